@@ -1,0 +1,82 @@
+"""Every error sacmil raises on purpose, in one tree.
+
+::
+
+    SacMILError                 says what was found, what was expected, what to type next
+    ├── BagError                arrays that do not make a bag: shapes, NaN, no instances
+    │   └── InputError          a bag that does not fit the model it is given to
+    ├── FormatError             a file that is not what its layout promises; names the file
+    ├── ModelError
+    │   ├── UnknownModelError   no model is registered under that name
+    │   ├── OptionError         an option the model does not have, or a value it cannot take
+    │   └── ModelFolderError    a model folder that is incomplete, damaged or from elsewhere
+    └── MissingExtraError       an optional dependency that is not installed
+
+    BagWarning                  a bag that works but probably is not what was meant
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SacMILError(Exception):
+    """The root: catch this to catch everything deliberate."""
+
+
+class BagError(SacMILError, ValueError):
+    """Arrays that do not make a bag."""
+
+
+class InputError(BagError):
+    """A bag that does not fit the model it is given to."""
+
+
+class FormatError(SacMILError):
+    """A file that is not what its layout promises."""
+
+
+class ModelError(SacMILError):
+    """Anything wrong with asking for, saving or loading a model."""
+
+
+class UnknownModelError(ModelError):
+    """No model is registered under that name."""
+
+
+class OptionError(ModelError, ValueError):
+    """An option the model does not have, or a value it cannot take."""
+
+
+class ModelFolderError(ModelError):
+    """A model folder that is incomplete, damaged or from elsewhere."""
+
+
+class MissingExtraError(SacMILError, ImportError):
+    """An optional dependency that is not installed."""
+
+    def __init__(self, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the extra {extra!r}, which is not installed: "
+            f"pip install 'sacmil[{extra}]'"
+        )
+
+
+class BagWarning(UserWarning):
+    """A bag that works but probably is not what was meant."""
+
+
+def suggestion(wrong: str, known: Iterable[str]) -> str:
+    """The end of an error message: the nearest known names, or all of them.
+
+    >>> suggestion("sacmil", ["abmil", "sac_mil"])
+    "did you mean 'sac_mil' or 'abmil'?"
+    >>> suggestion("zebra", ["abmil", "sac_mil"])
+    'known are: abmil, sac_mil'
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(str(wrong), names, n=2)
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    return f"known are: {', '.join(names)}" if names else "it takes none"
