@@ -1,1 +1,80 @@
-"""x."""
+"""SAC-MIL and its rivals: whole-slide classification by multiple instance learning.
+
+The names below are loaded on first use, so importing the package costs neither torch nor h5py.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from sacmil._version import __version__
+
+if TYPE_CHECKING:
+    from sacmil.bag import Bag, Encoder
+    from sacmil.formats import list_formats, read_bag, write_bag
+    from sacmil.models import (
+        MILModel,
+        Output,
+        Recipe,
+        create_model,
+        describe_model,
+        list_models,
+        load_model,
+        predict,
+        save_model,
+    )
+    from sacmil.results import Prediction
+
+_HOMES = {
+    "Bag": "bag",
+    "Encoder": "bag",
+    "MILModel": "models",
+    "Output": "models",
+    "Prediction": "results",
+    "Recipe": "models",
+    "create_model": "models",
+    "describe_model": "models",
+    "list_formats": "formats",
+    "list_models": "models",
+    "load_model": "models",
+    "predict": "models",
+    "read_bag": "formats",
+    "save_model": "models",
+    "write_bag": "formats",
+}
+
+__all__ = [
+    "Bag",
+    "Encoder",
+    "MILModel",
+    "Output",
+    "Prediction",
+    "Recipe",
+    "__version__",
+    "create_model",
+    "describe_model",
+    "list_formats",
+    "list_models",
+    "load_model",
+    "predict",
+    "read_bag",
+    "save_model",
+    "write_bag",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sacmil' has no attribute {name!r}")
+    home = _HOMES[name]
+    try:
+        return getattr(import_module(f"sacmil.{home}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from sacmil.errors import MissingExtraError
+
+        raise MissingExtraError("torch", f"sacmil.{name}") from error
+
+
+def __dir__() -> list[str]:
+    return __all__

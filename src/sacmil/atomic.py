@@ -1,0 +1,67 @@
+"""Files that are whole or not there: written beside, forced to disk, then renamed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def whole_file(path: str | Path) -> Iterator[Path]:
+    """A path to write to; it takes its final name only when the block ends without an error."""
+    final = Path(path)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    partial = _beside(final)
+    try:
+        yield partial
+        _force_to_disk(partial)
+        partial.replace(final)
+        _force_to_disk(final.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(path: str | Path) -> Iterator[Path]:
+    """A folder to fill; it takes its final name, replacing an older one, only when complete."""
+    final = Path(path)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    partial = _beside(final)
+    partial.mkdir()
+    try:
+        yield partial
+        for file in partial.iterdir():
+            _force_to_disk(file)
+        _swap(partial, final)
+        _force_to_disk(final.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _beside(final: Path) -> Path:
+
+    return final.parent / f".{final.name}.{uuid.uuid4().hex[:8]}.partial"
+
+
+def _force_to_disk(path: Path) -> None:
+    if os.name == "nt":  # Windows cannot open folders, and flushes files on close
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _swap(partial: Path, final: Path) -> None:
+    if not final.exists():
+        partial.rename(final)
+        return
+    older = _beside(final)
+    final.rename(older)
+    partial.rename(final)
+    shutil.rmtree(older)

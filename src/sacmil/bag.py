@@ -1,0 +1,182 @@
+"""A bag: the located features of one slide, in numpy, which checks itself."""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.errors import BagError, BagWarning
+from sacmil.units import Level0Px, Microns, MicronsPerPixel, TilePx, to_microns
+
+
+class Encoder(NamedTuple):
+    """What turned tiles into vectors: its name, and a hash of its weights where known."""
+
+    name: str
+    hash: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Bag:
+    """The located features of one slide.
+
+    Row i of every array speaks of instance i. Construction converts to the stored types (features
+    float16 or float32, coordinates int64 where they are whole, else float64) and refuses what is
+    not a bag; equal coordinates are allowed with a warning.
+    """
+
+    slide_id: str
+    """File stem of the slide; the key of every table."""
+    features: npt.NDArray[np.floating]
+    """(N, D), float16 or float32."""
+    coords: npt.NDArray[np.number]
+    """(N, 2), level-0 pixels, x then y, upper left corner of the tile."""
+    patch_size: Level0Px
+    """Side of a tile in level-0 pixels."""
+    mpp: MicronsPerPixel | None = None
+    """Microns per level-0 pixel."""
+    labels: npt.NDArray[np.integer] | None = None
+    """(N,), truth per instance where it is known."""
+    slide_size: tuple[int, int] | None = None
+    """Width and height of level 0."""
+    bounds_origin: tuple[int, int] | None = None
+    """Upper left corner of the scanned area, for viewers that crop to it."""
+    stride: Level0Px | None = None
+    """Distance between neighbouring tiles in level-0 pixels; the patch size where not given."""
+    tile_px: TilePx | None = None
+    """Side of a tile in pixels as the encoder saw it."""
+    encoder: Encoder | None = None
+    """What made the features."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.slide_id, str) or not self.slide_id:
+            raise BagError(f"slide_id is {self.slide_id!r}; expected the slide's name, as text")
+        features = _features(self.slide_id, self.features)
+        coords = _coords(self.slide_id, self.coords, len(features))
+        object.__setattr__(self, "features", features)
+        object.__setattr__(self, "coords", coords)
+        object.__setattr__(self, "labels", _labels(self.slide_id, self.labels, len(features)))
+        _check_lengths(self)
+        _warn_of_duplicates(self.slide_id, coords)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __repr__(self) -> str:
+        return f"Bag({self.slide_id!r}, {len(self):,} instances x {self.dim})"
+
+    @property
+    def dim(self) -> int:
+        """Width of a feature vector."""
+        return int(self.features.shape[1])
+
+    @property
+    def patch_coords(self) -> npt.NDArray[np.float64]:
+        """(N, 2), coordinates in patch units, as models take them."""
+        return np.asarray(self.coords / float(self.patch_size), dtype=np.float64)
+
+    @property
+    def patch_size_um(self) -> Microns | None:
+        """Side of a tile on the glass, where the resolution is known."""
+        return None if self.mpp is None else to_microns(self.patch_size, self.mpp)
+
+
+def _features(slide_id: str, values: npt.ArrayLike) -> npt.NDArray[np.floating]:
+    features = np.asarray(values)
+    if features.ndim != 2:
+        raise BagError(
+            f"{slide_id}: features have shape {features.shape}; expected (N, D), "
+            "one row per instance"
+        )
+    if not np.issubdtype(features.dtype, np.floating):
+        raise BagError(
+            f"{slide_id}: features are {features.dtype}; expected float16 or float32, "
+            "convert them with .astype('float32')"
+        )
+    if features.shape[0] == 0 or features.shape[1] == 0:
+        raise BagError(
+            f"{slide_id}: the bag is empty (features have shape {features.shape}); expected at "
+            "least one instance, leave slides without tissue out of the cohort"
+        )
+    if features.dtype not in (np.float16, np.float32):
+        features = features.astype(np.float32)
+    if not np.isfinite(features).all():
+        raise _not_finite(slide_id, features)
+    return np.ascontiguousarray(features)
+
+
+def _not_finite(slide_id: str, features: npt.NDArray[np.floating]) -> BagError:
+    rows = np.flatnonzero(~np.isfinite(features).all(axis=1))
+    return BagError(
+        f"{slide_id}: features of {len(rows)} of {len(features)} instances hold NaN or infinity "
+        f"(first: row {rows[0]}); expected finite values, extract this slide again"
+    )
+
+
+def _coords(slide_id: str, values: npt.ArrayLike | None, count: int) -> npt.NDArray[np.number]:
+    if values is None:
+        raise BagError(
+            f"{slide_id}: there are no coordinates; expected ({count}, 2) level-0 pixels, "
+            "take them from the file the tiles were cut with"
+        )
+    coords = np.asarray(values)
+    if coords.shape != (count, 2):
+        raise BagError(
+            f"{slide_id}: coordinates have shape {coords.shape} beside {count} feature rows; "
+            f"expected ({count}, 2), x and y of each instance"
+        )
+    if np.issubdtype(coords.dtype, np.integer):
+        return np.ascontiguousarray(coords, dtype=np.int64)
+    if not np.issubdtype(coords.dtype, np.floating):
+        raise BagError(f"{slide_id}: coordinates are {coords.dtype}; expected whole numbers")
+    if not np.isfinite(coords).all():
+        raise BagError(f"{slide_id}: coordinates hold NaN or infinity; expected level-0 pixels")
+    whole = np.abs(coords).max() < 2**53 and bool((coords == np.round(coords)).all())
+    return np.ascontiguousarray(coords, dtype=np.int64 if whole else np.float64)
+
+
+def _labels(
+    slide_id: str, values: npt.ArrayLike | None, count: int
+) -> npt.NDArray[np.integer] | None:
+    if values is None:
+        return None
+    labels = np.asarray(values)
+    if labels.shape != (count,):
+        raise BagError(
+            f"{slide_id}: labels have shape {labels.shape}; expected ({count},), one per instance"
+        )
+    if not np.issubdtype(labels.dtype, np.integer) and labels.dtype != np.bool_:
+        raise BagError(f"{slide_id}: labels are {labels.dtype}; expected whole numbers")
+    return labels.astype(np.int64)
+
+
+def _check_lengths(bag: Bag) -> None:
+    for name in ("patch_size", "mpp", "stride", "tile_px"):
+        value = getattr(bag, name)
+        if value is not None and not _is_positive(value):
+            raise BagError(f"{bag.slide_id}: {name} is {value!r}; expected a number above zero")
+    if bag.patch_size is None:
+        raise BagError(
+            f"{bag.slide_id}: patch_size is missing; expected a tile's side in level-0 pixels"
+        )
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, numbers.Real) and 0 < float(value) < float("inf")
+
+
+def _warn_of_duplicates(slide_id: str, coords: npt.NDArray[np.number]) -> None:
+    in_order = coords[np.lexsort((coords[:, 1], coords[:, 0]))]
+    duplicates = int((np.diff(in_order, axis=0) == 0).all(axis=1).sum())
+    if duplicates:
+        warnings.warn(
+            f"{slide_id}: {duplicates} of {len(coords)} instances repeat another's coordinates; "
+            "tiles of several slides or resolutions may have been put in one bag",
+            BagWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,84 @@
+"""The card beside every model's weights: what the model says of itself, readable without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sacmil._version import __version__
+from sacmil.errors import ModelFolderError
+
+CARD = "card.json"
+SCHEMA_VERSION = 1
+
+
+def make_card(
+    model: str,
+    options: Mapping[str, Any],
+    *,
+    weights_sha256: str,
+    classes: Sequence[str] | None,
+    notes: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What is written beside the weights.
+
+    Args:
+        model: registered name.
+        options: every argument of its constructor.
+        weights_sha256: of the file of weights, so that the two cannot be mixed up.
+        classes: names of the outputs.
+        notes: anything else JSON can hold.
+    """
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "sacmil_version": __version__,
+        "model": model,
+        "options": dict(options),
+        "classes": list(classes) if classes else None,
+        "weights_sha256": weights_sha256,
+        "notes": dict(notes),
+    }
+
+
+def read_card(folder: str | Path) -> dict[str, Any]:
+    """The card of a model folder, checked; the weights are not looked at."""
+    file = Path(folder) / CARD
+    try:
+        card = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelFolderError(
+            f"{folder}: there is no {CARD}; expected a folder that save_model wrote"
+        ) from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ModelFolderError(
+            f"{file}: cannot be read as JSON ({error}); copy the folder again"
+        ) from error
+    _check(file, card)
+    return dict(card)
+
+
+_FIELDS = {"schema_version": int, "model": str, "options": dict, "weights_sha256": str}
+
+
+def _check(file: Path, card: Any) -> None:
+    if not isinstance(card, dict):
+        raise ModelFolderError(f"{file}: holds a {type(card).__name__}; expected a model card")
+    wrong = [key for key, kind in _FIELDS.items() if not isinstance(card.get(key), kind)]
+    names = card.get("classes")
+    if names is not None and not (
+        isinstance(names, list) and all(isinstance(n, str) for n in names)
+    ):
+        wrong.append("classes")
+    if wrong:
+        raise ModelFolderError(
+            f"{file}: {', '.join(wrong)} missing or of the wrong kind; expected a sacmil model "
+            "card, copy the folder again"
+        )
+    version = card["schema_version"]
+    if not 1 <= version <= SCHEMA_VERSION:
+        raise ModelFolderError(
+            f"{file}: has schema version {version}; this sacmil ({__version__}) reads up to "
+            f"{SCHEMA_VERSION}, install a newer one: pip install -U sacmil"
+        )

@@ -1,0 +1,60 @@
+"""Finds out which layout a file has, and reads it.
+
+A layout is a public module of this folder with two functions: ``matches(path) -> bool``, a cheap
+look at the file, and ``read(path) -> Bag``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import sacmil.formats
+from sacmil.bag import Bag
+from sacmil.errors import FormatError
+from sacmil.formats._hdf5 import contents
+
+
+class Format(Protocol):
+    """What a module of this folder offers."""
+
+    def matches(self, path: Path) -> bool:
+        """Whether the file looks like this layout."""
+
+    def read(self, path: Path) -> Bag:
+        """The bag in the file."""
+
+
+@cache
+def _formats() -> dict[str, Format]:
+    names = [module.name for module in pkgutil.iter_modules(sacmil.formats.__path__)]
+    public = [name for name in names if not name.startswith("_")]
+    return {name: importlib.import_module(f"sacmil.formats.{name}") for name in public}
+
+
+def list_formats() -> list[str]:
+    """Names of the layouts that can be read."""
+    return sorted(_formats())
+
+
+def read_bag(path: str | Path) -> Bag:
+    """Read a bag in any layout this package knows.
+
+    Args:
+        path: a file; its layout is found by looking inside.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise FormatError(f"{path}: this is a folder; expected the file of one bag")
+    if not path.is_file():
+        raise FormatError(f"{path}: there is no such file; expected a bag, check the path")
+    for layout in _formats().values():
+        if layout.matches(path):
+            return layout.read(path)
+    raise FormatError(
+        f"{path}: found {contents(path)}; expected a bag in one of the layouts "
+        f"{', '.join(list_formats())} ('features' and 'coords' in an HDF5 file)"
+    )

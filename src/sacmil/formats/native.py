@@ -1,0 +1,172 @@
+"""The native layout: an HDF5 file TRIDENT's readers take as theirs, with more attributes.
+
+========================  =====================================================================
+``features``              (N, D) float16 or float32; attributes name, encoder, encoder_hash
+``coords``                (N, 2) level-0 pixels, upper left corner; int64 (float64 if fractional)
+``labels`` (optional)     (N,) int64, truth per instance
+------------------------  ---------------------------------------------------------------------
+on ``coords``, TRIDENT    patch_size (pixels of the tile), patch_size_level0, overlap, name,
+                          level0_magnification, target_magnification, level0_width,
+                          level0_height, savetodir; what is unknown is the text "None"
+on ``coords``, ours       mpp_level0, patch_size_um, stride_level0, tile_px, bounds_x, bounds_y;
+                          what is unknown is absent
+on the file               layout = "sacmil bag", schema_version, sacmil_version
+========================  =====================================================================
+
+No times are stored: equal content gives equal bytes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from sacmil._version import __version__
+from sacmil.atomic import whole_file
+from sacmil.bag import Bag, Encoder
+from sacmil.errors import BagError, FormatError
+from sacmil.formats._hdf5 import is_hdf5, open_file
+from sacmil.units import Level0Px, MicronsPerPixel, TilePx, nominal_magnification
+
+LAYOUT = "sacmil bag"
+SCHEMA_VERSION = 1
+_UNKNOWN = "None"
+
+
+def write(path: str | Path, bag: Bag) -> None:
+    """Write a bag; the file appears under its name only when it is complete.
+
+    Args:
+        path: usually ``<slide_id>.h5``; missing folders are made.
+        bag: what to write.
+    """
+    with whole_file(path) as partial, h5py.File(partial, "w") as file:
+        file.attrs.update(layout=LAYOUT, schema_version=SCHEMA_VERSION, sacmil_version=__version__)
+        features = file.create_dataset("features", data=bag.features, track_times=False)
+        features.attrs.update(_feature_attributes(bag))
+        coords = file.create_dataset("coords", data=bag.coords, track_times=False)
+        coords.attrs.update(_trident_attributes(bag) | _own_attributes(bag))
+        if bag.labels is not None:
+            file.create_dataset("labels", data=bag.labels, track_times=False)
+
+
+def matches(path: Path) -> bool:
+    """Whether the file says of itself that it is a sacmil bag."""
+    if not is_hdf5(path):
+        return False
+    with open_file(path) as file:
+        return bool(file.attrs.get("layout") == LAYOUT)
+
+
+def read(path: Path) -> Bag:
+    """Read a native bag, refusing what is incomplete or newer than this version."""
+    with open_file(path) as file:
+        _check(path, file)
+        arrays = {name: file[name][()] for name in ("features", "coords", "labels") if name in file}
+        feature_attributes = dict(file["features"].attrs)
+        attributes = dict(file["coords"].attrs)
+    try:
+        return _bag(arrays, feature_attributes, attributes)
+    except BagError as error:
+        raise FormatError(f"{path}: {error}") from error
+    except KeyError as error:
+        raise FormatError(
+            f"{path}: attribute {error} is missing; expected the native layout, "
+            "write the bag again with sacmil.write_bag"
+        ) from error
+
+
+def _check(path: Path, file: h5py.File) -> None:
+    missing = [name for name in ("features", "coords") if name not in file]
+    if missing:
+        raise FormatError(
+            f"{path}: holds {', '.join(sorted(file)) or 'nothing'}, but no "
+            f"{' and no '.join(missing)}; expected 'features' (N, D) and 'coords' (N, 2), "
+            "write the bag again"
+        )
+    version = int(file.attrs.get("schema_version", 0))
+    if not 1 <= version <= SCHEMA_VERSION:
+        raise FormatError(
+            f"{path}: has schema version {version}; this sacmil ({__version__}) reads up to "
+            f"{SCHEMA_VERSION}, install a newer one: pip install -U sacmil"
+        )
+
+
+def _feature_attributes(bag: Bag) -> dict[str, Any]:
+    name, digest = bag.encoder or Encoder(_UNKNOWN)
+    attributes = {"name": bag.slide_id, "savetodir": _UNKNOWN, "encoder": name}
+    return attributes | ({"encoder_hash": digest} if digest else {})
+
+
+def _trident_attributes(bag: Bag) -> dict[str, Any]:
+    tile_px = bag.tile_px or round(bag.patch_size)
+    shrink = tile_px / bag.patch_size
+    magnification = nominal_magnification(bag.mpp) if bag.mpp else None
+    width, height = bag.slide_size or (_UNKNOWN, _UNKNOWN)
+    return {
+        "name": bag.slide_id,
+        "savetodir": _UNKNOWN,
+        "patch_size": tile_px,
+        "patch_size_level0": _whole(bag.patch_size),
+        "overlap": round((bag.patch_size - (bag.stride or bag.patch_size)) * shrink),
+        "level0_magnification": magnification or _UNKNOWN,
+        "target_magnification": _whole(magnification * shrink) if magnification else _UNKNOWN,
+        "level0_width": width,
+        "level0_height": height,
+    }
+
+
+def _own_attributes(bag: Bag) -> dict[str, Any]:
+    x, y = bag.bounds_origin or (None, None)
+    attributes = {
+        "mpp_level0": bag.mpp,
+        "patch_size_um": bag.patch_size_um,
+        "stride_level0": bag.stride,
+        "tile_px": bag.tile_px,
+        "bounds_x": x,
+        "bounds_y": y,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _bag(
+    arrays: dict[str, np.ndarray[Any, Any]],
+    feature_attributes: dict[str, Any],
+    attributes: dict[str, Any],
+) -> Bag:
+    known = {name: value for name, value in attributes.items() if not _is_unknown(value)}
+    encoder = str(feature_attributes.get("encoder", _UNKNOWN))
+    return Bag(
+        slide_id=str(feature_attributes["name"]),
+        features=arrays["features"],
+        coords=arrays["coords"],
+        labels=arrays.get("labels"),
+        patch_size=Level0Px(known["patch_size_level0"].item()),
+        mpp=_number(known, "mpp_level0", MicronsPerPixel),
+        slide_size=_pair(known, "level0_width", "level0_height"),
+        bounds_origin=_pair(known, "bounds_x", "bounds_y"),
+        stride=_number(known, "stride_level0", Level0Px),
+        tile_px=_number(known, "tile_px", TilePx),
+        encoder=None
+        if encoder == _UNKNOWN
+        else Encoder(encoder, feature_attributes.get("encoder_hash")),
+    )
+
+
+def _is_unknown(value: object) -> bool:
+    return isinstance(value, str) and value == _UNKNOWN
+
+
+def _number(known: dict[str, Any], name: str, unit: Any) -> Any:
+    return unit(known[name].item()) if name in known else None
+
+
+def _pair(known: dict[str, Any], first: str, second: str) -> tuple[int, int] | None:
+    return (int(known[first]), int(known[second])) if first in known else None
+
+
+def _whole(value: float) -> int | float:
+    return int(value) if float(value).is_integer() else value
