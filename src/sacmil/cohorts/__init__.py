@@ -1,0 +1,1 @@
+"""Synthetic slides and cohorts."""

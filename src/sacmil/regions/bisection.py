@@ -1,0 +1,60 @@
+"""Regions by halving the slide across its longer side, again and again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sacmil.regions.lattice import COORDINATE_BITS, INDEX_BITS, Ints, Lattice, unpacked_index
+
+
+def bisected(lattice: Lattice, k: int) -> Ints:
+    """The points as stretches of k, the leaves of the bisection; only the last may be shorter.
+
+    All parts of one depth are cut at once: a part is one stretch of the sequence, and cutting
+    it is sorting it along its longer axis.
+    """
+    sequence = np.arange(len(lattice.x))
+    starts = np.zeros(1, dtype=np.int64)
+    sizes = np.array([len(sequence)])
+    while sizes.max() > k:
+        sequence = _sorted_along_axes(lattice, sequence, starts, sizes)
+        cuts = (starts + _first_half(sizes, k))[sizes > k]
+        starts = np.sort(np.concatenate([starts, cuts]))
+        sizes = np.diff(starts, append=len(sequence))
+    return sequence
+
+
+def middle_points(lattice: Lattice, sequence: Ints, k: int) -> Ints:
+    """The point nearest to the mean of each stretch of k, ties to the lower index."""
+    starts = np.arange(0, len(sequence), k)
+    sizes = np.diff(starts, append=len(sequence))
+    distance = np.zeros(len(sequence))
+    for coordinate in (lattice.x[sequence], lattice.y[sequence]):
+        away = coordinate - np.repeat(np.add.reduceat(coordinate, starts) / sizes, sizes)
+        distance += away * away
+    nearest = distance == np.repeat(np.minimum.reduceat(distance, starts), sizes)
+    middles: Ints = np.minimum.reduceat(np.where(nearest, sequence, len(sequence)), starts)
+    return middles
+
+
+def _first_half(sizes: Ints, k: int) -> Ints:
+    """The multiple of k^2, in smaller parts of k, nearest to half a size; ties to the lower."""
+    unit = np.where(sizes > k * k, k * k, k)
+    units: Ints = -((unit - sizes) // (2 * unit))
+    return unit * units
+
+
+def _sorted_along_axes(lattice: Lattice, sequence: Ints, starts: Ints, sizes: Ints) -> Ints:
+    x, y = lattice.x[sequence], lattice.y[sequence]
+    upright = _extent(y, starts) > _extent(x, starts)
+    along = np.where(np.repeat(upright, sizes), y, x)
+    part = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+    # Part, coordinate and index fit one int64, which sorts faster than any lexsort.
+    packed: Ints = (((part << COORDINATE_BITS) | along) << INDEX_BITS) | sequence
+    packed.sort()
+    return unpacked_index(packed)
+
+
+def _extent(coordinate: Ints, starts: Ints) -> Ints:
+    extent: Ints = np.maximum.reduceat(coordinate, starts) - np.minimum.reduceat(coordinate, starts)
+    return extent

@@ -1,0 +1,64 @@
+"""Farthest-point sampling that looks only where a new centre can change something."""
+
+from __future__ import annotations
+
+from math import isqrt
+
+import numpy as np
+
+from sacmil.regions.grid import Grid
+from sacmil.regions.lattice import Ints, Lattice
+
+GONE = -1  # below every key
+
+
+class Field:
+    """Every point's squared distance to its nearest centre, ready to give up the largest.
+
+    Kept as keys with n - index for a tie: the largest belongs to the farthest point, among
+    equals to the one of the lowest index. Maxima of rows of cells spare the search.
+    """
+
+    def __init__(self, lattice: Lattice) -> None:
+        self.lattice = lattice
+        self.count = len(lattice.x)
+        points = np.arange(self.count)
+        self.grid = Grid(lattice, points, self.count - points, empty=0)
+        # Without centres all points are equally, and more than possibly, far.
+        self.values = np.full(self.grid.weights.shape, GONE, dtype=np.int64)
+        self.flat = self.values.reshape(-1)
+        self.flat[self.grid.slot_of] = lattice.beyond + self.count - points
+        self.row_maxima = self.values.max(axis=1)
+
+    def farthest(self) -> tuple[int, int]:
+        """The point farthest from all centres, and its squared distance to them."""
+        largest = self.row_maxima[self.row_maxima.argmax()]  # in less time than max()
+        distance, tie = divmod(int(largest), self.lattice.base)
+        return self.count - tie, distance
+
+    def remove(self, points: Ints | int) -> None:
+        """Takes points out of the choice, once a centre is added that reaches them."""
+        self.flat[self.grid.slot_of[points]] = GONE
+
+    def add_centre(self, centre: int, squared_radius: int) -> None:
+        """Brings everything within a radius of a new centre up to date."""
+        x, y = self.lattice.place(centre)
+        window, _ = self.grid.window(x, y, isqrt(squared_radius))
+        values = self.values[window]
+        np.minimum(values, self.grid.keys(x, y, window), out=values)
+        rows = window[0]
+        np.maximum.reduce(self.values[rows], axis=1, out=self.row_maxima[rows])
+
+
+def farthest_points(lattice: Lattice, count: int) -> Ints:
+    """The first points of farthest-point sampling from canonical point 0."""
+    field = Field(lattice)
+    chosen = []
+    for _ in range(count):
+        # No point is farther from its centre than this one, so what lies beyond that distance
+        # has a nearer centre already.
+        centre, far = field.farthest()
+        field.remove(centre)
+        field.add_centre(centre, far)
+        chosen.append(centre)
+    return np.array(chosen)

@@ -1,0 +1,118 @@
+"""Points in square cells, padded so that everything near a place is one slice of an array."""
+
+from __future__ import annotations
+
+from math import ceil, sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from sacmil.regions.lattice import Ints, Lattice
+
+PER_CELL = 9  # fewer make more rows to visit, more make windows coarser
+MOST_PADDING = 6  # slots per point; points spread too unevenly for that get larger cells
+ONE_CELL = 500  # so few points are searched faster all at once
+
+EVERYWHERE = 1 << 30  # farther than any two points are apart
+
+Window = tuple[slice, slice]
+
+
+class Cells(NamedTuple):
+    """The cell of each point, for one size of cells."""
+
+    side: int
+    shape: tuple[int, int]
+    cell: Ints
+    counts: Ints
+
+    @property
+    def slots(self) -> int:
+        """What it takes to give every cell as many slots as the fullest needs."""
+        return int(self.counts.max()) * len(self.counts)
+
+
+class Grid:
+    """Some points of a lattice, each with a number that settles ties between equal distances.
+
+    A row of cells is a row of slots, so a window of cells is a rectangle of slots. The key of
+    the slot of a point (X, Y) as seen from (x, y) is, with b for ``lattice.base``::
+
+        b ((X - x)^2 + (Y - y)^2) + tie = (-2bx, -2by, 1, b (x^2 + y^2)) · (X, Y, weight, 1)
+
+    where weight = b (X^2 + Y^2) + tie: one matrix product instead of seven passes. Whole
+    numbers in int64 wrap around and back, so the result is exact whatever happens between.
+    """
+
+    def __init__(self, lattice: Lattice, points: Ints, ties: Ints, empty: int) -> None:
+        """Places points in cells; the weight of slots without a point is empty."""
+        x, y = lattice.x[points], lattice.y[points]
+        self.base = lattice.base
+        self.left, self.bottom = int(x.min()), int(y.min())
+        cells = _fitting_cells(x - self.left, y - self.bottom)
+        self.side, (self.rows, self.columns) = cells.side, cells.shape
+        self.depth = int(cells.counts.max())
+        slots = _slots(cells)
+        self.slot_of = np.empty(len(lattice.x), dtype=np.int64)
+        self.slot_of[points] = slots
+        planes = np.zeros((4, self.rows, self.columns * self.depth), dtype=np.int64)
+        planes[2], planes[3] = empty, 1
+        weights = self.base * (x * x + y * y) + ties
+        for plane, values in zip(planes[:3], (x, y, weights), strict=True):
+            plane.reshape(-1)[slots] = values
+        self.weights = planes[2]
+        self.planes = planes.transpose(1, 0, 2)
+
+    def window(self, x: int, y: int, radius: int) -> tuple[Window, int]:
+        """The slots of the cells within a radius, and how far away the other cells begin."""
+        x, y = x - self.left, y - self.bottom
+        rows, row_end = _range(x, radius, self.side, self.rows)
+        columns, column_end = _range(y, radius, self.side, self.columns)
+        slots = slice(columns.start * self.depth, columns.stop * self.depth)
+        return (rows, slots), min(row_end, column_end)
+
+    def keys(self, x: int, y: int, window: Window) -> Ints:
+        """The keys of a window's slots as seen from a place."""
+        twice = -2 * self.base
+        place = np.array((twice * x, twice * y, 1, self.base * (x * x + y * y)), dtype=np.int64)
+        rows, slots = window
+        keys: Ints = place @ self.planes[rows, :, slots]
+        return keys
+
+
+def _range(at: int, radius: int, side: int, count: int) -> tuple[slice, int]:
+    """The cells of one axis within a radius of a place, and the distance to the next ones."""
+    first, stop = (at - radius) // side, (at + radius) // side + 1
+    before = at - first * side + 1 if first > 0 else EVERYWHERE
+    after = stop * side - at if stop < count else EVERYWHERE
+    # A place outside the grid may have no cells within the radius.
+    return slice(max(first, 0), max(min(stop, count), 0)), min(before, after)
+
+
+def _slots(cells: Cells) -> Ints:
+    """Which slot each point gets: those of a cell one after the other."""
+    order = np.argsort(cells.cell, kind="stable")
+    first_slot = np.arange(len(cells.counts)) * int(cells.counts.max())
+    skipped = first_slot - (np.cumsum(cells.counts) - cells.counts)
+    slots = np.empty_like(order)
+    slots[order] = np.arange(len(order)) + np.repeat(skipped, cells.counts)
+    return slots
+
+
+def _fitting_cells(x: Ints, y: Ints) -> Cells:
+    """Cells of about 9 points where there are points; larger ones if many slots stayed empty."""
+    width, height, count = int(x.max()) + 1, int(y.max()) + 1, len(x)
+    if count <= ONE_CELL:
+        return _cells(x, y, max(width, height))
+    coarse = _cells(x, y, ceil(sqrt(4 * PER_CELL * width * height / count)))
+    occupied = np.count_nonzero(coarse.counts) * coarse.side**2
+    cells = _cells(x, y, ceil(sqrt(PER_CELL * occupied / count)))
+    while cells.slots > MOST_PADDING * count:
+        cells = _cells(x, y, 2 * cells.side)
+    return cells
+
+
+def _cells(x: Ints, y: Ints, side: int) -> Cells:
+    shape = int(x.max()) // side + 1, int(y.max()) // side + 1
+    cell = (x // side) * shape[1] + y // side
+    return Cells(side, shape, cell, np.bincount(cell, minlength=shape[0] * shape[1]))
