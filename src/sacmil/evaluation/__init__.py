@@ -1,0 +1,1 @@
+"""From predictions to claims, without torch."""

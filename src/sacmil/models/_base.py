@@ -1,0 +1,172 @@
+"""What every model of the zoo is: one bag in, one Output out, and five hooks.
+
+Shape letters used throughout: N instances, D features, C classes. One bag at a time: there is no
+batch axis.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sacmil.errors import InputError
+from sacmil.models._options import at_least
+from sacmil.models._recipe import PAPER, Recipe
+
+Array = npt.NDArray[Any]
+Plan = Mapping[str, Array | Tensor]
+
+
+class Output(NamedTuple):
+    """The whole answer of a model, always; instances stand in the bag's own order."""
+
+    logits: Tensor
+    """(C,)"""
+    scores: Tensor
+    """(N,), how much each instance matters, as the model's paper draws it."""
+    class_scores: Tensor | None = None
+    """(N, C), where a model has a score per class."""
+    extras: dict[str, Tensor] | None = None
+    """What the model's own losses need."""
+
+
+class Sample(NamedTuple):
+    """One labelled bag as training sees it."""
+
+    features: Tensor
+    """(N, D)"""
+    coords: Tensor
+    """(N, 2), patch units."""
+    plan: Plan
+    target: Tensor
+    """(), class index; 0 or 1 for a single output."""
+
+
+class MILModel(nn.Module, ABC):
+    """A slide classifier. A model is final; what it may replace are the five hooks.
+
+    A model writes ``aggregate`` and, where its method asks for it, replaces a hook: ``plan``,
+    ``probabilities``, ``losses``, ``parameter_groups``, ``stages``. The constructor's signature is
+    its configuration.
+    """
+
+    name: ClassVar[str]
+    """The registered name, set by the decorator."""
+    order_matters: ClassVar[bool] = False
+    """Whether listing the same instances in another order changes the answer."""
+    coords_matter: ClassVar[bool] = True
+    """Whether moving instances to other places changes the answer."""
+    dead_parameters: ClassVar[frozenset[str]] = frozenset()
+    """Parameters the official model carries but never uses: they get no gradient."""
+    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": PAPER}
+
+    classes: tuple[str, ...] | None = None
+    """Names of the outputs, where they are known."""
+    options: dict[str, Any]
+    """Every argument of the constructor, defaults included: with the name, all of the model."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        # Recorded here so that no model has to: save_model writes them, load_model passes them.
+        self = super().__new__(cls)
+        bound = inspect.signature(cls).bind_partial(*args, **kwargs)
+        bound.apply_defaults()
+        object.__setattr__(self, "options", dict(bound.arguments))
+        return self
+
+    def __init__(self, in_dim: int, num_classes: int) -> None:
+        super().__init__()
+        self.in_dim = at_least("in_dim", in_dim, 1)
+        self.num_classes = at_least("num_classes", num_classes, 1)
+
+    def forward(self, features: Tensor, coords: Tensor, plan: Plan | None = None) -> Output:
+        """Answer one bag.
+
+        Args:
+            features: (N, D).
+            coords: (N, 2), in patch units (level-0 pixels / patch size).
+            plan: what ``plan`` returned for this bag; made here when not given.
+        """
+        self._check(features, coords)
+        if plan is None:
+            plan = self.plan(_numpy(coords), _numpy(features))
+        tensors = {
+            key: torch.as_tensor(value, device=features.device) for key, value in plan.items()
+        }
+        return self.aggregate(features.to(self.dtype), coords, tensors)
+
+    @abstractmethod
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        """The method itself: from checked inputs on one device to an Output."""
+
+    # The five hooks.
+
+    def plan(self, coords: Array, features: Array | None = None) -> dict[str, Array]:
+        """Whatever depends on the bag but not on the weights, without torch; callers cache it."""
+        return {}
+
+    def probabilities(self, output: Output) -> Tensor:
+        """(C,), summing to one; a single output gives the probability of class 1."""
+        return output.logits.softmax(-1) if self.num_classes > 1 else output.logits.sigmoid()
+
+    def losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
+        """A loss for each group of parameters; a group's loss trains that group."""
+        return {"all": classification_loss(output.logits, target)}
+
+    def parameter_groups(self) -> dict[str, dict[str, nn.Parameter]]:
+        """Parameters by name, in groups that have an optimiser each; keys as in ``losses``."""
+        return {"all": dict(self.named_parameters())}
+
+    def stages(self, training_bags: Iterable[Sample]) -> Iterator[MILModel]:
+        """The models to train one after the other, this one last.
+
+        A generator: what follows a ``yield`` runs when the yielded model has been trained, so a
+        method that first trains a helper yields it, reads what it learned, then yields itself.
+        """
+        yield self
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type the parameters are kept in."""
+        return next((p.dtype for p in self.parameters()), torch.get_default_dtype())
+
+    def _check(self, features: Tensor, coords: Tensor) -> None:
+        if features.ndim != 2 or features.shape[0] == 0:
+            raise InputError(
+                f"features have shape {tuple(features.shape)}; expected (N, {self.in_dim}) with "
+                "N >= 1, one bag without a batch axis"
+            )
+        if features.shape[1] != self.in_dim:
+            raise InputError(
+                f"features are {features.shape[1]} wide; this {self.name} was made for "
+                f"{self.in_dim}: give it bags of the encoder it was trained on, or "
+                f"create_model({self.name!r}, in_dim={features.shape[1]}, ...)"
+            )
+        if coords is None or coords.ndim != 2 or coords.shape[1] != 2:
+            found = "None" if coords is None else f"shape {tuple(coords.shape)}"
+            raise InputError(f"coords are {found}; expected (N, 2), in patch units")
+        if coords.shape[0] != features.shape[0]:
+            raise InputError(
+                f"there are {coords.shape[0]} coordinates for {features.shape[0]} instances; "
+                "expected one (x, y) per feature row"
+            )
+
+
+def classification_loss(logits: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy of the class index; of a sigmoid where there is a single output."""
+    if logits.shape[-1] == 1:
+        return F.binary_cross_entropy_with_logits(logits[..., 0], target.to(logits.dtype))
+    return F.cross_entropy(logits, target)
+
+
+def _numpy(tensor: Tensor) -> Array:
+    tensor = tensor.detach().cpu()
+    array = tensor.float().numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
+    return np.asarray(array)

@@ -1,0 +1,86 @@
+"""A model on disk: a folder of model.safetensors and card.json; never a pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from sacmil.atomic import whole_folder
+from sacmil.card import CARD, make_card, read_card
+from sacmil.errors import ModelError, ModelFolderError
+from sacmil.models._base import MILModel
+from sacmil.models._registry import create_model
+
+WEIGHTS = "model.safetensors"
+
+
+def save_model(
+    path: str | Path,
+    model: MILModel,
+    *,
+    classes: Sequence[str] | None = None,
+    notes: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model folder; it appears under its name only when it is complete.
+
+    Args:
+        path: the folder; an older model there is replaced, anything else is left alone.
+        model: what to write.
+        classes: names of the classes, in the order of the outputs.
+        notes: anything else worth knowing about the model, as JSON can hold it.
+    """
+    path = Path(path)
+    if path.exists() and not (path / CARD).is_file():
+        raise ModelFolderError(
+            f"{path}: exists and is not a model folder (it has no {CARD}); choose another path"
+        )
+    weights = save({name: value.contiguous() for name, value in model.state_dict().items()})
+    card = make_card(
+        model.name,
+        model.options,
+        weights_sha256=hashlib.sha256(weights).hexdigest(),
+        classes=classes or model.classes,
+        notes=notes or {},
+    )
+    with whole_folder(path) as partial:
+        (partial / WEIGHTS).write_bytes(weights)
+        (partial / CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+
+
+def load_model(path: str | Path) -> MILModel:
+    """The model in a folder, on the CPU, ready to predict."""
+    path = Path(path)
+    card = read_card(path)
+    weights = _read_weights(path, card["weights_sha256"])
+    try:
+        model = create_model(card["model"], **card["options"])
+        model.load_state_dict(load(weights))
+    except (ModelError, TypeError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelFolderError(
+            f"{path}: card and weights do not make a model ({reason}); copy the folder again, or "
+            "load it with the sacmil it was saved by"
+        ) from error
+    model.classes = tuple(card["classes"]) if card["classes"] else None
+    return model.eval()
+
+
+def _read_weights(path: Path, digest: str) -> bytes:
+    try:
+        weights = (path / WEIGHTS).read_bytes()
+    except OSError as error:
+        raise ModelFolderError(
+            f"{path}: {WEIGHTS} cannot be read ({error.strerror}); copy the folder again"
+        ) from error
+    if hashlib.sha256(weights).hexdigest() != digest:
+        raise ModelFolderError(
+            f"{path}: {WEIGHTS} is not the file its card was written for (truncated or replaced); "
+            "copy the folder again"
+        )
+    return weights

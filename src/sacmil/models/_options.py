@@ -1,0 +1,27 @@
+"""Checks of constructor options, with the message a user needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sacmil.errors import OptionError, suggestion
+
+
+def choice(name: str, value: str, known: Iterable[str]) -> str:
+    """The value, if it is one of the known ones.
+
+    >>> choice("pool", "maen", ["mean", "max"])
+    Traceback (most recent call last):
+    sacmil.errors.OptionError: pool='maen' is not known; did you mean 'mean'?
+    """
+    names = list(known)
+    if value not in names:
+        raise OptionError(f"{name}={value!r} is not known; {suggestion(str(value), names)}")
+    return value
+
+
+def at_least(name: str, value: int, minimum: int) -> int:
+    """The value, if it is a whole number of at least the minimum."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise OptionError(f"{name}={value!r}; expected a whole number of at least {minimum}")
+    return value

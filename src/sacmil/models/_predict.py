@@ -1,0 +1,45 @@
+"""From a bag to a prediction, in torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sacmil.bag import Bag
+from sacmil.models._base import MILModel
+from sacmil.results import Prediction
+
+
+@torch.inference_mode()
+def predict(model: MILModel, bag: Bag) -> Prediction:
+    """Answer one bag on the device the model is on.
+
+    Args:
+        model: its weights are used as in evaluation; its mode is left as it was.
+        bag: features of the encoder the model was trained on.
+    """
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    coords = bag.patch_coords
+    plan = model.plan(coords, bag.features)
+    was_training = model.training
+    model.eval()
+    try:
+        features = torch.from_numpy(bag.features).to(device)
+        output = model(features, torch.from_numpy(coords).to(device), plan)
+    finally:
+        model.train(was_training)
+    return Prediction(
+        slide_id=bag.slide_id,
+        probabilities=_numpy(model.probabilities(output)).astype(np.float64),
+        scores=_numpy(output.scores),
+        class_scores=None if output.class_scores is None else _numpy(output.class_scores),
+        classes=model.classes,
+    )
+
+
+def _numpy(tensor: Tensor) -> npt.NDArray[Any]:
+    return tensor.float().cpu().numpy()

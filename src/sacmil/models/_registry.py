@@ -1,0 +1,89 @@
+"""Models by name. Every public file of this folder is imported once; its decorator names it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
+
+import sacmil.models
+from sacmil.errors import ModelError, OptionError, UnknownModelError, suggestion
+from sacmil.models._base import MILModel
+
+_MODELS: dict[str, type[MILModel]] = {}
+
+Model = TypeVar("Model", bound=MILModel)
+
+
+def register_model(name: str) -> Callable[[type[Model]], type[Model]]:
+    """Give a model class its public name."""
+
+    def register(model: type[Model]) -> type[Model]:
+        if name in _MODELS:
+            raise ModelError(f"two models are called {name!r}: {_MODELS[name]} and {model}")
+        model.name = name
+        _MODELS[name] = model
+        return model
+
+    return register
+
+
+@cache
+def _import_all() -> None:
+    for module in pkgutil.iter_modules(sacmil.models.__path__):
+        if not module.name.startswith("_"):
+            importlib.import_module(f"sacmil.models.{module.name}")
+
+
+def list_models() -> list[str]:
+    """Names that create_model takes."""
+    _import_all()
+    return sorted(_MODELS)
+
+
+def model_class(name: str) -> type[MILModel]:
+    """The class behind a name."""
+    _import_all()
+    if name not in _MODELS:
+        raise UnknownModelError(f"there is no model {name!r}; {suggestion(name, _MODELS)}")
+    return _MODELS[name]
+
+
+class Description(NamedTuple):
+    """A model in words."""
+
+    summary: str
+    options: dict[str, Any]
+    """What can be set, with the defaults."""
+    help: dict[str, str]
+    """What each option means."""
+
+
+def describe_model(name: str) -> Description:
+    """What a model is and what can be set on it, from its docstring and its constructor."""
+    model = model_class(name)
+    parameters = inspect.signature(model).parameters.values()
+    options = {p.name: p.default for p in parameters if p.name not in ("in_dim", "num_classes")}
+    text = inspect.getdoc(model) or ""
+    help_ = dict(re.findall(r"^    (\w+): (.+)$", text, flags=re.MULTILINE))
+    return Description(text.split("\n")[0], options, help_)
+
+
+def create_model(name: str, *, in_dim: int, num_classes: int, **options: Any) -> MILModel:
+    """Make a model with fresh weights.
+
+    Args:
+        name: one of list_models().
+        in_dim: width of a feature vector.
+        num_classes: outputs; 1 means a single sigmoid.
+        options: arguments of the model's constructor.
+    """
+    known = describe_model(name).options
+    for option in options:
+        if option not in known:
+            raise OptionError(f"{name} has no option {option!r}; {suggestion(option, known)}")
+    return model_class(name)(in_dim=in_dim, num_classes=num_classes, **options)

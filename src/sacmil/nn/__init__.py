@@ -1,0 +1,1 @@
+"""Blocks that at least two models share."""

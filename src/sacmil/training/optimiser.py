@@ -1,0 +1,96 @@
+"""The optimiser side of a recipe: update rules, what decays, slow weights, the learning rate."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam, AdamW, Optimizer, RAdam
+
+from sacmil.models import Recipe
+from sacmil.models._recipe import Lookahead
+
+
+def make_optimiser(parameters: Mapping[str, nn.Parameter], recipe: Recipe) -> Optimizer:
+    """The recipe's update rule over some named parameters."""
+    rule = _RULES[recipe.optimiser]
+    return rule(_torch_groups(parameters, recipe), lr=recipe.lr, betas=recipe.betas)
+
+
+_RULES: dict[str, Callable[..., Optimizer]] = {
+    "adam": Adam,
+    "adamw": AdamW,
+    "radam": partial(RAdam, decoupled_weight_decay=True),
+}
+
+
+def _torch_groups(parameters: Mapping[str, nn.Parameter], recipe: Recipe) -> list[dict[str, Any]]:
+    """Parameters that share a weight decay and a learning rate, together."""
+    deepest = max((_layer(name) for name in parameters), default=0)
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in parameters.items():
+        spared = recipe.exempt_vectors and (parameter.ndim <= 1 or name.endswith(".bias"))
+        scale = recipe.layer_decay ** (deepest - _layer(name))
+        key = (0.0 if spared else recipe.weight_decay, scale)
+        groups.setdefault(key, []).append(parameter)
+    return [
+        {"params": members, "weight_decay": decay, "lr": recipe.lr * scale, "scale": scale}
+        for (decay, scale), members in groups.items()
+    ]
+
+
+def _layer(name: str) -> int:
+    """Depth of a parameter: layers and blocks count from 1, what comes before them is 0."""
+    found = re.search(r"(?:layers|blocks)\.(\d+)\.", name)
+    return int(found.group(1)) + 1 if found else 0
+
+
+class SlowWeights:
+    """Lookahead (Zhang et al. 2019): every few steps the weights move only part of their way."""
+
+    def __init__(self, parameters: list[nn.Parameter], lookahead: Lookahead) -> None:
+        self.parameters = parameters
+        self.lookahead = lookahead
+        self.steps = 0
+        self.slow: list[Tensor] | None = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Call after each optimiser step."""
+        self.steps += 1
+        if self.steps % self.lookahead.steps:
+            return
+        if self.slow is None:  # the first meeting only remembers, as in the peers' code
+            self.slow = [parameter.detach().clone() for parameter in self.parameters]
+        for slow, fast in zip(self.slow, self.parameters, strict=True):
+            slow.lerp_(fast, self.lookahead.alpha)
+            fast.copy_(slow)
+
+
+def learning_rate(recipe: Recipe) -> Callable[[float], float]:
+    """The recipe's learning rate as a function of the epochs done, fractions included."""
+
+    def at(epoch: float) -> float:
+        if epoch < recipe.warmup_epochs:
+            return recipe.lr * epoch / recipe.warmup_epochs
+        if recipe.schedule == "cosine":
+            share = (epoch - recipe.warmup_epochs) / max(recipe.epochs - recipe.warmup_epochs, 1)
+            falling = (1 + math.cos(math.pi * min(share, 1.0))) / 2
+            return recipe.lr_min + (recipe.lr - recipe.lr_min) * falling
+        if recipe.schedule == "steps":
+            passed = sum(epoch >= share * recipe.epochs for share in recipe.milestones)
+            return float(recipe.lr * recipe.gamma**passed)
+        return recipe.lr
+
+    return at
+
+
+def set_learning_rate(optimiser: Optimizer, rate: float) -> None:
+    """Set the rate of every group, keeping the factors of layer decay."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate * group["scale"]

@@ -1,0 +1,119 @@
+"""One optimisation step, against torch written out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sacmil.models import MILModel, Output, Recipe, Sample
+from sacmil.models._recipe import Lookahead
+from sacmil.training.step import Trainer
+
+
+class TwoTiers(MILModel):
+    """A stand-in for DTFD: the second tier's loss sees the first tier but must not train it."""
+
+    name = "two_tiers"
+
+    def __init__(self, *, in_dim: int, num_classes: int) -> None:
+        super().__init__(in_dim, num_classes)
+        self.first = nn.Linear(in_dim, num_classes)
+        self.second = nn.Linear(num_classes, num_classes)
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        first = self.first(features.mean(0))
+        return Output(self.second(first), features.norm(dim=1), extras={"first": first})
+
+    def losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
+        cross_entropy = nn.functional.cross_entropy
+        return {
+            "first": cross_entropy(output.extras["first"], target),
+            "second": cross_entropy(output.logits, target),
+        }
+
+    def parameter_groups(self) -> dict[str, dict[str, nn.Parameter]]:
+        named = dict(self.named_parameters())
+        return {
+            tier: {name: p for name, p in named.items() if name.startswith(tier)}
+            for tier in ("first", "second")
+        }
+
+
+def sample(seed: int = 0, label: int = 1) -> Sample:
+    random = np.random.default_rng(seed)
+    features: npt.NDArray[np.float32] = random.standard_normal((9, 5)).astype(np.float32)
+    return Sample(torch.from_numpy(features), torch.zeros(9, 2), {}, torch.tensor(label))
+
+
+def model() -> TwoTiers:
+    torch.manual_seed(3)
+    return TwoTiers(in_dim=5, num_classes=2)
+
+
+def weights(m: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in m.named_parameters()}
+
+
+def test_each_loss_trains_its_own_group_only() -> None:
+    ours, alone = model(), model()
+    Trainer(ours, Recipe(lr=1e-2)).step([sample()])
+    optimiser = torch.optim.Adam(alone.first.parameters(), lr=1e-2)
+    output = alone(sample().features, sample().coords, {})
+    alone.losses(output, sample().target)["first"].backward()
+    optimiser.step()
+    assert weights(ours.first).keys() == weights(alone.first).keys()
+    assert all(weights(ours.first)[n].equal(weights(alone.first)[n]) for n in weights(alone.first))
+    assert not ours.second.weight.equal(alone.second.weight)
+
+
+def test_bags_of_one_step_are_averaged() -> None:
+    bags = [sample(0, 1), sample(1, 0), sample(2, 1)]
+    ours, plain = model(), model()
+    told = Trainer(ours, Recipe(lr=1e-2)).step(bags)
+    groups = plain.parameter_groups()
+    for tier, parameters in groups.items():
+        losses = [plain.losses(plain(b.features, b.coords, {}), b.target)[tier] for b in bags]
+        mean = torch.stack(losses).mean()
+        assert told[tier] == pytest.approx(mean.item())
+        grads = torch.autograd.grad(mean, list(parameters.values()))
+        for parameter, grad in zip(parameters.values(), grads, strict=True):
+            parameter.grad = grad
+    torch.optim.Adam(plain.parameters(), lr=1e-2).step()
+    for name, value in weights(plain).items():
+        torch.testing.assert_close(weights(ours)[name], value)
+
+
+@pytest.mark.parametrize("norm", [1e-3, 1e3])
+def test_gradients_are_clipped_by_prefix(norm: float) -> None:
+    ours = model()
+    trainer = Trainer(ours, Recipe(clip={"first.": norm}))
+    trainer.step([sample()])
+    first = torch.cat([p.grad.flatten() for p in ours.first.parameters()]).norm().item()
+    second = torch.cat([p.grad.flatten() for p in ours.second.parameters()]).norm().item()
+    assert first == pytest.approx(norm, rel=1e-3) if norm < 1 else first < norm
+    assert second > 1e-2
+
+
+def test_lookahead_goes_half_way_at_every_sync_but_the_first() -> None:
+    slow, fast = model(), model()
+    with_lookahead = Trainer(slow, Recipe(lr=1e-2, lookahead=Lookahead(steps=2, alpha=0.5)))
+    without = Trainer(fast, Recipe(lr=1e-2))
+    for _ in range(2):
+        with_lookahead.step([sample()])
+        without.step([sample()])
+    remembered = weights(fast)
+    assert all(weights(slow)[n].equal(remembered[n]) for n in remembered), "the first remembers"
+    for _ in range(2):
+        with_lookahead.step([sample()])
+        without.step([sample()])
+    for name, value in weights(fast).items():
+        torch.testing.assert_close(weights(slow)[name], (remembered[name] + value) / 2)
+
+
+def test_the_model_trains_in_training_mode() -> None:
+    ours = model().eval()
+    Trainer(ours, Recipe()).step([sample()])
+    assert ours.training
