@@ -1,0 +1,5 @@
+"""``python -m sacmil`` is the command ``sacmil``."""
+
+from sacmil.cli.main import main
+
+main()

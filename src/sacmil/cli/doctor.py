@@ -1,0 +1,23 @@
+"""``sacmil doctor``: what is installed, what is missing, and the command that installs it."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+def command() -> None:
+    """Show versions, devices and extras, and how to install what is missing."""
+    from sacmil.installation import devices, extras, versions
+
+    for name, version in versions().items():
+        click.echo(f"{name:<18}{version}")
+    click.echo()
+    for device in devices():
+        click.echo(f"{'device':<18}{device}")
+    click.echo()
+    for extra in extras():
+        state = "ready" if not extra.missing else f"missing {', '.join(extra.missing)}"
+        click.echo(f"{'extra ' + extra.name:<18}{state}")
+        if extra.missing:
+            click.echo(f"{'':<18}pip install 'sacmil[{extra.name}]'")

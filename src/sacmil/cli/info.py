@@ -1,0 +1,82 @@
+"""``sacmil info``: what is in a bag or a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per file.")
+def command(files: tuple[Path, ...], *, as_json: bool) -> None:
+    """Tell what is in each of FILES: bags, or model folders."""
+    from sacmil.errors import SacMILError
+
+    failed = 0
+    for file in files:
+        try:
+            facts = _facts(file)
+        except SacMILError as error:
+            failed += 1
+            click.echo(f"Error: {error}", err=True)
+            continue
+        click.echo(json.dumps(facts) if as_json else _table(facts))
+    if failed:
+        raise SystemExit(1)
+
+
+def _facts(file: Path) -> dict[str, Any]:
+    if file.is_dir():
+        return _model_facts(file)
+    return _bag_facts(file)
+
+
+def _bag_facts(file: Path) -> dict[str, Any]:
+    from sacmil.formats import read_bag
+
+    bag = read_bag(file)
+    low, high = bag.coords.min(axis=0).tolist(), bag.coords.max(axis=0).tolist()
+    return {
+        "file": str(file),
+        "what": "bag",
+        "slide": bag.slide_id,
+        "instances": len(bag),
+        "features": f"{bag.dim} x {bag.features.dtype}",
+        "encoder": " ".join(filter(None, bag.encoder)) if bag.encoder else None,
+        "patch_size": f"{bag.patch_size:g} level-0 pixels",
+        "patch_size_um": bag.patch_size_um,
+        "tile_px": bag.tile_px,
+        "mpp": bag.mpp,
+        "slide_size": bag.slide_size,
+        "x": [low[0], high[0]],
+        "y": [low[1], high[1]],
+        "labels": None if bag.labels is None else _counts(bag.labels.tolist()),
+    }
+
+
+def _model_facts(folder: Path) -> dict[str, Any]:
+    from sacmil.card import read_card
+
+    card = read_card(folder)
+    return {"file": str(folder), "what": "model"} | card
+
+
+def _counts(values: list[int]) -> dict[str, int]:
+    return {str(value): values.count(value) for value in sorted(set(values))}
+
+
+def _table(facts: dict[str, Any]) -> str:
+    rows = [(key, value) for key, value in facts.items() if value is not None]
+    return "\n".join(f"{key:<16}{_text(value)}" for key, value in rows)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={inner}" for key, inner in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return " to ".join(map(str, value)) if len(value) == 2 else ", ".join(map(str, value))
+    return str(value)

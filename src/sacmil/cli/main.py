@@ -1,0 +1,83 @@
+"""The command ``sacmil``: finds its subcommands in this folder and turns errors into sentences."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+
+import click
+
+import sacmil.cli
+from sacmil._version import __version__
+from sacmil.errors import SacMILError, suggestion
+
+_TRACEBACK = "SACMIL_TRACEBACK"
+
+
+class Commands(click.Group):
+    """Every public module of this folder but this one is a subcommand: its ``command``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the subcommands."""
+        names = (module.name for module in pkgutil.iter_modules(sacmil.cli.__path__))
+        return sorted(name for name in names if not name.startswith("_") and name != "main")
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The subcommand of that name, imported now."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command = importlib.import_module(f"sacmil.cli.{cmd_name}").command
+        return command if isinstance(command, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but an unknown name says what it might have meant."""
+        if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
+            ctx.fail(
+                f"there is no command {args[0]!r}; {suggestion(args[0], self.list_commands(ctx))}"
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="sacmil")
+def cli() -> None:
+    """SAC-MIL and its rivals: whole-slide classification by multiple instance learning."""
+
+
+def main() -> None:
+    """Run the command line; no traceback reaches its user."""
+    try:
+        sys.exit(cli.main(standalone_mode=False) or 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader of our output has gone (`sacmil models | head`): nothing is left to say to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        if os.environ.get(_TRACEBACK):
+            raise
+        _fail(_sentence(error), 1)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, SacMILError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return (
+        f"this is a fault of sacmil, please report it: {type(error).__name__}: {error} "
+        f"(set {_TRACEBACK}=1 to see where)"
+    )
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"Error: {message}", err=True)
+    sys.exit(code)

@@ -1,0 +1,21 @@
+"""``sacmil models``: what create_model and --model take."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("name", required=False)
+def command(name: str | None) -> None:
+    """List the models, or the options of the model NAME."""
+    from sacmil import describe_model, list_models
+
+    if name is None:
+        for model in list_models():
+            click.echo(f"{model:<14}{describe_model(model).summary}")
+        return
+    description = describe_model(name)
+    click.echo(f"{name}: {description.summary}")
+    for option, default in description.options.items():
+        click.echo(f"  {option:<14}{default!r:<12}{description.help.get(option, '')}")

@@ -1,0 +1,80 @@
+"""What this installation has: versions, devices, extras; read from the package's own metadata."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from importlib import metadata
+from typing import NamedTuple
+
+from sacmil._version import __version__
+
+_DEVELOPERS_OWN = frozenset({"all", "dev"})
+
+
+class Extra(NamedTuple):
+    """An optional part of sacmil."""
+
+    name: str
+    missing: tuple[str, ...]
+    """Packages it needs that are not installed."""
+
+
+def versions() -> dict[str, str]:
+    """Of Python, sacmil and every package sacmil itself needs, optional ones where present."""
+    found = {"sacmil": __version__, "python": f"{platform.python_version()} on {sys.platform}"}
+    for package in sorted({package for package, extra in _requirements() if extra != "dev"}):
+        version = _version(package)
+        if version:
+            found[package] = version
+    return found
+
+
+def extras() -> list[Extra]:
+    """The extras a user may install, with what each still lacks."""
+    needs: dict[str, list[str]] = {}
+    for package, extra in _requirements():
+        if extra and extra not in _DEVELOPERS_OWN:
+            needs.setdefault(extra, []).append(package)
+    return [
+        Extra(name, tuple(package for package in packages if not _version(package)))
+        for name, packages in needs.items()
+    ]
+
+
+def devices() -> list[str]:
+    """Where a model can run here, in words."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found = [f"cpu: {cores} cores, {platform.machine()}"]
+    if not _version("torch"):
+        return [*found, "gpu: unknown, torch is not installed"]
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return [*found, f"gpu: unknown, torch is installed but does not load ({error})"]
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        found.append(f"cuda:{index}: {properties.name}, {properties.total_memory / 2**30:.0f} GiB")
+    if torch.backends.mps.is_available():
+        found.append("mps: Apple GPU")
+    return found if len(found) > 1 else [*found, "gpu: none that torch can use"]
+
+
+def _requirements() -> list[tuple[str, str | None]]:
+    """(package, extra or None) for everything pyproject.toml names."""
+    pairs = []
+    for line in metadata.requires("sacmil") or []:
+        package = re.match(r"[A-Za-z0-9._-]+", line)
+        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
+        if package and package.group() != "sacmil":
+            pairs.append((package.group(), extra.group(1) if extra else None))
+    return pairs
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

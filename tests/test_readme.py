@@ -1,0 +1,91 @@
+"""What README and CONTRIBUTING show works as shown."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(file: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / file).read_text(), flags=re.DOTALL)
+
+
+def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_python_example_runs(tmp_path: Path) -> None:
+    (code,) = blocks("README.md", "python")
+    done = run(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "my-model" / "card.json").is_file()
+    shown = [line for line in code.splitlines() if line.strip()]
+    assert len(shown) <= 12
+
+
+def test_the_model_of_contributing_keeps_the_contract(tmp_path: Path) -> None:
+    """The file is put beside the others and the contract's own tests are run over it."""
+    (code,) = blocks("CONTRIBUTING.md", "python")
+    (tmp_path / "my_method.py").write_text(code)
+    (tmp_path / "conftest.py").write_text(
+        "import sys, sacmil.models\n"
+        f"sacmil.models.__path__.append({str(tmp_path)!r})\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+    )
+    contract = (ROOT / "tests" / "models" / "test_contract.py").read_text()
+    (tmp_path / "test_contract.py").write_text(contract)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "my_method", "."],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert int(re.search(r"(\d+) passed", done.stdout).group(1)) > 20
+
+
+@pytest.mark.parametrize("file", ["README.md", "CONTRIBUTING.md"])
+def test_every_linked_file_exists(file: str) -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / file).read_text())
+    assert links or file == "CONTRIBUTING.md"
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_every_make_target_that_is_shown_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    shown = set()
+    for file in ("README.md", "CONTRIBUTING.md"):
+        shown |= set(re.findall(r"make ([a-z-]+)", "\n".join(blocks(file, "sh"))))
+    assert {"demo", "test", "check"} <= shown
+    assert [target for target in shown if not re.search(rf"^{target}:", makefile, re.M)] == []
+
+
+def test_every_command_that_is_shown_exists() -> None:
+    from sacmil.cli.main import cli
+
+    known = cli.list_commands(None)
+    shown = re.findall(r"^sacmil ([a-z]+)", "\n".join(blocks("README.md", "sh")), flags=re.M)
+    assert shown
+    assert set(shown) <= set(known)
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
