@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +30,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
 @contextmanager
 def whole_folder(path: str | Path) -> Iterator[Path]:
     """A folder to fill; it takes its final name, replacing an older one, only when complete."""
-    final = Path(path)
+    final = Path(path).resolve()  # a link to a folder stays one
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = _beside(final)
     partial.mkdir()
@@ -43,7 +45,6 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
 
 
 def _beside(final: Path) -> Path:
-
     return final.parent / f".{final.name}.{uuid.uuid4().hex[:8]}.partial"
 
 
@@ -58,10 +59,24 @@ def _force_to_disk(path: Path) -> None:
 
 
 def _swap(partial: Path, final: Path) -> None:
+    """The partial folder gets the final name; what had it before, if anything, is removed."""
     if not final.exists():
         partial.rename(final)
-        return
-    older = _beside(final)
-    final.rename(older)
-    partial.rename(final)
-    shutil.rmtree(older)
+    elif not _exchange(partial, final):
+        older = _beside(final)
+        final.rename(older)
+        try:
+            partial.rename(final)
+        except OSError:
+            older.rename(final)
+            raise
+        shutil.rmtree(older)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names in one step, so that neither is ever missing; False where that cannot be."""
+    if not sys.platform.startswith("linux"):
+        return False
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)  # absent from old C libraries
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(renameat2 and renameat2(here, bytes(one), here, bytes(other), exchange) == 0)

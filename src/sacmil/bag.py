@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import warnings
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -56,12 +56,16 @@ class Bag:
     def __post_init__(self) -> None:
         if not isinstance(self.slide_id, str) or not self.slide_id:
             raise BagError(f"slide_id is {self.slide_id!r}; expected the slide's name, as text")
+        if not _is_storable(self.slide_id):
+            raise BagError(f"slide_id is {self.slide_id!r}; expected text that UTF-8 can hold")
         features = _features(self.slide_id, self.features)
         coords = _coords(self.slide_id, self.coords, len(features))
         object.__setattr__(self, "features", features)
         object.__setattr__(self, "coords", coords)
         object.__setattr__(self, "labels", _labels(self.slide_id, self.labels, len(features)))
+        object.__setattr__(self, "encoder", _encoder(self.slide_id, self.encoder))
         _check_lengths(self)
+        _check_pairs(self)
         _warn_of_duplicates(self.slide_id, coords)
 
     def __len__(self) -> int:
@@ -86,8 +90,15 @@ class Bag:
         return None if self.mpp is None else to_microns(self.patch_size, self.mpp)
 
 
+def _array(slide_id: str, name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors with gradients
+        raise BagError(f"{slide_id}: {name} do not make an array ({error})") from error
+
+
 def _features(slide_id: str, values: npt.ArrayLike) -> npt.NDArray[np.floating]:
-    features = np.asarray(values)
+    features = _array(slide_id, "features", values)
     if features.ndim != 2:
         raise BagError(
             f"{slide_id}: features have shape {features.shape}; expected (N, D), "
@@ -104,7 +115,8 @@ def _features(slide_id: str, values: npt.ArrayLike) -> npt.NDArray[np.floating]:
             "least one instance, leave slides without tissue out of the cohort"
         )
     if features.dtype not in (np.float16, np.float32):
-        features = features.astype(np.float32)
+        with np.errstate(over="ignore"):  # what overflows is infinite, and told below
+            features = features.astype(np.float32)
     if not np.isfinite(features).all():
         raise _not_finite(slide_id, features)
     return np.ascontiguousarray(features)
@@ -124,13 +136,15 @@ def _coords(slide_id: str, values: npt.ArrayLike | None, count: int) -> npt.NDAr
             f"{slide_id}: there are no coordinates; expected ({count}, 2) level-0 pixels, "
             "take them from the file the tiles were cut with"
         )
-    coords = np.asarray(values)
+    coords = _array(slide_id, "coordinates", values)
     if coords.shape != (count, 2):
         raise BagError(
             f"{slide_id}: coordinates have shape {coords.shape} beside {count} feature rows; "
             f"expected ({count}, 2), x and y of each instance"
         )
     if np.issubdtype(coords.dtype, np.integer):
+        if coords.max() > np.iinfo(np.int64).max:
+            raise BagError(f"{slide_id}: coordinates reach {coords.max()}; expected level-0 pixels")
         return np.ascontiguousarray(coords, dtype=np.int64)
     if not np.issubdtype(coords.dtype, np.floating):
         raise BagError(f"{slide_id}: coordinates are {coords.dtype}; expected whole numbers")
@@ -145,7 +159,7 @@ def _labels(
 ) -> npt.NDArray[np.integer] | None:
     if values is None:
         return None
-    labels = np.asarray(values)
+    labels = _array(slide_id, "labels", values)
     if labels.shape != (count,):
         raise BagError(
             f"{slide_id}: labels have shape {labels.shape}; expected ({count},), one per instance"
@@ -166,13 +180,43 @@ def _check_lengths(bag: Bag) -> None:
         )
 
 
+def _check_pairs(bag: Bag) -> None:
+    for name in ("slide_size", "bounds_origin"):
+        value = getattr(bag, name)
+        if value is not None and not _is_pair(value):
+            raise BagError(f"{bag.slide_id}: {name} is {value!r}; expected two whole numbers")
+
+
+def _is_pair(value: object) -> bool:
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and all(isinstance(number, numbers.Integral) for number in value)
+    )
+
+
+def _encoder(slide_id: str, value: tuple[str, str | None] | None) -> Encoder | None:
+    if value is None:
+        return None
+    is_pair = isinstance(value, tuple) and len(value) in (1, 2)
+    encoder = Encoder(*value) if is_pair else Encoder("")
+    texts = [encoder.name] if encoder.hash is None else list(encoder)
+    if not all(isinstance(text, str) and text and _is_storable(text) for text in texts):
+        raise BagError(f"{slide_id}: encoder is {value!r}; expected Encoder(name, hash), as text")
+    return encoder
+
+
+def _is_storable(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def _is_positive(value: object) -> bool:
     return isinstance(value, numbers.Real) and 0 < float(value) < float("inf")
 
 
 def _warn_of_duplicates(slide_id: str, coords: npt.NDArray[np.number]) -> None:
     in_order = coords[np.lexsort((coords[:, 1], coords[:, 0]))]
-    duplicates = int((np.diff(in_order, axis=0) == 0).all(axis=1).sum())
+    duplicates = int((in_order[1:] == in_order[:-1]).all(axis=1).sum())
     if duplicates:
         warnings.warn(
             f"{slide_id}: {duplicates} of {len(coords)} instances repeat another's coordinates; "

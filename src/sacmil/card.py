@@ -51,12 +51,12 @@ def read_card(folder: str | Path) -> dict[str, Any]:
         raise ModelFolderError(
             f"{folder}: there is no {CARD}; expected a folder that save_model wrote"
         ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelFolderError(
             f"{file}: cannot be read as JSON ({error}); copy the folder again"
         ) from error
     _check(file, card)
-    return dict(card)
+    return {"classes": None, **card}
 
 
 _FIELDS = {"schema_version": int, "model": str, "options": dict, "weights_sha256": str}

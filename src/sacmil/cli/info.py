@@ -30,9 +30,14 @@ def command(files: tuple[Path, ...], *, as_json: bool) -> None:
 
 
 def _facts(file: Path) -> dict[str, Any]:
-    if file.is_dir():
-        return _model_facts(file)
-    return _bag_facts(file)
+    return _model_facts(file) if _is_folder(file) else _bag_facts(file)
+
+
+def _is_folder(file: Path) -> bool:
+    try:
+        return file.is_dir()
+    except OSError:  # no permission, a name too long: reading it as a bag says which
+        return False
 
 
 def _bag_facts(file: Path) -> dict[str, Any]:

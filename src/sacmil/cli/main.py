@@ -6,6 +6,8 @@ import importlib
 import os
 import pkgutil
 import sys
+import warnings
+from typing import Any
 
 import click
 
@@ -50,6 +52,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; no traceback reaches its user."""
+    warnings.showwarning = _warn
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except click.ClickException as error:
@@ -76,6 +79,10 @@ def _sentence(error: Exception) -> str:
         f"this is a fault of sacmil, please report it: {type(error).__name__}: {error} "
         f"(set {_TRACEBACK}=1 to see where)"
     )
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    click.echo(f"Warning: {message}", err=True)
 
 
 def _fail(message: str, code: int) -> None:

@@ -22,7 +22,7 @@ def open_file(path: Path) -> Iterator[h5py.File]:
     except (FormatError, BagError):
         raise
     # h5py reports damage by whichever of these its C library happens to produce.
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
         raise FormatError(_damage(path, error)) from error
 
 
@@ -47,7 +47,9 @@ def contents(path: Path) -> str:
 
 
 def _damage(path: Path, error: Exception) -> str:
-    detail = str(error).strip("'\"").splitlines()[0] if str(error) else type(error).__name__
+    # str(KeyError) puts quotes around its message
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    detail = " ".join(text.split()) or type(error).__name__
     return (
         f"{path}: cannot be read as HDF5, it is truncated or damaged ({detail}); "
         "write or copy it again"

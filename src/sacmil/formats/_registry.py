@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import stat
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -47,10 +48,7 @@ def read_bag(path: str | Path) -> Bag:
         path: a file; its layout is found by looking inside.
     """
     path = Path(path)
-    if path.is_dir():
-        raise FormatError(f"{path}: this is a folder; expected the file of one bag")
-    if not path.is_file():
-        raise FormatError(f"{path}: there is no such file; expected a bag, check the path")
+    _check_is_file(path)
     for layout in _formats().values():
         if layout.matches(path):
             return layout.read(path)
@@ -58,3 +56,17 @@ def read_bag(path: str | Path) -> Bag:
         f"{path}: found {contents(path)}; expected a bag in one of the layouts "
         f"{', '.join(list_formats())} ('features' and 'coords' in an HDF5 file)"
     )
+
+
+def _check_is_file(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
+        raise FormatError(
+            f"{path}: there is no such file; expected a bag, check the path"
+        ) from None
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    if not stat.S_ISREG(mode):
+        found = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+        raise FormatError(f"{path}: this is {found}; expected the file of one bag")

@@ -34,6 +34,7 @@ from sacmil.units import Level0Px, MicronsPerPixel, TilePx, nominal_magnificatio
 LAYOUT = "sacmil bag"
 SCHEMA_VERSION = 1
 _UNKNOWN = "None"
+_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 keeps checksums of its own bookkeeping
 
 
 def write(path: str | Path, bag: Bag) -> None:
@@ -43,7 +44,7 @@ def write(path: str | Path, bag: Bag) -> None:
         path: usually ``<slide_id>.h5``; missing folders are made.
         bag: what to write.
     """
-    with whole_file(path) as partial, h5py.File(partial, "w") as file:
+    with whole_file(path) as partial, h5py.File(partial, "w", libver=_VERSIONS) as file:
         file.attrs.update(layout=LAYOUT, schema_version=SCHEMA_VERSION, sacmil_version=__version__)
         features = file.create_dataset("features", data=bag.features, track_times=False)
         features.attrs.update(_feature_attributes(bag))
@@ -58,14 +59,16 @@ def matches(path: Path) -> bool:
     if not is_hdf5(path):
         return False
     with open_file(path) as file:
-        return bool(file.attrs.get("layout") == LAYOUT)
+        layout = file.attrs.get("layout")
+        return isinstance(layout, str) and layout == LAYOUT
 
 
 def read(path: Path) -> Bag:
     """Read a native bag, refusing what is incomplete or newer than this version."""
     with open_file(path) as file:
         _check(path, file)
-        arrays = {name: file[name][()] for name in ("features", "coords", "labels") if name in file}
+        names = [name for name in ("features", "coords", "labels") if _has(file, name)]
+        arrays = {name: file[name][()] for name in names}
         feature_attributes = dict(file["features"].attrs)
         attributes = dict(file["coords"].attrs)
     try:
@@ -77,10 +80,19 @@ def read(path: Path) -> Bag:
             f"{path}: attribute {error} is missing; expected the native layout, "
             "write the bag again with sacmil.write_bag"
         ) from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"{path}: an attribute is of the wrong kind ({error}); expected the native layout, "
+            "write the bag again with sacmil.write_bag"
+        ) from error
+
+
+def _has(file: h5py.File, name: str) -> bool:
+    return isinstance(file.get(name), h5py.Dataset)
 
 
 def _check(path: Path, file: h5py.File) -> None:
-    missing = [name for name in ("features", "coords") if name not in file]
+    missing = [name for name in ("features", "coords") if not _has(file, name)]
     if missing:
         raise FormatError(
             f"{path}: holds {', '.join(sorted(file)) or 'nothing'}, but no "

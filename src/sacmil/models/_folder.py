@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from torch import Tensor
 
 from sacmil.atomic import whole_folder
 from sacmil.card import CARD, make_card, read_card
@@ -36,10 +38,8 @@ def save_model(
         notes: anything else worth knowing about the model, as JSON can hold it.
     """
     path = Path(path)
-    if path.exists() and not (path / CARD).is_file():
-        raise ModelFolderError(
-            f"{path}: exists and is not a model folder (it has no {CARD}); choose another path"
-        )
+    _check_replaceable(path)
+    _check_classes(model, classes)
     weights = save({name: value.contiguous() for name, value in model.state_dict().items()})
     card = make_card(
         model.name,
@@ -48,9 +48,39 @@ def save_model(
         classes=classes or model.classes,
         notes=notes or {},
     )
+    try:
+        text = json.dumps(card, indent=2)
+    except (TypeError, ValueError) as error:
+        raise ModelError(
+            f"options and notes of {model.name} cannot be written as JSON ({error}); expected "
+            "numbers, text, lists and dictionaries of them"
+        ) from error
     with whole_folder(path) as partial:
         (partial / WEIGHTS).write_bytes(weights)
-        (partial / CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+        (partial / CARD).write_text(text + "\n", encoding="utf-8")
+
+
+def _check_replaceable(path: Path) -> None:
+    if not path.exists():
+        return
+    if not (path / CARD).is_file():
+        raise ModelFolderError(
+            f"{path}: exists and is not a model folder (it has no {CARD}); choose another path"
+        )
+    others = sorted({file.name for file in path.iterdir()} - {CARD, WEIGHTS})
+    if others:
+        raise ModelFolderError(
+            f"{path}: holds more than a model ({', '.join(others)}), which saving here would "
+            "remove; choose another path"
+        )
+
+
+def _check_classes(model: MILModel, classes: Sequence[str] | None) -> None:
+    counts = {model.num_classes} if model.num_classes > 1 else {1, 2}
+    if classes and (isinstance(classes, str) or len(classes) not in counts):
+        raise ModelError(
+            f"classes are {classes!r}; expected {model.num_classes} names, one per output"
+        )
 
 
 def load_model(path: str | Path) -> MILModel:
@@ -59,8 +89,11 @@ def load_model(path: str | Path) -> MILModel:
     card = read_card(path)
     weights = _read_weights(path, card["weights_sha256"])
     try:
+        tensors = load(weights)
+        with torch.device("meta"):  # sizes are compared before they take any memory
+            _check_sizes(create_model(card["model"], **card["options"]), tensors)
         model = create_model(card["model"], **card["options"])
-        model.load_state_dict(load(weights))
+        model.load_state_dict(tensors)
     except (ModelError, TypeError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise ModelFolderError(
@@ -69,6 +102,17 @@ def load_model(path: str | Path) -> MILModel:
         ) from error
     model.classes = tuple(card["classes"]) if card["classes"] else None
     return model.eval()
+
+
+def _check_sizes(model: MILModel, tensors: Mapping[str, Tensor]) -> None:
+    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    found = {name: tuple(value.shape) for name, value in tensors.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            raise ModelError(
+                f"{name} is {found.get(name, 'missing')} in the weights, "
+                f"{expected.get(name, 'missing')} by the card"
+            )
 
 
 def _read_weights(path: Path, digest: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from sacmil.errors import OptionError, suggestion
@@ -24,4 +25,18 @@ def at_least(name: str, value: int, minimum: int) -> int:
     """The value, if it is a whole number of at least the minimum."""
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise OptionError(f"{name}={value!r}; expected a whole number of at least {minimum}")
+    return value
+
+
+def finite(name: str, value: float) -> float:
+    """The value, if it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise OptionError(f"{name}={value!r}; expected a number")
+    return float(value)
+
+
+def flag(name: str, value: bool) -> bool:  # noqa: FBT001 - it is the boolean that is looked at
+    """The value, if it is True or False."""
+    if not isinstance(value, bool):
+        raise OptionError(f"{name}={value!r}; expected True or False")
     return value

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sacmil.bag import Bag
+from sacmil.errors import InputError
 from sacmil.models._base import MILModel
 from sacmil.results import Prediction
 
@@ -28,8 +29,11 @@ def predict(model: MILModel, bag: Bag) -> Prediction:
     was_training = model.training
     model.eval()
     try:
-        features = torch.from_numpy(bag.features).to(device)
+        # torch warns of arrays that cannot be written to, such as memory-mapped ones
+        features = torch.from_numpy(np.require(bag.features, requirements="W")).to(device)
         output = model(features, torch.from_numpy(coords).to(device), plan)
+    except InputError as error:
+        raise InputError(f"{bag.slide_id}: {error}") from error
     finally:
         model.train(was_training)
     return Prediction(

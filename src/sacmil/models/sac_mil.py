@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sacmil.errors import OptionError
 from sacmil.models._base import Array, MILModel, Output
-from sacmil.models._options import at_least, choice
+from sacmil.models._options import at_least, choice, finite, flag
 from sacmil.models._registry import register_model
 from sacmil.nn.pooling import POOLS
 from sacmil.nn.positions import NoPosition
@@ -28,8 +28,7 @@ class PROPE(nn.Module):
         super().__init__()
         if dim % 2:
             raise OptionError(f"dim={dim}; PROPE rotates pairs of channels, expected an even dim")
-        self.pairs = dim // 2
-        self.scale = scale
+        self.pairs, self.scale = dim // 2, scale
 
     def forward(self, h: Tensor, coords: Tensor) -> Tensor:
         """h (N, dim) rotated by coords (N, 2): Eq. (8)."""
@@ -177,7 +176,9 @@ class SACMIL(MILModel):
         choice("mlp", mlp, ("linear", "mlp"))
         choice("tail", tail, ("absorb", "split"))
         self.project = nn.Sequential(nn.Linear(in_dim, dim), act())
-        self.position = POSITIONS[choice("position", position, POSITIONS)](dim, scale)
+        place = POSITIONS[choice("position", position, POSITIONS)]
+        self.position = place(dim, finite("scale", scale))
+        flag("residual", residual)
         blocks = [block(dim, k, level, mlp, tail, residual=residual) for level in range(depth)]
         self.blocks = nn.Sequential(*blocks)
         self.pool = POOLS[choice("pool", pool, POOLS)](dim)

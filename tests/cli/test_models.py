@@ -1,0 +1,36 @@
+"""``sacmil models``: every model with its summary, every option with its default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sacmil import describe_model, list_models
+
+
+def test_every_model_is_listed_with_its_summary(sacmil: Callable) -> None:
+    done = sacmil("models")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert [line.split()[0] for line in lines] == list_models()
+    assert all(describe_model(line.split()[0]).summary in line for line in lines)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_a_model_is_told_with_its_options_defaults_and_their_meaning(
+    sacmil: Callable, name: str
+) -> None:
+    done = sacmil("models", name)
+    description = describe_model(name)
+    assert done.code == 0
+    for option, default in description.options.items():
+        line = next(text for text in done.out.splitlines() if text.split()[0] == option)
+        assert repr(default) in line
+        assert description.help[option] in line
+
+
+def test_an_unknown_model_ends_with_1_and_a_suggestion(sacmil: Callable) -> None:
+    done = sacmil("models", "sacmil")
+    assert done.code == 1
+    assert done.err == "Error: there is no model 'sacmil'; did you mean 'sac_mil'?\n"

@@ -1,0 +1,122 @@
+"""A prediction speaks of the bag's instances in the bag's order and leaves the model alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from sacmil import Bag, create_model, list_models, predict
+from sacmil.errors import InputError
+from sacmil.results import Prediction
+
+DIM = 12
+
+every_model = pytest.mark.parametrize("name", list_models())
+
+
+def permuted(bag: Bag, order: np.ndarray) -> Bag:
+    return Bag(bag.slide_id, bag.features[order], bag.coords[order], bag.patch_size)
+
+
+@every_model
+@pytest.mark.parametrize("num_classes", [1, 4])
+def test_probabilities_are_probabilities_and_scores_are_one_per_instance(
+    make_bag: Callable[..., Bag], name: str, num_classes: int
+) -> None:
+    bag = make_bag(50, DIM)
+    answer = predict(create_model(name, in_dim=DIM, num_classes=num_classes), bag)
+    assert answer.slide_id == bag.slide_id
+    assert answer.probabilities.shape == (num_classes,)
+    assert ((answer.probabilities >= 0) & (answer.probabilities <= 1)).all()
+    if num_classes > 1:
+        assert answer.probabilities.sum() == pytest.approx(1, abs=1e-6)
+    assert answer.scores.shape == (50,)
+    assert np.isfinite(answer.scores).all()
+
+
+@every_model
+def test_scores_stay_with_their_instances_when_rows_move(
+    make_bag: Callable[..., Bag], name: str
+) -> None:
+    model = create_model(name, in_dim=DIM, num_classes=2)
+    if model.order_matters:
+        pytest.skip("this model reads the order of rows")
+    bag = make_bag(80, DIM)
+    order = np.random.default_rng(1).permutation(80)
+    scores = predict(model, bag).scores
+    np.testing.assert_allclose(
+        predict(model, permuted(bag, order)).scores, scores[order], atol=1e-5
+    )
+    assert np.ptp(scores) > 1e-3
+
+
+@every_model
+def test_a_prediction_is_the_models_answer_in_patch_units(
+    make_bag: Callable[..., Bag], name: str
+) -> None:
+    bag = make_bag(40, DIM)
+    model = create_model(name, in_dim=DIM, num_classes=3).eval()
+    with torch.no_grad():
+        output = model(torch.from_numpy(bag.features), torch.from_numpy(bag.coords / 256))
+    answer = predict(model, bag)
+    np.testing.assert_allclose(answer.probabilities, output.logits.softmax(-1), atol=1e-6)
+    np.testing.assert_allclose(answer.scores, output.scores, atol=1e-6)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_models_mode_weights_and_gradients_stay_as_they_were(
+    make_bag: Callable[..., Bag], *, training: bool
+) -> None:
+    model = create_model("sac_mil", in_dim=DIM, num_classes=2).train(training)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    predict(model, make_bag(20, DIM))
+    assert model.training is training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_mode_is_given_back_even_after_an_error(make_bag: Callable[..., Bag]) -> None:
+    model = create_model("sac_mil", in_dim=DIM, num_classes=2).train()
+    with pytest.raises(InputError):
+        predict(model, make_bag(20, DIM + 1))
+    assert model.training
+
+
+def test_a_bag_of_another_width_is_refused_with_both_widths(make_bag: Callable[..., Bag]) -> None:
+    model = create_model("sac_mil", in_dim=DIM, num_classes=2)
+    with pytest.raises(InputError, match=rf"20 wide; this sac_mil was made for {DIM}"):
+        predict(model, make_bag(5, 20))
+
+
+def test_half_precision_features_give_nearly_the_same_answer(make_bag: Callable[..., Bag]) -> None:
+    bag = make_bag(60, DIM)
+    half = Bag("half", bag.features.astype(np.float16), bag.coords, bag.patch_size)
+    model = create_model("sac_mil", in_dim=DIM, num_classes=2)
+    one, other = predict(model, bag), predict(model, half)
+    np.testing.assert_allclose(one.probabilities, other.probabilities, atol=5e-3)
+
+
+def test_features_that_cannot_be_written_to_are_read_without_a_warning(
+    make_bag: Callable[..., Bag],
+) -> None:
+    bag = make_bag(10, DIM)
+    model = create_model("sac_mil", in_dim=DIM, num_classes=2)
+    before = predict(model, bag)
+    bag.features.setflags(write=False)
+    np.testing.assert_array_equal(predict(model, bag).scores, before.scores)
+
+
+def test_class_names_travel_with_the_prediction(make_bag: Callable[..., Bag]) -> None:
+    model = create_model("sac_mil", in_dim=DIM, num_classes=2)
+    model.classes = ("no", "yes")
+    assert predict(model, make_bag(5, DIM)).classes == ("no", "yes")
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "label"), [([0.2, 0.5, 0.3], 1), ([0.49], 0), ([0.5], 1), ([0.5, 0.5], 0)]
+)
+def test_the_label_is_the_most_probable_class(probabilities: list[float], label: int) -> None:
+    assert Prediction("s", np.array(probabilities), np.zeros(1, np.float32)).label == label

@@ -1,0 +1,83 @@
+"""Models by name: a wrong name or option says what it might have meant."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from sacmil import create_model, describe_model, list_models
+from sacmil.errors import ModelError, OptionError, UnknownModelError
+from sacmil.models import register_model
+from sacmil.models._registry import model_class
+
+every_model = pytest.mark.parametrize("name", list_models())
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("sacmil", "did you mean 'sac_mil'"), ("zebra", "known are: "), ("", "known are: ")],
+)
+def test_an_unknown_model_is_told_with_what_was_meant(name: str, told: str) -> None:
+    with pytest.raises(UnknownModelError, match=told) as raised:
+        create_model(name, in_dim=4, num_classes=2)
+    assert repr(name) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"dimm": 8}, r"no option 'dimm'; did you mean 'dim'"),
+        ({"Pool": "mean"}, r"no option 'Pool'; did you mean 'pool'"),
+        ({"zebra": 1}, r"no option 'zebra'; known are: activation, .*tail"),
+        ({"pool": "maen"}, r"pool='maen' is not known; did you mean 'mean'"),
+        ({"position": None}, r"position=None is not known; did you mean 'none'|known are"),
+        ({"depth": -1}, r"depth=-1; expected a whole number of at least 0"),
+        ({"k": 1}, r"k=1; expected a whole number of at least 2"),
+        ({"k": 4.0}, r"k=4.0; expected a whole number"),
+        ({"dim": True}, r"dim=True; expected a whole number"),
+        ({"dim": 7, "k": 2}, r"dim=7; PROPE rotates pairs of channels, expected an even dim"),
+        ({"dim": 8}, r"k=64, dim=8; a fold needs a channel"),
+    ],
+)
+def test_a_wrong_option_is_told_with_what_was_expected(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        create_model("sac_mil", in_dim=4, num_classes=2, **options)
+
+
+@every_model
+@pytest.mark.parametrize("size", ["in_dim", "num_classes"])
+@pytest.mark.parametrize("value", [0, -1, 2.0, "2", None])
+def test_sizes_that_are_not_whole_and_positive_are_refused(
+    name: str, size: str, value: Any
+) -> None:
+    with pytest.raises(OptionError, match=f"{size}={value!r}"):
+        create_model(name, **({"in_dim": 4, "num_classes": 2} | {size: value}))
+
+
+@every_model
+def test_every_option_is_an_explicit_keyword_with_a_default_and_a_line_of_help(name: str) -> None:
+    parameters = inspect.signature(model_class(name)).parameters
+    assert all(p.kind is p.KEYWORD_ONLY for p in parameters.values())
+    description = describe_model(name)
+    assert description.summary
+    assert inspect.Parameter.empty not in description.options.values()
+    assert set(description.help) == set(description.options)
+
+
+@every_model
+def test_a_model_records_all_its_options_with_the_defaults(name: str) -> None:
+    model = create_model(name, in_dim=4, num_classes=2)
+    assert model.options == {"in_dim": 4, "num_classes": 2} | describe_model(name).options
+    assert model.name == name
+
+
+def test_a_name_can_be_taken_once_only() -> None:
+    with pytest.raises(ModelError, match="two models are called 'sac_mil'"):
+        register_model("sac_mil")(model_class("sac_mil"))
+
+
+def test_models_are_listed_in_order_and_once() -> None:
+    assert list_models() == sorted(set(list_models()))
+    assert "sac_mil" in list_models()

@@ -1,0 +1,164 @@
+"""A Bag refuses what is not one, in a sentence, and keeps what is."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from sacmil.bag import Bag, Encoder
+from sacmil.errors import BagError, BagWarning, SacMILError
+
+FEATURES = np.arange(12, dtype=np.float32).reshape(4, 3)
+COORDS = np.array([[0, 0], [256, 0], [0, 256], [256, 256]])
+
+few = settings(deadline=None, max_examples=40, derandomize=True)
+
+
+def bag(**changes: Any) -> Bag:
+    arguments = {"slide_id": "s1", "features": FEATURES, "coords": COORDS, "patch_size": 256}
+    return Bag(**(arguments | changes))
+
+
+def with_value(value: float) -> np.ndarray:
+    features = FEATURES.copy()
+    features[2, 1] = value
+    return features
+
+
+@pytest.mark.parametrize(
+    ("changes", "found", "expected"),
+    [
+        ({"features": with_value(np.nan)}, "1 of 4 instances hold NaN", "finite"),
+        ({"features": with_value(-np.inf)}, "first: row 2", "finite"),
+        ({"features": FEATURES.astype(np.float64) * 1e300}, "infinity", "finite"),
+        ({"features": FEATURES[None]}, "(1, 4, 3)", "(N, D)"),
+        ({"features": FEATURES[0]}, "(3,)", "(N, D)"),
+        ({"features": None}, "()", "(N, D)"),
+        ({"features": [[1.0, 2.0], [3.0]]}, "do not make an array", ""),
+        ({"features": FEATURES.astype(int)}, "int64", "float32"),
+        ({"features": FEATURES.astype(object)}, "object", "float32"),
+        ({"features": FEATURES * 1j}, "complex64", "float32"),
+        ({"features": FEATURES[:0], "coords": COORDS[:0]}, "empty", "at least one"),
+        ({"features": FEATURES[:, :0]}, "empty", "at least one"),
+        ({"coords": None}, "no coordinates", "(4, 2)"),
+        ({"coords": COORDS[:3]}, "(3, 2)", "(4, 2)"),
+        ({"coords": COORDS.T}, "(2, 4)", "(4, 2)"),
+        ({"coords": COORDS * np.nan}, "NaN", "level-0"),
+        ({"coords": COORDS.astype(object)}, "object", "whole numbers"),
+        ({"coords": COORDS.astype(str)}, "<U", "whole numbers"),
+        ({"coords": COORDS.astype(np.uint64) - np.uint64(1)}, "18446744073709551615", "level-0"),
+        ({"labels": [0, 1, 0]}, "(3,)", "(4,)"),
+        ({"labels": [[0], [1], [0], [1]]}, "(4, 1)", "(4,)"),
+        ({"labels": [0.0, 1.0, 0.0, 0.5]}, "float64", "whole numbers"),
+        ({"patch_size": "256"}, "'256'", "above zero"),
+        ({"patch_size": None}, "patch_size is missing", "level-0"),
+        ({"patch_size": float("inf")}, "inf", "above zero"),
+        ({"mpp": 0}, "mpp is 0", "above zero"),
+        ({"mpp": -0.25}, "-0.25", "above zero"),
+        ({"mpp": float("nan")}, "nan", "above zero"),
+        ({"stride": 0.0}, "stride is 0.0", "above zero"),
+        ({"tile_px": -1}, "tile_px is -1", "above zero"),
+        ({"slide_size": (1000,)}, "slide_size is (1000,)", "two whole numbers"),
+        ({"slide_size": "ab"}, "'ab'", "two whole numbers"),
+        ({"bounds_origin": (0.5, 1)}, "(0.5, 1)", "two whole numbers"),
+        ({"encoder": "uni"}, "'uni'", "Encoder(name, hash)"),
+        ({"encoder": (None, None)}, "(None, None)", "Encoder(name, hash)"),
+        ({"encoder": Encoder("uni", "")}, "hash=''", "Encoder(name, hash)"),
+        ({"encoder": Encoder("u\0ni")}, "u\\x00ni", "Encoder(name, hash)"),
+        ({"slide_id": ""}, "''", "as text"),
+        ({"slide_id": 7}, "7", "as text"),
+        ({"slide_id": "a\0b"}, "'a\\x00b'", "UTF-8"),
+        ({"slide_id": "a\udcff"}, "\\udcff", "UTF-8"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_what_is_not_a_bag_is_refused_in_one_sentence(
+    changes: dict[str, Any], found: str, expected: str
+) -> None:
+    with pytest.raises(BagError) as raised:
+        bag(**changes)
+    message = str(raised.value)
+    assert found in message
+    assert expected in message
+    assert "\n" not in message
+    assert "slide_id" in changes or message.startswith("s1: ")
+
+
+def test_a_bag_error_is_caught_as_sacmil_error_and_as_value_error() -> None:
+    assert issubclass(BagError, SacMILError)
+    assert issubclass(BagError, ValueError)
+
+
+def test_equal_coordinates_are_allowed_with_a_warning_that_points_at_the_caller() -> None:
+    with pytest.warns(BagWarning, match="s1: 2 of 4 instances repeat") as caught:
+        made = bag(coords=COORDS * 0 + [[0, 0], [1, 0], [0, 0], [0, 0]])
+    assert len(made) == 4
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("coords", [COORDS, [[0, 0], [0, 1], [1, 0], [1, 1]]])
+def test_equal_rows_or_columns_alone_are_no_duplicates(coords: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bag(coords=coords)
+
+
+@pytest.mark.parametrize(
+    ("given_type", "kept"),
+    [("f2", "f2"), ("f4", "f4"), ("f8", "f4"), (">f4", "f4"), (np.longdouble, "f4")],
+)
+def test_features_keep_half_and_single_precision_and_become_single_otherwise(
+    given_type: str, kept: str
+) -> None:
+    made = bag(features=FEATURES.astype(given_type))
+    assert made.features.dtype == np.dtype(kept)
+    np.testing.assert_array_equal(made.features, FEATURES)
+
+
+@few
+@given(
+    coords=hnp.arrays(
+        st.sampled_from([np.int16, np.int32, np.uint32, np.int64, np.float32, np.float64]),
+        (4, 2),
+        elements=st.integers(0, 2**15 - 1),
+    )
+)
+@pytest.mark.filterwarnings("ignore::sacmil.errors.BagWarning")
+def test_whole_coordinates_become_int64_whatever_type_they_come_in(coords: np.ndarray) -> None:
+    made = bag(coords=coords)
+    assert made.coords.dtype == np.int64
+    np.testing.assert_array_equal(made.coords, coords)
+
+
+@few
+@given(
+    coords=hnp.arrays(np.float64, (4, 2), elements=st.floats(allow_nan=False, allow_infinity=False))
+)
+@pytest.mark.filterwarnings("ignore::sacmil.errors.BagWarning")
+def test_finite_coordinates_keep_their_value(coords: np.ndarray) -> None:
+    np.testing.assert_array_equal(bag(coords=coords).coords, coords)
+
+
+def test_patch_coordinates_are_in_units_of_the_level0_patch_not_the_tile() -> None:
+    made = bag(patch_size=512, tile_px=256, coords=COORDS * 2)
+    np.testing.assert_array_equal(made.patch_coords, [[0, 0], [1, 0], [0, 1], [1, 1]])
+
+
+def test_a_side_in_microns_needs_a_resolution() -> None:
+    assert bag(patch_size=512, mpp=0.25).patch_size_um == 128
+    assert bag(patch_size=512).patch_size_um is None
+
+
+def test_a_bag_cannot_be_given_other_arrays_afterwards() -> None:
+    with pytest.raises(AttributeError):
+        bag().features = FEATURES
+
+
+def test_a_bag_shows_its_size_not_its_numbers() -> None:
+    assert repr(bag()) == "Bag('s1', 4 instances x 3)"

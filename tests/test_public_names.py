@@ -1,0 +1,66 @@
+"""The names other people's scripts use."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import sacmil
+from sacmil import errors
+
+PUBLIC = [
+    "Bag",
+    "Encoder",
+    "MILModel",
+    "Output",
+    "Prediction",
+    "Recipe",
+    "__version__",
+    "create_model",
+    "describe_model",
+    "list_formats",
+    "list_models",
+    "load_model",
+    "predict",
+    "read_bag",
+    "save_model",
+    "write_bag",
+]
+
+
+def test_the_public_names_are_these() -> None:
+    assert sacmil.__all__ == PUBLIC
+    assert dir(sacmil) == sorted(PUBLIC)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_leads_somewhere_and_is_explained(name: str) -> None:
+    value = getattr(sacmil, name)
+    assert name == "__version__" or value.__doc__
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'zebra'"):
+        _ = sacmil.zebra
+
+
+def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
+    drawn = re.findall(r"^[\s│├└─]*(\w+(?:Error|Warning))\b", errors.__doc__ or "", re.MULTILINE)
+    defined = [name for name in vars(errors) if name.endswith(("Error", "Warning"))]
+    assert sorted(drawn) == sorted(defined)
+    assert all(
+        issubclass(getattr(errors, name), errors.SacMILError)
+        for name in defined
+        if name.endswith("Error")
+    )
+
+
+@pytest.mark.parametrize("source", sorted(Path(sacmil.__file__).parent.rglob("*.py")))
+def test_every_sacmil_name_a_message_gives_exists(source: Path) -> None:
+    text = source.read_text(encoding="utf-8")
+    for name in re.findall(r"with sacmil\.(\w+)", text):
+        assert name in PUBLIC
+    for name in re.findall(r"\b((?:save|load|create|list|read|write)_(?:model|bag)s?)\b", text):
+        assert name in PUBLIC
