@@ -23,6 +23,7 @@ PUBLIC = [
     "list_formats",
     "list_models",
     "load_model",
+    "load_reference",
     "predict",
     "read_bag",
     "save_model",

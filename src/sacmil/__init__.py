@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         describe_model,
         list_models,
         load_model,
+        load_reference,
         predict,
         save_model,
     )
@@ -36,6 +37,7 @@ _HOMES = {
     "list_formats": "formats",
     "list_models": "models",
     "load_model": "models",
+    "load_reference": "models",
     "predict": "models",
     "read_bag": "formats",
     "save_model": "models",
@@ -55,6 +57,7 @@ __all__ = [
     "list_formats",
     "list_models",
     "load_model",
+    "load_reference",
     "predict",
     "read_bag",
     "save_model",

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.errors import InputError
+from sacmil.errors import InputError, ModelError
 from sacmil.models._options import at_least
 from sacmil.models._recipe import PAPER, Recipe
 
@@ -48,6 +48,15 @@ class Sample(NamedTuple):
     plan: Plan
     target: Tensor
     """(), class index; 0 or 1 for a single output."""
+
+
+class Reference(NamedTuple):
+    """An official checkpoint, understood."""
+
+    options: dict[str, Any]
+    """What its shapes say about the constructor's arguments, in_dim and num_classes included."""
+    state: dict[str, Tensor]
+    """Its parameters under our names."""
 
 
 class MILModel(nn.Module, ABC):
@@ -131,6 +140,11 @@ class MILModel(nn.Module, ABC):
         method that first trains a helper yields it, reads what it learned, then yields itself.
         """
         yield self
+
+    @classmethod
+    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
+        """Understand a checkpoint of the official implementation."""
+        raise ModelError(f"{cls.name} has no official checkpoints that could be loaded")
 
     @property
     def dtype(self) -> torch.dtype:

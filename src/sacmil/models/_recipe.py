@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 
 class Lookahead(NamedTuple):
@@ -51,6 +51,8 @@ class Recipe:
     """balanced draws with replacement so that classes are equally frequent."""
     clip: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Largest gradient norm of the parameters whose names begin with the key."""
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Constructor options this way of training asks for, such as the official loss."""
 
 
 PAPER = Recipe()
