@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import torch
 
 from sacmil import Bag
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(os.environ.get("SACMIL_GOLDEN", Path(__file__).parent / "golden"))
+"""Trimmed copies (tests/golden/trim.py); SACMIL_GOLDEN names a folder of whole ones."""
 
 
 @pytest.fixture(autouse=True)
@@ -22,11 +24,13 @@ def _one_thread_one_seed() -> None:
 
 @pytest.fixture
 def golden() -> Callable[[str], dict[str, np.ndarray]]:
-    """A golden file by name, as arrays."""
+    """A golden file by name, as arrays; what a trimmed one shares with another is added."""
 
     def load(name: str) -> dict[str, np.ndarray]:
         with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
-            return dict(file)
+            arrays = dict(file)
+        base = arrays.pop("base", None)
+        return arrays if base is None else load(str(base)) | arrays
 
     return load
 

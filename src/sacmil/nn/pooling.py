@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from sacmil.nn.attention import Attention
+
 
 class MeanPool(nn.Module):
     """The mean over instances."""
@@ -24,15 +26,15 @@ class MaxPool(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """A mean with learned weights (Ilse et al. 2018): softmax over w . tanh(V x)."""
+    """A mean with learned weights."""
 
-    def __init__(self, dim: int, hidden: int = 128) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
-        self.score = nn.Sequential(nn.Linear(dim, hidden), nn.Tanh(), nn.Linear(hidden, 1))
+        self.attention = Attention(dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, D) to (D,)."""
-        weights: Tensor = self.score(x).softmax(0)
+        weights: Tensor = self.attention(x).softmax(0)
         return (weights * x).sum(0)
 
 
