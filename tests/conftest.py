@@ -6,14 +6,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
 
 from sacmil import Bag
 
-GOLDEN = Path(os.environ.get("SACMIL_GOLDEN", Path(__file__).parent / "golden"))
-"""Trimmed copies (tests/golden/trim.py); SACMIL_GOLDEN names a folder of whole ones."""
+WHOLE_GOLDENS = os.environ.get("SACMIL_GOLDEN")
+"""A folder of whole goldens; without it the trimmed ones of tests/golden/trim.py are used."""
 
 
 @pytest.fixture(autouse=True)
@@ -24,15 +25,25 @@ def _one_thread_one_seed() -> None:
 
 @pytest.fixture
 def golden() -> Callable[[str], dict[str, np.ndarray]]:
-    """A golden file by name, as arrays; what a trimmed one shares with another is added."""
+    """A golden by name, as arrays."""
+    return _whole_golden if WHOLE_GOLDENS else _trimmed_golden
 
-    def load(name: str) -> dict[str, np.ndarray]:
-        with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
-            arrays = dict(file)
-        base = arrays.pop("base", None)
-        return arrays if base is None else load(str(base)) | arrays
 
-    return load
+def _whole_golden(name: str) -> dict[str, np.ndarray]:
+    with np.load(Path(WHOLE_GOLDENS) / f"{name}.npz", allow_pickle=False) as file:
+        return dict(file)
+
+
+def _trimmed_golden(name: str) -> dict[str, np.ndarray]:
+    with h5py.File(Path(__file__).parent / "golden" / "goldens.h5") as file:
+        arrays = {key.replace("|", "/"): value[()] for key, value in file[name].items()}
+    if "gradients" in arrays:
+        names = arrays.pop("gradient_names").tobytes().decode().split("\n")
+        arrays |= dict(zip(names, arrays.pop("gradients"), strict=True))
+    for key in [key for key in arrays if key.endswith("@left")]:
+        whole = key.removesuffix("@left")
+        arrays[whole] = arrays.pop(key) @ arrays.pop(f"{whole}@right")
+    return arrays
 
 
 @pytest.fixture

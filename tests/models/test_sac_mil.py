@@ -97,9 +97,9 @@ def test_prope_equals_the_golden_numbers(golden, scale: int) -> None:
     file = golden("pe_prope")
     h, coords = torch.from_numpy(file["x"]), torch.from_numpy(file["in/coords"])
     expected = torch.from_numpy(file[f"out/out_interleaved_{scale}"])
-    prope = PROPE(h.shape[1], scale)
-    torch.testing.assert_close(prope(h.double(), coords), expected, atol=1e-12, rtol=0)
-    torch.testing.assert_close(prope(h, coords).double(), expected, atol=2e-6, rtol=0)
+    prope, rows = PROPE(h.shape[1], scale), file.get("rows", slice(None))
+    torch.testing.assert_close(prope(h.double(), coords)[rows], expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(prope(h, coords).double()[rows], expected, atol=2e-6, rtol=0)
 
 
 def places(n: int = 200) -> torch.Tensor:
