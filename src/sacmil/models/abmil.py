@@ -1,0 +1,211 @@
+"""AB-MIL: Attention-based Deep Multiple Instance Learning (Ilse et al. 2018), plain and gated.
+
+The defaults are the variant that slide papers compare with (as in RRT-MIL); the options give the
+authors' own (AMLab: hidden=500, dropout=0, init="torch") and the one of IBMIL (hidden=None).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sacmil.errors import ModelError, OptionError
+from sacmil.models._base import MILModel, Output, Reference
+from sacmil.models._options import at_least, choice, finite, flag
+from sacmil.models._recipe import PAPER, Recipe
+from sacmil.models._reference import renamed
+from sacmil.models._registry import register_model
+from sacmil.nn.attention import ACTIVATIONS, Attention, GatedAttention
+
+PROJECTIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
+INITS = ("xavier", "torch")
+
+SLIDES = Recipe(
+    lr=2e-4,
+    weight_decay=1e-5,
+    schedule="cosine",
+    epochs=200,
+    patience=30,
+    min_epochs=130,
+    monitor="val_auc",
+)
+"""How RRT-MIL trains it on CAMELYON16; on TCGA it waits 20 epochs, from the 70th."""
+
+AMLAB = Recipe(
+    lr=5e-4,
+    weight_decay=1e-4,
+    epochs=20,
+    options={"hidden": 500, "dropout": 0.0, "init": "torch"},
+)
+"""How the authors trained it, on bags of handwritten digits (and with probabilities kept 1e-5 away
+from 0 and 1, which a loss of logits does not need)."""
+
+# --- Parts that simple methods share -------------------------------------------------------------
+
+
+def projection(in_dim: int, hidden: int | None, activation: str, dropout: float) -> nn.Module:
+    """(N, in_dim) to (N, hidden); nothing at all where hidden is None."""
+    act = PROJECTIONS[choice("activation", activation, PROJECTIONS)]
+    rate = share("dropout", dropout)
+    if hidden is None:
+        return nn.Identity()
+    layer = nn.Linear(in_dim, at_least("hidden", hidden, 1))
+    return nn.Sequential(layer, act(), nn.Dropout(rate))
+
+
+def share(name: str, value: float) -> float:
+    """The value, if it is a share of something: from 0 to 1."""
+    if not 0 <= finite(name, value) <= 1:
+        raise OptionError(f"{name}={value!r}; expected a number from 0 to 1")
+    return float(value)
+
+
+def xavier_(model: nn.Module) -> None:
+    """Normal weights after Glorot, biases zero."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.xavier_normal_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
+def shape(state: Mapping[str, Tensor], name: str) -> torch.Size:
+    """The shape of a parameter, which an official checkpoint has to have."""
+    if name not in state:
+        raise ModelError(f"this is not such an official checkpoint: nothing in it is our {name}")
+    return state[name].shape
+
+
+# --- AB-MIL --------------------------------------------------------------------------------------
+
+
+@register_model("abmil")
+class ABMIL(MILModel):
+    """AB-MIL (Ilse et al. 2018): the bag is a mean of its instances with learned weights.
+
+    Args:
+        hidden: width of the projected instance; None leaves features as they are.
+        activation: after the projection: relu or gelu.
+        attention_dim: width inside the attention; None means as wide as an instance.
+        attention_bias: whether the layers of the attention have a bias.
+        dropout: share of the projected values dropped in training.
+        init: weights xavier normal with zero biases (xavier), or as torch draws them (torch).
+    """
+
+    coords_matter = False
+    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": SLIDES, "amlab": AMLAB}
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        num_classes: int,
+        hidden: int | None = 512,
+        activation: str = "relu",
+        attention_dim: int | None = 128,
+        attention_bias: bool = True,
+        dropout: float = 0.25,
+        init: str = "xavier",
+    ) -> None:
+        super().__init__(in_dim, num_classes)
+        self.project = projection(in_dim, hidden, activation, dropout)
+        dim = hidden or in_dim
+        inner = dim if attention_dim is None else at_least("attention_dim", attention_dim, 1)
+        self.attention = Attention(dim, inner, bias=flag("attention_bias", attention_bias))
+        self.head = nn.Linear(dim, num_classes)
+        if choice("init", init, INITS) == "xavier":
+            xavier_(self)
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        """Eq. (7), (8); scores are the weights of the mean."""
+        return _weighted_mean(self.project(features), self.attention, self.head)
+
+    @classmethod
+    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
+        """The names of AMLab, of the common slide variant (RRT-MIL) and of IBMIL."""
+        attention = {"attention.0": "attention.value", "attention.2": "attention.weight"}
+        return _understood(state, attention)
+
+
+@register_model("abmil_gated")
+class GatedABMIL(MILModel):
+    """Gated AB-MIL (Ilse et al. 2018): AB-MIL whose attention can also close on an instance.
+
+    Args:
+        hidden: width of the projected instance; None leaves features as they are.
+        activation: of the attention's open branch: tanh, relu (as RRT-MIL) or gelu.
+        attention_dim: width inside the attention; None means as wide as an instance.
+        attention_bias: whether the layers of the attention have a bias (they do at AMLab).
+        dropout: share of the projected values dropped in training.
+        init: weights xavier normal with zero biases (xavier), or as torch draws them (torch).
+        head_bias: whether the classifier has a bias (it does not in MIL_BASELINE).
+    """
+
+    coords_matter = False
+    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": SLIDES, "amlab": AMLAB}
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        num_classes: int,
+        hidden: int | None = 512,
+        activation: str = "tanh",
+        attention_dim: int | None = 128,
+        attention_bias: bool = False,
+        dropout: float = 0.25,
+        init: str = "xavier",
+        head_bias: bool = True,
+    ) -> None:
+        super().__init__(in_dim, num_classes)
+        self.project = projection(in_dim, hidden, "relu", dropout)
+        dim = hidden or in_dim
+        self.attention = GatedAttention(
+            dim,
+            dim if attention_dim is None else at_least("attention_dim", attention_dim, 1),
+            bias=flag("attention_bias", attention_bias),
+            activation=choice("activation", activation, ACTIVATIONS),
+        )
+        self.head = nn.Linear(dim, num_classes, bias=flag("head_bias", head_bias))
+        if choice("init", init, INITS) == "xavier":
+            xavier_(self)
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        """Eq. (7), (9); scores are the weights of the mean."""
+        return _weighted_mean(self.project(features), self.attention, self.head)
+
+    @classmethod
+    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
+        """The names of AMLab and of the common slide variant (RRT-MIL)."""
+        amlab = {"attention_V.0": "value", "attention_U.0": "gate", "attention_w": "weight"}
+        slides = {"attention_a.0": "value", "attention_b.0": "gate", "attention_c": "weight"}
+        names = {official: f"attention.{ours}" for official, ours in (amlab | slides).items()}
+        found = _understood(state, names)
+        return found._replace(options=found.options | {"head_bias": "head.bias" in found.state})
+
+
+def _weighted_mean(h: Tensor, attention: nn.Module, head: nn.Module) -> Output:
+    weights: Tensor = attention(h).softmax(0)[:, 0]  # (N,)
+    return Output(head(weights @ h), weights)
+
+
+def _understood(state: Mapping[str, Tensor], attention: Mapping[str, str]) -> Reference:
+    project = {"feature_extractor_part2.0": "project.0", "feature.0": "project.0"}
+    head = {"classifier.0": "head", "classifier": "head"}
+    # AMLab's convolutions, part 1, are what an encoder is here.
+    ours = renamed(state, {**project, **attention, **head}, ignored=["feature_extractor_part1"])
+    inner, dim = shape(ours, "attention.value.weight")
+    projected = "project.0.weight" in ours
+    options: dict[str, Any] = {
+        "in_dim": shape(ours, "project.0.weight")[1] if projected else dim,
+        "num_classes": shape(ours, "head.weight")[0],
+        "hidden": dim if projected else None,
+        "attention_dim": inner,
+        "attention_bias": "attention.value.bias" in ours,
+    }
+    if "feature.0.weight" not in state:  # only the common slide variant drops anything
+        options |= {"dropout": 0.0, "init": "torch"}
+    return Reference(options, ours)

@@ -1,0 +1,145 @@
+"""DSMIL: Dual-stream Multiple Instance Learning Network (Li, Li, Eliceiri 2021)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sacmil.models._base import MILModel, Output, Reference, classification_loss
+from sacmil.models._options import at_least, choice, flag
+from sacmil.models._recipe import PAPER, Recipe
+from sacmil.models._reference import renamed
+from sacmil.models._registry import register_model
+from sacmil.models.abmil import shape, share
+
+
+@register_model("dsmil")
+class DSMIL(MILModel):
+    """DSMIL (Li et al. 2021): each class's strongest instance asks who resembles it.
+
+    Probabilities of two or more classes sum to one: those of the official loss, a sigmoid per
+    class, are divided by their sum.
+
+    Args:
+        passing_v: whether values go through a layer of their own instead of staying features.
+        nonlinear: whether queries are made by two layers, the last with tanh, instead of one.
+        query_dim: width of a query.
+        dropout: share of the features dropped in training before the values' own layer.
+        loss: cross-entropy (ce), or a binary one per class as the official code has (bce).
+        average: whether probabilities are the mean of those of both streams.
+    """
+
+    coords_matter = False
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "paper": PAPER,
+        "official": Recipe(
+            betas=(0.5, 0.9),
+            weight_decay=1e-3,
+            schedule="cosine",
+            lr_min=5e-6,
+            epochs=50,
+            patience=10,
+            monitor="val_auc",  # theirs is the mean of AUC and accuracy
+            options={"loss": "bce"},
+        ),
+    }
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        num_classes: int,
+        passing_v: bool = False,
+        nonlinear: bool = True,
+        query_dim: int = 128,
+        dropout: float = 0.0,
+        loss: str = "ce",
+        average: bool = False,
+    ) -> None:
+        super().__init__(in_dim, num_classes)
+        self.loss = choice("loss", loss, ("ce", "bce"))
+        self.average = flag("average", average)
+        at_least("query_dim", query_dim, 1)
+        self.instances = nn.Linear(in_dim, num_classes)
+        self.query = _query(in_dim, query_dim, nonlinear=flag("nonlinear", nonlinear))
+        rate = share("dropout", dropout)
+        self.value: nn.Module = nn.Identity()
+        if flag("passing_v", passing_v):
+            self.value = nn.Sequential(nn.Dropout(rate), nn.Linear(in_dim, in_dim), nn.ReLU())
+        self.head = nn.Linear(num_classes * in_dim, num_classes)
+        _orthogonal(self)
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        """Scores are the attention of the predicted class."""
+        strongest, critical = self.instances(features).max(0)  # (C,), (C,)
+        q = self.query(features)  # (N, query_dim)
+        similarity = q @ q.index_select(0, critical).T / math.sqrt(q.shape[1])
+        attention = similarity.softmax(0)  # (N, C)
+        bags = attention.T @ self.value(features)  # (C, D)
+        # The official convolution over whole rows: every output sees every class's bag.
+        logits: Tensor = self.head(bags.flatten())
+        scores = attention.index_select(1, logits.argmax(0, keepdim=True))[:, 0]
+        return Output(logits, scores, attention, {"strongest": strongest})
+
+    def probabilities(self, output: Output) -> Tensor:
+        """Of the bag; with ``average`` the mean of both streams (officially by mistake the sum)."""
+        streams = output.logits[None]
+        if self.average:
+            streams = torch.stack((output.logits, _extras(output)["strongest"]))
+        if self.num_classes == 1:
+            return streams.sigmoid().mean(0)
+        # By logarithms: sigmoids that are all next to nothing still have a ratio.
+        logs = F.logsigmoid(streams) if self.loss == "bce" else streams.log_softmax(-1)
+        return logs.logsumexp(0).softmax(-1)
+
+    def losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
+        """Half for the bag, half for the strongest instances; only these train the first stream."""
+        strongest = _extras(output)["strongest"]
+        return {"all": (self._loss(output.logits, target) + self._loss(strongest, target)) / 2}
+
+    def _loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        if self.loss == "ce" or self.num_classes == 1:
+            return classification_loss(logits, target)
+        wanted = F.one_hot(target, self.num_classes).to(logits.dtype)
+        return F.binary_cross_entropy_with_logits(logits, wanted)
+
+    @classmethod
+    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
+        """The names of the authors' MILNet."""
+        names = {"i_classifier.fc.0": "instances", "b_classifier.q": "query"}
+        names |= {"b_classifier.v": "value", "b_classifier.fcc": "head"}
+        ours = renamed(state, names)
+        num_classes, in_dim = shape(ours, "instances.weight")
+        nonlinear = "query.0.weight" in ours
+        options = {
+            "in_dim": in_dim,
+            "num_classes": num_classes,
+            "nonlinear": nonlinear,
+            "passing_v": "value.1.weight" in ours,
+            "query_dim": shape(ours, "query.0.weight" if nonlinear else "query.weight")[0],
+        }
+        shape(ours, "head.weight")
+        return Reference(options, ours | {"head.weight": ours["head.weight"].flatten(1)})
+
+
+def _query(in_dim: int, dim: int, *, nonlinear: bool) -> nn.Module:
+    if not nonlinear:
+        return nn.Linear(in_dim, dim)
+    return nn.Sequential(nn.Linear(in_dim, dim), nn.ReLU(), nn.Linear(dim, dim), nn.Tanh())
+
+
+def _orthogonal(model: nn.Module) -> None:
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.orthogonal_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+
+def _extras(output: Output) -> dict[str, Tensor]:
+    assert output.extras is not None
+    return output.extras
