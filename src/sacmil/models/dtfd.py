@@ -1,0 +1,317 @@
+"""DTFD-MIL: a slide is split into pseudo-bags, which hand distilled features to a second tier.
+
+The two tiers are trained by a loss each; IBMIL builds on the same parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sacmil.errors import ModelError
+from sacmil.models._base import Array, MILModel, Output, Reference, classification_loss
+from sacmil.models._options import at_least, choice, flag
+from sacmil.models._recipe import PAPER, Recipe
+from sacmil.models._reference import renamed
+from sacmil.models._registry import register_model
+from sacmil.nn.attention import GatedAttention
+
+DISTILLATIONS = ("AFS", "MaxS", "MaxMinS", "MAS")
+
+NAMES = {
+    "dim_reduction.fc1": "tier1.project",
+    "attention.attention_V.0": "tier1.attention.value",
+    "attention.attention_U.0": "tier1.attention.gate",
+    "attention.attention_weights": "tier1.attention.weight",
+    "classifier.fc": "tier1.classifier",
+    "att_classifier.attention.attention_V.0": "tier2.attention.value",
+    "att_classifier.attention.attention_U.0": "tier2.attention.gate",
+    "att_classifier.attention.attention_weights": "tier2.attention.weight",
+    "att_classifier.classifier.fc": "tier2.head",
+}
+"""Official prefix to ours."""
+
+CLIP = MappingProxyType(
+    dict.fromkeys(("tier1.project", "tier1.attention", "tier1.classifier", "tier2"), 5.0)
+)
+"""The official four modules, each clipped by itself."""
+
+# --- tier 1 --------------------------------------------------------------------------------------
+
+
+class Distilled(NamedTuple):
+    """What the first tier says of a slide, in S orders of its instances."""
+
+    logits: Tensor
+    """(S groups, C), one row per pseudo-bag."""
+    rows: list[Tensor]
+    """S matrices (R, dim): what the pseudo-bags of an order hand on."""
+    activations: Tensor
+    """(N, C), the share of each instance in each class, over the whole slide."""
+
+
+class FirstTier(nn.Module):
+    """Attention over each pseudo-bag, and what it hands on.
+
+    Args:
+        in_dim: width of an instance.
+        dim: width inside.
+        num_classes: outputs.
+        groups: pseudo-bags; a bag with fewer instances has one per instance.
+        take: r, instances taken at an end of the ranking.
+        distill: AFS the pseudo-bag's vector, MaxS the r highest activations, MaxMinS also the r
+            lowest, MAS the r highest attentions.
+        independent: whether instances are ranked by the last class alone (sigmoid) or by its
+            share among the classes (softmax).
+        detach: whether what is handed on carries no gradient back.
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        dim: int,
+        num_classes: int,
+        *,
+        groups: int,
+        take: int,
+        distill: str,
+        independent: bool,
+        detach: bool = True,
+    ) -> None:
+        super().__init__()
+        self.project = nn.Linear(in_dim, at_least("dim", dim, 1), bias=False)
+        self.attention = GatedAttention(dim)
+        self.classifier = nn.Linear(dim, num_classes)
+        self.groups = groups
+        self.take = take
+        self.distill = choice("distill", distill, DISTILLATIONS)
+        self.independent = independent
+        self.detach = detach
+
+    def forward(self, features: Tensor, orders: Tensor) -> Distilled:
+        """Features (N, in_dim) in orders (S, N), each cut into pseudo-bags."""
+        h = self.project(features).relu()
+        raw = self.attention(h)  # (N, 1)
+        slides = [[self._pseudo_bag(h[g], raw[g]) for g in self._cut(order)] for order in orders]
+        logits = torch.stack([logits for slide in slides for logits, _ in slide])
+        rows = [torch.cat([rows for _, rows in slide]) for slide in slides]
+        return Distilled(logits, rows, self.activations(h, raw))
+
+    def activations(self, h: Tensor, raw: Tensor) -> Tensor:
+        """(N, C): the classifier, without its bias, of each instance times its attention."""
+        return F.linear(raw.softmax(0) * h, self.classifier.weight)
+
+    def _cut(self, order: Tensor) -> tuple[Tensor, ...]:
+        return order.tensor_split(min(self.groups, len(order)))
+
+    def _pseudo_bag(self, h: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (C,) and distilled rows."""
+        z = (raw.softmax(0) * h).sum(0)
+        rows = z[None] if self.distill == "AFS" else h[self._chosen(h, raw)]
+        return self.classifier(z), rows.detach() if self.detach else rows
+
+    @torch.no_grad()
+    def _chosen(self, h: Tensor, raw: Tensor) -> Tensor:
+        key = raw[:, 0] if self.distill == "MAS" else self._rank(self.activations(h, raw))
+        order = key.argsort(descending=True, stable=True)
+        if self.distill != "MaxMinS":
+            return order[: self.take]
+        return torch.cat((order[: self.take], order[-self.take :]))  # from -0 on, it is all
+
+    def _rank(self, s: Tensor) -> Tensor:
+        if self.independent or s.shape[1] == 1:
+            return s[:, -1]
+        # The logit of the softmax: the same order, without the ties of rounding near 1 / C.
+        return s[:, -1] - s[:, :-1].logsumexp(1)
+
+
+# --- tier 2 --------------------------------------------------------------------------------------
+
+
+class SecondTier(nn.Module):
+    """Attention over distilled rows, and the slide's classifier."""
+
+    def __init__(self, attention: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+        self.head = head
+
+    def weights(self, rows: Tensor) -> Tensor:
+        """(R, 1), summing to one."""
+        weights: Tensor = self.attention(rows).softmax(0)
+        return weights
+
+    def pool(self, slides: list[Tensor]) -> Tensor:
+        """S matrices (R, dim) to S vectors (S, dim)."""
+        return torch.stack([(self.weights(rows) * rows).sum(0) for rows in slides])
+
+
+# --- what both two-tier models do ----------------------------------------------------------------
+
+
+def rows_per_end(total: int, groups: int, *, legacy_zero: bool = False) -> int:
+    """R, instances a pseudo-bag takes at an end, at least one unless the original's 0 is wanted."""
+    shared = at_least("total_instances", total, 1) // at_least("groups", groups, 1)
+    return shared if legacy_zero else max(shared, 1)
+
+
+def inference_orders(instances: int, shuffles: int) -> dict[str, Array]:
+    """A plan of fixed shuffles to average over; none means the bag's own order."""
+    if not shuffles:
+        return {}
+    seeds = range(shuffles)
+    return {"orders": np.stack([np.random.default_rng(s).permutation(instances) for s in seeds])}
+
+
+def orders(
+    features: Tensor, plan: Mapping[str, Tensor], *, training: bool, shuffle: bool
+) -> Tensor:
+    """(S, N): a new shuffle in training, in evaluation the planned ones or the bag's order."""
+    n = features.shape[0]
+    if training and shuffle:
+        return torch.randperm(n, device=features.device)[None]
+    own = torch.arange(n, device=features.device)[None]
+    return own if training else plan.get("orders", own)
+
+
+def average(logits: Tensor, *, independent: bool) -> Tensor:
+    """(S, C) to (C,): logits of the mean probability."""
+    if len(logits) == 1:
+        return logits[0]
+    if independent or logits.shape[1] == 1:
+        return F.logsigmoid(logits).logsumexp(0) - F.logsigmoid(-logits).logsumexp(0)
+    return logits.log_softmax(1).logsumexp(0) - math.log(len(logits))
+
+
+def predicted(class_scores: Tensor, logits: Tensor) -> Tensor:
+    """(N,), the column of the class the slide is given."""
+    return class_scores.index_select(1, logits.argmax(0, keepdim=True))[:, 0]
+
+
+def by_tier(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
+    """Parameters that are trained, in the two groups."""
+    groups: dict[str, dict[str, nn.Parameter]] = {"tier1": {}, "tier2": {}}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups[name.split(".")[0]][name] = parameter
+    return groups
+
+
+def shape_in(state: Mapping[str, Tensor], name: str, what: str) -> torch.Size:
+    """The shape of a parameter an official checkpoint must have."""
+    if name not in state:
+        raise ModelError(f"this is not an official {what}: {name} is missing")
+    return state[name].shape
+
+
+# --- the whole -----------------------------------------------------------------------------------
+
+
+@register_model("dtfd")
+class DTFD(MILModel):
+    """DTFD-MIL: double-tier feature distillation (Zhang et al. 2022).
+
+    Pseudo-bags are shuffled in training. In evaluation they are cut from the bag in its own order,
+    so that the same bag has the same answer.
+
+    Args:
+        dim: width inside.
+        groups: pseudo-bags; a bag with fewer instances has one per instance.
+        total_instances: instances handed on by all pseudo-bags together, per end of the ranking.
+        distill: what a pseudo-bag hands on: AFS, MaxS, MaxMinS or MAS.
+        joint: whether tier 2 also trains tier 1, as in popular repairs of the official code.
+        shuffle: whether training draws pseudo-bags at random.
+        inference_shuffles: shuffles whose probabilities evaluation averages; 0 is the bag's order.
+        legacy_zero: with more groups than instances to hand on, do as the original, not take one.
+    """
+
+    order_matters = True
+    coords_matter = False
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "paper": PAPER,
+        # The original keeps the best epoch of the last fifth only.
+        "official": Recipe(
+            weight_decay=1e-4,
+            schedule="steps",
+            milestones=(0.5,),
+            gamma=0.2,
+            monitor="val_auc",
+            clip=CLIP,
+        ),
+    }
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        num_classes: int,
+        dim: int = 512,
+        groups: int = 4,
+        total_instances: int = 4,
+        distill: str = "AFS",
+        joint: bool = False,
+        shuffle: bool = True,
+        inference_shuffles: int = 0,
+        legacy_zero: bool = False,
+    ) -> None:
+        super().__init__(in_dim, num_classes)
+        self.joint = flag("joint", joint)
+        self.shuffle = flag("shuffle", shuffle)
+        self.inference_shuffles = at_least("inference_shuffles", inference_shuffles, 0)
+        flag("legacy_zero", legacy_zero)
+        self.tier1 = FirstTier(
+            in_dim,
+            dim,
+            num_classes,
+            groups=groups,
+            take=rows_per_end(total_instances, groups, legacy_zero=legacy_zero),
+            distill=distill,
+            independent=False,
+            detach=not joint,
+        )
+        self.tier2 = SecondTier(GatedAttention(dim), nn.Linear(dim, num_classes))
+
+    def plan(self, coords: Array, features: Array | None = None) -> dict[str, Array]:
+        """The fixed shuffles of evaluation, where there are any."""
+        return inference_orders(len(coords), self.inference_shuffles)
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        """Pseudo-bags, distilled rows, slide; an instance's score is its class activation."""
+        places = orders(features, plan, training=self.training, shuffle=self.shuffle)
+        first = self.tier1(features, places)
+        bags = self.tier2.pool(first.rows)
+        logits = average(self.tier2.head(bags), independent=False)
+        extras = {"tier1": first.logits, "distilled": torch.cat(first.rows), "bag": bags.mean(0)}
+        return Output(
+            logits,
+            predicted(first.activations, logits),
+            class_scores=first.activations,
+            extras=extras,
+        )
+
+    def losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
+        """Every pseudo-bag carries the slide's label."""
+        assert output.extras is not None
+        pseudo = output.extras["tier1"]
+        tier1 = classification_loss(pseudo, target.expand(len(pseudo)))
+        tier2 = classification_loss(output.logits, target)
+        return {"all": tier1 + tier2} if self.joint else {"tier1": tier1, "tier2": tier2}
+
+    def parameter_groups(self) -> dict[str, dict[str, nn.Parameter]]:
+        """An optimiser per tier, except when trained jointly."""
+        return super().parameter_groups() if self.joint else by_tier(self)
+
+    @classmethod
+    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
+        """The official four modules under their names in a checkpoint."""
+        dim, in_dim = shape_in(state, "dim_reduction.fc1.weight", cls.name)
+        num_classes = shape_in(state, "classifier.fc.weight", cls.name)[0]
+        options = {"in_dim": in_dim, "num_classes": num_classes, "dim": dim}
+        return Reference(options, renamed(state, NAMES))

@@ -1,0 +1,366 @@
+"""IBMIL: a fixed dictionary of confounders, found by a first training, adjusts the slide's vector.
+
+Two bases: the two tiers of DTFD-MIL, or AB-MIL, which is the second tier alone over raw instances.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.spatial.distance import cdist
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sacmil.errors import OptionError
+from sacmil.models._base import (
+    Array,
+    MILModel,
+    Output,
+    Reference,
+    Sample,
+    classification_loss,
+)
+from sacmil.models._options import at_least, choice, flag
+from sacmil.models._recipe import PAPER, Recipe
+from sacmil.models._reference import renamed
+from sacmil.models._registry import register_model
+from sacmil.models.dtfd import (
+    CLIP,
+    FirstTier,
+    SecondTier,
+    average,
+    by_tier,
+    inference_orders,
+    orders,
+    predicted,
+    rows_per_end,
+    shape_in,
+)
+from sacmil.models.dtfd import NAMES as DTFD_NAMES
+from sacmil.nn.attention import Attention, GatedAttention
+
+Floats = npt.NDArray[np.float64]
+
+BASES = ("dtfd", "abmil")
+MERGES = ("cat", "add", "sub")
+
+_HEAD = {"W_q": "query", "W_k": "key", "confounder_feat": "confounders", "classifier": "out"}
+_DTFD = {"att_classifier.classifier.fc": "tier2.head.out"} | {
+    f"att_classifier.{official}": f"tier2.head.{ours}" for official, ours in _HEAD.items()
+}
+_ABMIL = {"attention.0": "tier2.attention.value", "attention.2": "tier2.attention.weight"} | {
+    official: f"tier2.head.{ours}" for official, ours in _HEAD.items()
+}
+
+# --- backdoor adjustment -------------------------------------------------------------------------
+
+
+class Adjusted(NamedTuple):
+    """The answer to S slide vectors."""
+
+    logits: Tensor
+    """(S, C)"""
+    features: Tensor
+    """(S, L) or (S, 2 L): what is classified."""
+    attention: Tensor
+    """(S, k), over confounders."""
+
+
+class Backdoor(nn.Module):
+    """Classifies a vector M with its mean confounder u.
+
+    alpha = softmax_i(key(c_i) . query(M) / sqrt(128)), u = sum_i alpha_i c_i, and the classifier
+    sees [M; u] (cat), M + u (add) or M - u (sub).
+    """
+
+    WIDTH = 128
+
+    confounders: Tensor
+
+    def __init__(self, dim: int, num_classes: int, confounders: int, merge: str) -> None:
+        super().__init__()
+        self.merge = merge
+        self.query = nn.Linear(dim, self.WIDTH)
+        self.key = nn.Linear(dim, self.WIDTH)
+        # Until training has found them, drawn: among zeros neither query nor key could learn.
+        self.register_buffer("confounders", torch.randn(confounders, dim))
+        self.out = nn.Linear(2 * dim if merge == "cat" else dim, num_classes)
+
+    def forward(self, bags: Tensor) -> Adjusted:
+        """Bags (S, dim)."""
+        scores: Tensor = self.query(bags) @ self.key(self.confounders).T
+        attention = (scores / math.sqrt(self.WIDTH)).softmax(1)
+        features = self._merged(bags, attention @ self.confounders)
+        return Adjusted(self.out(features), features, attention)
+
+    def _merged(self, bags: Tensor, mean: Tensor) -> Tensor:
+        if self.merge == "cat":
+            return torch.cat((bags, mean), dim=1)
+        return bags + mean if self.merge == "add" else bags - mean
+
+
+class Unadjusted(nn.Module):
+    """The same without confounders: the first training."""
+
+    def __init__(self, dim: int, num_classes: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(dim, num_classes)
+
+    def forward(self, bags: Tensor) -> Adjusted:
+        """Bags (S, dim)."""
+        return Adjusted(self.out(bags), bags, bags.new_zeros(len(bags), 0))
+
+
+# --- the dictionary ------------------------------------------------------------------------------
+
+
+def prototypes(vectors: Floats, k: int, *, starts: int = 10, seed: int = 66) -> Floats:
+    """(k, L) means of the clusters of directions among (B, L) vectors.
+
+    With fewer distinct directions than k, the mean of all vectors fills the dictionary.
+
+    Args:
+        vectors: one per training bag.
+        k: clusters.
+        starts: k-means runs, of which the tightest counts.
+        seed: of their first centres.
+    """
+    units = vectors / (np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-10)
+    runs = [_kmeans(units, k, np.random.default_rng(seed + start)) for start in range(starts)]
+    labels = min(runs, key=lambda run: run[1])[0]
+    found = np.tile(vectors.mean(0), (k, 1))
+    for row, label in enumerate(np.unique(labels)):
+        found[row] = vectors[labels == label].mean(0)
+    return found
+
+
+def _kmeans(
+    rows: Floats, k: int, random: np.random.Generator, steps: int = 100
+) -> tuple[npt.NDArray[np.intp], float]:
+    """Lloyd's iterations: the cluster of each row, and the sum of squared distances."""
+    centres = _first_centres(rows, k, random)
+    labels = np.full(len(rows), -1)
+    for _ in range(steps):
+        distances = cdist(rows, centres, "sqeuclidean")
+        before, labels = labels, distances.argmin(1)
+        if np.array_equal(before, labels):
+            break
+        for label in np.unique(labels):  # an empty cluster keeps its centre
+            centres[label] = rows[labels == label].mean(0)
+    return labels, float(distances.min(1).sum())
+
+
+def _first_centres(rows: Floats, k: int, random: np.random.Generator) -> Floats:
+    """Rows far from each other by chance (k-means++)."""
+    chosen = [int(random.integers(len(rows)))]
+    while len(chosen) < k:
+        distances = cdist(rows, rows[chosen], "sqeuclidean").min(1)
+        total = distances.sum()
+        chosen.append(int(random.choice(len(rows), p=distances / total if total > 0 else None)))
+    return rows[chosen]
+
+
+# --- the whole -----------------------------------------------------------------------------------
+
+
+@register_model("ibmil")
+class IBMIL(MILModel):
+    """IBMIL: interventional bag learning by backdoor adjustment (Lin et al. 2023).
+
+    Training first trains the same model without confounders, clusters its vectors of the training
+    bags into the dictionary, and then trains this one. With the base dtfd the dictionary lives in
+    the first model's projection; as in the documented command a new one is learned all the same,
+    unless freeze_projection keeps the first.
+
+    Args:
+        base: what makes the slide's vector: dtfd or abmil.
+        confounders: k, size of the dictionary; 0 is the base alone.
+        merge: how the mean confounder enters: cat, add or sub.
+        dim: width inside dtfd, half of in_dim in the original; abmil keeps in_dim.
+        groups: pseudo-bags of dtfd; a bag with fewer instances has one per instance.
+        total_instances: instances handed on by all pseudo-bags together, per end of the ranking.
+        distill: what a pseudo-bag hands on: AFS, MaxS, MaxMinS or MAS.
+        loss: ce, or bce for a sigmoid per class as in the official training.
+        freeze_projection: whether dtfd keeps the projection the dictionary was found with.
+        shuffle: whether training draws pseudo-bags at random.
+        inference_shuffles: shuffles whose probabilities evaluation averages; 0 is the bag's order.
+    """
+
+    order_matters = True  # of dtfd's pseudo-bags; abmil has none
+    coords_matter = False
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "paper": PAPER,
+        # 20 epochs counted from 1; the rate falls after the tenth.
+        "official": Recipe(
+            weight_decay=5e-3,
+            schedule="steps",
+            milestones=(10 / 19,),
+            gamma=0.2,
+            epochs=19,
+            monitor="val_auc",
+            clip=CLIP,
+            options={"loss": "bce"},
+        ),
+        "official_abmil": Recipe(
+            betas=(0.5, 0.9),
+            weight_decay=1e-4,
+            schedule="cosine",
+            lr_min=5e-6,
+            epochs=50,
+            monitor="val_auc",
+            options={"base": "abmil", "loss": "bce"},
+        ),
+    }
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        num_classes: int,
+        base: str = "dtfd",
+        confounders: int = 8,
+        merge: str = "cat",
+        dim: int = 512,
+        groups: int = 4,
+        total_instances: int = 4,
+        distill: str = "MaxMinS",
+        loss: str = "ce",
+        freeze_projection: bool = False,
+        shuffle: bool = True,
+        inference_shuffles: int = 0,
+    ) -> None:
+        super().__init__(in_dim, num_classes)
+        self.independent = choice("loss", loss, ("ce", "bce")) == "bce"
+        self.freeze_projection = flag("freeze_projection", freeze_projection)
+        self.shuffle = flag("shuffle", shuffle)
+        self.inference_shuffles = at_least("inference_shuffles", inference_shuffles, 0)
+        self.k = at_least("confounders", confounders, 0)
+        choice("merge", merge, MERGES)
+        take = rows_per_end(total_instances, groups)
+        width = dim if choice("base", base, BASES) == "dtfd" else in_dim
+        if base == "abmil" and freeze_projection:
+            raise OptionError("freeze_projection=True; abmil has no projection, expected False")
+        self.tier1: FirstTier | None = None
+        if base == "dtfd":
+            self.tier1 = FirstTier(
+                in_dim,
+                width,
+                num_classes,
+                groups=groups,
+                take=take,
+                distill=distill,
+                independent=True,
+            )
+            self.tier1.project.requires_grad_(not freeze_projection)
+        attention = Attention(width, width) if self.tier1 is None else GatedAttention(width)
+        head = (
+            Backdoor(width, num_classes, self.k, merge)
+            if self.k
+            else Unadjusted(width, num_classes)
+        )
+        self.tier2 = SecondTier(attention, head)
+
+    def plan(self, coords: Array, features: Array | None = None) -> dict[str, Array]:
+        """The fixed shuffles of evaluation, where there are any."""
+        return inference_orders(len(coords), self.inference_shuffles)
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        """An instance's score is its class activation; with abmil, its attention."""
+        if self.tier1 is None:
+            weights = self.tier2.weights(features)
+            answer = self.tier2.head((weights * features).sum(0, keepdim=True))
+            return Output(answer.logits[0], weights[:, 0], extras=_extras(answer))
+        places = orders(features, plan, training=self.training, shuffle=self.shuffle)
+        first = self.tier1(features, places)
+        answer = self.tier2.head(self.tier2.pool(first.rows))
+        logits = average(answer.logits, independent=self.independent)
+        # sigma of these is the paper's score: the same order, but for large bags hardly more than
+        # a few values in float32, all near a half.
+        s = first.activations
+        extras = {"tier1": first.logits, "distilled": torch.cat(first.rows)} | _extras(answer)
+        return Output(logits, predicted(s, logits), class_scores=s, extras=extras)
+
+    def probabilities(self, output: Output) -> Tensor:
+        """Softmax, or with loss="bce" the sigmoids scaled to a sum of one."""
+        if self.independent and self.num_classes > 1:
+            return F.logsigmoid(output.logits).softmax(-1)
+        return super().probabilities(output)
+
+    def losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
+        """A loss per tier, every pseudo-bag carrying the slide's label; abmil has one."""
+        slide = self._loss(output.logits, target)
+        if self.tier1 is None:
+            return {"all": slide}
+        assert output.extras is not None
+        pseudo = output.extras["tier1"]
+        return {"tier1": self._loss(pseudo, target.expand(len(pseudo))), "tier2": slide}
+
+    def _loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        if self.independent and self.num_classes > 1:
+            wanted = F.one_hot(target, self.num_classes).to(logits.dtype)
+            return F.binary_cross_entropy_with_logits(logits, wanted)
+        return classification_loss(logits, target)
+
+    def parameter_groups(self) -> dict[str, dict[str, nn.Parameter]]:
+        """An optimiser per tier; abmil has only one."""
+        return super().parameter_groups() if self.tier1 is None else by_tier(self)
+
+    def stages(self, training_bags: Iterable[Sample]) -> Iterator[MILModel]:
+        """The base alone; then, with the dictionary of its vectors, this model."""
+        if self.k:
+            base = self.options | {"confounders": 0, "freeze_projection": False}
+            plain = IBMIL(**base).to(device=next(self.parameters()).device, dtype=self.dtype)
+            yield plain
+            self.adopt(plain, training_bags)
+        yield self
+
+    @torch.no_grad()
+    def adopt(self, plain: IBMIL, training_bags: Iterable[Sample]) -> None:
+        """Take the dictionary, and where asked the projection, from a trained base.
+
+        Args:
+            plain: this model without confounders.
+            training_bags: those it was trained on, and no others.
+        """
+        plain.eval()
+        vectors = [_vector(plain, bag) for bag in training_bags]
+        found = torch.from_numpy(prototypes(np.stack(vectors), self.k))
+        assert isinstance(self.tier2.head, Backdoor)
+        self.tier2.head.confounders.copy_(found)
+        if self.freeze_projection and self.tier1 is not None and plain.tier1 is not None:
+            self.tier1.project.load_state_dict(plain.tier1.project.state_dict())
+
+    @classmethod
+    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
+        """The official names on either base; add and sub look alike, so sub must be said."""
+        if "dim_reduction.fc1.weight" in state:
+            dim, in_dim = shape_in(state, "dim_reduction.fc1.weight", cls.name)
+            options: dict[str, Any] = {"base": "dtfd", "in_dim": in_dim, "dim": dim}
+            state = renamed(state, _DTFD | {k: v for k, v in DTFD_NAMES.items() if k not in _DTFD})
+        else:
+            dim = shape_in(state, "attention.0.weight", cls.name)[1]
+            options = {"base": "abmil", "in_dim": dim}
+            state = renamed(state, _ABMIL)
+        num_classes, seen = shape_in(state, "tier2.head.out.weight", cls.name)
+        confounders = state.get("tier2.head.confounders")
+        options |= {
+            "num_classes": num_classes,
+            "confounders": 0 if confounders is None else len(confounders),
+            "merge": "cat" if confounders is None or seen == 2 * dim else "add",
+        }
+        return Reference(options, state)
+
+
+def _extras(answer: Adjusted) -> dict[str, Tensor]:
+    return {"bag": answer.features.mean(0), "confounders": answer.attention.mean(0)}
+
+
+def _vector(plain: IBMIL, bag: Sample) -> Floats:
+    extras = plain(bag.features, bag.coords, bag.plan).extras
+    vector: Floats = extras["bag"].double().cpu().numpy()
+    return vector
