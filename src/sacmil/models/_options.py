@@ -35,6 +35,13 @@ def finite(name: str, value: float) -> float:
     return float(value)
 
 
+def share(name: str, value: float) -> float:
+    """The value, if it is a share of something: from 0 to 1."""
+    if not 0 <= finite(name, value) <= 1:
+        raise OptionError(f"{name}={value!r}; expected a number from 0 to 1")
+    return float(value)
+
+
 def flag(name: str, value: bool) -> bool:  # noqa: FBT001 - it is the boolean that is looked at
     """The value, if it is True or False."""
     if not isinstance(value, bool):

@@ -73,6 +73,13 @@ def renamed(
     return out
 
 
+def shape(state: Mapping[str, Tensor], name: str) -> torch.Size:
+    """The shape of a parameter, under our name, that an official checkpoint has to have."""
+    if name not in state:
+        raise ModelError(f"this is not such an official checkpoint: nothing in it is our {name}")
+    return state[name].shape
+
+
 def _begins(key: str, prefix: str) -> bool:
     return key == prefix or key.startswith(prefix + ".")
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from sacmil.errors import ModelError, OptionError
 from sacmil.models._base import MILModel, Output, Reference
-from sacmil.models._options import at_least, choice, finite, flag
+from sacmil.models._options import at_least, choice, flag, share
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed
+from sacmil.models._reference import renamed, shape
 from sacmil.models._registry import register_model
 from sacmil.nn.attention import ACTIVATIONS, Attention, GatedAttention
+from sacmil.nn.projection import ACTIVATIONS as PROJECTIONS
+from sacmil.nn.projection import projection, xavier_
 
-PROJECTIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
 INITS = ("xavier", "torch")
 
 SLIDES = Recipe(
@@ -42,44 +41,6 @@ AMLAB = Recipe(
 )
 """How the authors trained it, on bags of handwritten digits (and with probabilities kept 1e-5 away
 from 0 and 1, which a loss of logits does not need)."""
-
-# --- Parts that simple methods share -------------------------------------------------------------
-
-
-def projection(in_dim: int, hidden: int | None, activation: str, dropout: float) -> nn.Module:
-    """(N, in_dim) to (N, hidden); nothing at all where hidden is None."""
-    act = PROJECTIONS[choice("activation", activation, PROJECTIONS)]
-    rate = share("dropout", dropout)
-    if hidden is None:
-        return nn.Identity()
-    layer = nn.Linear(in_dim, at_least("hidden", hidden, 1))
-    return nn.Sequential(layer, act(), nn.Dropout(rate))
-
-
-def share(name: str, value: float) -> float:
-    """The value, if it is a share of something: from 0 to 1."""
-    if not 0 <= finite(name, value) <= 1:
-        raise OptionError(f"{name}={value!r}; expected a number from 0 to 1")
-    return float(value)
-
-
-def xavier_(model: nn.Module) -> None:
-    """Normal weights after Glorot, biases zero."""
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear):
-            nn.init.xavier_normal_(layer.weight)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
-
-
-def shape(state: Mapping[str, Tensor], name: str) -> torch.Size:
-    """The shape of a parameter, which an official checkpoint has to have."""
-    if name not in state:
-        raise ModelError(f"this is not such an official checkpoint: nothing in it is our {name}")
-    return state[name].shape
-
-
-# --- AB-MIL --------------------------------------------------------------------------------------
 
 
 @register_model("abmil")
@@ -111,7 +72,7 @@ class ABMIL(MILModel):
         init: str = "xavier",
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.project = projection(in_dim, hidden, activation, dropout)
+        self.project = _projection(in_dim, hidden, activation, dropout)
         dim = hidden or in_dim
         inner = dim if attention_dim is None else at_least("attention_dim", attention_dim, 1)
         self.attention = Attention(dim, inner, bias=flag("attention_bias", attention_bias))
@@ -161,7 +122,7 @@ class GatedABMIL(MILModel):
         head_bias: bool = True,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.project = projection(in_dim, hidden, "relu", dropout)
+        self.project = _projection(in_dim, hidden, "relu", dropout)
         dim = hidden or in_dim
         self.attention = GatedAttention(
             dim,
@@ -185,6 +146,15 @@ class GatedABMIL(MILModel):
         names = {official: f"attention.{ours}" for official, ours in (amlab | slides).items()}
         found = _understood(state, names)
         return found._replace(options=found.options | {"head_bias": "head.bias" in found.state})
+
+
+def _projection(in_dim: int, hidden: int | None, activation: str, dropout: float) -> nn.Module:
+    return projection(
+        in_dim,
+        None if hidden is None else at_least("hidden", hidden, 1),
+        activation=choice("activation", activation, PROJECTIONS),
+        dropout=share("dropout", dropout),
+    )
 
 
 def _weighted_mean(h: Tensor, attention: nn.Module, head: nn.Module) -> Output:

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Reference, classification_loss
-from sacmil.models._options import at_least, choice, flag
+from sacmil.models._options import at_least, choice, flag, share
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed
+from sacmil.models._reference import renamed, shape
 from sacmil.models._registry import register_model
-from sacmil.models.abmil import projection, shape, share
 from sacmil.nn.attention import Attention, GatedAttention
+from sacmil.nn.projection import projection
 
 # --- The loss of instances -----------------------------------------------------------------------
 
@@ -96,13 +96,14 @@ class CLAM(MILModel):
             choice("instance_loss", instance_loss, INSTANCE_LOSSES)
         ]
         self.bag_weight = share("bag_weight", bag_weight)
-        self.project = projection(in_dim, at_least("hidden", hidden, 1), "relu", dropout)
+        rate = share("dropout", dropout)
+        self.project = projection(in_dim, at_least("hidden", hidden, 1), dropout=rate)
         attention = GatedAttention if flag("gate", gate) else Attention
         self.attention = attention(
             hidden,
             at_least("attention_dim", attention_dim, 1),
             branches=self.branches(num_classes),
-            dropout=0.25 if dropout else 0.0,  # whatever the value, as officially
+            dropout=0.25 if rate else 0.0,  # whatever the value, as officially
         )
         self.head = nn.Linear(hidden, num_classes)
         self.instance_head = nn.Linear(hidden, 2 * num_classes)  # against and for each class

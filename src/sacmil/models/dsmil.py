@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Reference, classification_loss
-from sacmil.models._options import at_least, choice, flag
+from sacmil.models._options import at_least, choice, flag, share
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed
+from sacmil.models._reference import renamed, shape
 from sacmil.models._registry import register_model
-from sacmil.models.abmil import shape, share
 
 
 @register_model("dsmil")

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Reference
-from sacmil.models._options import at_least, choice
+from sacmil.models._options import at_least, choice, share
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed
+from sacmil.models._reference import renamed, shape
 from sacmil.models._registry import register_model
-from sacmil.models.abmil import SLIDES, projection, shape, xavier_
+from sacmil.models.abmil import SLIDES
+from sacmil.nn.projection import projection, xavier_
 
 
 @register_model("mean_pool")
@@ -107,7 +108,7 @@ def _layers(
 ) -> tuple[nn.Module, nn.Linear]:
     at_least("hidden", hidden, 1)
     width = None if kind == "features" else hidden
-    layers = nn.ModuleList([projection(in_dim, width, "relu", dropout)])
+    layers = nn.ModuleList([projection(in_dim, width, dropout=share("dropout", dropout))])
     layers.append(nn.Linear(width or in_dim, num_classes))
     if kind == "instances":  # RRT-MIL; IBMIL and CLAM leave the weights as torch draws them
         xavier_(layers)

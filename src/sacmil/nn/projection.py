@@ -1,0 +1,25 @@
+"""From an encoder's features to a model's own width."""
+
+from __future__ import annotations
+
+from torch import nn
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
+
+
+def projection(
+    in_dim: int, hidden: int | None, *, activation: str = "relu", dropout: float = 0.0
+) -> nn.Module:
+    """(N, in_dim) to (N, hidden); nothing at all where hidden is None."""
+    if hidden is None:
+        return nn.Identity()
+    return nn.Sequential(nn.Linear(in_dim, hidden), ACTIVATIONS[activation](), nn.Dropout(dropout))
+
+
+def xavier_(model: nn.Module) -> None:
+    """Normal weights after Glorot, biases zero."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.xavier_normal_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
