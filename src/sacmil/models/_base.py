@@ -144,7 +144,7 @@ class MILModel(nn.Module, ABC):
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """Understand a checkpoint of the official implementation."""
-        raise ModelError(f"{cls.name} has no official checkpoints that could be loaded")
+        raise ModelError("there are no official checkpoints of this model")
 
     @property
     def dtype(self) -> torch.dtype:

@@ -32,7 +32,10 @@ def load_reference(
         options: what cannot be read from shapes, such as an activation.
     """
     state = _unwrapped({key: torch.as_tensor(value) for key, value in state_dict.items()})
-    found = model_class(name).reference(state)
+    try:
+        found = model_class(name).reference(state)
+    except ModelError as error:
+        raise ModelError(f"this is not an official {name}: {error}") from error
     model = create_model(name, **found.options | options)
     load_named(model, found.state, f"an official {name}")
     return model.eval()
@@ -74,9 +77,9 @@ def renamed(
 
 
 def shape(state: Mapping[str, Tensor], name: str) -> torch.Size:
-    """The shape of a parameter, under our name, that an official checkpoint has to have."""
+    """The shape of a parameter that an official checkpoint has to have."""
     if name not in state:
-        raise ModelError(f"this is not such an official checkpoint: nothing in it is our {name}")
+        raise ModelError(f"{name} is missing")
     return state[name].shape
 
 

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.errors import ModelError
 from sacmil.models._base import Array, MILModel, Output, Reference, classification_loss
 from sacmil.models._options import at_least, choice, flag
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed
+from sacmil.models._reference import renamed, shape
 from sacmil.models._registry import register_model
 from sacmil.nn.attention import GatedAttention
 
@@ -204,13 +203,6 @@ def by_tier(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
     return groups
 
 
-def shape_in(state: Mapping[str, Tensor], name: str, what: str) -> torch.Size:
-    """The shape of a parameter an official checkpoint must have."""
-    if name not in state:
-        raise ModelError(f"this is not an official {what}: {name} is missing")
-    return state[name].shape
-
-
 # --- the whole -----------------------------------------------------------------------------------
 
 
@@ -311,7 +303,7 @@ class DTFD(MILModel):
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """The official four modules under their names in a checkpoint."""
-        dim, in_dim = shape_in(state, "dim_reduction.fc1.weight", cls.name)
-        num_classes = shape_in(state, "classifier.fc.weight", cls.name)[0]
+        dim, in_dim = shape(state, "dim_reduction.fc1.weight")
+        num_classes = shape(state, "classifier.fc.weight")[0]
         options = {"in_dim": in_dim, "num_classes": num_classes, "dim": dim}
         return Reference(options, renamed(state, NAMES))

@@ -27,7 +27,7 @@ from sacmil.models._base import (
 )
 from sacmil.models._options import at_least, choice, flag
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed
+from sacmil.models._reference import renamed, shape
 from sacmil.models._registry import register_model
 from sacmil.models.dtfd import (
     CLIP,
@@ -39,7 +39,6 @@ from sacmil.models.dtfd import (
     orders,
     predicted,
     rows_per_end,
-    shape_in,
 )
 from sacmil.models.dtfd import NAMES as DTFD_NAMES
 from sacmil.nn.attention import Attention, GatedAttention
@@ -339,14 +338,14 @@ class IBMIL(MILModel):
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """The official names on either base; add and sub look alike, so sub must be said."""
         if "dim_reduction.fc1.weight" in state:
-            dim, in_dim = shape_in(state, "dim_reduction.fc1.weight", cls.name)
+            dim, in_dim = shape(state, "dim_reduction.fc1.weight")
             options: dict[str, Any] = {"base": "dtfd", "in_dim": in_dim, "dim": dim}
             state = renamed(state, _DTFD | {k: v for k, v in DTFD_NAMES.items() if k not in _DTFD})
         else:
-            dim = shape_in(state, "attention.0.weight", cls.name)[1]
+            dim = shape(state, "attention.0.weight")[1]
             options = {"base": "abmil", "in_dim": dim}
             state = renamed(state, _ABMIL)
-        num_classes, seen = shape_in(state, "tier2.head.out.weight", cls.name)
+        num_classes, seen = shape(state, "tier2.head.out.weight")
         confounders = state.get("tier2.head.confounders")
         options |= {
             "num_classes": num_classes,
