@@ -40,7 +40,13 @@ PAIRS: dict[str, tuple[Callable[[int], nn.Module], dict[str, Any]]] = {
 """Our name: how to make theirs, and our options that make the two alike."""
 
 
+def forward(model: nn.Module, features: Tensor) -> object:
+    """One bag; the mask of all ones is for DTFDMIL, which fails without one."""
+    return model(features, mask=torch.ones(features.shape[:2], dtype=torch.bool))
+
+
 def loss(model: nn.Module, features: Tensor, target: Tensor) -> Tensor:
     """The sum of what torchmil's training would minimise."""
-    losses: dict[str, Tensor] = model.compute_loss(target, features)[-1]
+    mask = torch.ones(features.shape[:2], dtype=torch.bool)
+    losses: dict[str, Tensor] = model.compute_loss(target, features, mask=mask)[-1]
     return torch.stack([value.mean() for value in losses.values()]).sum()

@@ -24,7 +24,8 @@ from benchmarks.clock import best_times
 from sacmil import create_model, list_models
 from sacmil.cohorts.tissue import tissue
 from sacmil.models import MILModel
-from sacmil.models.sac_mil import CORRELATIONS, POSITIONS
+from sacmil.nn.correlations import RIVALS
+from sacmil.nn.positions import POSITIONS
 
 IN_DIM = 1024
 YARDSTICK = "abmil_gated"
@@ -62,8 +63,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _contestants(n: int, only: str) -> Iterator[Contestant]:
     models = {name: {} for name in list_models()}
-    models |= {f"sac_mil {c}": {"correlation": c} for c in CORRELATIONS if c != "sac"}
-    models |= {f"sac_mil {p}": {"position": p} for p in POSITIONS if p != "prope"}
+    models |= {f"sac_mil {c}": {"correlation": c} for c in RIVALS}
+    models |= {f"sac_mil {p}": {"position": p} for p in POSITIONS}
     for name, settings in models.items():
         if only in name:
             yield _ours(name.split()[0], n, label=name, **settings)
@@ -98,7 +99,7 @@ def _theirs(make: Callable[[int], torch.nn.Module], n: int, label: str) -> Conte
     target = torch.ones(1)
     return Contestant(
         label,
-        forward=lambda: model.eval()(features),
+        forward=lambda: torchmil_models.forward(model.eval(), features),
         loss=lambda: torchmil_models.loss(model.train(), features, target),
     )
 

@@ -209,6 +209,77 @@ def test_the_order_of_rows_changes_nothing(make_bag, pool, centres, region_order
     torch.testing.assert_close(shuffled.scores, output.scores[rows], atol=1e-5, rtol=0)
 
 
+PLACES = ["none", "prope", "sinusoidal", "alibi", "rope", "rope2d", "peg", "ppeg"]
+MIXERS = ["sac", "chordmixer", "cyclemlp", "nystrom", "attention"]
+PAIRS = [(place, "sac") for place in PLACES] + [
+    (place, mixer) for mixer in MIXERS[1:] for place in ("prope", "alibi")
+]
+
+
+def test_the_lists_here_are_those_of_the_model() -> None:
+    assert set(PLACES) == {"prope", *module.POSITIONS}
+    assert set(MIXERS) == {"sac", *module.RIVALS}
+
+
+@pytest.mark.parametrize(("position", "correlation"), PAIRS)
+@pytest.mark.parametrize("instances", [1, 2, 7, 65])
+def test_every_rival_answers_in_any_order_and_learns(
+    make_bag, instances: int, position: str, correlation: str
+) -> None:
+    bag = make_bag(instances)
+    options = {"position": position, "correlation": correlation}
+    model = create_model("sac_mil", in_dim=16, num_classes=2, dim=32, k=4, **options)
+    features, coords = torch.from_numpy(bag.features), torch.from_numpy(bag.patch_coords)
+    rows = torch.randperm(instances)
+    output, shuffled = model(features, coords), model(features[rows], coords[rows])
+    torch.testing.assert_close(shuffled.logits, output.logits, atol=1e-5, rtol=0)
+    torch.testing.assert_close(shuffled.scores, output.scores[rows], atol=1e-5, rtol=0)
+    (output.logits[0] * 3 + output.logits[1]).backward()
+    assert [n for n, p in model.named_parameters() if not p.grad.isfinite().all()] == []
+    if instances > 2:
+        assert [name for name, p in model.named_parameters() if not p.grad.any()] == []
+
+
+@pytest.mark.parametrize("correlation", MIXERS)
+def test_alibi_changes_the_answer_of_every_correlation(make_bag, correlation: str) -> None:
+    bag = make_bag(65)
+    answers = []
+    for position in ("none", "alibi"):
+        torch.manual_seed(0)
+        options = {"position": position, "correlation": correlation}
+        model = create_model("sac_mil", in_dim=16, num_classes=2, dim=32, k=4, **options)
+        answers.append(model(*as_tensors(model, bag)).logits)
+    assert not torch.allclose(*answers)
+
+
+def slow_where_it_is(place: str, mixer: str) -> object:
+    """The convolutions make large graphs; the others' parts are exported by other pairs too."""
+    quick = place in ("alibi", "rope2d") and mixer in ("sac", "attention")
+    marks = [] if quick else [pytest.mark.slow]
+    return pytest.param(place, mixer, marks=marks)
+
+
+@pytest.mark.parametrize(
+    ("position", "correlation"),
+    [slow_where_it_is(*pair) for pair in PAIRS if pair[0] not in ("none", "prope")]
+    + [("none", mixer) for mixer in MIXERS[1:]],
+)
+def test_one_export_of_every_rival_serves_all_lengths(
+    make_bag, position: str, correlation: str
+) -> None:
+    options = {"position": position, "correlation": correlation, "depth": 2}
+    model = create_model("sac_mil", in_dim=16, num_classes=2, dim=32, k=4, **options).eval()
+    n = torch.export.Dim("n", min=1, max=2**19)
+    shapes = ({0: n}, {0: n}, {"order": {0: n}})
+    program = torch.export.export(model, as_tensors(model, make_bag(300)), dynamic_shapes=shapes)
+    exported = program.module()
+    for instances in (1, 2, 7, 16, 17, 49, 65, 257):
+        inputs = as_tensors(model, make_bag(instances))
+        with torch.no_grad():
+            found, expected = exported(*inputs).logits, model(*inputs).logits
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("instances", [1, 5, 300])
 def test_every_precision_gives_the_same_answer(make_bag, dtype, instances: int) -> None:
@@ -263,7 +334,7 @@ def test_one_export_serves_all_lengths(make_bag, tail: str) -> None:
     ("options", "words"),
     [
         ({"position": "propp"}, "did you mean 'prope'"),
-        ({"correlation": "x"}, "known are: sac"),
+        ({"correlation": "x"}, "known are: attention, chordmixer, cyclemlp, nystrom, sac"),
         ({"centres": "peal"}, "did you mean 'peel'"),
         ({"region_order": "hilbrt"}, "did you mean 'hilbert'"),
         ({"pool": "xyz"}, "known are: attention, max, mean"),
@@ -273,6 +344,7 @@ def test_one_export_serves_all_lengths(make_bag, tail: str) -> None:
         ({"k": 2.5}, "whole number"),
         ({"dim": 32, "k": 64}, "k <= dim"),
         ({"dim": 65, "k": 5}, "even dim"),
+        ({"dim": 66, "k": 5, "position": "rope2d"}, "multiple of 4"),
         ({"depth": 11}, "2^60"),
         ({"scale": "512"}, "expected a number"),
         ({"scale": float("nan")}, "expected a number"),

@@ -6,6 +6,7 @@ division of instances into regions (Sec. III-B, Eq. 2) has its own, torch-free: 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,10 @@ from sacmil.errors import OptionError
 from sacmil.models._base import Array, MILModel, Output
 from sacmil.models._options import at_least, choice, finite, flag
 from sacmil.models._registry import register_model
+from sacmil.nn.correlations import RIVALS, take_alibi
 from sacmil.nn.pooling import POOLS
-from sacmil.nn.positions import NoPosition
+from sacmil.nn.positions import POSITIONS, NoPosition
+from sacmil.nn.rotary import frequencies, pairs, rotate, within_half_a_turn
 from sacmil.regions import CENTRES, ORDERS, arrange
 
 # --- III-C. Polar rotary position embedding ------------------------------------------------------
@@ -26,16 +29,11 @@ class PROPE(nn.Module):
 
     def __init__(self, dim: int, scale: float) -> None:
         super().__init__()
-        if dim % 2:
-            raise OptionError(f"dim={dim}; PROPE rotates pairs of channels, expected an even dim")
-        self.pairs, self.scale = dim // 2, scale
+        self.pairs, self.scale = pairs(dim, "prope"), scale
 
     def forward(self, h: Tensor, coords: Tensor) -> Tensor:
         """h (N, dim) rotated by coords (N, 2): Eq. (8)."""
-        angle = self.angles(coords).to(torch.promote_types(h.dtype, torch.float32))
-        cos, sin = angle.cos().to(h.dtype), angle.sin().to(h.dtype)
-        a, b = h.reshape(-1, self.pairs, 2).unbind(2)
-        return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=2).flatten(1)
+        return rotate(h, self.angles(coords))
 
     def angles(self, coords: Tensor) -> Tensor:
         """(N, dim / 2), rho theta_t + alpha within half a turn of zero."""
@@ -44,10 +42,8 @@ class PROPE(nn.Module):
         c = (c - low) / torch.where(high > low, high - low, 1.0)  # Eq. (6); a constant axis gives 0
         rho = torch.linalg.vector_norm(c, dim=1, keepdim=True) * self.scale  # Eq. (7)
         alpha = torch.atan2(c[:, 1:], c[:, :1])
-        t = torch.arange(self.pairs, dtype=c.dtype, device=c.device)
-        theta = torch.pow(10000.0, -t / self.pairs)  # Eq. (4)
-        turns: Tensor = (rho * theta + alpha) / (2 * math.pi)
-        return turns.sub(turns.round()).mul(2 * math.pi)
+        theta = frequencies(self.pairs, 10000.0, c.device)  # Eq. (4)
+        return within_half_a_turn(rho * theta + alpha)
 
 
 # --- III-D. SAC block ----------------------------------------------------------------------------
@@ -96,6 +92,7 @@ class SACBlock(nn.Module):
 
     def __init__(self, dim: int, k: int, level: int, mlp: str, tail: str, *, residual: bool):
         super().__init__()
+        self.decay: nn.Module = nn.Identity()  # ALiBi puts a factor per channel here
         self.k, self.level, self.residual, self.tail = k, level, residual, tail
         self.norm = nn.LayerNorm(dim)
         self.w1 = _channel_mlp(dim, mlp)
@@ -104,7 +101,7 @@ class SACBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (N, dim), in arranged order."""
-        h = shift(self.norm(x), self.k, self.level, self.tail)
+        h = self.decay(shift(self.norm(x), self.k, self.level, self.tail))
         h = self.act(self.w1(h))  # Eq. (11)
         h = unshift(h, self.k, self.level, self.tail)
         h = self.w2(h)  # Eq. (14)
@@ -119,8 +116,6 @@ def _channel_mlp(dim: int, mlp: str) -> nn.Module:
 
 # --- III. SAC-MIL --------------------------------------------------------------------------------
 
-POSITIONS = {"none": NoPosition, "prope": PROPE}
-CORRELATIONS = {"sac": SACBlock}
 ACTIVATIONS = {"none": nn.Identity, "relu": nn.ReLU, "gelu": nn.GELU}
 
 
@@ -132,8 +127,8 @@ class SACMIL(MILModel):
         dim: width inside.
         k: instances per region, and channel folds.
         depth: blocks; block l correlates rings of k^(l+1) instances.
-        position: how places enter: prope or none.
-        correlation: how instances meet: sac.
+        position: how places enter: prope, none, sinusoidal, alibi, rope, rope2d, peg or ppeg.
+        correlation: how instances meet: sac, chordmixer, cyclemlp, nystrom or attention.
         scale: the paper's lambda, the largest radius along an axis.
         centres: how regions are found: fps, fps_free, peel or kd (see sacmil.regions).
         region_order: how regions follow each other: fps or hilbert.
@@ -172,14 +167,18 @@ class SACMIL(MILModel):
         self.centres = choice("centres", centres, CENTRES)
         self.region_order = choice("region_order", region_order, ORDERS)
         act = ACTIVATIONS[choice("activation", activation, ACTIVATIONS)]
-        block = CORRELATIONS[choice("correlation", correlation, CORRELATIONS)]
         choice("mlp", mlp, ("linear", "mlp"))
         choice("tail", tail, ("absorb", "split"))
         self.project = nn.Sequential(nn.Linear(in_dim, dim), act())
-        place = POSITIONS[choice("position", position, POSITIONS)]
-        self.position = place(dim, finite("scale", scale))
         flag("residual", residual)
-        blocks = [block(dim, k, level, mlp, tail, residual=residual) for level in range(depth)]
+        places = POSITIONS | {"prope": partial(PROPE, scale=finite("scale", scale))}
+        place = places[choice("position", position, places)]
+        rival = RIVALS.get(choice("correlation", correlation, ("sac", *RIVALS)))
+        sac = partial(SACBlock, mlp=mlp, tail=tail, residual=residual)
+        blocks = [rival(dim) if rival else sac(dim, k, level) for level in range(depth)]
+        # ALiBi acts inside the blocks where they see pairs of instances, else before them.
+        inside = position == "alibi" and take_alibi(blocks, dim, k)
+        self.position = NoPosition(dim) if inside else place(dim)
         self.blocks = nn.Sequential(*blocks)
         self.pool = POOLS[choice("pool", pool, POOLS)](dim)
         self.head = nn.Linear(dim, num_classes)

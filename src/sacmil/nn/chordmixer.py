@@ -1,0 +1,59 @@
+"""ChordMixer (Khalitov et al. 2023): channel tracks rotated by powers of two along the sequence."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class ChordMixerBlock(nn.Module):
+    """norm(x + rotate(MLP(prenorm(x)))).
+
+    Args:
+        dim: width of an instance.
+        hidden: width inside the MLP; dim when not given.
+        tracks: parts the channels fall into; as many as the bag's length asks for when not given,
+            ceil(log2 N) + 1.
+    """
+
+    def __init__(self, dim: int, *, hidden: int | None = None, tracks: int | None = None) -> None:
+        super().__init__()
+        self.tracks = tracks
+        self.prenorm = nn.LayerNorm(dim)
+        self.fc1 = nn.Linear(dim, hidden or dim)
+        self.fc2 = nn.Linear(hidden or dim, dim)
+        self.norm = nn.LayerNorm(dim)
+        for layer in (self.fc1, self.fc2):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (N, dim)."""
+        h = self.fc2(F.gelu(self.fc1(self.prenorm(x))))
+        y: Tensor = self.norm(x + chord_rotate(h, self.tracks))
+        return y
+
+
+def chord_rotate(x: Tensor, tracks: int | None = None) -> Tensor:
+    """Track 0 stays, row i of track t comes from row i + 2^(t - 1), around the end."""
+    if torch.compiler.is_compiling():  # how many tracks there are would be fixed by an export
+        return _by_channel(x, tracks)
+    count = max(x.shape[0] - 1, 0).bit_length() + 1 if tracks is None else tracks
+    parts = x.tensor_split(count, dim=1)
+    turned = [part.roll(-(2 ** (t - 1)), 0) for t, part in enumerate(parts) if t]
+    return torch.cat([parts[0], *turned], dim=1)
+
+
+def _by_channel(x: Tensor, tracks: int | None) -> Tensor:
+    """The same as one gather, its indices by arithmetic from the length."""
+    n, dim = x.shape
+    powers = torch.pow(2, torch.arange(40, device=x.device))
+    count = (powers < n).sum() + 1 if tracks is None else torch.full_like(powers[0], tracks)
+    width, larger = dim // count, dim % count  # the first tracks are larger by one
+    channel = torch.arange(dim, device=x.device)
+    border = larger * (width + 1)
+    beyond = larger + (channel - border) // width.clamp(min=1)
+    track = torch.where(channel < border, channel // (width + 1), beyond)
+    move = torch.where(track > 0, torch.pow(2, (track - 1).clamp(min=0)), 0)
+    return x.gather(0, (torch.arange(n, device=x.device)[:, None] + move).remainder(n))

@@ -1,0 +1,67 @@
+"""The rivals of the SAC block: from dim to a block (N, dim) to (N, dim), as the paper compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from torch import Tensor, nn
+
+from sacmil.nn.alibi import ALiBiDecay
+from sacmil.nn.chordmixer import ChordMixerBlock
+from sacmil.nn.cyclemlp import CycleBlock
+from sacmil.nn.nystrom import NystromAttention
+from sacmil.nn.self_attention import SelfAttention
+
+
+class Residual(nn.Module):
+    """x + inner(norm(x))."""
+
+    def __init__(self, dim: int, inner: nn.Module) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (N, dim)."""
+        return x.add(self.inner(self.norm(x)))
+
+
+def heads_for(dim: int) -> int:
+    """The largest divisor of dim up to eight.
+
+    >>> heads_for(512), heads_for(70), heads_for(7), heads_for(11)
+    (8, 7, 7, 1)
+    """
+    return next(heads for heads in range(8, 0, -1) if dim % heads == 0)
+
+
+def nystrom_block(dim: int) -> nn.Module:
+    """Attention over landmarks."""
+    return Residual(dim, NystromAttention(dim, heads=heads_for(dim)))
+
+
+def attention_block(dim: int) -> nn.Module:
+    """Exact attention."""
+    return Residual(dim, SelfAttention(dim, heads=heads_for(dim)))
+
+
+def take_alibi(blocks: Iterable[nn.Module], dim: int, k: int) -> bool:
+    """Put ALiBi into blocks that see pairs of instances; whether there are such.
+
+    Exact attention has logits to bias; a SAC block has a ``decay`` for its shifted channels.
+    """
+    taken = False
+    for block in blocks:
+        if hasattr(block, "decay"):
+            block.decay, taken = ALiBiDecay(dim, k), True
+        elif isinstance(block, Residual) and isinstance(block.inner, SelfAttention):
+            block.inner.alibi, taken = True, True
+    return taken
+
+
+RIVALS: dict[str, Callable[[int], nn.Module]] = {
+    "chordmixer": ChordMixerBlock,
+    "cyclemlp": CycleBlock,
+    "nystrom": nystrom_block,
+    "attention": attention_block,
+}

@@ -1,0 +1,123 @@
+"""Nystrom attention (Xiong et al. 2021) as TransMIL uses it: softmax attention over landmarks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Factors(NamedTuple):
+    """The attention matrix as a product, left @ inverse @ right; P instances, padding in front."""
+
+    left: Tensor
+    """(heads, P, landmarks)"""
+    inverse: Tensor
+    """(heads, landmarks, landmarks)"""
+    right: Tensor
+    """(heads, landmarks, P)"""
+    values: Tensor
+    """(heads, P, dim of a head)"""
+    padding: int
+    """P - N, the zero rows in front."""
+
+
+class NystromAttention(nn.Module):
+    """(N, dim) to (N, dim).
+
+    For scores: ``factors = attention.factors(x)``, then ``attention.combine(factors)`` is the
+    output and ``attention.row(factors, i)`` how much instance i takes from every other.
+
+    Args:
+        dim: width of an instance.
+        heads: attentions side by side.
+        head_dim: width of one; dim / heads when not given.
+        landmarks: means of consecutive instances; dim / 2 when not given.
+        iterations: steps towards the pseudo-inverse.
+        taps: length of the convolution over values that is added.
+        dropout: after the output layer.
+        legacy_slice: keep the first N rows, as nystrom-attention before 0.0.10, although the
+            padding stands in front.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        heads: int = 8,
+        head_dim: int | None = None,
+        landmarks: int | None = None,
+        iterations: int = 6,
+        taps: int = 33,
+        dropout: float = 0.0,
+        legacy_slice: bool = False,
+    ) -> None:
+        super().__init__()
+        head_dim = dim // heads if head_dim is None else head_dim
+        self.heads, self.scale = heads, head_dim**-0.5
+        self.landmarks = max(1, dim // 2) if landmarks is None else landmarks
+        self.iterations, self.legacy_slice = iterations, legacy_slice
+        self.qkv = nn.Linear(dim, 3 * heads * head_dim, bias=False)
+        self.residual = nn.Conv2d(
+            heads, heads, (taps, 1), padding=(taps // 2, 0), groups=heads, bias=False
+        )
+        self.out = nn.Linear(heads * head_dim, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (N, dim)."""
+        return self.combine(self.factors(x))
+
+    def factors(self, x: Tensor) -> Factors:
+        """Three softmaxes between instances and landmarks; padding takes part, as officially."""
+        n, m = x.shape[0], self.landmarks
+        padding = ((n + m - 1) // m) * m - n
+        qkv = self.qkv(_pad_in_front(x, padding))
+        q, k, v = qkv.unflatten(1, (3, self.heads, -1)).permute(1, 2, 0, 3)
+        q = q * self.scale
+        q_marks, k_marks = _group_means(q, m), _group_means(k, m)
+        left = (q @ k_marks.mT).softmax(-1)
+        middle = (q_marks @ k_marks.mT).softmax(-1)
+        right = (q_marks @ k.mT).softmax(-1)
+        return Factors(left, pseudo_inverse(middle, self.iterations), right, v, padding)
+
+    def combine(self, factors: Factors) -> Tensor:
+        """(N, dim), the output."""
+        left, inverse, right, v, padding = factors
+        h = left @ (inverse @ (right @ v))
+        h = h + self.residual(v[None])[0]
+        y: Tensor = self.dropout(self.out(h.transpose(0, 1).flatten(1)))
+        first = 0 if self.legacy_slice else padding
+        return y.index_select(0, torch.arange(y.shape[0] - padding, device=y.device) + first)
+
+    def row(self, factors: Factors, index: int) -> Tensor:
+        """(heads, N), the weights instance ``index`` gives to all instances."""
+        left, inverse, right, _, padding = factors
+        weights = left[:, padding + index, None] @ inverse @ right
+        return weights[:, 0, padding:]
+
+
+def _pad_in_front(x: Tensor, padding: int) -> Tensor:
+    """Zero rows before x; by indices, as an export cannot know that padding is never negative."""
+    index = torch.arange(x.shape[0] + padding, device=x.device) - padding
+    return x.index_select(0, index.clamp(min=0)) * (index >= 0)[:, None]
+
+
+def _group_means(x: Tensor, groups: int) -> Tensor:
+    """(heads, P, dim) to (heads, groups, dim), means of consecutive rows."""
+    size = x.shape[1] // groups
+    group = torch.arange(x.shape[1], device=x.device) // size
+    sums = x.new_zeros(x.shape[0], groups, x.shape[2]).index_add(1, group, x)
+    return sums / size
+
+
+def pseudo_inverse(a: Tensor, iterations: int = 6) -> Tensor:
+    """Of each (m, m) matrix, by the iteration of Razavi et al.; one scale for all of them."""
+    rows, columns = a.abs().sum(-1).amax(), a.abs().sum(-2).amax()
+    z = a.mT / (rows * columns)
+    eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    for _ in range(iterations):
+        y = a @ z
+        z = 0.25 * z @ (13 * eye - y @ (15 * eye - y @ (7 * eye - y)))
+    return z

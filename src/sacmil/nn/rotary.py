@@ -1,0 +1,47 @@
+"""Rotation of channel pairs by an angle, the step all rotary positions share."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sacmil.errors import OptionError
+
+
+def rotate(h: Tensor, angles: Tensor, *, half: bool = False) -> Tensor:
+    """Each pair (a, b) of h (N, dim) to (a cos - b sin, a sin + b cos).
+
+    Args:
+        h: features.
+        angles: (N, dim / 2), float64, within half a turn of zero.
+        half: pair channel t with t + dim / 2 instead of 2t with 2t + 1.
+    """
+    angles = angles.to(torch.promote_types(h.dtype, torch.float32))
+    cos, sin = angles.cos().to(h.dtype), angles.sin().to(h.dtype)
+    shape, axis = ((-1, 2, angles.shape[1]), 1) if half else ((-1, angles.shape[1], 2), 2)
+    a, b = h.reshape(shape).unbind(axis)
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=axis).flatten(1)
+
+
+def within_half_a_turn(angles: Tensor) -> Tensor:
+    """The same float64 angles in [-pi, pi], so that a later cast to float32 costs nothing."""
+    turns: Tensor = angles / (2 * math.pi)
+    return turns.sub(turns.round()).mul(2 * math.pi)
+
+
+def frequencies(count: int, base: float, device: torch.device) -> Tensor:
+    """(count,), base^(-t / count), float64."""
+    t = torch.arange(count, dtype=torch.float64, device=device)
+    return torch.pow(base, -t / count)
+
+
+def pairs(dim: int, what: str, *, axes: int = 1) -> int:
+    """How many pairs of channels each axis gets."""
+    if dim % (2 * axes):
+        raise OptionError(
+            f"dim={dim}; {what} rotates pairs of channels, expected "
+            + ("an even dim" if axes == 1 else f"a multiple of {2 * axes}")
+        )
+    return dim // (2 * axes)

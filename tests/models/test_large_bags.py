@@ -1,0 +1,49 @@
+"""Every model learns from a bag of 20,000 instances within 8 GB."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sacmil import list_models
+from sacmil.nn.correlations import RIVALS
+from sacmil.nn.positions import POSITIONS
+
+SCRIPT = """
+import json, resource, sys
+import torch
+from sacmil import create_model
+from sacmil.cohorts.tissue import tissue
+
+name, options = sys.argv[1], json.loads(sys.argv[2])
+torch.manual_seed(0)
+model = create_model(name, in_dim=1024, num_classes=2, **options).train()
+coords = torch.from_numpy(tissue(20_000, seed=0)).double()
+output = model(torch.randn(20_000, 1024), coords)
+sum(model.losses(output, torch.tensor(1)).values()).backward()
+assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+
+CASES = [(name, {}) for name in list_models()]
+CASES += [("sac_mil", {"correlation": name}) for name in RIVALS]
+CASES += [("sac_mil", {"position": name}) for name in POSITIONS]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted otherwise there")
+@pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+def test_twenty_thousand_instances_fit_into_eight_gigabytes(name: str, options: dict) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, name, json.dumps(options)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 8
