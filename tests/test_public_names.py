@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,3 +67,8 @@ def test_every_sacmil_name_a_message_gives_exists(source: Path) -> None:
         assert name in PUBLIC
     for name in re.findall(r"\b((?:save|load|create|list|read|write)_(?:model|bag)s?)\b", text):
         assert name in PUBLIC
+
+
+def test_public_modules_need_no_import_of_their_own() -> None:
+    code = "import sacmil; sacmil.regions.arrange([[0, 0], [1, 1]], 2); sacmil.errors.BagError"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

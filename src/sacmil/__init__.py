@@ -65,12 +65,16 @@ __all__ = [
 ]
 
 
+_MODULES = frozenset({"errors", "formats", "models", "nn", "regions", "results", "units"})
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _MODULES:
         raise AttributeError(f"module 'sacmil' has no attribute {name!r}")
-    home = _HOMES[name]
     try:
-        return getattr(import_module(f"sacmil.{home}"), name)
+        if name in _MODULES:
+            return import_module(f"sacmil.{name}")
+        return getattr(import_module(f"sacmil.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

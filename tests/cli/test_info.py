@@ -46,7 +46,7 @@ def test_a_bag_is_told_fact_by_fact(sacmil: Callable, bag: Path) -> None:
         "patch_size_um": "128.0",
         "tile_px": "256",
         "mpp": "0.25",
-        "slide_size": "9000 to 8000",
+        "slide_size": "9000 x 8000",
         "x": "0 to 1024",
         "y": "0 to 2048",
         "labels": "0=1, 1=2",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import pkgutil
 
 import numpy as np
 import pytest
 import torch
 
+import sacmil.models
 from sacmil import create_model, describe_model, list_models
 from sacmil.errors import InputError, OptionError
 from sacmil.models import MILModel, Recipe, Sample
@@ -23,6 +26,12 @@ every_model = pytest.mark.parametrize("name", list_models())
 def make(name: str, num_classes: int = 2, **options: object) -> MILModel:
     torch.manual_seed(1)
     return create_model(name, in_dim=IN_DIM, num_classes=num_classes, **options).eval()
+
+
+def planning(name: str) -> MILModel:
+    """The model with whatever option gives it something to plan."""
+    shuffles = {"inference_shuffles": 2}
+    return make(name, **{k: v for k, v in shuffles.items() if k in describe_model(name).options})
 
 
 def place(instances: int = INSTANCES, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,10 +54,10 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 def test_the_answer_is_whole_and_finite(name: str, num_classes: int, instances: int) -> None:
     model = make(name, num_classes)
     output = model(*place(instances))
-    assert output.logits.shape == (num_classes,)
-    assert output.scores.shape == (instances,)
-    assert output.logits.isfinite().all()
-    assert output.scores.isfinite().all()
+    assert output.logits.shape == (num_classes,), "logits are (C,): one bag, no batch axis"
+    assert output.scores.shape == (instances,), "scores are (N,), in the bag's own order"
+    assert output.logits.isfinite().all(), f"a bag of {instances} has no finite answer"
+    assert output.scores.isfinite().all(), f"a bag of {instances} has no finite scores"
     if output.class_scores is not None:
         assert output.class_scores.shape == (instances, num_classes)
         assert output.class_scores.isfinite().all()
@@ -58,8 +67,9 @@ def test_the_answer_is_whole_and_finite(name: str, num_classes: int, instances: 
 def test_evaluation_is_deterministic(name: str) -> None:
     model, bag = make(name), place()
     first, second = model(*bag), model(*bag)
-    assert first.logits.equal(second.logits)
-    assert first.scores.equal(second.scores)
+    sentence = "the same bag got two answers in eval mode: draw at random in training only"
+    assert first.logits.equal(second.logits), sentence
+    assert first.scores.equal(second.scores), sentence
 
 
 @every_model
@@ -68,8 +78,34 @@ def test_a_plan_made_beforehand_changes_nothing(name: str) -> None:
     features, coords = place()
     plan = model.plan(coords.numpy(), features.numpy())
     given, made = model(features, coords, plan), model(features, coords)
-    assert given.logits.equal(made.logits)
-    assert given.scores.equal(made.scores)
+    sentence = "plan must be a pure function of coords and features: callers cache it"
+    assert given.logits.equal(made.logits), sentence
+    assert given.scores.equal(made.scores), sentence
+
+
+@every_model
+def test_a_plan_is_numpy_arrays_and_can_be_made_without_features(name: str) -> None:
+    model = planning(name)
+    features, coords = place()
+    for plan in (model.plan(coords.numpy()), model.plan(coords.numpy(), features.numpy())):
+        for key, value in plan.items():
+            assert isinstance(value, np.ndarray), (
+                f"plan[{key!r}] is a {type(value).__name__}; plans are made without torch, as "
+                "numpy arrays"
+            )
+    output = model(features, coords, model.plan(coords.numpy()))
+    assert output.logits.isfinite().all()
+
+
+@every_model
+def test_a_plan_of_another_bag_is_refused(name: str) -> None:
+    model = planning(name)
+    for other in (1, INSTANCES - 1, INSTANCES + 1):
+        plan = model.plan(place(other)[1].numpy())
+        if not plan:
+            pytest.skip("this model plans nothing")
+        with pytest.raises(InputError):
+            model(*place(), plan)
 
 
 @every_model
@@ -79,7 +115,13 @@ def test_row_order_matters_exactly_where_declared(name: str) -> None:
     rows = torch.from_numpy(np.random.default_rng(5).permutation(INSTANCES))
     output, shuffled = model(features, coords), model(features[rows], coords[rows])
     unchanged = same(output.logits, shuffled.logits) and same(output.scores[rows], shuffled.scores)
-    assert unchanged != model.order_matters
+    assert unchanged or model.order_matters, (
+        "another order of rows changed the answer: sort by the coordinates in plan, or set "
+        "order_matters = True on the class"
+    )
+    assert not (unchanged and model.order_matters), (
+        "another order of rows changed nothing: remove order_matters = True from the class"
+    )
 
 
 @every_model
@@ -88,12 +130,20 @@ def test_coordinates_matter_exactly_where_declared(name: str) -> None:
     features, coords = place()
     rows = torch.from_numpy(np.random.default_rng(5).permutation(INSTANCES))
     moved = model(features, coords[rows])
-    assert same(model(features, coords).logits, moved.logits) != model.coords_matter
+    unchanged = same(model(features, coords).logits, moved.logits)
+    assert unchanged or model.coords_matter, (
+        "other places changed the answer: remove coords_matter = False from the class"
+    )
+    assert not (unchanged and model.coords_matter), (
+        "other places changed nothing: set coords_matter = False on the class"
+    )
 
 
 @every_model
 def test_scores_tell_instances_apart(name: str) -> None:
-    assert make(name)(*place()).scores.unique().numel() > INSTANCES / 2
+    assert make(name)(*place()).scores.unique().numel() > INSTANCES / 2, (
+        "most instances share a score"
+    )
 
 
 @every_model
@@ -114,18 +164,24 @@ def test_gradients_reach_every_parameter_that_is_alive(name: str, num_classes: i
     losses = model.losses(model(*place()), torch.tensor(min(1, num_classes - 1) or 1))
     sum(losses.values()).backward()
     without = {n for n, p in model.named_parameters() if p.grad is None}
-    assert without == model.dead_parameters
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    assert without == model.dead_parameters, (
+        "the parameters without a gradient are not those the class lists in dead_parameters"
+    )
+    for parameter, p in model.named_parameters():
+        assert p.grad is None or p.grad.isfinite().all(), f"the gradient of {parameter} is infinite"
 
 
 @every_model
 def test_every_parameter_is_trained_by_exactly_one_loss(name: str) -> None:
     model = make(name).train()
     groups = model.parameter_groups()
-    assert set(groups) == set(model.losses(model(*place()), torch.tensor(1)))
+    losses = model.losses(model(*place()), torch.tensor(1))
+    assert set(groups) == set(losses), "parameter_groups and losses need the same keys"
     grouped = [name for group in groups.values() for name in group]
     trained = [name for name, p in model.named_parameters() if p.requires_grad]
-    assert sorted(grouped) == sorted(trained)
+    assert sorted(grouped) == sorted(trained), (
+        "parameter_groups must name every parameter that requires a gradient exactly once"
+    )
 
 
 @every_model
@@ -140,7 +196,10 @@ def test_training_lowers_the_loss(name: str, num_classes: int) -> None:
     for stage in model.stages(samples):
         trainer = Trainer(stage, Recipe(lr=2e-3, accumulate=2))
         losses = [sum(trainer.step(samples).values()) for _ in range(20)]
-        assert np.mean(losses[-3:]) < 0.8 * losses[0]
+        assert np.mean(losses[-3:]) < 0.8 * losses[0], (
+            f"20 steps on two bags took {type(stage).__name__}'s loss from {losses[0]:.3f} to "
+            f"{losses[-1]:.3f} only"
+        )
 
 
 @every_model
@@ -154,15 +213,35 @@ def test_the_constructor_is_the_configuration(name: str) -> None:
 
 
 @every_model
+def test_the_constructor_takes_keywords_only(name: str) -> None:
+    for parameter in inspect.signature(model_class(name)).parameters.values():
+        assert parameter.kind is parameter.KEYWORD_ONLY, (
+            f"{parameter} can be given by position: begin with def __init__(self, *, in_dim, ..."
+        )
+
+
+def test_every_public_file_registers_a_model() -> None:
+    files = {module.name for module in pkgutil.iter_modules(sacmil.models.__path__)}
+    homes = {model_class(name).__module__.rpartition(".")[2] for name in list_models()}
+    assert {file for file in files if not file.startswith("_")} == homes, (
+        "a file of models/ without @register_model takes an underscore before its name"
+    )
+
+
+@every_model
 def test_every_option_is_explained(name: str) -> None:
     description = describe_model(name)
-    assert description.summary.endswith(".")
-    assert set(description.help) == set(description.options)
+    assert description.summary.endswith("."), "the class docstring begins with a sentence"
+    assert set(description.help) == set(description.options), (
+        "the docstring's Args: must have a line for every option, and for nothing else"
+    )
 
 
 @every_model
 def test_both_recipes_are_there(name: str) -> None:
-    assert {"paper", "official"} <= set(model_class(name).recipes)
+    assert {"paper", "official"} <= set(model_class(name).recipes), (
+        "recipes need the keys 'paper' and 'official'"
+    )
 
 
 @every_model

@@ -7,14 +7,37 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from sacmil import Bag, create_model, list_models, predict
 from sacmil.errors import InputError
+from sacmil.models import MILModel, Output
 from sacmil.results import Prediction
 
 DIM = 12
 
 every_model = pytest.mark.parametrize("name", list_models())
+
+
+class Witness(MILModel):
+    """Remembers where it was told the instances are, and in which mode it was asked."""
+
+    name = "witness"
+
+    def __init__(self, *, in_dim: int, num_classes: int) -> None:
+        super().__init__(in_dim, num_classes)
+        self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(in_dim, num_classes))
+        self.told: dict[str, np.ndarray] = {}
+        self.modes: set[bool] = set()
+
+    def plan(self, coords: np.ndarray, features: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        self.told["plan"] = coords
+        return {}
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        self.told["aggregate"] = coords.numpy()
+        self.modes |= {module.training for module in self.modules()}
+        return Output(self.head(features.mean(0)), features.norm(dim=1))
 
 
 def permuted(bag: Bag, order: np.ndarray) -> Bag:
@@ -64,6 +87,26 @@ def test_a_prediction_is_the_models_answer_in_patch_units(
     answer = predict(model, bag)
     np.testing.assert_allclose(answer.probabilities, output.logits.softmax(-1), atol=1e-6)
     np.testing.assert_allclose(answer.scores, output.scores, atol=1e-6)
+
+
+def test_plan_and_model_are_told_places_in_patch_units() -> None:
+    coords = np.array([[512, 1024], [2560, 512], [0, 0]])
+    model = Witness(in_dim=DIM, num_classes=2)
+    predict(model, Bag("slide", np.ones((3, DIM), np.float32), coords, patch_size=512))
+    assert set(model.told) == {"plan", "aggregate"}
+    for told in model.told.values():
+        np.testing.assert_array_equal(told, [[1, 2], [5, 1], [0, 0]])
+
+
+def test_the_answer_is_that_of_evaluation_and_the_mode_is_given_back(
+    make_bag: Callable[..., Bag],
+) -> None:
+    model, bag = Witness(in_dim=DIM, num_classes=2), make_bag(20, DIM)
+    asked = predict(model.train(), bag)
+    assert model.modes == {False}, "some part of the model was asked in training mode"
+    assert all(module.training for module in model.modules())
+    np.testing.assert_array_equal(asked.probabilities, predict(model.eval(), bag).probabilities)
+    assert not any(module.training for module in model.modules())
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sacmil import create_model, describe_model, list_models
@@ -37,7 +39,7 @@ def test_an_unknown_model_is_told_with_what_was_meant(name: str, told: str) -> N
         ({"k": 1}, r"k=1; expected a whole number of at least 2"),
         ({"k": 4.0}, r"k=4.0; expected a whole number"),
         ({"dim": True}, r"dim=True; expected a whole number"),
-        ({"dim": 7, "k": 2}, r"dim=7; PROPE rotates pairs of channels, expected an even dim"),
+        ({"dim": 7, "k": 2}, r"dim=7; prope rotates pairs of channels, expected an even dim"),
         ({"dim": 8}, r"k=64, dim=8; a fold needs a channel"),
     ],
 )
@@ -81,3 +83,9 @@ def test_a_name_can_be_taken_once_only() -> None:
 def test_models_are_listed_in_order_and_once() -> None:
     assert list_models() == sorted(set(list_models()))
     assert "sac_mil" in list_models()
+
+
+def test_numbers_of_numpy_are_as_good_as_pythons() -> None:
+    model = create_model("sac_mil", in_dim=np.int64(8), num_classes=np.int32(2), k=np.int64(4))
+    assert model.options == create_model("sac_mil", in_dim=8, num_classes=2, k=4).options
+    json.dumps(model.options)

@@ -117,3 +117,35 @@ def test_the_model_trains_in_training_mode() -> None:
     ours = model().eval()
     Trainer(ours, Recipe()).step([sample()])
     assert ours.training
+
+
+@pytest.mark.parametrize(
+    ("schedule", "epoch", "rate"),
+    [
+        ({}, 7, 1e-2),
+        ({"schedule": "cosine"}, 0, 1e-2),
+        ({"schedule": "cosine"}, 5, 5e-3),
+        ({"schedule": "cosine"}, 10, 0.0),
+        ({"schedule": "steps", "milestones": (0.5,), "gamma": 0.1}, 4.9, 1e-2),
+        ({"schedule": "steps", "milestones": (0.5,), "gamma": 0.1}, 5, 1e-3),
+        ({"warmup_epochs": 4.0}, 0.5, 1.25e-3),
+    ],
+)
+def test_a_step_is_as_long_as_the_rate_of_its_epoch(schedule, epoch, rate) -> None:
+    """Adam's first step moves a parameter by the rate, whatever the gradient."""
+    ours = model()
+    before = weights(ours)
+    Trainer(ours, Recipe(lr=1e-2, epochs=10, **schedule)).step([sample()], epoch)
+    longest = max((p - before[name]).abs().max().item() for name, p in weights(ours).items())
+    assert longest == pytest.approx(rate, rel=1e-3)
+
+
+def test_a_step_forgets_the_gradients_of_the_one_before() -> None:
+    ours, fresh = model(), model()
+    trainer = Trainer(ours, Recipe(lr=0.0))
+    trainer.step([sample(0)])
+    trainer.step([sample(1)])
+    Trainer(fresh, Recipe(lr=0.0)).step([sample(1)])
+    for ours_one, fresh_one in zip(ours.parameters(), fresh.parameters(), strict=True):
+        torch.testing.assert_close(ours_one.grad, fresh_one.grad)
+        assert fresh_one.grad.abs().max() > 0

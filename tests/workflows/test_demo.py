@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import re
 
 import pytest
 
+import sacmil.workflows.demo as demo
 from sacmil import load_model, predict, read_bag
 from sacmil.evaluation.metrics import accuracy, auc
 from sacmil.workflows.demo import CLASSES, CONTESTANTS, Settings, run_demo
@@ -72,3 +74,46 @@ def test_progress_tells_every_task_to_its_end(report) -> None:
 def test_nothing_half_written_is_left(report) -> None:
     out, _, _ = report
     assert list(out.rglob("*.partial")) == []
+
+
+def untrained(monkeypatch, out):
+    """A demonstration that only remembers which bags, with which labels, it would train on."""
+    seen = []
+
+    def fit(model, bags, labels, recipe, **rest):
+        seen.append({bag.slide_id: label for bag, label in zip(bags, labels, strict=True)})
+        return model.eval()
+
+    monkeypatch.setattr(demo, "fit", fit)
+    run_demo(out, Settings(slides=6, epochs=1), lambda *event: None)
+    return seen, read_csv(out / "predictions.csv")
+
+
+def test_no_slide_is_both_trained_on_and_predicted(monkeypatch, tmp_path) -> None:
+    training, predictions = untrained(monkeypatch, tmp_path)
+    settings = Settings(slides=6)
+    made = demo.cluster(settings.slides, seed=settings.seed, **settings.cohort)
+    labels = {bag.slide_id: label for bag, label in made}
+    assert len(training) == len(CONTESTANTS)
+    for name, trained in zip(CONTESTANTS, training, strict=True):
+        tested = {
+            line["slide_id"]: CLASSES.index(line["label"])
+            for line in predictions
+            if line["model"] == name
+        }
+        assert not trained.keys() & tested.keys(), "test slides leaked into training"
+        assert trained | tested == labels
+        assert len(trained) == 2 * len(tested)
+
+
+def test_training_and_testing_use_the_bags_as_read_from_disk(monkeypatch, tmp_path) -> None:
+    def read(file):
+        bag = read_bag(file)
+        return dataclasses.replace(bag, slide_id=f"{bag.slide_id} from disk")
+
+    monkeypatch.setattr(demo, "read_bag", read)
+    training, predictions = untrained(monkeypatch, tmp_path)
+    used = {slide for seen in training for slide in seen}
+    used |= {line["slide_id"] for line in predictions}
+    written = {f"{file.stem} from disk" for file in (tmp_path / "bags").glob("*.h5")}
+    assert used == written

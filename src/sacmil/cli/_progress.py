@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+import click
 from tqdm import tqdm
 
 
 @contextmanager
 def bars() -> Iterator[Callable[[str, int, int], None]]:
     """A function to call with (task, done, of how many); a new task begins a new bar."""
+    terminal = sys.stderr is not None and sys.stderr.isatty()
     current: dict[str, tqdm[NoReturn]] = {}
 
     def progress(task: str, done: int, total: int) -> None:
@@ -21,11 +23,11 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
             current[task] = tqdm(
                 total=total,
                 desc=f"{task:<32}",
-                disable=not sys.stderr.isatty(),
+                disable=not terminal,
                 bar_format="{desc}{bar} {n_fmt}/{total_fmt} {elapsed}<{remaining}",
             )
-            if not sys.stderr.isatty():
-                print(task, file=sys.stderr, flush=True)
+            if not terminal:
+                click.echo(task, err=True)
         current[task].update(done - current[task].n)
 
     try:

@@ -15,9 +15,15 @@ import click
     type=click.Path(file_okay=False, path_type=Path),
     help="Report folder.",
 )
-@click.option("--slides", default=240, show_default=True, type=click.IntRange(12))
-@click.option("--epochs", default=10, show_default=True, type=click.IntRange(1))
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
+@click.option(
+    "--slides", default=240, show_default=True, type=click.IntRange(12), help="In the cohort."
+)
+@click.option(
+    "--epochs", default=10, show_default=True, type=click.IntRange(1), help="Of each model."
+)
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(0), help="Of cohort and training."
+)
 def command(out: Path, slides: int, epochs: int, seed: int) -> None:
     """Train SAC-MIL on a synthetic cohort and show what seeing space is worth."""
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 @click.command()
@@ -56,10 +60,10 @@ def _bag_facts(file: Path) -> dict[str, Any]:
         "patch_size_um": bag.patch_size_um,
         "tile_px": bag.tile_px,
         "mpp": bag.mpp,
-        "slide_size": bag.slide_size,
+        "slide_size": None if bag.slide_size is None else list(bag.slide_size),
         "x": [low[0], high[0]],
         "y": [low[1], high[1]],
-        "labels": None if bag.labels is None else _counts(bag.labels.tolist()),
+        "labels": None if bag.labels is None else _counts(bag.labels),
     }
 
 
@@ -70,18 +74,25 @@ def _model_facts(folder: Path) -> dict[str, Any]:
     return {"file": str(folder), "what": "model"} | card
 
 
-def _counts(values: list[int]) -> dict[str, int]:
-    return {str(value): values.count(value) for value in sorted(set(values))}
+def _counts(labels: npt.NDArray[np.integer]) -> dict[str, int]:
+    import numpy as np
+
+    values, counts = np.unique(labels, return_counts=True)
+    return dict(zip(map(str, values.tolist()), counts.tolist(), strict=True))
+
+
+_BETWEEN = {"slide_size": " x ", "x": " to ", "y": " to "}
+"""What stands between the values of a list; a comma elsewhere."""
 
 
 def _table(facts: dict[str, Any]) -> str:
-    rows = [(key, value) for key, value in facts.items() if value is not None]
-    return "\n".join(f"{key:<16}{_text(value)}" for key, value in rows)
+    known = {key: value for key, value in facts.items() if value is not None}
+    return "\n".join(f"{key:<16}{_text(key, value)}" for key, value in known.items())
 
 
-def _text(value: Any) -> str:
+def _text(key: str, value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key}={inner}" for key, inner in value.items()) or "-"
-    if isinstance(value, list | tuple):
-        return " to ".join(map(str, value)) if len(value) == 2 else ", ".join(map(str, value))
+        return ", ".join(f"{name}={inner}" for name, inner in value.items()) or "-"
+    if isinstance(value, list):
+        return _BETWEEN.get(key, ", ").join(map(str, value))
     return str(value)

@@ -17,5 +17,6 @@ def command(name: str | None) -> None:
         return
     description = describe_model(name)
     click.echo(f"{name}: {description.summary}")
+    width = 2 + max(map(len, description.options), default=0)
     for option, default in description.options.items():
-        click.echo(f"  {option:<14}{default!r:<12}{description.help.get(option, '')}")
+        click.echo(f"  {option:<{width}}{default!r:<13}{description.help.get(option, '')}")

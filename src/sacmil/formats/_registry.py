@@ -53,8 +53,9 @@ def read_bag(path: str | Path) -> Bag:
         if layout.matches(path):
             return layout.read(path)
     raise FormatError(
-        f"{path}: found {contents(path)}; expected a bag in one of the layouts "
-        f"{', '.join(list_formats())} ('features' and 'coords' in an HDF5 file)"
+        f"{path}: found {contents(path)}, in none of the layouts this sacmil reads "
+        f"({', '.join(list_formats())}); build a sacmil.Bag from its arrays and save it with "
+        "sacmil.write_bag"
     )
 
 

@@ -44,7 +44,14 @@ def write(path: str | Path, bag: Bag) -> None:
         path: usually ``<slide_id>.h5``; missing folders are made.
         bag: what to write.
     """
-    with whole_file(path) as partial, h5py.File(partial, "w", libver=_VERSIONS) as file:
+    with whole_file(path) as partial:
+        partial.write_bytes(_image(bag))
+
+
+def _image(bag: Bag) -> bytes:
+    """The file's bytes, made in memory: on a full disk HDF5 itself would crash the process."""
+    in_memory = {"driver": "core", "backing_store": False, "libver": _VERSIONS}
+    with h5py.File("bag", "w", **in_memory) as file:
         file.attrs.update(layout=LAYOUT, schema_version=SCHEMA_VERSION, sacmil_version=__version__)
         features = file.create_dataset("features", data=bag.features, track_times=False)
         features.attrs.update(_feature_attributes(bag))
@@ -52,6 +59,9 @@ def write(path: str | Path, bag: Bag) -> None:
         coords.attrs.update(_trident_attributes(bag) | _own_attributes(bag))
         if bag.labels is not None:
             file.create_dataset("labels", data=bag.labels, track_times=False)
+        file.flush()
+        image: bytes = file.id.get_file_image()
+    return image
 
 
 def matches(path: Path) -> bool:

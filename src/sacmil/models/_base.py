@@ -75,6 +75,8 @@ class MILModel(nn.Module, ABC):
     """Whether moving instances to other places changes the answer."""
     dead_parameters: ClassVar[frozenset[str]] = frozenset()
     """Parameters the official model carries but never uses: they get no gradient."""
+    plan_keys: ClassVar[frozenset[str]] = frozenset()
+    """What a plan must hold, one entry per instance; a plan without it is another model's."""
     recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": PAPER}
 
     classes: tuple[str, ...] | None = None
@@ -87,7 +89,8 @@ class MILModel(nn.Module, ABC):
         self = super().__new__(cls)
         bound = inspect.signature(cls).bind_partial(*args, **kwargs)
         bound.apply_defaults()
-        object.__setattr__(self, "options", dict(bound.arguments))
+        options = {name: _plain(value) for name, value in bound.arguments.items()}
+        object.__setattr__(self, "options", options)
         return self
 
     def __init__(self, in_dim: int, num_classes: int) -> None:
@@ -106,6 +109,7 @@ class MILModel(nn.Module, ABC):
         self._check(features, coords)
         if plan is None:
             plan = self.plan(_numpy(coords), _numpy(features))
+        self._check_plan(plan, features)
         tensors = {
             key: torch.as_tensor(value, device=features.device) for key, value in plan.items()
         }
@@ -172,12 +176,31 @@ class MILModel(nn.Module, ABC):
                 "expected one (x, y) per feature row"
             )
 
+    def _check_plan(self, plan: Plan, features: Tensor) -> None:
+        missing = self.plan_keys - set(plan)
+        if missing:
+            raise InputError(
+                f"the plan lacks {', '.join(sorted(missing))}; expected what {self.name}.plan "
+                "returned for this bag"
+            )
+        for key, value in plan.items():
+            if features.shape[0] not in value.shape and key in self.plan_keys:
+                raise InputError(
+                    f"the plan's {key} has shape {tuple(value.shape)} for {features.shape[0]} "
+                    "instances; expected the plan of this bag, make it again"
+                )
+
 
 def classification_loss(logits: Tensor, target: Tensor) -> Tensor:
     """Cross-entropy of the class index; of a sigmoid where there is a single output."""
     if logits.shape[-1] == 1:
         return F.binary_cross_entropy_with_logits(logits[..., 0], target.to(logits.dtype))
     return F.cross_entropy(logits, target)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy as Python's own, which JSON can hold."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _numpy(tensor: Tensor) -> Array:

@@ -77,9 +77,13 @@ def _check_replaceable(path: Path) -> None:
 
 def _check_classes(model: MILModel, classes: Sequence[str] | None) -> None:
     counts = {model.num_classes} if model.num_classes > 1 else {1, 2}
-    if classes and (isinstance(classes, str) or len(classes) not in counts):
+    if not classes:
+        return
+    names = [] if isinstance(classes, str) else [c for c in classes if isinstance(c, str)]
+    if len(names) != len(classes) or len(set(names)) not in counts:
         raise ModelError(
-            f"classes are {classes!r}; expected {model.num_classes} names, one per output"
+            f"classes are {classes!r}; expected {model.num_classes} different names, as text, "
+            "one per output"
         )
 
 

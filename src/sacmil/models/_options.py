@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterable
 
 from sacmil.errors import OptionError, suggestion
@@ -23,14 +24,14 @@ def choice(name: str, value: str, known: Iterable[str]) -> str:
 
 def at_least(name: str, value: int, minimum: int) -> int:
     """The value, if it is a whole number of at least the minimum."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         raise OptionError(f"{name}={value!r}; expected a whole number of at least {minimum}")
-    return value
+    return int(value)
 
 
 def finite(name: str, value: float) -> float:
     """The value, if it is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise OptionError(f"{name}={value!r}; expected a number")
     return float(value)
 

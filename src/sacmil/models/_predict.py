@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sacmil.bag import Bag
-from sacmil.errors import InputError
+from sacmil.errors import BagError
 from sacmil.models._base import MILModel
 from sacmil.results import Prediction
 
@@ -25,15 +25,15 @@ def predict(model: MILModel, bag: Bag) -> Prediction:
     """
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     coords = bag.patch_coords
-    plan = model.plan(coords, bag.features)
     was_training = model.training
     model.eval()
     try:
+        plan = model.plan(coords, bag.features)
         # torch warns of arrays that cannot be written to, such as memory-mapped ones
         features = torch.from_numpy(np.require(bag.features, requirements="W")).to(device)
         output = model(features, torch.from_numpy(coords).to(device), plan)
-    except InputError as error:
-        raise InputError(f"{bag.slide_id}: {error}") from error
+    except BagError as error:
+        raise type(error)(f"{bag.slide_id}: {error}") from error
     finally:
         model.train(was_training)
     return Prediction(

@@ -1,7 +1,6 @@
 """SAC-MIL: Spatial-Aware Correlated Multiple Instance Learning for Histopathology Whole Slide
 Image Classification (Bai et al.): all of it in this file; parts first, the whole last. Only the
-division of instances into regions (Sec. III-B, Eq. 2) has its own, torch-free: sacmil.regions.
-"""
+division into regions (Sec. III-B, Eq. 2) has its own, torch-free: sacmil.regions."""
 
 from __future__ import annotations
 
@@ -139,6 +138,8 @@ class SACMIL(MILModel):
         activation: after the projection: relu, gelu or none.
     """
 
+    plan_keys = frozenset({"order"})
+
     def __init__(
         self,
         *,
@@ -169,8 +170,8 @@ class SACMIL(MILModel):
         act = ACTIVATIONS[choice("activation", activation, ACTIVATIONS)]
         choice("mlp", mlp, ("linear", "mlp"))
         choice("tail", tail, ("absorb", "split"))
-        self.project = nn.Sequential(nn.Linear(in_dim, dim), act())
         flag("residual", residual)
+        self.project = nn.Sequential(nn.Linear(in_dim, dim), act())
         places = POSITIONS | {"prope": partial(PROPE, scale=finite("scale", scale))}
         place = places[choice("position", position, places)]
         rival = RIVALS.get(choice("correlation", correlation, ("sac", *RIVALS)))

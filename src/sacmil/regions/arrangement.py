@@ -28,9 +28,9 @@ def arrange(coords: ArrayLike, k: int, centres: str = "fps", order: str = "fps")
     """The permutation that puts a bag's instances into regions of k neighbours.
 
     A pure function of the coordinates: the sequence of coordinates it leads to is the same
-    however the file lists them, wherever the slide begins, and in pixels as in patches; see
-    `lattice` for how exactly coordinates are taken. Ties go to the lower x, then y, then file
-    order. The last region holds what k leaves over and stays last.
+    however the file lists them and wherever the slide begins, and for tiles that do not overlap
+    in pixels as in patches; `lattice` says how exactly coordinates are taken. Ties go to the
+    lower x, then y, then file order. The last region holds what k leaves over and stays last.
 
     Args:
         coords: One (x, y) row per instance, in level-0 pixels or in patches.
@@ -110,13 +110,14 @@ def _regions(centres: Ints, others: list[Ints], k: int) -> Regions:
 
 
 def _by_distance(points: Lattice, regions: Regions, k: int) -> Ints:
-    """Every region's centre first, then its members from near to far."""
+    """Every region's centre first, then its members from near to far.
+
+    A centre has the lowest index of those that share its place, so sorting puts it first.
+    """
     members = regions.members
     centre_of = np.repeat(regions.centres, k)[: len(members)]
     keys = np.full(k * len(regions.centres), np.iinfo(np.int64).max)
     keys[: len(members)] = points.keys(members, centre_of)
-    # A centre goes first even where others share its coordinates; its index stays readable.
-    keys[np.flatnonzero(members == centre_of)] = regions.centres - points.base
     keys.reshape(-1, k).sort(axis=1)
     return keys[: len(members)] % points.base
 

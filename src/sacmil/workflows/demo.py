@@ -18,7 +18,7 @@ from sacmil.formats import read_bag, write_bag
 from sacmil.models import MILModel, Recipe, create_model, predict, save_model
 from sacmil.results import Prediction
 from sacmil.training.loop import fit
-from sacmil.workflows.demo_page import write_page
+from sacmil.workflows.demo_page import check_can_draw, write_page
 
 CLASSES = ("scattered", "clustered")
 CONTESTANTS: dict[str, dict[str, Any]] = {
@@ -70,6 +70,7 @@ def run_demo(out: Path, settings: Settings, progress: Progress) -> list[Row]:
         settings: how large.
         progress: told of every bag written and every epoch trained.
     """
+    check_can_draw()
     cohort = _cohort(out / "bags", settings, progress)
     cut = 2 * len(cohort) // 3
     training, test = cohort[:cut], cohort[cut:]

@@ -6,6 +6,7 @@ import base64
 import io
 from collections.abc import Sequence
 from html import escape
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ without looking at where they are cannot tell the two apart.</p>
 {rows}
 </table>
 <p><small>{slides} test slides; one split, one seed: a demonstration, not a benchmark.</small></p>
+<p>Below, the paper's score of an instance: the length of its vector after the last block.</p>
 <img alt="Truth and scores of a clustered and a scattered slide" src="data:image/png;base64,{png}">
 </body></html>
 """
@@ -61,11 +63,14 @@ def write_page(
         partial.write_text(page, encoding="utf-8")
 
 
+def check_can_draw() -> None:
+    """Say what is missing before anything is trained."""
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError("plots", "the demonstration's report")
+
+
 def _picture(test: Sequence[LabelledBag], answers: Sequence[Prediction]) -> bytes:
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("plots", "the demonstration's report") from error
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 9), layout="constrained")
     axes = figure.subplots(2, 2)
