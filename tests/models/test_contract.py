@@ -97,15 +97,20 @@ def test_a_plan_is_numpy_arrays_and_can_be_made_without_features(name: str) -> N
     assert output.logits.isfinite().all()
 
 
-@every_model
+@pytest.mark.parametrize("name", [n for n in list_models() if model_class(n).plan_keys])
 def test_a_plan_of_another_bag_is_refused(name: str) -> None:
     model = planning(name)
     for other in (1, INSTANCES - 1, INSTANCES + 1):
-        plan = model.plan(place(other)[1].numpy())
-        if not plan:
-            pytest.skip("this model plans nothing")
         with pytest.raises(InputError):
-            model(*place(), plan)
+            model(*place(), model.plan(place(other)[1].numpy()))
+    with pytest.raises(InputError, match="the plan lacks"):
+        model(*place(), {})
+
+
+@every_model
+def test_what_a_plan_must_hold_is_declared(name: str) -> None:
+    model = planning(name)
+    assert model.plan_keys <= set(model.plan(place()[1].numpy())), "plan_keys names what is planned"
 
 
 @every_model

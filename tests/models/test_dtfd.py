@@ -91,7 +91,8 @@ def test_two_training_steps_end_where_the_official_loop_does(file: Arrays, disti
     trainer = Trainer(model, Recipe(lr=1e-2, weight_decay=1e-4, clip=CLIP))
     for x, label in ((file["x"], 1), (file["in/x2"], 0)):
         coords = torch.zeros(len(x), 2)
-        trainer.step([Sample(torch.from_numpy(x), coords, {}, torch.tensor(label))])
+        plan = model.plan(coords.numpy())
+        trainer.step([Sample(torch.from_numpy(x), coords, plan, torch.tensor(label))])
     prefix = f"out/after2steps_{distill}/"
     wanted = {key.removeprefix(prefix): file[key] for key in file if key.startswith(prefix)}
     theirs = DTFD.reference({name: torch.from_numpy(value) for name, value in wanted.items()}).state

@@ -76,7 +76,7 @@ class MILModel(nn.Module, ABC):
     dead_parameters: ClassVar[frozenset[str]] = frozenset()
     """Parameters the official model carries but never uses: they get no gradient."""
     plan_keys: ClassVar[frozenset[str]] = frozenset()
-    """What a plan must hold, one entry per instance; a plan without it is another model's."""
+    """What a plan must hold; the last axis of each counts the bag's instances."""
     recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": PAPER}
 
     classes: tuple[str, ...] | None = None
@@ -183,11 +183,11 @@ class MILModel(nn.Module, ABC):
                 f"the plan lacks {', '.join(sorted(missing))}; expected what {self.name}.plan "
                 "returned for this bag"
             )
-        for key, value in plan.items():
-            if features.shape[0] not in value.shape and key in self.plan_keys:
+        for key in self.plan_keys:
+            if plan[key].shape[-1] != features.shape[0]:
                 raise InputError(
-                    f"the plan's {key} has shape {tuple(value.shape)} for {features.shape[0]} "
-                    "instances; expected the plan of this bag, make it again"
+                    f"the plan's {key} is for {plan[key].shape[-1]} instances, the bag has "
+                    f"{features.shape[0]}; expected the plan of this bag, make it again"
                 )
 
 

@@ -164,7 +164,7 @@ def rows_per_end(total: int, groups: int, *, legacy_zero: bool = False) -> int:
 def inference_orders(instances: int, shuffles: int) -> dict[str, Array]:
     """A plan of fixed shuffles to average over; none means the bag's own order."""
     if not shuffles:
-        return {}
+        return {"orders": np.arange(instances)[None]}
     seeds = range(shuffles)
     return {"orders": np.stack([np.random.default_rng(s).permutation(instances) for s in seeds])}
 
@@ -176,8 +176,7 @@ def orders(
     n = features.shape[0]
     if training and shuffle:
         return torch.randperm(n, device=features.device)[None]
-    own = torch.arange(n, device=features.device)[None]
-    return own if training else plan.get("orders", own)
+    return torch.arange(n, device=features.device)[None] if training else plan["orders"]
 
 
 def average(logits: Tensor, *, independent: bool) -> Tensor:
@@ -226,6 +225,7 @@ class DTFD(MILModel):
 
     order_matters = True
     coords_matter = False
+    plan_keys = frozenset({"orders"})
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
         # The original keeps the best epoch of the last fifth only.
@@ -271,7 +271,7 @@ class DTFD(MILModel):
         self.tier2 = SecondTier(GatedAttention(dim), nn.Linear(dim, num_classes))
 
     def plan(self, coords: Array, features: Array | None = None) -> dict[str, Array]:
-        """The fixed shuffles of evaluation, where there are any."""
+        """The order, or orders, evaluation takes instances in."""
         return inference_orders(len(coords), self.inference_shuffles)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:

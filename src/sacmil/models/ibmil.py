@@ -192,6 +192,7 @@ class IBMIL(MILModel):
 
     order_matters = True  # of dtfd's pseudo-bags; abmil has none
     coords_matter = False
+    plan_keys = frozenset({"orders"})
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
         # 20 epochs counted from 1; the rate falls after the tenth.
@@ -265,7 +266,7 @@ class IBMIL(MILModel):
         self.tier2 = SecondTier(attention, head)
 
     def plan(self, coords: Array, features: Array | None = None) -> dict[str, Array]:
-        """The fixed shuffles of evaluation, where there are any."""
+        """The order, or orders, evaluation takes instances in."""
         return inference_orders(len(coords), self.inference_shuffles)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
