@@ -28,10 +28,10 @@ def _make(name: str, *, project: bool = True, **settings: Any) -> Callable[[int]
 
 
 PAIRS: dict[str, tuple[Callable[[int], nn.Module], dict[str, Any]]] = {
-    "abmil": (_make("ABMIL", att_dim=128), {}),
-    "abmil_gated": (_make("ABMIL", att_dim=128, gated=True), {}),
+    "abmil": (_make("ABMIL", att_dim=128), {"dropout": 0.0}),
+    "abmil_gated": (_make("ABMIL", att_dim=128, gated=True), {"dropout": 0.0}),
     "dsmil": (_make("DSMIL", project=False, att_dim=128, nonlinear_q=True), {}),
-    "clam_sb": (_make("CLAM_SB", att_dim=256, gated=True, k_sample=8), {}),
+    "clam_sb": (_make("CLAM_SB", att_dim=256, gated=True, k_sample=8), {"dropout": 0.0}),
     "dtfd": (
         _make("DTFDMIL", att_dim=128, n_groups=4, distill_mode="maxmin"),
         {"distill": "MaxMinS", "groups": 4},

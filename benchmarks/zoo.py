@@ -42,7 +42,7 @@ class Contestant(NamedTuple):
 def main(arguments: list[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--instances", type=int, nargs="+", default=[1_000, 10_000])
+    parser.add_argument("--instances", type=int, nargs="+", default=[1_000, 10_000, 50_000])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", default="", help="part of the names to measure")
     parser.add_argument("--limit", type=float, default=60, help="seconds a call may take")
