@@ -13,7 +13,7 @@ test: $(READY)
 	$(BIN)/pytest -n 2
 
 test-slow: $(READY)
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 -m slow --durations=8
 
 check: $(READY)
 	scripts/check
