@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from drawn import drawn
 
 from sacmil import Bag
 
@@ -37,6 +38,9 @@ def _whole_golden(name: str) -> dict[str, np.ndarray]:
 def _trimmed_golden(name: str) -> dict[str, np.ndarray]:
     with h5py.File(Path(__file__).parent / "golden" / "goldens.h5") as file:
         arrays = {key.replace("|", "/"): value[()] for key, value in file[name].items()}
+    for line in arrays.pop("drawn", np.array([], np.uint8)).tobytes().decode().splitlines():
+        key, rule, index, *shape = line.split()
+        arrays[key] = drawn(tuple(map(int, shape)), rule, int(index))
     if "gradients" in arrays:
         names = arrays.pop("gradient_names").tobytes().decode().split("\n")
         arrays |= dict(zip(names, arrays.pop("gradients"), strict=True))

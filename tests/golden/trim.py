@@ -7,6 +7,7 @@ Nothing of the references' figures is changed, only left out or expressed more b
   numbers come out; gradients of the first layer, which see more than the span, are left out);
 - of long outputs some rows are kept, named by ``rows``;
 - of runs in both precisions the one in float64 is kept;
+- parameters and inputs drawn by a rule (below) are left out; their names, shapes and rules stay;
 - arrays that are equal are stored once, and the gradients' figures of a golden as one table.
 """
 
@@ -17,6 +18,8 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from drawn import RULES, drawn  # noqa: E402
 
 NAMES = [
     "abmil_ibmil_plain",
@@ -32,16 +35,25 @@ NAMES = [
     "dsmil_c2",
     "dsmil_c2_linq",
     "dtfd",
+    "hipt_gp",
+    "hipt_lgp",
     "ibmil_abmil_cat",
     "ibmil_abmil_sub",
     "ibmil_dtfd_full",
     "ibmil_dtfd_tier2",
     "ibmil_kmeans",
+    "longnet",
+    "mambamil_bimamba",
+    "mambamil_mamba",
+    "mambamil_srmamba_rate7",
+    "mammil",
     "maxmil_rrt",
     "maxpool_ibmil",
     "meanmil_rrt",
     "meanpool_ibmil",
     "mil_fc_clam",
+    "norma",
+    "norma_peg1d",
     "nystrom",
     "nystrom_009",
     "pe_alibi",
@@ -53,7 +65,12 @@ NAMES = [
     "pe_rope1d",
     "pe_rope2d",
     "pe_sinusoidal",
+    "r2tmil",
+    "r2tmil_c16",
+    "r2tmil_mlp",
     "smooth_top1_svm",
+    "transmil",
+    "transmil_ny009",
 ]
 NARROWED = {  # first layer, then the layers that take its output
     "abmil_official": ("feature_extractor_part2.0", "attention.0"),
@@ -96,6 +113,19 @@ def some_rows(arrays: Arrays) -> Arrays:
     return out | {"rows": ROWS}
 
 
+def without_drawn(arrays: Arrays) -> Arrays:
+    """What follows from a rule as one line of text: name, rule, index, shape."""
+    out, lines = dict(arrays), []
+    parameters = [key for key in arrays if key.startswith("B/sd/")]
+    for key in ["B/x", *parameters]:
+        value, index = arrays[key], parameters.index(key) if key in parameters else 0
+        rule = next((r for r in RULES if np.array_equal(drawn(value.shape, r, index), value)), None)
+        if rule:
+            lines.append(" ".join([key, rule, str(index), *map(str, value.shape)]))
+            del out[key]
+    return out | {"drawn": np.frombuffer("\n".join(lines).encode(), dtype=np.uint8)}
+
+
 def trimmed(folder: Path, name: str) -> Arrays:
     """One golden, made brief."""
     with np.load(folder / f"{name}.npz", allow_pickle=False) as file:
@@ -104,6 +134,7 @@ def trimmed(folder: Path, name: str) -> Arrays:
     if name in NARROWED:
         arrays = narrowed(arrays, *NARROWED[name])
     arrays = some_rows(arrays) if name in SOME_ROWS else arrays
+    arrays = without_drawn(arrays) if "B/x" in arrays else arrays
     return with_one_table_of_gradients(arrays)
 
 
