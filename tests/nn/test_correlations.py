@@ -12,7 +12,7 @@ from sacmil.nn.alibi import slopes
 from sacmil.nn.chordmixer import ChordMixerBlock, _by_channel, chord_rotate
 from sacmil.nn.correlations import RIVALS, take_alibi
 from sacmil.nn.cyclemlp import CycleBlock
-from sacmil.nn.nystrom import NystromAttention
+from sacmil.nn.nystrom import NystromAttention, pseudo_inverse
 from sacmil.nn.self_attention import SelfAttention
 
 ROWS = [0, 1, 150, -1]
@@ -54,6 +54,20 @@ def test_nystrom_equals_the_golden_numbers_and_gradients(golden, name: str) -> N
     for key, norm in tensors(file, "gradnorm64").items():
         path, _, last = key.removeprefix("attn.").rpartition(".")
         exactly(found[f"{NYSTROM[path]}.{last}"], norm)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 15, 16, 17, 24, 40, 47])
+def test_repeated_landmarks_of_padding_change_neither_inverse_nor_gradient(n: int) -> None:
+    block = NystromAttention(16, heads=2, landmarks=16).double()
+    x = torch.randn(n, 16, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(n, 16, dtype=torch.float64)
+    found = []
+    for inverse in (block._inverse, lambda a, _: pseudo_inverse(a)):
+        block._inverse = inverse
+        y = block(x)
+        found.append((y, *torch.autograd.grad((y * weights).sum(), [x, *block.parameters()])))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("n", [1, 15, 16, 40])

@@ -80,7 +80,14 @@ class NystromAttention(nn.Module):
         left = (q @ k_marks.mT).softmax(-1)
         middle = (q_marks @ k_marks.mT).softmax(-1)
         right = (q_marks @ k.mT).softmax(-1)
-        return Factors(left, pseudo_inverse(middle, self.iterations), right, v, padding)
+        inverse = self._inverse(middle, padding * m // (n + padding))
+        return Factors(left, inverse, right, v, padding)
+
+    def _inverse(self, middle: Tensor, empty: int) -> Tensor:
+        """The pseudo-inverse; the first ``empty`` landmarks are means of padding, all the same."""
+        if torch.compiler.is_compiling() or empty < 2:  # sizes that depend on N cannot be exported
+            return pseudo_inverse(middle, self.iterations)
+        return _pseudo_inverse_of_repeated(middle, empty, self.iterations)
 
     def combine(self, factors: Factors) -> Tensor:
         """(N, dim), the output."""
@@ -112,12 +119,29 @@ def _group_means(x: Tensor, groups: int) -> Tensor:
     return sums / size
 
 
-def pseudo_inverse(a: Tensor, iterations: int = 6) -> Tensor:
+def pseudo_inverse(a: Tensor, iterations: int = 6, scale: Tensor | None = None) -> Tensor:
     """Of each (m, m) matrix, by the iteration of Razavi et al.; one scale for all of them."""
-    rows, columns = a.abs().sum(-1).amax(), a.abs().sum(-2).amax()
-    z = a.mT / (rows * columns)
+    z = a.mT / (_scale(a) if scale is None else scale)
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     for _ in range(iterations):
         y = a @ z
         z = 0.25 * z @ (13 * eye - y @ (15 * eye - y @ (7 * eye - y)))
     return z
+
+
+def _pseudo_inverse_of_repeated(a: Tensor, count: int, iterations: int) -> Tensor:
+    """The same where the first rows and columns, ``count`` of each, are equal: small bags.
+
+    Such a matrix is E b E^T for a smaller b, E having orthonormal columns (the first with
+    1 / sqrt(count) where the others are repeated), and so are all matrices of the iteration.
+    """
+    weight = torch.ones(a.shape[-1] - count + 1, dtype=a.dtype, device=a.device)
+    weight[0] = count**0.5
+    b = a[..., count - 1 :, count - 1 :] * weight[:, None] * weight
+    z = pseudo_inverse(b, iterations, _scale(a)) / weight[:, None] / weight
+    row = (torch.arange(a.shape[-1], device=a.device) - count + 1).clamp(min=0)
+    return z.index_select(-2, row).index_select(-1, row)
+
+
+def _scale(a: Tensor) -> Tensor:
+    return a.abs().sum(-1).amax() * a.abs().sum(-2).amax()

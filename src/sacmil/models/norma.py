@@ -1,0 +1,236 @@
+"""Norma: A Noise Robust Memory-Augmented Framework for slide classification (Bai et al. 2024).
+
+As the released code runs it, which builds a contrastive loss but never trains with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from sacmil.errors import OptionError
+from sacmil.models._base import MILModel, Output, Reference, classification_loss
+from sacmil.models._options import at_least, flag, share
+from sacmil.models._recipe import PAPER, Lookahead, Recipe
+from sacmil.models._reference import renamed, shape
+from sacmil.models._registry import register_model
+from sacmil.nn.projection import projection
+from sacmil.nn.square import square_rows, sum_by_row
+
+
+@register_model("norma")
+class Norma(MILModel):
+    """Norma (Bai et al. 2024): a Transformer reads segment after segment, with a memory.
+
+    Every visit of a segment answers for the slide; the slide's probabilities are their mean.
+
+    Args:
+        dim: width of an instance inside the model.
+        segment: instances read at a time; the last segment may be shorter.
+        memory: class tokens of earlier visits that are kept; 43 is official for CAMELYON16, the
+            segments of its largest slide.
+        passes: times the slide is read, the memory carried on.
+        heads: attentions side by side, a divisor of dim.
+        dropout: share dropped in training of attention weights and of what an attention gives.
+        shuffle: whether training reads instances in random order.
+    """
+
+    order_matters = True
+    coords_matter = False
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "paper": PAPER,
+        # And in half precision. Eight slides are read in lock-step there, every slide as long as
+        # the longest by starting again, and a step is taken after each of two passes.
+        "official": Recipe(
+            optimiser="radam",
+            lookahead=Lookahead(steps=6, alpha=0.5),
+            lr=2e-4,
+            weight_decay=1e-5,
+            exempt_vectors=True,
+            epochs=50,
+            patience=10,
+            monitor="val_loss",
+            accumulate=8,
+        ),
+    }
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        num_classes: int,
+        dim: int = 512,
+        segment: int = 1024,
+        memory: int = 43,
+        passes: int = 2,
+        heads: int = 8,
+        dropout: float = 0.1,
+        shuffle: bool = True,
+    ) -> None:
+        super().__init__(in_dim, num_classes)
+        if at_least("dim", dim, 1) % at_least("heads", heads, 1):
+            raise OptionError(f"heads={heads} does not divide dim={dim}; expected a divisor of it")
+        self.segment = at_least("segment", segment, 1)
+        self.memory = at_least("memory", memory, 1)
+        self.passes = at_least("passes", passes, 1)
+        self.shuffle = flag("shuffle", shuffle)
+        share("dropout", dropout)
+        self.project = projection(in_dim, dim)
+        self.class_token = nn.Parameter(torch.randn(1, dim))
+        self.layer1 = _Layer(dim, heads, dropout)
+        self.position = PEG1D(dim)
+        self.layer2 = _Layer(dim, heads, dropout)
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, num_classes)
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        """Scores are what the class token takes from each instance, the mean of its visits."""
+        order = self._order(features)
+        segments = self.project(features).index_select(0, order).split(self.segment)
+        memory = self.class_token[:0].detach()
+        tokens, weights = [], []
+        for segment in segments * self.passes:
+            token, taken = self._visit(segment, memory)
+            memory = torch.cat([memory, token.detach()])[-self.memory :]
+            tokens.append(token)
+            weights.append(taken)
+        logits = self.head(self.norm(torch.cat(tokens)))  # (visits, C)
+        read = torch.cat(weights).reshape(self.passes, -1).mean(0)
+        scores = torch.zeros_like(read).index_copy(0, order, read)
+        return Output(
+            _logits_of_mean(logits), scores, extras={"segments": logits, "memory": memory}
+        )
+
+    def losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
+        """The mean over the visits: every one is asked for the slide's class."""
+        assert output.extras is not None
+        logits = output.extras["segments"]
+        return {"all": classification_loss(logits, target.expand(logits.shape[0]))}
+
+    def _order(self, features: Tensor) -> Tensor:
+        shuffled = self.training and self.shuffle
+        return (torch.randperm if shuffled else torch.arange)(
+            features.shape[0], device=features.device
+        )
+
+    def _visit(self, segment: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return self._read(segment, memory)
+        # Made anew in the backward pass: 20,000 instances are 40 visits, and each would keep
+        # its matrix of attention weights and the mask of those dropped.
+        read: tuple[Tensor, Tensor] = checkpoint(self._read, segment, memory, use_reentrant=False)
+        return read
+
+    def _read(self, segment: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """(1, dim), the class token, and (segment,), what it took from each instance."""
+        h = torch.cat([segment, memory])
+        rows = square_rows(h.shape[0], h.device)
+        h = torch.cat([self.class_token, h.index_select(0, rows)])
+        h = self.layer1(h)
+        h = torch.cat([h[:1], self.position(h[1:])])
+        h = self.position(h)  # once more and over the class token: so it is officially
+        token, weights = self.layer2.class_token(h)
+        # A row that fills the square stands in two cells: both count, if it is an instance.
+        taken = sum_by_row(weights[1:], rows, segment.shape[0] + memory.shape[0])
+        return token, taken[: segment.shape[0]]
+
+    @classmethod
+    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
+        """The names of the authors' code, whose ``proj`` and ``isbg`` nothing is learned by."""
+        names = {"_fc1.0": "project.0", "_fc2": "head", "cls_token": "class_token"}
+        names["pos_layer1d.proj1"] = "position.convolution"
+        for layer in ("layer1", "layer2"):
+            parts = {"norm": "norm_again", "to_qkv": "qkv", "to_out.0": "out"}
+            names |= {f"{layer}.attn.{k}": f"{layer}.{v}" for k, v in parts.items()}
+        ours = renamed(state, names, ignored=["proj", "isbg"])
+        dim, in_dim = shape(ours, "project.0.weight")
+        shape(ours, "class_token")
+        options = {
+            "in_dim": in_dim,
+            "num_classes": shape(ours, "head.weight")[0],
+            "dim": dim,
+        }
+        return Reference(options, ours | {"class_token": ours["class_token"].flatten(0, -2)})
+
+
+class PEG1D(nn.Module):
+    """Positions along a sequence: x plus a convolution inside windows, plain and shifted by half.
+
+    Args:
+        dim: width of a token.
+        window: tokens that are convolved together, apart from all others.
+    """
+
+    def __init__(self, dim: int, *, window: int = 32) -> None:
+        super().__init__()
+        self.window = window
+        self.convolution = nn.Conv1d(dim, dim, 3, padding=1, groups=dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (tokens, dim) to the same."""
+        half = self.window // 2
+        shifted = self._in_windows(x.roll(half, 0)).roll(-half, 0)
+        return x + self._in_windows(x) + shifted
+
+    def _in_windows(self, x: Tensor) -> Tensor:
+        missing = -x.shape[0] % self.window
+        windows = F.pad(x, (0, 0, 0, missing)).reshape(-1, self.window, x.shape[1])
+        y: Tensor = self.convolution(windows.mT).mT
+        return y.flatten(0, 1)[: x.shape[0]]
+
+
+class _Layer(nn.Module):
+    """h + attention(norm(norm(h))); the second norm is the attention's own, as officially.
+
+    Args:
+        dim: width of a token.
+        heads: attentions side by side.
+        dropout: on the attention weights and on the output.
+    """
+
+    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(dim)
+        self.norm_again = nn.LayerNorm(dim)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.out = nn.Linear(dim, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """h (tokens, dim) to the same."""
+        q, k, v = self._heads(h)[:, None]
+        rate = self.dropout.p if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=rate)
+        return h + self._merged(mixed[0])
+
+    def class_token(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The first row of forward alone, (1, dim), and its weights, (tokens,)."""
+        q, k, v = self._heads(h)
+        weights = (q[:, :1] @ k.mT * q.shape[-1] ** -0.5).softmax(-1)  # (heads, 1, tokens)
+        return h[:1] + self._merged(self.dropout(weights) @ v), weights.mean(0)[0]
+
+    def _heads(self, h: Tensor) -> Tensor:
+        """(3, heads, tokens, dim of a head): queries, keys, values."""
+        qkv: Tensor = self.qkv(self.norm_again(self.norm(h)))
+        return qkv.reshape(h.shape[0], 3, self.heads, -1).permute(1, 2, 0, 3)
+
+    def _merged(self, mixed: Tensor) -> Tensor:
+        y: Tensor = self.dropout(self.out(mixed.transpose(0, 1).flatten(1)))
+        return y
+
+
+def _logits_of_mean(logits: Tensor) -> Tensor:
+    """(visits, C) to (C,), whose probabilities are the mean of the visits'.
+
+    By logarithms, so that visits sure of themselves stay finite.
+    """
+    if logits.shape[1] == 1:
+        return F.logsigmoid(logits).logsumexp(0) - F.logsigmoid(-logits).logsumexp(0)
+    return logits.log_softmax(-1).logsumexp(0) - math.log(logits.shape[0])

@@ -1,0 +1,146 @@
+"""TransMIL: Transformer based Correlated Multiple Instance Learning (Shao et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sacmil.errors import OptionError
+from sacmil.models._base import MILModel, Output, Reference
+from sacmil.models._options import at_least, flag, share
+from sacmil.models._recipe import PAPER, Lookahead, Recipe
+from sacmil.models._reference import renamed, shape
+from sacmil.models._registry import register_model
+from sacmil.nn.nystrom import NystromAttention
+from sacmil.nn.peg import PEG
+from sacmil.nn.projection import projection
+from sacmil.nn.square import square_rows, sum_by_row
+
+
+@register_model("transmil")
+class TransMIL(MILModel):
+    """TransMIL (Shao et al. 2021): two Nystrom attentions, between them positions on a square.
+
+    Args:
+        dim: width of an instance inside the model.
+        heads: attentions side by side, a divisor of dim.
+        landmarks: means of instances that stand for all in the attention; None means dim / 2.
+        legacy_slice: keep the rows that nystrom-attention 0.0.9 kept, which the authors used:
+            all are shifted by the padding in front, so the class token's place is a padding row's.
+        dropout: share dropped in training of what an attention gives.
+    """
+
+    order_matters = True
+    coords_matter = False
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "paper": PAPER,
+        "official": Recipe(  # and in half precision
+            optimiser="radam",
+            lookahead=Lookahead(steps=6, alpha=0.5),
+            lr=2e-4,
+            weight_decay=1e-5,
+            exempt_vectors=True,
+            epochs=200,
+            patience=10,
+            monitor="val_loss",
+            accumulate=2,
+        ),
+    }
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        num_classes: int,
+        dim: int = 512,
+        heads: int = 8,
+        landmarks: int | None = None,
+        legacy_slice: bool = False,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__(in_dim, num_classes)
+        if at_least("dim", dim, 1) % at_least("heads", heads, 1):
+            raise OptionError(f"heads={heads} does not divide dim={dim}; expected a divisor of it")
+        if landmarks is not None:
+            at_least("landmarks", landmarks, 1)
+        flag("legacy_slice", legacy_slice)
+        share("dropout", dropout)
+        self.project = projection(in_dim, dim)
+        self.class_token = nn.Parameter(torch.randn(1, dim))
+        self.layer1, self.layer2 = (
+            _Layer(
+                dim,
+                NystromAttention(
+                    dim,
+                    heads=heads,
+                    landmarks=landmarks,
+                    dropout=dropout,
+                    legacy_slice=legacy_slice,
+                ),
+            )
+            for _ in range(2)
+        )
+        self.position = PEG(dim, kernels=((7, 7), (5, 5), (3, 3)))
+        _draw_as_torch(self.position)
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, num_classes)
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        """Algorithm 2; scores are what the class token takes from each instance in layer 2."""
+        n = features.shape[0]
+        rows = square_rows(n, features.device)
+        h = self.project(features).index_select(0, rows)
+        h, _ = self.layer1(torch.cat([self.class_token, h]))
+        h = torch.cat([h[:1], self.position(h[1:])])
+        h, weights = self.layer2(h)
+        # An instance that fills the square stands in two cells: both count for it.
+        return Output(self.head(self.norm(h[0])), sum_by_row(weights[1:], rows, n))
+
+    @classmethod
+    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
+        """The names of the authors' TransMIL."""
+        names = {"_fc1.0": "project.0", "_fc2": "head", "cls_token": "class_token"}
+        for place, name in enumerate(("proj", "proj1", "proj2")):
+            names[f"pos_layer.{name}.weight"] = f"position.weights.{place}"
+            names[f"pos_layer.{name}.bias"] = f"position.biases.{place}"
+        for layer in ("layer1", "layer2"):
+            parts = {"to_qkv": "qkv", "to_out.0": "out", "res_conv": "residual"}
+            names |= {f"{layer}.attn.{k}": f"{layer}.attention.{v}" for k, v in parts.items()}
+        ours = renamed(state, names)
+        dim, in_dim = shape(ours, "project.0.weight")
+        shape(ours, "class_token")
+        options = {
+            "in_dim": in_dim,
+            "num_classes": shape(ours, "head.weight")[0],
+            "dim": dim,
+            "heads": shape(ours, "layer1.attention.residual.weight")[0],
+        }
+        return Reference(options, ours | {"class_token": ours["class_token"].flatten(0, -2)})
+
+
+class _Layer(nn.Module):
+    """h + attention(norm(h)), and what the class token, the first, takes from every token."""
+
+    def __init__(self, dim: int, attention: NystromAttention) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.attention = attention
+
+    def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """h (tokens, dim) to (tokens, dim) and (tokens,)."""
+        factors = self.attention.factors(self.norm(h))
+        # With legacy_slice too the row is that of the class token, not of the padding row whose
+        # output is then put in its place: a padding row knows nothing of the slide.
+        weights = self.attention.row(factors, 0).mean(0)
+        return h + self.attention.combine(factors), weights
+
+
+def _draw_as_torch(position: PEG) -> None:
+    """As torch draws a Conv2d: uniform within 1 / sqrt(cells of the kernel), biases too."""
+    for weight, bias in zip(position.weights, position.biases, strict=True):
+        bound = weight[0].numel() ** -0.5
+        nn.init.uniform_(weight, -bound, bound)
+        nn.init.uniform_(bias, -bound, bound)
