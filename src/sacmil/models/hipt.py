@@ -1,0 +1,373 @@
+"""HIPT: Scaling Vision Transformers to Gigapixel Images via Hierarchical Self-Supervised Learning
+(Chen et al. 2022), the part that sees a whole slide: an encoder's features of patches take the
+place of its ViT-256, and the ViT-4K over the patches of a region starts without pretraining."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from sacmil.errors import OptionError
+from sacmil.models._base import Array, MILModel, Output, Reference
+from sacmil.models._options import at_least, choice, share
+from sacmil.models._recipe import PAPER, Recipe
+from sacmil.models._reference import renamed, shape
+from sacmil.models._registry import register_model
+from sacmil.nn.attention import GatedAttention
+from sacmil.nn.projection import projection
+
+T = TypeVar("T")
+
+LOCALS = {"vit": 192, "attention": 256, "none": 192}
+"""How patches of a region become one vector, and how wide that officially is."""
+
+GLOBAL_LAYERS = 2
+TABLE = 14
+"""Rows and columns of the learned positions, resized to those of a region."""
+CHUNK = 32
+"""Regions that go through the ViT at a time."""
+QUERIES = 2048
+"""Regions that look at all others at a time."""
+
+
+class Summary(NamedTuple):
+    """What the local part makes of the patches."""
+
+    regions: Tensor
+    """(regions, dim)"""
+    attention: Tensor
+    """(patches,), how much each counts within its region."""
+
+
+# --- Local part: the patches of a region ---------------------------------------------------------
+
+
+class Block(nn.Module):
+    """A pre-norm Transformer block over the tokens of many regions.
+
+    Args:
+        dim: width of a token.
+        heads: attentions side by side.
+    """
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
+        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+
+    def forward(self, x: Tensor, keys: Tensor) -> Tensor:
+        """x (regions, T, dim); keys (regions, 1, 1, T), which tokens there are to look at."""
+        q, k, v = self._heads(x)
+        return self._onward(x, F.scaled_dot_product_attention(q, k, v, attn_mask=keys))
+
+    def first(self, x: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """(regions, dim), the output of the first token only; (regions, T), where it looked."""
+        q, k, v = self._heads(x)
+        logits = q[:, :, :1] @ k.mT / math.sqrt(q.shape[-1])
+        weights = logits.masked_fill(~keys, -torch.inf).softmax(-1)  # (regions, heads, 1, T)
+        return self._onward(x[:, :1], weights @ v)[:, 0], weights.mean(1)[:, 0]
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(3, regions, heads, T, dim of a head)."""
+        qkv = self.qkv(self.norm1(x)).unflatten(2, (3, self.heads, -1))
+        heads: Tensor = qkv.permute(2, 0, 3, 1, 4)
+        return heads
+
+    def _onward(self, x: Tensor, attended: Tensor) -> Tensor:
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        y: Tensor = x + self.mlp(self.norm2(x))
+        return y
+
+
+class RegionViT(nn.Module):
+    """ViT-4K: a region is the class token that has looked at its patches.
+
+    Places without a patch are not looked at; where all have one, this is the official ViT.
+
+    Args:
+        in_dim: width of a feature vector.
+        dim: width of a token.
+        depth: blocks.
+        heads: attentions side by side.
+        side: patches on a side of a region.
+    """
+
+    def __init__(self, in_dim: int, dim: int, *, depth: int, heads: int, side: int) -> None:
+        super().__init__()
+        self.side = side
+        self.project = nn.Sequential(nn.Linear(in_dim, dim), nn.GELU())
+        self.cls = nn.Parameter(torch.empty(1, dim))
+        self.position = nn.Parameter(torch.empty(1 + TABLE**2, dim))
+        self.blocks = nn.ModuleList(Block(dim, heads) for _ in range(depth - 1))
+        self.last = Block(dim, heads)
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        _truncated_normal(self)
+
+    def forward(self, x: Tensor, slots: Tensor) -> Summary:
+        """x (M, in_dim), one patch per slot; slots (M,), ascending.
+
+        Regions go in order of their size, so that hardly any place without a patch is computed.
+        """
+        tokens = self.project(x) + self.positions().index_select(0, slots % self.side**2)
+        size = (slots // self.side**2).bincount()  # (regions,)
+        order = size.argsort(descending=True, stable=True)
+        look = partial(self.look, tokens, size)
+        seen, attention, rows = zip(*in_parts(look, torch.split(order, CHUNK)), strict=True)
+        return Summary(_put(torch.cat(seen), order), _put(torch.cat(attention), torch.cat(rows)))
+
+    def look(self, tokens: Tensor, size: Tensor, regions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Class tokens that have looked, (R, dim); weights of the patches and their rows, (M',).
+
+        Args:
+            tokens: (M, dim), region after region.
+            size: (regions,), how many tokens each has.
+            regions: (R,), those to look at, the largest first.
+        """
+        place = torch.arange(int(size[regions[0]]), device=tokens.device)
+        there = place < size[regions, None]  # (R, T), T the tokens of the largest
+        start = (size.cumsum(0) - size)[regions, None]
+        rows = (start + place).clamp(max=tokens.shape[0] - 1)
+        cls = (self.cls + self.position[:1]).expand(regions.shape[0], 1, -1)
+        x = torch.cat([cls, tokens[rows]], dim=1)
+        keys = F.pad(there, (1, 0), value=True)[:, None, None]
+        for block in self.blocks:
+            x = block(x, keys)
+        vectors, weights = self.last.first(x, keys)
+        return self.norm(vectors), weights[:, 1:][there], rows[there]
+
+    def positions(self) -> Tensor:
+        """(side * side, dim), the learned table resized as officially: 0.1 patches too large."""
+        table = self.position[1:].T.reshape(1, -1, TABLE, TABLE)
+        scale = (self.side + 0.1) / TABLE
+        return F.interpolate(table, scale_factor=(scale, scale), mode="bicubic")[0].flatten(1).T
+
+
+class RegionAttention(nn.Module):
+    """A region is the mean of its patches with weights from gated attention.
+
+    Args:
+        in_dim: width of a feature vector.
+        dim: width inside.
+        side: patches on a side of a region.
+        dropout: share dropped in training, after every layer.
+    """
+
+    def __init__(self, in_dim: int, dim: int, *, side: int, dropout: float) -> None:
+        super().__init__()
+        self.side = side
+        self.project = projection(in_dim, dim, dropout=dropout)
+        self.attention = GatedAttention(dim, dim, dropout=dropout)
+
+    def forward(self, x: Tensor, slots: Tensor) -> Summary:
+        """x (M, in_dim), one patch per slot; slots (M,)."""
+        home = slots // self.side**2
+        h = self.project(x)
+        weights = _softmax_within(self.attention(h)[:, 0], home)
+        regions = h.new_zeros(int(home.max()) + 1, h.shape[1])
+        return Summary(regions.index_add(0, home, weights[:, None] * h), weights)
+
+
+# --- The slide: its regions ----------------------------------------------------------------------
+
+
+@register_model("hipt")
+class HIPT(MILModel):
+    """HIPT (Chen et al. 2022): patches become regions, regions become a slide.
+
+    Regions are squares of patches, counted from the slide's smallest coordinates. Patches in the
+    same place of a region are one to the model, their mean, and each of them gets its score.
+
+    Args:
+        local: how patches become a region: vit, attention, or none if instances are regions.
+        region: patches on a side of a region.
+        dim: width inside; None means the official 192, for local attention 256.
+        depth: blocks of the vit.
+        heads: attentions side by side in the vit.
+        global_heads: attentions side by side among regions; local attention goes without them.
+        dropout: share dropped in training, after every layer that is not of the vit.
+    """
+
+    plan_keys = frozenset({"slots"})
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "paper": PAPER,
+        # Their loop divides the loss by 32 yet steps after every slide, which Adam hardly notices.
+        "official": Recipe(lr=2e-4, weight_decay=1e-5, epochs=20, sampler="balanced"),
+    }
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        num_classes: int,
+        local: str = "vit",
+        region: int = 16,
+        dim: int | None = None,
+        depth: int = 6,
+        heads: int = 6,
+        global_heads: int = 3,
+        dropout: float = 0.25,
+    ) -> None:
+        super().__init__(in_dim, num_classes)
+        official = LOCALS[choice("local", local, LOCALS)]
+        dim = official if dim is None else at_least("dim", dim, 1)
+        self.region = at_least("region", region, 1)
+        at_least("depth", depth, 1)
+        share("dropout", dropout)
+        self.local: nn.Module | None = None
+        if local == "vit":
+            _check_divides("heads", heads, dim)
+            self.local = RegionViT(in_dim, dim, depth=depth, heads=heads, side=region)
+        elif local == "attention":
+            self.local = RegionAttention(in_dim, dim, side=region, dropout=dropout)
+        self.project = projection(in_dim if local == "none" else dim, dim, dropout=dropout)
+        self.layers = nn.ModuleList()
+        if local != "attention":
+            _check_divides("global_heads", global_heads, dim)
+            for _ in range(GLOBAL_LAYERS):
+                self.layers.append(nn.TransformerEncoderLayer(dim, global_heads, dim, dropout))
+        self.attention = GatedAttention(dim, dim, dropout=dropout)
+        self.refine = projection(dim, dim, dropout=dropout)
+        self.head = nn.Linear(dim, num_classes)
+
+    def plan(self, coords: Array, features: Array | None = None) -> dict[str, Array]:
+        """slots: region * places of a region + place; regions are numbered by row, then column."""
+        side = self.region
+        if self.local is None:
+            return {"slots": np.arange(len(coords), dtype=np.int64) * side**2}
+        c = np.asarray(coords, np.float64)
+        # Rounded first: 2.9999999 is a 3 that was divided by the size of a patch.
+        column, row = np.floor(np.round(c - c.min(0), 6)).astype(np.int64).T
+        in_a_row = column.max() // side + 1
+        _, home = np.unique(row // side * in_a_row + column // side, return_inverse=True)
+        return {"slots": home * side**2 + row % side * side + column % side}
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        """Scores are the attention a region gets times that of the patch within it."""
+        slots = plan["slots"]
+        regions, within = self.summarise(features, slots)  # (R, dim), (N,)
+        h = self.project(regions)
+        for layer in self.layers:
+            h = among_all(layer, h)
+        weights = self.attention(h).softmax(0)[:, 0]  # (R,)
+        logits = self.head(self.refine(weights @ h))
+        scores = weights.index_select(0, slots // self.region**2) * within
+        return Output(logits, scores, extras={"regions": regions})
+
+    def summarise(self, features: Tensor, slots: Tensor) -> Summary:
+        """The regions, and how much every instance counts within its own."""
+        if self.local is None:
+            return Summary(features, features.new_ones(features.shape[0]))
+        taken, which, shared = torch.unique(slots, return_inverse=True, return_counts=True)
+        sums = features.new_zeros(taken.shape[0], features.shape[1]).index_add(0, which, features)
+        regions, attention = self.local(sums / shared[:, None], taken)
+        return Summary(regions, attention.index_select(0, which))
+
+    @classmethod
+    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
+        """The names of the authors' HIPT_LGP_FC, HIPT_None_FC and HIPT_GP_FC."""
+        depth = sum(key.endswith("attn.qkv.weight") for key in state)
+        found = renamed(state, _names(depth))
+        dim, width = shape(found, "project.0.weight")
+        options: dict[str, Any] = {"dim": dim, "local": "none"}
+        if "local.cls" in found:
+            options |= {"local": "vit", "depth": depth}
+            for table in ("local.cls", "local.position"):
+                found[table] = found[table].flatten(0, 1)
+        elif "local.project.0.weight" in found:
+            options["local"] = "attention"
+        if options["local"] != "none":
+            width = shape(found, "local.project.0.weight")[1]
+        options |= {"in_dim": width, "num_classes": shape(found, "head.weight")[0]}
+        return Reference(options, found)
+
+
+def among_all(layer: nn.Module, x: Tensor) -> Tensor:
+    """(R, dim) to (R, dim): layer(x), but a part of the queries at a time.
+
+    With dropout no kernel of the CPU does without the whole R x R matrix.
+    """
+    assert isinstance(layer, nn.TransformerEncoderLayer)
+    attended = in_parts(partial(_attended, layer.self_attn, x), torch.split(x, QUERIES))
+    x = layer.norm1(x + layer.dropout1(torch.cat(attended)))
+    h = layer.linear2(layer.dropout(layer.linear1(x).relu()))
+    y: Tensor = layer.norm2(x + layer.dropout2(h))
+    return y
+
+
+def _attended(attention: nn.MultiheadAttention, x: Tensor, queries: Tensor) -> Tensor:
+    attended: Tensor = attention(queries, x, x, need_weights=False)[0]
+    return attended
+
+
+def in_parts(function: Callable[[Tensor], T], parts: Sequence[Tensor]) -> list[T]:
+    """The function of each part; of several, the backward pass computes anew what it needs."""
+    keep = len(parts) == 1 or torch.compiler.is_compiling() or not torch.is_grad_enabled()
+    if keep:
+        return [function(part) for part in parts]
+    return [checkpoint(function, part, use_reentrant=False) for part in parts]
+
+
+def _put(values: Tensor, places: Tensor) -> Tensor:
+    """values[i] at places[i], each place named once."""
+    return torch.empty_like(values).index_copy(0, places, values)
+
+
+def _softmax_within(logits: Tensor, home: Tensor) -> Tensor:
+    """(M,), summing to one over those of the same home."""
+    regions = int(home.max()) + 1
+    greatest = logits.new_full((regions,), -torch.inf).scatter_reduce(
+        0, home, logits.detach(), "amax"
+    )
+    e = (logits - greatest.index_select(0, home)).exp()
+    total = e.new_zeros(regions).index_add(0, home, e)
+    return e / total.index_select(0, home)
+
+
+def _truncated_normal(vit: RegionViT) -> None:
+    for layer in vit.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.trunc_normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+    nn.init.trunc_normal_(vit.cls, std=0.02)
+    nn.init.trunc_normal_(vit.position, std=0.02)
+
+
+def _check_divides(name: str, value: int, dim: int) -> None:
+    if dim % at_least(name, value, 1):
+        raise OptionError(f"{name}={value}, dim={dim}; expected a divisor of dim")
+
+
+def _names(depth: int) -> dict[str, str]:
+    """Official prefixes to ours, for any of the three."""
+    names = {
+        "local_vit.cls_token": "local.cls",
+        "local_vit.pos_embed": "local.position",
+        "local_vit.phi.0": "local.project.0",
+        "local_vit.norm": "local.norm",
+        "local_phi.0": "local.project.0",
+        "global_phi.0": "project.0",
+        "global_transformer.layers": "layers",
+        "global_rho.0": "refine.0",
+        "classifier": "head",
+    }
+    for official, ours in {"local_attn_pool": "local.", "global_attn_pool": ""}.items():
+        for letter, part in {"a.0": "value", "b.0": "gate", "c": "weight"}.items():
+            names[f"{official}.attention_{letter}"] = f"{ours}attention.{part}"
+    parts = {"attn.qkv": "qkv", "attn.proj": "out", "mlp.fc1": "mlp.0", "mlp.fc2": "mlp.2"}
+    parts |= {"norm1": "norm1", "norm2": "norm2"}
+    for i in range(depth):
+        block = "last" if i == depth - 1 else f"blocks.{i}"
+        names |= {f"local_vit.blocks.{i}.{a}": f"local.{block}.{b}" for a, b in parts.items()}
+    return names

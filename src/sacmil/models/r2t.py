@@ -1,0 +1,293 @@
+"""R2T-MIL: Feature Re-Embedding: Towards Foundation Model-Level Performance in Computational
+Pathology (Tang et al. 2024), also known as RRT-MIL: attention inside regions, then among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sacmil.errors import OptionError
+from sacmil.models._base import MILModel, Output, Reference
+from sacmil.models._options import at_least, choice, flag, share
+from sacmil.models._recipe import PAPER, Recipe
+from sacmil.models._reference import renamed, shape
+from sacmil.models._registry import register_model
+from sacmil.nn.attention import ACTIVATIONS, Attention
+from sacmil.nn.projection import projection, xavier_
+
+POOL_DIM = 128
+ATTENTION_DROPOUT = 0.1
+CROSS_GRID = 8
+"""Regions on a side of the grid of CR-MSA, whatever that of R-MSA has."""
+
+CAMELYON = Recipe(
+    lr=2e-4,
+    weight_decay=1e-5,
+    schedule="cosine",
+    epochs=200,
+    patience=30,
+    min_epochs=130,
+    monitor="val_auc",  # theirs looks at the test set
+    options={"crmsa_k": 1, "all_shortcut": True},
+)
+"""How the authors train it on CAMELYON16 with ResNet-50 features."""
+
+
+class RegionalAttention(nn.Module):
+    """R-MSA: h + attention inside each of grid x grid regions, positions from EPEG.
+
+    Args:
+        dim: width of an instance.
+        heads: attentions side by side.
+        grid: regions on a side.
+        epeg_k: length of EPEG's convolution.
+    """
+
+    def __init__(self, dim: int, *, heads: int, grid: int, epeg_k: int) -> None:
+        super().__init__()
+        self.grid = grid
+        self.norm = nn.LayerNorm(dim)
+        self.attention = SelfAttention(dim, heads=heads, epeg_k=epeg_k)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """h (N, dim)."""
+        x = into_regions(self.norm(h), self.grid)
+        return h + out_of_regions(self.attention(x), self.grid, h.shape[0])
+
+
+class CrossRegionalAttention(nn.Module):
+    """CR-MSA: h + what k summaries of each region learn from those of the other regions.
+
+    Args:
+        dim: width of an instance.
+        heads: attentions side by side.
+        k: summaries of a region.
+        mlp: whether instances are weighted by two layers instead of one.
+    """
+
+    def __init__(self, dim: int, *, heads: int, k: int, mlp: bool) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.phi = _two_layers(dim, k) if mlp else nn.Linear(dim, k, bias=False)
+        self.attention = SelfAttention(dim, heads=heads)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """h (N, dim)."""
+        x = into_regions(self.norm(h), CROSS_GRID)  # (64, P, dim)
+        logits = self.phi(x)  # (64, P, k)
+        summaries = logits.softmax(1).mT @ x  # (64, k, dim)
+        summaries = self.attention(summaries.transpose(0, 1)).transpose(0, 1)
+        x = (_from_least_to_most(logits) * logits.softmax(2)) @ summaries
+        return h + out_of_regions(x, CROSS_GRID, h.shape[0])
+
+
+class SelfAttention(nn.Module):
+    """Exact attention inside each of many sequences.
+
+    EPEG adds to the logits, q k^T, their depth-wise convolution along the queries. As that is
+    linear, it is the queries that are convolved: the same logits, and nothing as large as them.
+    Its bias is left out: it raises all logits of a query alike, which the softmax takes away.
+
+    Args:
+        dim: width of an instance.
+        heads: attentions side by side, a divisor of dim.
+        epeg_k: length of EPEG's convolution; None does without.
+    """
+
+    def __init__(self, dim: int, *, heads: int, epeg_k: int | None = None) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.epeg = None if epeg_k is None else _along_queries(heads, epeg_k)
+        self.out = nn.Linear(dim, dim)
+        self.dropout = nn.Dropout(ATTENTION_DROPOUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (sequences, P, dim)."""
+        q, k, v = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        if self.epeg is not None:
+            q = q + self.epeg(q)
+        h = F.scaled_dot_product_attention(q, k, v)  # (sequences, heads, P, dim of a head)
+        y: Tensor = self.dropout(self.out(h.transpose(1, 2).flatten(2)))
+        return y
+
+
+@register_model("r2t")
+class R2TMIL(MILModel):
+    """R2T-MIL (Tang et al. 2024): instances are re-embedded in and across regions, then pooled.
+
+    Regions are those of the sequence laid out row by row on a square, filled up with zeros that
+    take part in the attention as officially.
+
+    Args:
+        dim: width inside.
+        heads: attentions side by side inside regions.
+        regions: regions on a side of the square for the attention inside them.
+        epeg_k: length of EPEG's convolution, an odd number.
+        crmsa_k: summaries of a region for the attention across regions.
+        crmsa_heads: attentions side by side across regions.
+        crmsa_mlp: whether a region is summarised by two layers instead of one.
+        all_shortcut: whether the projected instances are added to the re-embedded ones.
+        activation: of the pooling attention: tanh, relu (the official code's default) or gelu.
+        dropout: share of the projected values dropped in training.
+    """
+
+    order_matters = True
+    coords_matter = False
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "paper": PAPER,
+        "official": CAMELYON,
+        "nsclc": replace(
+            CAMELYON, patience=20, min_epochs=70, options={"epeg_k": 21, "crmsa_k": 5}
+        ),
+        "brca": replace(
+            CAMELYON,
+            patience=20,
+            min_epochs=70,
+            options={"epeg_k": 17, "crmsa_k": 3, "crmsa_heads": 1},
+        ),
+    }
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        num_classes: int,
+        dim: int = 512,
+        heads: int = 8,
+        regions: int = 8,
+        epeg_k: int = 15,
+        crmsa_k: int = 3,
+        crmsa_heads: int = 8,
+        crmsa_mlp: bool = False,
+        all_shortcut: bool = False,
+        activation: str = "tanh",
+        dropout: float = 0.25,
+    ) -> None:
+        super().__init__(in_dim, num_classes)
+        at_least("dim", dim, 1)
+        self.all_shortcut = flag("all_shortcut", all_shortcut)
+        self.project = projection(in_dim, dim, dropout=share("dropout", dropout))
+        self.regional = RegionalAttention(
+            dim,
+            heads=_divisor("heads", heads, dim),
+            grid=at_least("regions", regions, 1),
+            epeg_k=_odd("epeg_k", epeg_k),
+        )
+        self.cross = CrossRegionalAttention(
+            dim,
+            heads=_divisor("crmsa_heads", crmsa_heads, dim),
+            k=at_least("crmsa_k", crmsa_k, 1),
+            mlp=flag("crmsa_mlp", crmsa_mlp),
+        )
+        self.norm = nn.LayerNorm(dim)
+        choice("activation", activation, ACTIVATIONS)
+        self.attention = Attention(dim, POOL_DIM, bias=False, activation=activation)
+        self.head = nn.Linear(dim, num_classes)
+        _draw(self)
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        """Scores are the weights of the pooling."""
+        h = self.embed_again(self.project(features))
+        weights = self.attention(h).softmax(0)[:, 0]  # (N,)
+        return Output(self.head(weights @ h), weights)
+
+    def embed_again(self, z: Tensor) -> Tensor:
+        """(N, dim) to (N, dim): the re-embedding."""
+        h = self.cross(self.regional(z))
+        y: Tensor = self.norm(h + z if self.all_shortcut else h)
+        return y
+
+    @classmethod
+    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
+        """The names of the authors' RRTMIL."""
+        inside, across = "online_encoder.layers.0", "online_encoder.cr_msa"
+        names = {
+            "patch_to_emb.0": "project.0",
+            f"{inside}.norm": "regional.norm",
+            f"{inside}.attn.attn.pe": "regional.attention.epeg",
+            f"{across}.norm": "cross.norm",
+            f"{across}.attn.phi": "cross.phi",
+            "online_encoder.norm": "norm",
+            "pool_fn.attention.attention.0": "attention.value",
+            "pool_fn.attention.attention.2": "attention.weight",
+            "predictor": "head",
+        }
+        for official, ours in {inside: "regional", across: "cross"}.items():
+            names[f"{official}.attn.attn.proj"] = f"{ours}.attention.out"
+            names[f"{official}.attn.attn"] = f"{ours}.attention"
+        found = renamed(state, names, ignored=[f"{inside}.attn.attn.pe.bias"])
+        mlp = "cross.phi" not in found
+        if not mlp:
+            found["cross.phi.weight"] = found.pop("cross.phi").T
+        heads, _, epeg_k, _ = shape(found, "regional.attention.epeg.weight")
+        dim, in_dim = shape(found, "project.0.weight")
+        options = {
+            "in_dim": in_dim,
+            "num_classes": shape(found, "head.weight")[0],
+            "dim": dim,
+            "heads": heads,
+            "epeg_k": epeg_k,
+            "crmsa_k": shape(found, "cross.phi.2.weight" if mlp else "cross.phi.weight")[0],
+            "crmsa_mlp": mlp,
+        }
+        return Reference(options, found)
+
+
+def into_regions(x: Tensor, grid: int) -> Tensor:
+    """(N, dim) to (grid * grid, P, dim): row by row on a square, zeros after the last."""
+    n, dim = x.shape
+    side = -(-(math.isqrt(n - 1) + 1) // grid)  # of a region
+    square = torch.cat([x, x.new_zeros((grid * side) ** 2 - n, dim)])
+    return square.reshape(grid, side, grid, side, dim).transpose(1, 2).reshape(grid**2, -1, dim)
+
+
+def out_of_regions(x: Tensor, grid: int, n: int) -> Tensor:
+    """(grid * grid, P, dim) back to (N, dim), without what was added."""
+    side, dim = math.isqrt(x.shape[1]), x.shape[2]
+    return x.reshape(grid, grid, side, side, dim).transpose(1, 2).reshape(-1, dim)[:n]
+
+
+def _from_least_to_most(logits: Tensor) -> Tensor:
+    """(regions, P, k), 0 for the least logit of a region and 1 for the greatest."""
+    least, most = logits.amin(1, keepdim=True), logits.amax(1, keepdim=True)
+    return (logits - least) / (most - least + 1e-8)
+
+
+def _two_layers(dim: int, k: int) -> nn.Module:
+    hidden = max(1, dim // 4)
+    return nn.Sequential(
+        nn.Linear(dim, hidden, bias=False), nn.Tanh(), nn.Linear(hidden, k, bias=False)
+    )
+
+
+def _along_queries(heads: int, length: int) -> nn.Conv2d:
+    return nn.Conv2d(heads, heads, (length, 1), padding=(length // 2, 0), groups=heads, bias=False)
+
+
+def _draw(model: R2TMIL) -> None:
+    """Glorot's normal weights and zero biases, except for a phi of one layer."""
+    xavier_(model)
+    assert model.regional.attention.epeg is not None
+    nn.init.xavier_normal_(model.regional.attention.epeg.weight)
+    if isinstance(model.cross.phi, nn.Linear):
+        bound = model.cross.phi.out_features**-0.5
+        nn.init.uniform_(model.cross.phi.weight, -bound, bound)
+
+
+def _divisor(name: str, value: int, dim: int) -> int:
+    if dim % at_least(name, value, 1):
+        raise OptionError(f"{name}={value}, dim={dim}; expected a divisor of dim")
+    return value
+
+
+def _odd(name: str, value: int) -> int:
+    if at_least(name, value, 1) % 2 == 0:
+        raise OptionError(f"{name}={value}; expected an odd number, so that there is a middle")
+    return value
