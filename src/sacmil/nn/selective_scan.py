@@ -1,0 +1,196 @@
+"""The selective scan of Mamba (Gu and Dao 2023), in plain PyTorch.
+
+Each channel d keeps ``state`` numbers s that decay and are added to by its input:
+
+    s_t = exp(dt_t A) * s_{t-1} + dt_t u_t B_t        y_t = C_t . s_t        s_0 = 0
+
+The sequence is cut into chunks. Decays and states exist for one chunk at a time; what remains of
+it is the state at its start, from which the backward pass computes the chunk again. Decays are
+multiplied, never divided: dt A reaches -11 a step, and exp of a sum of such overflows upside down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+
+class Recurrence(NamedTuple):
+    """How the states of a chunk follow from each other; a, s, g are (chunk, state, channels)."""
+
+    chunk: int
+    """Steps of a chunk."""
+    advance: Callable[[Tensor, Tensor], None]
+    """advance(a, s): s[t] += a[t] * s[t - 1] for t = 1, 2, ..., in place; a stays."""
+    retreat: Callable[[Tensor, Tensor], None]
+    """retreat(a, g): g[t] += a[t + 1] * g[t + 1] for t = last - 1, ..., in place; a stays."""
+
+
+class _Inputs(NamedTuple):
+    u: Tensor
+    """(N, channels)"""
+    dt: Tensor
+    """(N, channels)"""
+    A: Tensor
+    """(state, channels): the longer axis last, as in all that is computed from it."""
+    B: Tensor
+    """(N, state)"""
+    C: Tensor
+    """(N, state)"""
+
+
+def selective_scan(
+    u: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    *,
+    recurrence: Recurrence | None = None,
+) -> Tensor:
+    """y (N, channels), in float32 at least.
+
+    Args:
+        u: (N, channels), the input.
+        dt: (N, channels), positive; large forgets, small keeps.
+        A: (channels, state), negative.
+        B: (N, state), how the input enters the state.
+        C: (N, state), how the state is read.
+        recurrence: how to go through a chunk; None takes what suits the device.
+    """
+    if recurrence is None:
+        recurrence = DOUBLING if u.is_cuda else STEPS
+    dtype = torch.promote_types(dt.dtype, torch.float32)
+    with torch.autocast(u.device.type, enabled=False):
+        raised = [tensor.to(dtype) for tensor in (u, dt, A.T.contiguous(), B, C)]
+        y: Tensor = _SelectiveScan.apply(recurrence, *raised)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _SelectiveScan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, recurrence: Recurrence, *tensors: Tensor) -> Tensor:
+        inputs = _Inputs(*tensors)
+        y, starts = _scan(inputs, recurrence)
+        ctx.save_for_backward(*inputs, starts)
+        ctx.recurrence = recurrence  # type: ignore[attr-defined]
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, starts = ctx.saved_tensors
+        return None, *_scan_back(_Inputs(*tensors), starts, dy, ctx.recurrence)
+
+
+def _scan(inputs: _Inputs, recurrence: Recurrence) -> tuple[Tensor, Tensor]:
+    """The output, and the state before each chunk (and after the last)."""
+    y = torch.empty_like(inputs.u, memory_format=torch.contiguous_format)
+    chunks = list(_chunks(len(y), recurrence.chunk))
+    starts = inputs.A.new_zeros(len(chunks) + 1, *inputs.A.shape)
+    room = _room(inputs, recurrence, 2)
+    for number, rows in enumerate(chunks):
+        _, states = _states(inputs, rows, starts[number], recurrence, room)
+        torch.bmm(inputs.C[rows, None], states, out=y[rows, None])
+        starts[number + 1] = states[-1]
+    return y, starts
+
+
+def _scan_back(
+    inputs: _Inputs, starts: Tensor, dy: Tensor, recurrence: Recurrence
+) -> tuple[Tensor, ...]:
+    """Gradients of u, dt, A, B, C, from the last chunk to the first."""
+    grads = _Inputs(*(torch.zeros_like(tensor) for tensor in inputs))
+    *room, gradients = _room(inputs, recurrence, 3)
+    later = torch.zeros_like(inputs.A)  # what the chunk after this one asks of its start
+    for number, rows in reversed(list(enumerate(_chunks(len(dy), recurrence.chunk)))):
+        decay, states = _states(inputs, rows, starts[number], recurrence, room)
+        g = gradients[: len(states)]  # of the states
+        torch.mul(dy[rows, None], inputs.C[rows, :, None], out=g)
+        g[-1].add_(later)
+        recurrence.retreat(decay, g)
+        later = decay[0] * g[0]
+        grads.C[rows] = torch.bmm(states, dy[rows, :, None])[..., 0]
+        _collect(grads, inputs, rows, g, _of_exponents(decay, states, g, starts[number]))
+    return tuple(grads)
+
+
+def _collect(grads: _Inputs, inputs: _Inputs, rows: slice, g: Tensor, exponents: Tensor) -> None:
+    """Add a chunk's share, from the gradients of its states and of its exponents dt A."""
+    u, dt = inputs.u[rows], inputs.dt[rows]
+    entered = torch.bmm(inputs.B[rows, None], g)[:, 0]  # gradient of dt u
+    grads.B[rows] = torch.bmm(g, (dt * u)[..., None])[..., 0]
+    grads.u[rows] = entered * dt
+    torch.mul(exponents, inputs.A, out=g)
+    grads.dt[rows] = torch.addcmul(g.sum(1), entered, u)
+    torch.mul(exponents, dt[:, None], out=g)
+    grads.A.add_(g.sum(0))
+
+
+def _of_exponents(decay: Tensor, states: Tensor, g: Tensor, start: Tensor) -> Tensor:
+    """g_t * s_{t-1} * a_t, written over the decays."""
+    decay.mul_(g)
+    decay[1:].mul_(states[:-1])
+    decay[0].mul_(start)
+    return decay
+
+
+def _states(
+    inputs: _Inputs, rows: slice, start: Tensor, recurrence: Recurrence, room: list[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Decays and states of a chunk, (chunk, state, channels), written into the given room."""
+    dt = inputs.dt[rows]
+    decay, states = (buffer[: len(dt)] for buffer in room)
+    torch.mul(dt[:, None], inputs.A, out=decay).exp_()
+    torch.mul((dt * inputs.u[rows])[:, None], inputs.B[rows, :, None], out=states)
+    states[0].addcmul_(decay[0], start)
+    recurrence.advance(decay, states)
+    return decay, states
+
+
+def _room(inputs: _Inputs, recurrence: Recurrence, buffers: int) -> list[Tensor]:
+    steps = min(len(inputs.u), recurrence.chunk)
+    return [inputs.A.new_empty(steps, *inputs.A.shape) for _ in range(buffers)]
+
+
+def _chunks(length: int, chunk: int) -> Iterator[slice]:
+    return (slice(start, min(start + chunk, length)) for start in range(0, length, chunk))
+
+
+def _advance_by_steps(a: Tensor, s: Tensor) -> None:
+    for factor, (before, now) in zip(a.unbind()[1:], pairwise(s.unbind()), strict=True):
+        now.addcmul_(factor, before)
+
+
+def _retreat_by_steps(a: Tensor, g: Tensor) -> None:
+    pairs = list(zip(a.unbind()[1:], pairwise(g.unbind()), strict=True))
+    for factor, (now, after) in reversed(pairs):
+        now.addcmul_(factor, after)
+
+
+def _advance_by_doubling(a: Tensor, s: Tensor) -> None:
+    """After the pass of ``reach``, s[t] holds what the last 2 reach steps brought."""
+    reach, length = 1, len(s)
+    while reach < length:
+        s[reach:] += a[reach:] * s[:-reach]
+        a = torch.cat((a[:reach], a[reach:] * a[:-reach]))
+        reach *= 2
+
+
+def _retreat_by_doubling(a: Tensor, g: Tensor) -> None:
+    backwards = g.flip(0)
+    _advance_by_doubling(a.flip(0).roll(1, 0), backwards)
+    g.copy_(backwards.flip(0))
+
+
+STEPS = Recurrence(32, _advance_by_steps, _retreat_by_steps)
+"""One step after the other, over buffers that stay in a processor's cache."""
+
+DOUBLING = Recurrence(128, _advance_by_doubling, _retreat_by_doubling)
+"""A few passes over the whole chunk, each reaching twice as far, for devices that run in parallel:
+only products of numbers up to one."""
