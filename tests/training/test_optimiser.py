@@ -18,6 +18,7 @@ def net() -> nn.Module:
         {
             "embed": nn.Linear(3, 4),
             "layers": nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]),
+            "head": nn.Linear(4, 2),
         }
     )
 
@@ -66,12 +67,13 @@ def test_vectors_are_spared_the_decay_where_the_recipe_says() -> None:
 
 def test_layer_decay_slows_what_is_far_from_the_head() -> None:
     found = decay_of(Recipe(lr=1.0, layer_decay=0.5))
-    assert found["layers.1.weight"][1] == 1.0
-    assert found["layers.0.weight"][1] == 0.5
-    assert found["embed.weight"][1] == 0.25
+    assert found["head.weight"][1] == 1.0
+    assert found["layers.1.weight"][1] == 0.5
+    assert found["layers.0.weight"][1] == 0.25
+    assert found["embed.weight"][1] == 0.125
     optimiser = make_optimiser(dict(net().named_parameters()), Recipe(lr=1.0, layer_decay=0.5))
     set_learning_rate(optimiser, 0.1)
-    assert sorted(group["lr"] for group in optimiser.param_groups) == [0.025, 0.05, 0.1]
+    assert sorted(group["lr"] for group in optimiser.param_groups) == [0.0125, 0.025, 0.05, 0.1]
 
 
 def test_schedules_are_what_they_are_called() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -31,11 +31,12 @@ _RULES: dict[str, Callable[..., Optimizer]] = {
 
 def _torch_groups(parameters: Mapping[str, nn.Parameter], recipe: Recipe) -> list[dict[str, Any]]:
     """Parameters that share a weight decay and a learning rate, together."""
-    deepest = max((_layer(name) for name in parameters), default=0)
+    depths = _depths(parameters)
+    deepest = max(depths.values(), default=0)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in parameters.items():
         spared = recipe.exempt_vectors and (parameter.ndim <= 1 or name.endswith(".bias"))
-        scale = recipe.layer_decay ** (deepest - _layer(name))
+        scale = recipe.layer_decay ** (deepest - depths[name])
         key = (0.0 if spared else recipe.weight_decay, scale)
         groups.setdefault(key, []).append(parameter)
     return [
@@ -44,10 +45,15 @@ def _torch_groups(parameters: Mapping[str, nn.Parameter], recipe: Recipe) -> lis
     ]
 
 
-def _layer(name: str) -> int:
-    """Depth of a parameter: layers and blocks count from 1, what comes before them is 0."""
-    found = re.search(r"(?:layers|blocks)\.(\d+)\.", name)
-    return int(found.group(1)) + 1 if found else 0
+def _depths(names: Iterable[str]) -> dict[str, int]:
+    """Layers and blocks count from 1; what stands before them is 0, what follows them is last."""
+    found = {name: re.search(r"(?:layers|blocks)\.(\d+)\.", name) for name in names}
+    last = max((int(match.group(1)) + 1 for match in found.values() if match), default=-1)
+    depths, around = {}, 0
+    for name, match in found.items():
+        around = last + 1 if match else around
+        depths[name] = int(match.group(1)) + 1 if match else around
+    return depths
 
 
 class SlowWeights:

@@ -1,0 +1,270 @@
+"""LongNet as GigaPath's slide encoder: A whole-slide foundation model (Xu et al. 2024).
+
+A transformer over all tiles of a slide whose attention is dilated (Ding et al. 2023), with a fixed
+embedding of each tile's place and a class token in front.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from sacmil.errors import ModelError, OptionError
+from sacmil.models._base import MILModel, Output, Reference
+from sacmil.models._options import at_least, choice, flag, share
+from sacmil.models._recipe import PAPER, Recipe
+from sacmil.models._reference import renamed, shape
+from sacmil.models._registry import register_model
+from sacmil.nn.dilated_attention import Branch, DilatedAttention
+from sacmil.nn.rotary import frequencies
+
+T = TypeVar("T")
+
+SEGMENTS = (1024, 5792, 32768, 185363, 1048576)
+DILATIONS = (1, 2, 4, 8, 16)
+
+NOISE = 1e-6
+"""In patches: a place this little below a whole number is that number."""
+
+
+class Preset(NamedTuple):
+    """What the options are when they are not given."""
+
+    dim: int
+    depth: int
+    heads: int
+    unused: int
+    """Layers after the state the classifier sees."""
+
+
+PRESETS = {"small": Preset(384, 4, 8, 0), "gigapath": Preset(768, 12, 16, 1)}
+
+OFFICIAL = Recipe(
+    optimiser="adamw",
+    lr=2.5e-4,
+    weight_decay=0.05,
+    layer_decay=0.95,
+    schedule="cosine",
+    lr_min=1e-6,
+    warmup_epochs=1,
+    epochs=5,
+    accumulate=32,
+)
+"""How GigaPath fine-tunes its pretrained slide encoder on PANDA (there in float16, and by a slip of
+names without layer decay for the projection). It sets no preset: "gigapath" without its pretrained
+weights is no part of that recipe."""
+
+
+@register_model("longnet")
+class LongNet(MILModel):
+    """LongNet (GigaPath's slide encoder, Xu et al. 2024): dilated attention between all tiles.
+
+    Args:
+        preset: sizes, small (4 layers of 384) or gigapath (12 of 768, the last one unused).
+        dim: width of a token, a multiple of 4 and of heads; None as in the preset.
+        depth: layers; None as in the preset.
+        heads: attentions side by side; None as in the preset, each 48 wide: 8 or 16.
+        segments: lengths within which each branch attends; None as officially, 1024 to 1048576.
+        dilations: of each branch, every how many tokens one is seen; None as officially, 1 to 16.
+        states: after how many layers the classifier sees the class token; several are joined.
+        dropout: share of each layer's additions dropped in training.
+        legacy_placement: put rows of uneven segments where the official code does, by mistake.
+    """
+
+    order_matters = True
+    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": OFFICIAL}
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        num_classes: int,
+        preset: str = "small",
+        dim: int | None = None,
+        depth: int | None = None,
+        heads: int | None = None,
+        segments: Sequence[int] | None = None,
+        dilations: Sequence[int] | None = None,
+        states: Sequence[int] | None = None,
+        dropout: float = 0.1,
+        legacy_placement: bool = False,
+    ) -> None:
+        super().__init__(in_dim, num_classes)
+        sizes = PRESETS[choice("preset", preset, PRESETS)]
+        dim = at_least("dim", _given(dim, sizes.dim), 1)
+        depth = at_least("depth", _given(depth, sizes.depth), 1)
+        heads = _heads(_given(heads, sizes.heads), dim)
+        branches = _branches(_given(segments, SEGMENTS), _given(dilations, DILATIONS))
+        self.states = _states(_given(states, (max(1, depth - sizes.unused),)), depth)
+        rate, legacy = share("dropout", dropout), flag("legacy_placement", legacy_placement)
+        self.cls_token = nn.Parameter(torch.empty(1, dim))
+        self.project = nn.Linear(in_dim, dim)
+        self.layers = nn.ModuleList(
+            Layer(dim, heads, branches, dropout=rate, legacy_placement=legacy) for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.head = nn.Linear(len(self.states) * dim, num_classes)
+        self._initialise()
+        # Which layers nothing depends on is a matter of the options, not of the class.
+        object.__setattr__(self, "dead_parameters", self._beyond(max(self.states)))
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        """Scores are the lengths of the tokens after the last layer that is used."""
+        x = self.tokens(features, coords)
+        seen = [x[0]]
+        for layer in self.layers[: max(self.states)]:
+            x = layer(x)
+            seen.append(x[0])
+        slide = torch.cat([self.norm(seen[state]) for state in self.states])
+        return Output(self.head(slide), x[1:].norm(dim=1))
+
+    def tokens(self, features: Tensor, coords: Tensor) -> Tensor:
+        """(1 + N, dim), state 0: the class token, which has no place, and the tiles."""
+        h = self.project(features)
+        return torch.cat((self.cls_token, h + embed_places(coords, h.shape[1]).to(h.dtype)))
+
+    def _initialise(self) -> None:
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+        nn.init.normal_(self.cls_token, std=0.02)
+
+    def _beyond(self, used: int) -> frozenset[str]:
+        """Names of the parameters of layers that are carried but never run."""
+        layers = [(f"layers.{i}.", layer) for i, layer in enumerate(self.layers) if i >= used]
+        return frozenset(begin + name for begin, layer in layers for name in layer.state_dict())
+
+    @classmethod
+    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
+        """The names of prov-gigapath, with ``head`` for the classifier.
+
+        Which states the classifier sees is not written in a checkpoint. Taken is what is usual:
+        the one before the last, or the last ones where there are several. Official weights were
+        trained with the official placement, so they get it.
+        """
+        dim, in_dim = shape(state, "patch_embed.proj.weight")
+        num_classes, width = shape(state, "head.weight")
+        depth = len(
+            {key.split(".")[2] for key in state if re.match(r"encoder\.layers\.\d+\.", key)}
+        )
+        if depth == 0 or width % dim:
+            raise ModelError(
+                f"it has {depth} layers and a head for {width} values; expected a layer or more "
+                f"and a multiple of {dim}"
+            )
+        seen = width // dim
+        options = {
+            "in_dim": in_dim,
+            "num_classes": num_classes,
+            "preset": "gigapath",
+            "dim": dim,
+            "depth": depth,
+            "states": [max(1, depth - 1)] if seen == 1 else [*range(depth + 1 - seen, depth + 1)],
+            "legacy_placement": True,
+        }
+        shape(state, "cls_token")
+        ours = renamed(state, _official_names(depth), ignored=["encoder.layer_norm"])
+        return Reference(options, ours | {"cls_token": ours["cls_token"].reshape(1, -1)})
+
+
+class Layer(nn.Module):
+    """x + attention(norm(x)), then x + feed(norm(x)); both with a norm inside (sub-LN)."""
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        branches: Sequence[Branch],
+        *,
+        dropout: float,
+        legacy_placement: bool,
+    ) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(dim)
+        self.attention = DilatedAttention(
+            dim, heads=heads, branches=branches, legacy_placement=legacy_placement
+        )
+        self.feed_norm = nn.LayerNorm(dim)
+        self.feed = nn.Sequential(
+            nn.Linear(dim, 4 * dim), nn.GELU(), nn.LayerNorm(4 * dim), nn.Linear(4 * dim, dim)
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (N, dim)."""
+        x = x + self.dropout(self.attention(self.attention_norm(x)))
+        y: Tensor = x + self.dropout(self.feed(self.feed_norm(x)))
+        return y
+
+
+def embed_places(coords: Tensor, dim: int) -> Tensor:
+    """(N, dim), float64: sines and cosines of the tile's row, then of its column.
+
+    Computed, where officially a table of 1000 x 1000 is read: wider slides need no exception.
+    """
+    places = (coords.double() + NOISE).floor().flip(1)  # (N, 2), y then x
+    angles = places[:, :, None] * frequencies(dim // 4, 10000.0, coords.device)
+    return torch.cat((angles.sin(), angles.cos()), dim=2).flatten(1)
+
+
+def _official_names(depth: int) -> dict[str, str]:
+    inner = {
+        "self_attn_layer_norm": "attention_norm",
+        "self_attn.q_proj": "attention.query",
+        "self_attn.k_proj": "attention.key",
+        "self_attn.v_proj": "attention.value",
+        "self_attn.inner_attn_ln": "attention.norm",
+        "self_attn.out_proj": "attention.out",
+        "final_layer_norm": "feed_norm",
+        "ffn.fc1": "feed.0",
+        "ffn.ffn_layernorm": "feed.2",
+        "ffn.fc2": "feed.3",
+    }
+    names = {"patch_embed.proj": "project"}
+    for i in range(depth):
+        names |= {f"encoder.layers.{i}.{k}": f"layers.{i}.{ours}" for k, ours in inner.items()}
+    return names
+
+
+def _given(value: T | None, otherwise: T) -> T:
+    return otherwise if value is None else value
+
+
+def _heads(heads: int, dim: int) -> int:
+    if dim % at_least("heads", heads, 1) or dim % 4:
+        raise OptionError(
+            f"dim={dim} with heads={heads}; expected a multiple of the heads, and of 4 for sines "
+            "and cosines of two coordinates"
+        )
+    return int(heads)
+
+
+def _branches(segments: Sequence[int], dilations: Sequence[int]) -> tuple[Branch, ...]:
+    lengths = _whole_numbers("segments", segments, 1)
+    steps = _whole_numbers("dilations", dilations, 1)
+    if len(lengths) != len(steps):
+        raise OptionError(
+            f"there are {len(lengths)} segments and {len(steps)} dilations; expected as many of "
+            "one as of the other"
+        )
+    return tuple(Branch(*pair) for pair in zip(lengths, steps, strict=True))
+
+
+def _states(states: Sequence[int], depth: int) -> tuple[int, ...]:
+    found = _whole_numbers("states", states, 0)
+    if not 1 <= max(found) <= depth:
+        # State 0 alone is the class token as it was learned, whatever the bag.
+        raise OptionError(f"states={states!r}; expected numbers up to depth={depth}, one above 0")
+    return found
+
+
+def _whole_numbers(name: str, values: Sequence[int], minimum: int) -> tuple[int, ...]:
+    # Lists as well as tuples: a model's card knows lists only.
+    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+        raise OptionError(f"{name}={values!r}; expected whole numbers, such as [1, 2]")
+    return tuple(at_least(name, value, minimum) for value in values)
