@@ -6,6 +6,10 @@
     ├── BagError                arrays that do not make a bag: shapes, NaN, no instances
     │   └── InputError          a bag that does not fit the model it is given to
     ├── FormatError             a file that is not what its layout promises; names the file
+    ├── SlideError              a slide that cannot be read, or not as asked; names the file
+    │   ├── ResolutionError     µm per pixel is missing, absurd, or coarser than asked for
+    │   └── NoTissueError       nothing on the slide looks like tissue
+    ├── EncoderError            an encoder that is unknown, or whose weights are not there
     ├── ModelError
     │   ├── UnknownModelError   no model is registered under that name
     │   ├── OptionError         an option the model does not have, or a value it cannot take
@@ -35,6 +39,22 @@ class InputError(BagError):
 
 class FormatError(SacMILError):
     """A file that is not what its layout promises."""
+
+
+class SlideError(SacMILError):
+    """A slide that cannot be read, or not as asked."""
+
+
+class ResolutionError(SlideError):
+    """Microns per pixel are missing, absurd, or coarser than asked for."""
+
+
+class NoTissueError(SlideError):
+    """Nothing on the slide looks like tissue."""
+
+
+class EncoderError(SacMILError):
+    """An encoder that is unknown, or whose weights are not there."""
 
 
 class ModelError(SacMILError):

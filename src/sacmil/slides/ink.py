@@ -1,0 +1,114 @@
+"""What lies on the glass and is no tissue: strokes of a pen, black borders.
+
+Tissue stained with haematoxylin and eosin is pink to purple: red above green, blue above green.
+Brown and pale blue come with immunostains. Ink is told from both by what no stain does: green at
+all, blue or red at full strength, dark without any colour.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage
+
+from sacmil.slides.readers._base import Pixels
+
+Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float32]
+
+# Hues in degrees (red 0, green 120, blue 240); chroma from 0 to 1 of what the background lets by.
+_GREEN = (65.0, 185.0)
+_GREEN_CHROMA = 0.10
+_BLUE = (185.0, 250.0)
+_BLUE_CHROMA = 0.35
+_PALE_BLUE = (185.0, 225.0)
+_PALE_BLUE_CHROMA = 0.25
+_RED = (350.0, 20.0)
+_RED_CHROMA = 0.62
+_BLACK_LIGHT = 0.42
+_BLACK_CHROMA = 0.12
+_RIM_COLD = (65.0, 255.0)
+_RIM_RED = (349.0, 25.0)
+_RIM_CHROMA = 0.02
+_ROWS = 256  # judged at a time, to bound the memory
+
+
+class Colours(NamedTuple):
+    """What the colours of a picture tell, pixel by pixel, each (h, w)."""
+
+    chroma: Floats
+    """How far a colour is from grey, 0 to 1."""
+    ink: Mask
+    """No stain has this colour."""
+    rim: Mask
+    """Ink thinned out to a pale rim may have this colour, and so may tissue."""
+
+
+def read_colours(pixels: Pixels, background: npt.NDArray[np.float32]) -> Colours:
+    """Judge each pixel by the share of the background's light that comes through.
+
+    Args:
+        pixels: (h, w, 3), RGB.
+        background: (3,), the colour of bare glass.
+    """
+    parts = np.array_split(pixels, math.ceil(len(pixels) / _ROWS))
+    colours = [_colours(np.minimum(part / background, 1)) for part in parts]
+    return Colours(*(np.concatenate(parts) for parts in zip(*colours, strict=True)))
+
+
+def find_ink(colours: Colours, *, rim_px: int, min_px: float) -> Mask:
+    """Where ink and black borders are.
+
+    Args:
+        colours: of the picture.
+        rim_px: how far the pale rim of a stroke may reach.
+        min_px: areas below this many pixels are no stroke: pigment, a fold, a bubble.
+    """
+    core = without_specks(colours.ink, min_px)
+    if not core.any():
+        return core
+    stroke = ndimage.binary_dilation(core, iterations=rim_px, mask=colours.rim | core)
+    # where a stroke thins out over a pixel, its colour is already mixed with what is beneath
+    return np.asarray(ndimage.binary_dilation(stroke, structure=np.ones((3, 3), bool)), bool)
+
+
+def without_specks(mask: Mask, min_px: float) -> Mask:
+    """The mask without connected areas of fewer pixels than ``min_px``."""
+    labels, _ = ndimage.label(mask)
+    sizes = np.bincount(labels.ravel())
+    sizes[0] = 0  # the background
+    kept: npt.NDArray[Any] = sizes >= max(min_px, 1)
+    return np.asarray(kept[labels], bool)
+
+
+def _colours(light: Floats) -> Colours:
+    red, green, blue = np.moveaxis(light, -1, 0)
+    brightest = np.maximum(np.maximum(red, green), blue)
+    chroma = brightest - np.minimum(np.minimum(red, green), blue)
+    hue = _hue(light, brightest, chroma)
+    ink = (brightest < _BLACK_LIGHT) & (chroma < _BLACK_CHROMA)
+    ink |= _within(hue, _GREEN) & (chroma > _GREEN_CHROMA)
+    ink |= _within(hue, _BLUE) & (chroma > _BLUE_CHROMA)
+    ink |= _within(hue, _PALE_BLUE) & (chroma > _PALE_BLUE_CHROMA)
+    ink |= _within(hue, _RED) & (chroma > _RED_CHROMA)
+    rim = (_within(hue, _RIM_COLD) | _within(hue, _RIM_RED)) & (chroma > _RIM_CHROMA)
+    return Colours(chroma, ink, rim)
+
+
+def _hue(light: Floats, brightest: Floats, chroma: Floats) -> Floats:
+    """(h, w, 3) to degrees (h, w); greys get 300, the hue of tissue."""
+    red, green, blue = np.moveaxis(light, -1, 0)
+    span = np.where(chroma > 0, chroma, 1)
+    hue = np.where(brightest == green, 2 + (blue - red) / span, 4 + (red - green) / span)
+    hue = np.where(brightest == red, (green - blue) / span % 6, hue)
+    return np.where(chroma > 0, 60 * hue, 300).astype(np.float32)
+
+
+def _within(hue: Floats, bounds: tuple[float, float]) -> Mask:
+    low, high = bounds
+    if low <= high:
+        return np.asarray((hue >= low) & (hue < high), bool)
+    return np.asarray((hue >= low) | (hue < high), bool)

@@ -1,0 +1,333 @@
+"""The tissue as GeoJSON that QuPath opens, edits and writes back.
+
+Each connected area is one annotation of the class Tissue, a polygon with holes in level-0 pixels
+from QuPath's origin (which, where the format has one, is the corner of the scanned area). On the
+way back every area drawn counts as tissue, except those of a class QuPath ignores (a name that
+begins with "Ignore" or "Exclude" or ends with "*"), which are cut out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.errors import FormatError, MissingExtraError, NoTissueError
+from sacmil.slides.ink import Mask
+from sacmil.slides.thumbnail import shape_at
+from sacmil.slides.tissue import Tissue
+
+Ring = npt.NDArray[np.float64]
+"""(P, 2), x then y; closed or not."""
+Polygon = list[Ring]
+"""The outer ring, then its holes."""
+
+_NAMESPACE = uuid.UUID("6f1de1f8-52cf-5c9c-9d0a-5ac311000001")
+_COLOUR = [0, 160, 60]
+_MAX_BYTES = 1_000_000
+_TOLERANCES = (0.4, 0.8, 1.6, 3.2, 6.4)  # pixels of the mask a border may be moved by
+_FARTHEST = 1e9  # pixels; no slide has as many
+_CROSSINGS = 4_000_000  # how many are held at a time
+_AREAS = ("Polygon", "MultiPolygon")
+_WITHOUT_AREA = ("Point", "MultiPoint", "LineString", "MultiLineString")
+_ADVICE = "export the annotations from QuPath as GeoJSON, or delete the file to find tissue anew"
+
+
+def to_geojson(tissue: Tissue, bounds_origin: tuple[int, int] | None = None) -> str:
+    """The outline as the text of a FeatureCollection; equal masks give equal text.
+
+    Args:
+        tissue: what to outline.
+        bounds_origin: the slide's, where it has one: QuPath counts from there.
+    """
+    polygons = _trace(tissue)
+    text = ""
+    for tolerance in _TOLERANCES:
+        step = tolerance * tissue.downsample
+        features = [_feature(polygon, step, tissue, bounds_origin) for polygon in polygons]
+        present = [feature for feature in features if feature]
+        text = json.dumps({"type": "FeatureCollection", "features": present}, separators=(",", ":"))
+        if len(text) <= _MAX_BYTES:
+            break
+    return text
+
+
+def from_geojson(
+    text: str | bytes,
+    slide_size: tuple[int, int],
+    bounds_origin: tuple[int, int] | None,
+    downsample: float,
+    *,
+    source: str | Path = "the outline",
+) -> Tissue:
+    """The mask of an outline, as written here or edited in QuPath.
+
+    Args:
+        text: a FeatureCollection, a list of features, a feature or a bare geometry.
+        slide_size: width and height of level 0.
+        bounds_origin: the slide's, where it has one.
+        downsample: level-0 pixels per pixel of the mask, see ``tissue.mask_downsample``.
+        source: the file, for messages.
+    """
+    shape = shape_at(slide_size, downsample)
+    kept, cut = np.zeros(shape, bool), np.zeros(shape, bool)
+    origin = np.array(bounds_origin or (0, 0), np.float64)
+    try:
+        for polygon, is_cut in _polygons(_parse(text, source), source):
+            rings = [_on_mask(ring + origin, slide_size, downsample) for ring in polygon]
+            _fill(cut if is_cut else kept, rings)
+    except RecursionError as error:
+        raise FormatError(f"{source}: is nested too deeply for GeoJSON; {_ADVICE}") from error
+    kept &= ~cut
+    if not kept.any():
+        raise NoTissueError(
+            f"{source}: encloses no tissue on the slide ({slide_size[0]} x {slide_size[1]} "
+            f"level-0 pixels); {_ADVICE}"
+        )
+    return Tissue(kept, downsample, slide_size)
+
+
+# Tracing ---------------------------------------------------------------------------------------
+
+
+def _trace(tissue: Tissue) -> list[Polygon]:
+    """The borders of the mask in level-0 pixels."""
+    try:
+        from contourpy import FillType, contour_generator
+    except ImportError as error:
+        raise MissingExtraError("slides", "outlining tissue") from error
+    # a rim of glass, so that tissue at the slide's edge has a border there too
+    padded = np.pad(tissue.mask, 1).astype(np.float32)
+    generator = contour_generator(z=padded, fill_type=FillType.OuterOffset)
+    points, offsets = cast("tuple[list[Ring], list[npt.NDArray[Any]]]", generator.filled(0.5, 2.0))
+    polygons = []
+    for corners, ends in zip(points, offsets, strict=True):
+        # pixel i of the padded mask has its centre at i - 0.5 in pixels of the mask
+        polygons.append(np.split((corners - 0.5) * tissue.downsample, ends[1:-1]))
+    return polygons
+
+
+def _feature(
+    polygon: Polygon, step: float, tissue: Tissue, bounds_origin: tuple[int, int] | None
+) -> dict[str, Any] | None:
+    simple = [_simplified(ring, step).clip(0, tissue.slide_size) for ring in polygon]
+    rings = [_whole_ring(ring - (bounds_origin or (0, 0))) for ring in simple]
+    if not rings[0]:
+        return None
+    coordinates = [ring for ring in rings if ring]
+    return {
+        "type": "Feature",
+        "id": str(uuid.uuid5(_NAMESPACE, json.dumps(coordinates))),
+        "geometry": {"type": "Polygon", "coordinates": coordinates},
+        "properties": {
+            "objectType": "annotation",
+            "classification": {"name": "Tissue", "color": _COLOUR},
+            "isLocked": False,
+        },
+    }
+
+
+def _whole_ring(ring: Ring) -> list[list[int]]:
+    """The ring in whole pixels, closed; empty where nothing of its area is left."""
+    places = np.rint(ring).astype(np.int64)
+    moved = np.any(places[1:] != places[:-1], axis=1)
+    places = places[np.concatenate([[True], moved])]
+    return places.tolist() if len(places) >= 4 and _area(places) else []
+
+
+def _area(ring: npt.NDArray[Any]) -> float:
+    (x, y), (next_x, next_y) = ring[:-1].T, ring[1:].T
+    return float(abs((x * next_y - next_x * y).sum()) / 2)
+
+
+def _simplified(ring: Ring, tolerance: float) -> Ring:
+    """A closed ring with fewer corners, none of the others farther off than the tolerance.
+
+    Douglas and Peucker's way, begun from the two corners farthest apart from each other.
+    """
+    far = int(((ring - ring[0]) ** 2).sum(axis=1).argmax())
+    keep = np.zeros(len(ring), bool)
+    keep[[0, far, -1]] = True
+    spans = [(0, far), (far, len(ring) - 1)]
+    while spans:
+        start, end = spans.pop()
+        if end - start < 2:
+            continue
+        distances = _distances(ring[start + 1 : end], ring[start], ring[end])
+        worst = int(distances.argmax())
+        if distances[worst] > tolerance:
+            middle = start + 1 + worst
+            keep[middle] = True
+            spans += [(start, middle), (middle, end)]
+    return ring[keep]
+
+
+def _distances(points: Ring, start: Ring, end: Ring) -> npt.NDArray[np.float64]:
+    """From each point to the line between two others."""
+    across, along = (end - start).tolist()
+    length = math.hypot(across, along)
+    offsets = points - start
+    if length == 0:
+        return np.hypot(offsets[:, 0], offsets[:, 1])
+    return np.asarray(np.abs(offsets[:, 1] * across - offsets[:, 0] * along) / length)
+
+
+# Reading ---------------------------------------------------------------------------------------
+
+
+def _parse(text: str | bytes, source: str | Path) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:  # also bytes that are no text
+        raise FormatError(f"{source}: is not JSON ({error}); {_ADVICE}") from error
+
+
+def _polygons(node: Any, source: str | Path) -> Iterator[tuple[Polygon, bool]]:
+    """Every polygon below a node of the document, and whether it is to be cut out."""
+    if isinstance(node, list):
+        for item in node:
+            yield from _polygons(item, source)
+        return
+    kind = node.get("type") if isinstance(node, dict) else None
+    if kind == "FeatureCollection":
+        yield from _polygons(_list(node, "features", source), source)
+    elif kind == "Feature":
+        is_cut = _is_ignored(node.get("properties"))
+        for polygon, _ in _polygons(node.get("geometry") or [], source):
+            yield polygon, is_cut
+    elif kind == "GeometryCollection":
+        yield from _polygons(_list(node, "geometries", source), source)
+    elif kind in _AREAS:
+        coordinates = _list(node, "coordinates", source)
+        for rings in coordinates if kind == "MultiPolygon" else [coordinates]:
+            yield _polygon(rings, source), False
+    elif kind not in _WITHOUT_AREA:
+        raise FormatError(
+            f"{source}: holds {_words(node)} where a GeoJSON feature or geometry was expected; "
+            f"{_ADVICE}"
+        )
+
+
+def _list(node: dict[str, Any], name: str, source: str | Path) -> list[Any]:
+    value = node.get(name)
+    if not isinstance(value, list):
+        raise FormatError(
+            f"{source}: {name!r} of a {node['type']} is {_words(value)}; expected a list; {_ADVICE}"
+        )
+    return value
+
+
+def _polygon(rings: Any, source: str | Path) -> Polygon:
+    if not isinstance(rings, list) or not rings:
+        raise FormatError(
+            f"{source}: a polygon is {_words(rings)}; expected a list of rings; {_ADVICE}"
+        )
+    return [_ring(ring, source) for ring in rings]
+
+
+def _ring(values: Any, source: str | Path) -> Ring:
+    try:
+        ring = np.asarray(values)
+    except ValueError:  # corners of different lengths
+        ring = np.empty(0, object)
+    is_numbers = ring.dtype.kind in "iuf" and ring.ndim == 2 and ring.shape[1] in (2, 3)
+    if not is_numbers or len(ring) < 3:
+        raise FormatError(
+            f"{source}: a ring is {_words(values)}; expected at least three corners [x, y] in "
+            f"level-0 pixels; {_ADVICE}"
+        )
+    corners = ring[:, :2].astype(np.float64)
+    if not (np.abs(corners) < _FARTHEST).all():  # also false for NaN
+        raise FormatError(
+            f"{source}: a corner lies at NaN, infinity or beyond {_FARTHEST:.0e}; expected level-0 "
+            f"pixels; {_ADVICE}"
+        )
+    return corners
+
+
+def _is_ignored(properties: Any) -> bool:
+    """Whether a feature's class is one that QuPath ignores."""
+    classification = properties.get("classification") if isinstance(properties, dict) else None
+    if isinstance(classification, dict):
+        names = classification.get("names")
+        classification = classification.get("name") or (
+            names[0] if isinstance(names, list) and names else ""
+        )
+    name = str(classification or "").strip().lower()
+    return name.startswith(("ignore", "exclude")) or name.endswith("*")
+
+
+def _words(value: Any) -> str:
+    """A value in a few words, for a message."""
+    if isinstance(value, dict):
+        kind = value.get("type")
+        return f"an object of type {str(kind)[:40]!r}" if kind else "an object without a type"
+    return f"{str(value)[:40]!r}"
+
+
+# Filling ---------------------------------------------------------------------------------------
+
+
+def _on_mask(ring: Ring, slide_size: tuple[int, int], downsample: float) -> Ring:
+    """The ring in pixels of the mask.
+
+    The last pixels of the mask may have their centres beyond the slide: a border along the
+    slide's edge is moved to the mask's. What was drawn farther out keeps its place.
+    """
+    height, width = shape_at(slide_size, downsample)
+    places = ring / downsample
+    at_edge = (ring >= np.array(slide_size) - 0.5) & (places <= (width, height))
+    return np.where(at_edge, (width, height), places)
+
+
+def _fill(mask: Mask, rings: Polygon) -> None:
+    """Set the pixels of the mask whose centres lie inside; rings in pixels of the mask.
+
+    A centre is inside where a line to its left crosses the rings an odd number of times.
+    """
+    box = _box(mask, rings)
+    region = mask[box]
+    rows, columns = region.shape
+    if region.size == 0:
+        return
+    corner = np.array([box[1].start, box[0].start])
+    flips = np.zeros((rows, columns + 1), np.uint8)
+    for ring in rings:
+        closed = np.concatenate([ring, ring[:1]]) - corner - 0.5  # centres on whole numbers
+        for row, column in _crossings(closed, rows, columns):
+            np.add.at(flips, (row, column), 1)  # overflow keeps what counts: odd or even
+    region |= np.bitwise_xor.accumulate(flips[:, :-1] & 1, axis=1).astype(bool)
+
+
+def _box(mask: Mask, rings: Polygon) -> tuple[slice, slice]:
+    """The part of the mask the outer ring can reach."""
+    corners = np.concatenate(rings)
+    low = np.clip(np.floor(corners.min(axis=0)), 0, mask.shape[::-1]).astype(int)
+    high = np.clip(np.ceil(corners.max(axis=0)), 0, mask.shape[::-1]).astype(int)
+    return slice(low[1], high[1]), slice(low[0], high[0])
+
+
+def _crossings(
+    ring: Ring, rows: int, columns: int
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Where a closed ring crosses the rows: the row, and the first column right of the crossing."""
+    start, end = ring[:-1], ring[1:]
+    upward = start[:, 1] > end[:, 1]
+    upper, lower = (np.where(upward[:, None], *pair) for pair in ((end, start), (start, end)))
+    first = np.clip(np.ceil(upper[:, 1]), 0, rows).astype(np.int64)
+    counts = np.clip(np.ceil(lower[:, 1]), 0, rows).astype(np.int64) - first
+    edges = np.flatnonzero(counts)
+    pieces = 1 + int(counts.sum()) // _CROSSINGS
+    for part in np.array_split(edges, pieces):
+        edge = np.repeat(part, counts[part])
+        before = np.repeat(counts[part].cumsum() - counts[part], counts[part])
+        row = first[edge] + np.arange(len(edge)) - before
+        slope = (lower[edge, 0] - upper[edge, 0]) / (lower[edge, 1] - upper[edge, 1])
+        x = upper[edge, 0] + (row - upper[edge, 1]) * slope
+        yield row, np.clip(np.ceil(x), 0, columns).astype(np.int64)

@@ -1,0 +1,133 @@
+"""Finds the reader that can open a file.
+
+A reader is a public module of this folder with ``PRIORITY``, a number (the lowest is asked
+first), and ``open_slide(path) -> Slide``, which raises SlideError for what it does not read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import stat
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import sacmil.slides.readers
+from sacmil.errors import MissingExtraError, SlideError, suggestion
+from sacmil.slides.readers._base import Slide
+
+
+class Reader(Protocol):
+    """What a module of this folder offers."""
+
+    PRIORITY: int
+    """The lowest is asked first."""
+
+    def open_slide(self, path: Path) -> Slide:
+        """The slide in the file, or a SlideError."""
+
+
+class DamagedSlideError(SlideError):
+    """A slide of a known kind that is not whole; no other reader needs to be asked."""
+
+
+@cache
+def _readers() -> dict[str, Reader]:
+    names = [module.name for module in pkgutil.iter_modules(sacmil.slides.readers.__path__)]
+    public = [name for name in names if not name.startswith("_")]
+    modules = {name: importlib.import_module(f"sacmil.slides.readers.{name}") for name in public}
+    return dict(sorted(modules.items(), key=lambda item: item[1].PRIORITY))
+
+
+def list_readers() -> list[str]:
+    """Names of the readers, in the order they are asked."""
+    return list(_readers())
+
+
+def open_slide(path: str | Path, reader: str | None = None) -> Slide:
+    """Open a slide, in the fastest way that gives the reference's pixels.
+
+    Args:
+        path: a slide or a plain image; its kind is found by looking inside.
+        reader: the name of the one reader to use, see ``list_readers()``.
+    """
+    path = Path(path)
+    if reader is not None and reader not in _readers():
+        raise SlideError(f"there is no reader {reader!r}; {suggestion(reader, _readers())}")
+    _check_is_file(path)
+    if reader is not None:
+        return _readers()[reader].open_slide(path)
+    reasons: dict[str, SlideError | MissingExtraError] = {}
+    for name, module in _readers().items():
+        try:
+            return module.open_slide(path)
+        except DamagedSlideError:
+            raise
+        except (SlideError, MissingExtraError) as error:
+            reasons[name] = error
+    raise _unreadable(path, reasons)
+
+
+def _unreadable(
+    path: Path, reasons: dict[str, SlideError | MissingExtraError]
+) -> SlideError | MissingExtraError:
+    missing = [error for error in reasons.values() if isinstance(error, MissingExtraError)]
+    if len(missing) == len(reasons):
+        return missing[0]
+    told = [f"{name}: {_reason(path, error)}" for name, error in reasons.items()]
+    return SlideError(
+        f"{path}: found {_kind(path)}; expected a slide or an image that one of the readers opens "
+        f"({'; '.join(told)}); check that the file is whole and is a slide"
+    )
+
+
+def _reason(path: Path, error: Exception) -> str:
+    return str(error).removeprefix(f"{path}: ")
+
+
+def _check_is_file(path: Path) -> None:
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
+        raise SlideError(
+            f"{path}: there is no such file; expected a slide, check the path"
+        ) from None
+    except OSError as error:
+        raise SlideError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    if not stat.S_ISREG(status.st_mode):
+        found = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise SlideError(f"{path}: this is {found}; expected the file of one slide")
+    if status.st_size == 0:
+        raise SlideError(f"{path}: this file is empty (0 bytes); expected a slide, copy it again")
+
+
+_BEGINNINGS = {
+    b"II*\0": "a TIFF file",
+    b"MM\0*": "a TIFF file",
+    b"II+\0": "a BigTIFF file",
+    b"MM\0+": "a BigTIFF file",
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"BM": "a BMP image",
+    b"GIF8": "a GIF image",
+    b"\x89HDF": "an HDF5 file",
+    b"PK": "a ZIP archive",
+    b"\x1f\x8b": "a gzip archive",
+    b"%PDF": "a PDF document",
+}
+
+
+def _kind(path: Path) -> str:
+    """What a file is by its first bytes, in words, with its size."""
+    with path.open("rb") as file:
+        start = file.read(512)
+    kind = next((kind for bytes_, kind in _BEGINNINGS.items() if start.startswith(bytes_)), None)
+    if kind is None:
+        kind = "a text file" if _is_text(start) else "a file of an unknown kind"
+    return f"{kind} of {path.stat().st_size:,} bytes"
+
+
+def _is_text(start: bytes) -> bool:
+    text = start.decode("utf-8", errors="replace")[:-4]  # the end may be half a letter
+    return bool(start) and all(letter.isprintable() or letter in "\n\r\t" for letter in text)

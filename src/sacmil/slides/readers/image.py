@@ -1,0 +1,115 @@
+"""Plain images (PNG, JPEG, BMP, untiled TIFF) as slides of one level, through Pillow."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sacmil.errors import MissingExtraError, SlideError
+from sacmil.slides.readers._base import Level, Pixels, Slide
+
+PRIORITY = 30
+MOST_PIXELS = 400_000_000
+"""20,000 x 20,000: beyond, a plain image in memory is a mistake or a decompression bomb."""
+_FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
+_TILE_WIDTH = 322  # a TIFF tag: who has it is a pyramid, not a picture
+
+
+class ImageSlide(Slide):
+    """A picture, held in memory.
+
+    It never states µm per pixel: the DPI in an image file speaks of paper.
+    """
+
+    reader = "image"
+    mpp = None
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._pixels = _load(path)
+        height, width, _ = self._pixels.shape
+        self.levels = (Level(width, height, 1.0),)
+
+    def read(self, x: int, y: int, level: int, width: int, height: int) -> Pixels:
+        """A region; what lies outside the image is white."""
+        if level != 0:
+            raise SlideError(f"{self.path}: there is no level {level}; an image has only level 0")
+        region = np.full((height, width, 3), 255, dtype=np.uint8)
+        inside = self._pixels[max(y, 0) : max(y + height, 0), max(x, 0) : max(x + width, 0)]
+        top, left = max(-y, 0), max(-x, 0)
+        region[top : top + inside.shape[0], left : left + inside.shape[1]] = inside
+        return region
+
+    def close(self) -> None:
+        """Let the pixels go."""
+        self._pixels = np.zeros((0, 0, 3), dtype=np.uint8)
+
+
+def open_slide(path: Path) -> Slide:
+    """Open a plain image, or say why it is none."""
+    return ImageSlide(path)
+
+
+def _load(path: Path) -> Pixels:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("slides", "reading slides") from None
+    with _own_limit(Image):
+        try:
+            image = Image.open(path, formats=_FORMATS)
+        except Exception as error:  # a parser of damaged files raises anything
+            raise SlideError(f"{path}: this is no PNG, JPEG, BMP or TIFF image") from error
+        with image:
+            _check(path, image)
+            try:
+                return _rgb(image)
+            except Exception as error:
+                raise SlideError(
+                    f"{path}: the {image.format} image cannot be decoded ({error})"
+                ) from error
+
+
+@contextmanager
+def _own_limit(module: Any) -> Iterator[None]:
+    """Pillow's bound on pixels and its warnings step aside; ours is checked before decoding."""
+    limit = module.MAX_IMAGE_PIXELS
+    module.MAX_IMAGE_PIXELS = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        module.MAX_IMAGE_PIXELS = limit
+
+
+def _check(path: Path, image: Any) -> None:
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise SlideError(
+            f"{path}: the image has {width:,} x {height:,} pixels; expected at most "
+            f"{MOST_PIXELS:,} in a plain image, convert it to a tiled pyramidal TIFF"
+        )
+    if _TILE_WIDTH in getattr(image, "tag_v2", {}):
+        raise SlideError(f"{path}: this is a tiled TIFF, not a plain image")
+
+
+def _rgb(image: Any) -> Pixels:
+    from PIL import Image
+
+    if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion would clip, not scale
+        grey = np.clip(np.asarray(image), 0, 65_535).astype(np.uint16) >> 8
+        return np.repeat(grey.astype(np.uint8)[..., None], 3, axis=2)
+    if image.mode == "F":
+        raise ValueError("pixels are fractions of unknown range; expected 8 or 16 bits")
+    if image.has_transparency_data:
+        canvas = Image.new("RGB", image.size, "white")
+        image = image.convert("RGBA")
+        canvas.paste(image, mask=image)
+        return np.array(canvas)
+    return np.array(image.convert("RGB"))

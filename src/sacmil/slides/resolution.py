@@ -1,0 +1,180 @@
+"""Microns per pixel of a slide: stated by the file or by the user, never guessed."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from sacmil.errors import ResolutionError
+from sacmil.slides.readers._base import Slide
+from sacmil.units import MicronsPerPixel
+
+FINEST, COARSEST = 0.05, 20.0
+"""What a scan of tissue can have; beyond lies a unit mistaken (896: pixels per something)."""
+
+TOLERANCE = 0.02
+"""Slides called 0.5 state 0.494 to 0.504; stretching a tile by 2 % (5 of 256 pixels) changes less
+than a change of scanner does, stretching by more shows an encoder detail that is not there."""
+
+_WAYS_OUT = (
+    "say it with --slide-mpp 0.25 (one value for all slides) or --slide-mpp FILE.csv "
+    "(columns wsi,mpp)"
+)
+
+
+@dataclass(frozen=True)
+class SlideResolutions:
+    """What the user says of µm per pixel, in place of what the files state."""
+
+    everywhere: MicronsPerPixel | None = None
+    """One value for all slides."""
+    by_slide: Mapping[str, MicronsPerPixel] = field(default_factory=dict)
+    """By file name, by relative path or by either without extension, with forward slashes."""
+
+    @classmethod
+    def parse(cls, text: str) -> SlideResolutions:
+        """Read the value of ``--slide-mpp``: a number, or a CSV file with columns wsi,mpp."""
+        number = _number(text)
+        if number is not None:
+            return cls(everywhere=_plausible(number, f"--slide-mpp {text}"))
+        path = Path(text)
+        try:
+            content = path.read_text(encoding="utf-8-sig")
+        except (FileNotFoundError, ValueError, OSError) as error:
+            raise ResolutionError(
+                f"--slide-mpp is {text!r}: neither a number nor a CSV file that can be read "
+                f"({_why(error)}); expected --slide-mpp 0.25 or --slide-mpp FILE.csv"
+            ) from None
+        return cls(by_slide=_parse_table(path, content))
+
+    def of(self, path: Path) -> MicronsPerPixel | None:
+        """What the user says of one slide; the longest matching path wins."""
+        if self.everywhere is not None:
+            return self.everywhere
+        return next((self.by_slide[key] for key in _keys(path) if key in self.by_slide), None)
+
+
+def slide_mpp(slide: Slide, resolutions: SlideResolutions | None = None) -> MicronsPerPixel:
+    """Microns per level-0 pixel: the user's word, else the file's; an error if neither will do.
+
+    Args:
+        slide: an open slide.
+        resolutions: the user's word, which replaces the file's.
+    """
+    said = resolutions.of(slide.path) if resolutions else None
+    if said is not None:
+        return said
+    if slide.mpp is None:
+        raise ResolutionError(f"{slide.path}: the file states no µm per pixel; {_WAYS_OUT}")
+    return _plausible(slide.mpp, f"{slide.path}: the file", _WAYS_OUT)
+
+
+def check_target(
+    target_mpp: float,
+    slide_mpp: MicronsPerPixel,
+    *,
+    allow_upsampling: bool = False,
+    name: str | Path = "the slide",
+) -> None:
+    """Refuse to cut tiles finer than the slide was scanned, unless that is wanted.
+
+    Args:
+        target_mpp: the resolution asked for.
+        slide_mpp: the resolution the slide has.
+        allow_upsampling: whether the user wants it all the same.
+        name: the slide's file, for the message.
+    """
+    if not (math.isfinite(target_mpp) and target_mpp > 0):
+        raise ResolutionError(f"--mpp is {target_mpp}; expected µm per pixel, such as 0.5")
+    if target_mpp < slide_mpp * (1 - TOLERANCE) and not allow_upsampling:
+        raise ResolutionError(
+            f"{name}: tiles of {target_mpp:g} µm per pixel are asked for, the slide has "
+            f"{slide_mpp:.4g}; nearest possible is --mpp {slide_mpp:.4g}, or stretch the pixels "
+            "with --allow-upsampling"
+        )
+
+
+def mpp_of_magnification(magnification: float) -> MicronsPerPixel:
+    """What peers mean by an objective power: 10 µm per pixel divided by it.
+
+    >>> mpp_of_magnification(20)
+    0.5
+    """
+    if not (math.isfinite(magnification) and magnification > 0):
+        raise ResolutionError(
+            f"the magnification is {magnification}; expected a number above zero, such as 20"
+        )
+    return MicronsPerPixel(10 / magnification)
+
+
+def _plausible(mpp: float, source: str, ways_out: str = "") -> MicronsPerPixel:
+    if FINEST <= mpp <= COARSEST:
+        return MicronsPerPixel(mpp)
+    raise ResolutionError(
+        f"{source} states {mpp:g} µm per pixel; expected {FINEST} to {COARSEST:g}"
+        + (f", {ways_out}" if ways_out else "")
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _parse_table(path: Path, content: str) -> dict[str, MicronsPerPixel]:
+    values: dict[str, MicronsPerPixel] = {}
+    lines: dict[str, int] = {}
+    for line, wsi, mpp in _rows(path, content):
+        key = PurePosixPath(wsi.replace("\\", "/")).as_posix()
+        if key in lines:
+            raise ResolutionError(
+                f"{path}: line {line} names {wsi!r} again (first in line {lines[key]}); expected "
+                "one line per slide"
+            )
+        lines[key], values[key] = line, _cell(mpp, f"{path}: line {line} ({wsi})")
+    return values
+
+
+def _rows(path: Path, content: str) -> Iterator[tuple[int, str, str]]:
+    """Line number, wsi and mpp of every line that is not empty."""
+    reader = csv.reader(content.splitlines())
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        if header.count("wsi") != 1 or header.count("mpp") != 1:
+            raise ResolutionError(
+                f"{path}: line 1 has the columns {', '.join(header) or 'none'}; expected wsi,mpp"
+            )
+        for cells in reader:
+            row = dict(zip(header, (cell.strip() for cell in cells), strict=False))
+            if any(row.values()):
+                if not row.get("wsi"):
+                    raise ResolutionError(f"{path}: line {reader.line_num} names no slide")
+                yield reader.line_num, row["wsi"], row.get("mpp", "")
+    except csv.Error as error:
+        raise ResolutionError(f"{path}: line {reader.line_num} is no CSV ({error})") from error
+
+
+def _cell(text: str, source: str) -> MicronsPerPixel:
+    number = _number(text)
+    if number is None:
+        raise ResolutionError(f"{source}: mpp is {text!r}; expected a number such as 0.25")
+    return _plausible(number, source)
+
+
+def _keys(path: Path) -> Iterator[str]:
+    """Every end of a path, the longest first, with and then without its extension."""
+    for whole in (path, path.with_suffix("")):
+        parts = whole.parts
+        for start in range(len(parts)):
+            yield PurePosixPath(*parts[start:]).as_posix()
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return "it is not text" if isinstance(error, UnicodeError) else str(error)

@@ -1,0 +1,122 @@
+"""Which files are the slides: named ones as they are, folders searched through and through."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from sacmil.errors import SlideError
+
+EXTENSIONS = frozenset(
+    {".svs", ".tif", ".tiff", ".btf", ".ndpi", ".mrxs", ".vms", ".vmu", ".scn", ".bif"}
+    | {".svslide", ".dcm", ".png", ".jpg", ".jpeg", ".bmp"}
+)
+"""What a folder is searched for; a file named outright may have any extension."""
+
+_LISTS = {".vms", ".vmu"}  # Hamamatsu: text that names the JPEGs a slide is made of
+_MOST_LIST_BYTES = 2**20
+
+
+def find_slides(items: Iterable[str | Path], *, exclude: Iterable[str | Path] = ()) -> list[Path]:
+    """Every slide, once, in a fixed order.
+
+    Args:
+        items: files, and folders that are searched recursively.
+        exclude: folders not to search, such as the one results go to.
+    """
+    places = [Path(item) for item in items]
+    excluded = {os.path.realpath(folder) for folder in exclude}
+    found: dict[str, Path] = {}
+    for place in places:
+        for path in _slides_of(place, excluded):
+            found.setdefault(os.path.realpath(path), path)
+    if not found:
+        raise SlideError(
+            f"no slides found in {', '.join(map(str, places)) or 'nothing'}; expected files named "
+            f"{' '.join(sorted(EXTENSIONS))}"
+        )
+    slides = sorted(found.values())
+    _check_stems(slides)
+    return slides
+
+
+def _slides_of(item: Path, excluded: set[str]) -> Iterable[Path]:
+    if item.is_dir():
+        return _search(item, set(excluded))
+    if not item.exists():
+        raise SlideError(f"{item}: there is no such file or folder; check the path")
+    return [item]
+
+
+def _search(folder: Path, seen: set[str]) -> Iterator[Path]:
+    """Slides below a folder; ``seen`` holds the real paths of folders not to enter (again)."""
+    place = os.path.realpath(folder)
+    if place in seen:  # a link that leads back up
+        return
+    seen.add(place)
+    entries = _visible(folder)
+    files = [entry for entry in entries if entry.is_file()]
+    slides = [file for file in files if file.suffix.lower() in EXTENSIONS]
+    yield from _one_per_series(_without_parts(slides))
+    companions = {file.stem for file in slides if file.suffix.lower() == ".mrxs"}
+    for entry in entries:
+        if entry.is_dir() and entry.name not in companions:
+            yield from _search(entry, seen)
+
+
+def _visible(folder: Path) -> list[Path]:
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise SlideError(
+            f"{folder}: this folder cannot be searched ({error.strerror}); check its permissions"
+        ) from error
+    return [entry for entry in entries if not entry.name.startswith(".")]
+
+
+def _without_parts(slides: list[Path]) -> list[Path]:
+    """Without the pictures that a slide beside them is made of."""
+    parts = {
+        name for slide in slides if slide.suffix.lower() in _LISTS for name in _parts_of(slide)
+    }
+    return [slide for slide in slides if slide.name not in parts]
+
+
+def _parts_of(slide: Path) -> set[str]:
+    with slide.open("rb") as file:
+        lines = file.read(_MOST_LIST_BYTES).decode("utf-8", errors="replace").splitlines()
+    return {line.partition("=")[2].strip() for line in lines if "=" in line}
+
+
+def _one_per_series(slides: list[Path]) -> Iterator[Path]:
+    """Of the DICOM files that are the levels of one slide only the largest, its finest level."""
+    series: dict[bytes, Path] = {}
+    for slide in slides:
+        name = _dicom_series(slide) if slide.suffix.lower() == ".dcm" else None
+        if name is None:
+            yield slide
+        elif name not in series or slide.stat().st_size > series[name].stat().st_size:
+            series[name] = slide
+    yield from series.values()
+
+
+def _dicom_series(path: Path) -> bytes | None:
+    """The file's SeriesInstanceUID (0020,000E), which stands long before the pixels."""
+    with path.open("rb") as file:
+        start = file.read(2**16)
+    _, tag, rest = start.partition(b"\x20\x00\x0e\x00UI")
+    length = int.from_bytes(rest[:2], "little")
+    return rest[2 : 2 + length].strip(b"\0 ") if tag and length else None
+
+
+def _check_stems(slides: list[Path]) -> None:
+    """Bags take their names from the stems: two slides would write one file."""
+    by_stem: dict[str, Path] = {}
+    for slide in slides:
+        other = by_stem.setdefault(slide.stem, slide)
+        if other is not slide:
+            raise SlideError(
+                f"{other} and {slide} would both be called {slide.stem!r}; expected a name of its "
+                "own for every slide, rename one of them or leave it out"
+            )

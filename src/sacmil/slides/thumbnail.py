@@ -1,0 +1,128 @@
+"""A slide in small: averages of whole blocks of pixels, read piece by piece.
+
+The picture is never interpolated: each of its pixels is the mean of ``factor`` x ``factor`` pixels
+of one level. Pieces of about ``_PIECE_PX`` pixels a side keep the memory bounded even where the
+only level has 100,000 pixels a side.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.slides.readers._base import Pixels, Slide
+
+_PIECE_PX = 2048
+_MOST_SHRINK = (
+    6  # reading more than 36 pixels for one is dear: rather a level up to twice as coarse
+)
+
+
+class Thumbnail(NamedTuple):
+    """A slide in small, and how small."""
+
+    pixels: Pixels
+    """(h, w, 3), RGB."""
+    downsample: float
+    """Level-0 pixels per pixel of the picture."""
+    slide_size: tuple[int, int]
+    """Width and height of level 0."""
+    path: Path
+    """Of the slide, for messages."""
+
+    def shrink(self, factor: int) -> Thumbnail:
+        """The same picture, smaller by a whole factor; what is missing at its edge is repeated."""
+        downsample = self.downsample * factor
+        height, width = shape_at(self.slide_size, downsample)
+        pixels = _block_means(_fitted(self.pixels, height * factor, width * factor), factor)
+        return Thumbnail(pixels, downsample, self.slide_size, self.path)
+
+
+class Cut(NamedTuple):
+    """Which level a thumbnail is made of, and how many of its pixels become one."""
+
+    level: int
+    factor: int
+
+
+def thumbnail(slide: Slide, downsample: float, *, max_side: int = 4000) -> Thumbnail:
+    """The slide at about a downsample, or coarser where a side would exceed ``max_side``.
+
+    Args:
+        slide: where the pixels come from.
+        downsample: level-0 pixels per pixel of the picture; met to within a factor of 2.
+        max_side: the most pixels either side may have.
+    """
+    cut = cut_for(slide, downsample, max_side=max_side)
+    exact = downsample_of(slide, cut)
+    height, width = shape_at(slide.size, exact)
+    pixels = np.empty((height, width, 3), np.uint8)
+    step = max(1, _PIECE_PX // cut.factor)
+    for top in range(0, height, step):
+        for left in range(0, width, step):
+            piece = pixels[top : top + step, left : left + step]
+            piece[...] = _read_small(slide, cut, left, top, piece.shape[1], piece.shape[0])
+    return Thumbnail(pixels, exact, slide.size, slide.path)
+
+
+def shape_at(slide_size: tuple[int, int], downsample: float) -> tuple[int, int]:
+    """(h, w) of any picture or mask of the whole slide at a downsample."""
+    width, height = slide_size
+    return math.ceil(height / downsample), math.ceil(width / downsample)
+
+
+def cut_for(slide: Slide, downsample: float, *, max_side: int = 4000) -> Cut:
+    """The cheapest level that is fine enough, and the whole factor that remains."""
+    longest = max(slide.size)
+    wanted = max(1.0, downsample, longest / max_side)
+    # a level is often a hair coarser than its nominal 16: it is meant all the same
+    chosen = _coarsest(slide, 1.1 * wanted)
+    if wanted / slide.levels[chosen].downsample > _MOST_SHRINK:
+        chosen = _coarsest(slide, 2 * wanted)
+    level = slide.levels[chosen]
+    factor = max(1, round(wanted / level.downsample))
+    return Cut(chosen, max(factor, math.ceil(longest / level.downsample / max_side)))
+
+
+def _coarsest(slide: Slide, limit: float) -> int:
+    fine_enough = [i for i, level in enumerate(slide.levels) if level.downsample <= limit]
+    return max(fine_enough, key=lambda i: slide.levels[i].downsample, default=0)
+
+
+def downsample_of(slide: Slide, cut: Cut) -> float:
+    """Level-0 pixels per pixel of a thumbnail cut that way."""
+    return slide.levels[cut.level].downsample * cut.factor
+
+
+def _read_small(slide: Slide, cut: Cut, left: int, top: int, width: int, height: int) -> Pixels:
+    """A piece of the thumbnail; its place and size in pixels of the thumbnail."""
+    level = slide.levels[cut.level]
+    x, y = (round(start * cut.factor * level.downsample) for start in (left, top))
+    wide = min(width * cut.factor, max(1, level.width - left * cut.factor))
+    high = min(height * cut.factor, max(1, level.height - top * cut.factor))
+    pixels = slide.read(x, y, cut.level, wide, high)
+    return _block_means(_fitted(pixels, height * cut.factor, width * cut.factor), cut.factor)
+
+
+def _fitted(pixels: Pixels, height: int, width: int) -> Pixels:
+    """Cut to size; where pixels are missing at the slide's edge, the last ones are repeated.
+
+    White in their place would pale a border of tissue.
+    """
+    pixels = pixels[:height, :width]
+    missing = ((0, height - pixels.shape[0]), (0, width - pixels.shape[1]), (0, 0))
+    return np.pad(pixels, missing, mode="edge")
+
+
+def _block_means(pixels: Pixels, factor: int) -> Pixels:
+    """(h * factor, w * factor, 3) to (h, w, 3), rounded to the nearest."""
+    if factor == 1:
+        return pixels
+    height, width = pixels.shape[0] // factor, pixels.shape[1] // factor
+    rows: npt.NDArray[np.uint32] = pixels.reshape(height, factor, -1).sum(axis=1, dtype=np.uint32)
+    sums = rows.reshape(height, width, factor, 3).sum(axis=2, dtype=np.uint32)
+    return np.asarray((sums + factor * factor // 2) // (factor * factor), np.uint8)

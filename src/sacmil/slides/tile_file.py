@@ -1,0 +1,180 @@
+"""Tiles on disk: an HDF5 file that TRIDENT takes as its own patches file, with more attributes.
+
+==================  ===========================================================================
+``coords``          (N, 2) int64, level-0 pixels, upper left corners
+------------------  ---------------------------------------------------------------------------
+on it, TRIDENT      patch_size (pixels of the tile), patch_size_level0, level0_magnification,
+                    target_magnification, overlap, name, savetodir, level0_width, level0_height
+on it, ours         mpp_level0, mpp, side_level0, stride_level0, min_tissue, mask_hash
+on the file         layout = "sacmil tiles", schema_version, sacmil_version
+==================  ===========================================================================
+
+No times are stored: equal content gives equal bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from sacmil._version import __version__
+from sacmil.atomic import whole_file
+from sacmil.errors import FormatError, OptionError
+from sacmil.slides.tiling import Tiles, TileSpec
+from sacmil.units import Level0Px, MicronsPerPixel, TilePx, nominal_magnification
+
+LAYOUT = "sacmil tiles"
+SCHEMA_VERSION = 1
+_UNKNOWN = "None"
+_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 keeps checksums of its own bookkeeping
+_ADVICE = "delete the file and run sacmil extract again"
+
+
+@dataclass(frozen=True, eq=False)
+class TileSheet:
+    """The tiles of a slide and all they were made from."""
+
+    slide_id: str
+    tiles: Tiles
+    spec: TileSpec
+    slide_mpp: MicronsPerPixel
+    """Microns per level-0 pixel."""
+    slide_size: tuple[int, int]
+    """Width and height of level 0."""
+    mask_hash: str
+    """Of the tissue the tiles were laid on: another hash means they are stale."""
+
+
+def write_tiles(path: str | Path, sheet: TileSheet) -> None:
+    """Write the tiles; the file appears under its name only when it is complete."""
+    with whole_file(path) as partial:
+        partial.write_bytes(_image(sheet))
+
+
+def read_tiles(path: str | Path) -> TileSheet:
+    """Read what ``write_tiles`` wrote; FormatError for whatever else it may be."""
+    try:
+        with h5py.File(path, "r") as file:
+            _check_layout(path, file)
+            coords, facts = file["coords"][()], dict(file["coords"].attrs)
+        return _sheet(path, coords, facts)
+    except FormatError:
+        raise
+    except OptionError as error:
+        raise FormatError(f"{path}: {error}; {_ADVICE}") from error
+    # h5py reports damage by whichever of these its C library happens to produce
+    except (OSError, RuntimeError, LookupError, ValueError, TypeError, MemoryError) as error:
+        detail = " ".join(str(error).split()) or type(error).__name__
+        raise FormatError(f"{path}: cannot be read as tiles ({detail}); {_ADVICE}") from error
+
+
+def _image(sheet: TileSheet) -> bytes:
+    """The file's bytes, made in memory: on a full disk HDF5 itself would crash the process."""
+    in_memory = {"driver": "core", "backing_store": False, "libver": _VERSIONS}
+    with h5py.File("tiles", "w", **in_memory) as file:
+        file.attrs.update(layout=LAYOUT, schema_version=SCHEMA_VERSION, sacmil_version=__version__)
+        coords = file.create_dataset("coords", data=sheet.tiles.coords, track_times=False)
+        coords.attrs.update(_trident_attributes(sheet) | _own_attributes(sheet))
+        file.flush()
+        image: bytes = file.id.get_file_image()
+    return image
+
+
+def _trident_attributes(sheet: TileSheet) -> dict[str, Any]:
+    side, magnification = sheet.tiles.side, nominal_magnification(sheet.slide_mpp)
+    shrink = sheet.tiles.tile_px / side
+    return {
+        "name": sheet.slide_id,
+        "savetodir": _UNKNOWN,
+        "patch_size": sheet.tiles.tile_px,
+        "patch_size_level0": _whole(side),
+        "overlap": sheet.spec.overlap,
+        "level0_magnification": magnification or _UNKNOWN,
+        "target_magnification": _whole(magnification * shrink) if magnification else _UNKNOWN,
+        "level0_width": sheet.slide_size[0],
+        "level0_height": sheet.slide_size[1],
+    }
+
+
+def _own_attributes(sheet: TileSheet) -> dict[str, Any]:
+    return {
+        "mpp_level0": float(sheet.slide_mpp),
+        "mpp": float(sheet.spec.mpp),
+        "side_level0": float(sheet.tiles.side),
+        "stride_level0": float(sheet.tiles.stride),
+        "min_tissue": float(sheet.spec.min_tissue),
+        "mask_hash": sheet.mask_hash,
+    }
+
+
+def _check_layout(path: str | Path, file: h5py.File) -> None:
+    layout = file.attrs.get("layout")
+    if not isinstance(layout, str) or layout != LAYOUT:
+        raise FormatError(f"{path}: has layout {layout!r}; expected {LAYOUT!r}; {_ADVICE}")
+    version = int(file.attrs.get("schema_version", 0))
+    if not 1 <= version <= SCHEMA_VERSION:
+        raise FormatError(
+            f"{path}: has schema version {version}; this sacmil ({__version__}) reads up to "
+            f"{SCHEMA_VERSION}, install a newer one: pip install -U sacmil"
+        )
+
+
+def _sheet(path: str | Path, coords: Any, facts: dict[str, Any]) -> TileSheet:
+    tiles = Tiles(
+        _checked(path, coords),
+        Level0Px(float(facts["side_level0"])),
+        Level0Px(float(facts["stride_level0"])),
+        TilePx(int(facts["patch_size"])),
+    )
+    spec = TileSpec(
+        mpp=float(facts["mpp"]),
+        patch_size=int(facts["patch_size"]),
+        overlap=int(facts["overlap"]),
+        min_tissue=float(facts["min_tissue"]),
+    )
+    sheet = TileSheet(
+        str(facts["name"]),
+        tiles,
+        spec,
+        MicronsPerPixel(float(facts["mpp_level0"])),
+        (int(facts["level0_width"]), int(facts["level0_height"])),
+        str(facts["mask_hash"]),
+    )
+    _check_agreement(path, sheet)
+    return sheet
+
+
+def _checked(path: str | Path, coords: Any) -> Any:
+    if coords.dtype != np.int64 or coords.ndim != 2 or coords.shape[1] != 2 or not len(coords):
+        raise FormatError(
+            f"{path}: 'coords' are {coords.dtype} of shape {coords.shape}; expected int64 (N, 2); "
+            f"{_ADVICE}"
+        )
+    return coords
+
+
+def _check_agreement(path: str | Path, sheet: TileSheet) -> None:
+    """Damage that left the file readable shows where its facts no longer fit together."""
+    tiles, mpp = sheet.tiles, sheet.slide_mpp
+    fits = 0 < mpp < float("inf") and (tiles.side, tiles.stride) == (
+        sheet.spec.side(mpp),
+        sheet.spec.stride(mpp),
+    )
+    if not fits:
+        raise FormatError(
+            f"{path}: tiles of {tiles.side:g} level-0 pixels every {tiles.stride:g} do not follow "
+            f"from {sheet.spec} on a slide of {mpp:g} µm per pixel; {_ADVICE}"
+        )
+    if tiles.coords.min() < 0 or (tiles.coords + tiles.side > sheet.slide_size).any():
+        raise FormatError(
+            f"{path}: a tile lies beyond the slide's {sheet.slide_size[0]} x "
+            f"{sheet.slide_size[1]} pixels; {_ADVICE}"
+        )
+
+
+def _whole(value: float) -> int | float:
+    return int(value) if float(value).is_integer() else float(value)

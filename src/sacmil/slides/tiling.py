@@ -1,0 +1,167 @@
+"""Which tiles to cut: a regular grid over the slide, kept where there is tissue.
+
+The grid begins at the upper left corner of level 0, so that tiles coincide with the file's own
+wherever their side is a multiple of it. Column i begins at ``round(i * stride)``: positions are
+whole pixels and never drift, though the stride need not be whole.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.errors import NoTissueError, OptionError, SlideError
+from sacmil.slides.tissue import Tissue
+from sacmil.units import Level0Px, MicronsPerPixel, TilePx
+
+_MOST_PLACES = 20_000_000
+_BAND = 1024  # rows of tiles weighed at a time, to bound the memory
+_ALMOST = 1e-9  # shares are sums of floats: exactly a quarter must count as a quarter
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileSpec:
+    """Which tiles are wanted."""
+
+    mpp: float = 0.5
+    """Microns per pixel of a tile."""
+    patch_size: int = 256
+    """Side of a tile in pixels of that resolution."""
+    overlap: int = 0
+    """Pixels of that resolution two neighbours share; less than the side."""
+    min_tissue: float = 0.25
+    """Share of a tile that must be tissue, 0 to 1; at 0 a touch is enough."""
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.mpp) or not 0 < self.mpp < math.inf:
+            raise _wrong("mpp", self.mpp, "microns per pixel above zero, such as 0.5")
+        if not _is_whole(self.patch_size) or self.patch_size < 1:
+            raise _wrong("patch_size", self.patch_size, "whole pixels above zero, such as 256")
+        if not _is_whole(self.overlap) or not 0 <= self.overlap < self.patch_size:
+            expected = f"whole pixels from 0 to below the patch size, {self.patch_size}"
+            raise _wrong("overlap", self.overlap, expected)
+        if not _is_number(self.min_tissue) or not 0 <= self.min_tissue <= 1:
+            raise _wrong("min_tissue", self.min_tissue, "a share from 0 to 1, such as 0.25")
+
+    def side(self, slide_mpp: MicronsPerPixel) -> Level0Px:
+        """A tile's side on a slide of that resolution.
+
+        >>> TileSpec(mpp=0.5, patch_size=256).side(MicronsPerPixel(0.25))
+        512.0
+        """
+        return _level0(self.patch_size * self.mpp / slide_mpp)
+
+    def stride(self, slide_mpp: MicronsPerPixel) -> Level0Px:
+        """The distance from one tile to the next on a slide of that resolution."""
+        return _level0((self.patch_size - self.overlap) * self.mpp / slide_mpp)
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """The tiles of one slide."""
+
+    coords: npt.NDArray[np.int64]
+    """(N, 2), level-0 pixels, x then y, upper left corners; row by row from the top."""
+    side: Level0Px
+    """Of a tile; need not be whole."""
+    stride: Level0Px
+    """From one tile to the next; need not be whole."""
+    tile_px: TilePx
+    """Side of a tile in pixels of the resolution asked for."""
+
+    def __len__(self) -> int:
+        return len(self.coords)
+
+
+def lay_tiles(tissue: Tissue, slide_mpp: MicronsPerPixel, spec: TileSpec) -> Tiles:
+    """The tiles that lie wholly on the slide and hold enough tissue.
+
+    Args:
+        tissue: where the tissue is.
+        slide_mpp: microns per level-0 pixel.
+        spec: which tiles are wanted.
+    """
+    side, stride = spec.side(slide_mpp), spec.stride(slide_mpp)
+    left, top = (_starts(length, side, stride) for length in tissue.slide_size)
+    _check_grid(tissue, len(left), len(top), side, stride)
+    bands = np.array_split(top, math.ceil(len(top) / _BAND))
+    shares = np.concatenate([_shares(tissue, left, band, side) for band in bands])
+    enough = shares >= max(spec.min_tissue - _ALMOST, _ALMOST)
+    if not enough.any():
+        raise NoTissueError(
+            f"none of {enough.size} tiles holds {spec.min_tissue:.0%} tissue, the most is "
+            f"{shares.max():.0%}; give a smaller --min-tissue or --patch-size, or enlarge the "
+            "outline in the slide's GeoJSON"
+        )
+    row, column = np.nonzero(enough)
+    coords = np.stack([left[column], top[row]], axis=1)
+    return Tiles(coords, side, stride, TilePx(spec.patch_size))
+
+
+def _starts(length: int, side: float, stride: float) -> npt.NDArray[np.int64]:
+    """Where tiles begin along one axis; those that would stick out are left out."""
+    if side > length:
+        return np.empty(0, np.int64)
+    count = min(int((length - side) / stride) + 2, _MOST_PLACES)
+    starts = np.rint(np.arange(count) * stride).astype(np.int64)
+    return np.asarray(starts[starts + side <= length])
+
+
+def _check_grid(tissue: Tissue, columns: int, rows: int, side: float, stride: float) -> None:
+    width, height = tissue.slide_size
+    if columns == 0 or rows == 0:
+        raise SlideError(
+            f"a tile covers {side:g} x {side:g} level-0 pixels, the slide has only {width} x "
+            f"{height}; give a smaller --patch-size or a finer --mpp"
+        )
+    if stride < 1 or columns * rows > _MOST_PLACES:
+        raise OptionError(
+            f"tiles {stride:g} level-0 pixels apart would be {columns * rows:,} on this slide of "
+            f"{width} x {height}; give a smaller --overlap"
+        )
+
+
+def _shares(
+    tissue: Tissue, left: npt.NDArray[np.int64], top: npt.NDArray[np.int64], side: float
+) -> npt.NDArray[np.float64]:
+    """(rows, columns), how much of each tile is tissue.
+
+    The area above and left of a point is linear within a pixel of the mask along each axis, so
+    reading the summed mask between its corners by interpolation gives areas without rounding.
+    """
+    summed = np.pad(tissue.mask.cumsum(axis=0, dtype=np.int32), ((1, 0), (0, 0)))
+    down = _at(summed, (top + side) / tissue.downsample) - _at(summed, top / tissue.downsample)
+    across = np.pad(down.cumsum(axis=1), ((0, 0), (1, 0))).T
+    area = _at(across, (left + side) / tissue.downsample) - _at(across, left / tissue.downsample)
+    return np.asarray(area.T / (side / tissue.downsample) ** 2)
+
+
+def _at(summed: npt.NDArray[Any], places: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """Rows of an array at fractional places, by interpolation."""
+    last = len(summed) - 1
+    places = np.clip(places, 0, last)
+    before = np.minimum(places.astype(np.int64), last - 1)
+    weight = (places - before)[:, None]
+    return np.asarray(summed[before] * (1 - weight) + summed[before + 1] * weight)
+
+
+def _level0(length: float) -> Level0Px:
+    """A length without the noise of its division: 0.5 / 0.1 * 256 is meant to be 1280."""
+    return Level0Px(round(length, 6))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _wrong(name: str, value: object, expected: str) -> OptionError:
+    return OptionError(f"{name} is {value!r}; expected {expected}")

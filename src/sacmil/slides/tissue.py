@@ -1,0 +1,167 @@
+"""Where the tissue is: a mask from a small picture of the slide.
+
+The measure is chroma relative to the background: glass, dust and shadows are grey, tissue is
+coloured. Otsu's threshold parts the two, held between two bounds so that an empty slide stays
+empty and a slide without any background is not cut in half. Then ink and black borders go
+(``ink.py``), specks are dropped and small holes filled, all by their size on the glass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage
+
+from sacmil.errors import NoTissueError
+from sacmil.slides.ink import Mask, find_ink, read_colours, without_specks
+from sacmil.slides.readers._base import Pixels, Slide
+from sacmil.slides.thumbnail import Cut, Thumbnail, cut_for, downsample_of, thumbnail
+from sacmil.units import MicronsPerPixel
+
+_PICTURE_SIDE = 1200  # a picture for the eye should have that many pixels, where the slide has
+_MAX_SIDE = 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TissueSettings:
+    """How tissue is told from glass; lengths and areas are those on the glass."""
+
+    mpp: float = 8.0
+    """Microns per pixel of the mask, about; coarser where a side would exceed 4,000 pixels."""
+    min_area_mm2: float = 0.03
+    """Smaller specks are dropped; a tile of 256 pixels at 0.5 µm has 0.016 mm²."""
+    max_hole_mm2: float = 0.05
+    """Smaller holes (lumen, fat) are filled; larger ones stay open."""
+    smoothing_um: float = 16.0
+    """Standard deviation of the blur before the threshold."""
+    faintest: float = 0.03
+    """Chroma below which nothing is tissue, 0 to 1; lower it for very pale stains."""
+    boldest: float = 0.06
+    """Chroma above which everything is, whatever Otsu's threshold says."""
+    ink_rim_um: float = 200.0
+    """How far the pale rim of a pen stroke may reach."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tissue:
+    """Where the tissue of a slide is."""
+
+    mask: Mask
+    """(h, w); its upper left corner is that of level 0."""
+    downsample: float
+    """Level-0 pixels per pixel of the mask."""
+    slide_size: tuple[int, int]
+    """Width and height of level 0."""
+
+    @property
+    def share(self) -> float:
+        """How much of the slide is tissue, 0 to 1."""
+        return float(self.mask.mean())
+
+    @property
+    def hash(self) -> str:
+        """16 hexadecimal digits that change with the mask."""
+        facts = f"{self.mask.shape} {self.downsample!r} {self.slide_size}".encode()
+        return hashlib.sha256(facts + np.packbits(self.mask).tobytes()).hexdigest()[:16]
+
+
+def find_tissue(
+    slide: Slide | Thumbnail, mpp: MicronsPerPixel, settings: TissueSettings | None = None
+) -> Tissue:
+    """The tissue of a slide; NoTissueError where there is none.
+
+    Args:
+        slide: the slide, or what ``survey`` made of it.
+        mpp: microns per level-0 pixel.
+        settings: thresholds other than the usual.
+    """
+    settings = settings or TissueSettings()
+    picture = slide if isinstance(slide, Thumbnail) else survey(slide, mpp, settings)
+    small = picture.shrink(_extra_factor(picture.downsample, mpp, settings))
+    mask = _mask(small.pixels, small.downsample * mpp, settings)
+    if not mask.any():
+        raise NoTissueError(
+            f"{picture.path}: nothing on the slide looks like tissue; look at its preview, and "
+            "where there is some, draw it in QuPath and export it over the slide's GeoJSON"
+        )
+    return Tissue(mask, small.downsample, picture.slide_size)
+
+
+def survey(slide: Slide, mpp: MicronsPerPixel, settings: TissueSettings | None = None) -> Thumbnail:
+    """The one picture of a slide that both the tissue mask and the preview are made of."""
+    target = _picture_downsample(slide, mpp, settings or TissueSettings())
+    return thumbnail(slide, target, max_side=_MAX_SIDE)
+
+
+def mask_downsample(
+    slide: Slide, mpp: MicronsPerPixel, settings: TissueSettings | None = None
+) -> float:
+    """The downsample ``find_tissue`` would give its mask, without reading a pixel."""
+    settings = settings or TissueSettings()
+    cut: Cut = cut_for(slide, _picture_downsample(slide, mpp, settings), max_side=_MAX_SIDE)
+    fine = downsample_of(slide, cut)
+    return fine * _extra_factor(fine, mpp, settings)
+
+
+def _picture_downsample(slide: Slide, mpp: MicronsPerPixel, settings: TissueSettings) -> float:
+    return min(settings.mpp / mpp, max(slide.size) / _PICTURE_SIDE)
+
+
+def _extra_factor(downsample: float, mpp: float, settings: TissueSettings) -> int:
+    return max(1, round(settings.mpp / (downsample * mpp)))
+
+
+def _mask(pixels: Pixels, mpp: float, settings: TissueSettings) -> Mask:
+    """The tissue in a picture of so many microns per pixel."""
+    pixels_per_mm2 = (1000 / mpp) ** 2
+    colours = read_colours(pixels, _background(pixels))
+    ink = find_ink(
+        colours,
+        rim_px=max(1, round(settings.ink_rim_um / mpp)),
+        min_px=settings.min_area_mm2 * pixels_per_mm2,
+    )
+    # bold tissue counts no more than twice the threshold, or its blur would widen the outline
+    chroma = np.where(ink, np.float32(0), np.minimum(colours.chroma, 2 * settings.boldest))
+    chroma = ndimage.gaussian_filter(chroma, settings.smoothing_um / mpp)
+    threshold = np.clip(_otsu(chroma[~ink]), settings.faintest, settings.boldest)
+    tissue = np.asarray(chroma > threshold, bool) & ~ink
+    tissue = without_specks(tissue, settings.min_area_mm2 * pixels_per_mm2)
+    filled = ~without_specks(~tissue, settings.max_hole_mm2 * pixels_per_mm2)
+    return filled & ~ink
+
+
+def _background(pixels: Pixels) -> npt.NDArray[np.float32]:
+    """The colour of bare glass: the commonest among bright, nearly grey, flat places.
+
+    White padding says nothing of the glass, and pale tissue is never flat.
+    """
+    white = np.full(3, 255, np.float32)
+    red, green, blue = (ndimage.uniform_filter(pixels[..., i], 3) for i in range(3))
+    darkest = np.minimum(np.minimum(red, green), blue)
+    brightest = np.maximum(np.maximum(red, green), blue)
+    flat = ndimage.maximum_filter(green, 3) - ndimage.minimum_filter(green, 3) <= 4
+    glass = flat & (darkest >= 180) & (darkest < 254) & (brightest - darkest <= 14)
+    if glass.mean() < 0.005:
+        return white
+    levels = np.bincount(darkest[glass], minlength=256)
+    common = glass & (np.abs(darkest.astype(np.int16) - int(levels.argmax())) <= 2)
+    return np.asarray(np.median(pixels[common], axis=0), np.float32)
+
+
+def _otsu(values: npt.NDArray[Any]) -> float:
+    """The threshold that parts values into two groups of least variance within."""
+    if values.size == 0:
+        return 0.0
+    counts, edges = np.histogram(values, bins=256, range=(0, values.max() or 1))
+    middles = (edges[1:] + edges[:-1]) / 2
+    below = counts.cumsum()
+    above = below[-1] - below
+    sums = (counts * middles).cumsum()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gap = sums / below - (sums[-1] - sums) / above
+        between = np.nan_to_num(below * above * gap**2)
+    return float(edges[1:][between.argmax()])

@@ -1,0 +1,84 @@
+"""White and blurred tiles are told apart from sharp tissue."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy import ndimage
+
+from sacmil.slides.focus import is_blurred, is_white, sharpness_of
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def cells(seed: int = 0, side: int = 256) -> Pixels:
+    """Dark nuclei of a few pixels on pink ground."""
+    random = np.random.default_rng(seed)
+    points = np.zeros((side, side))
+    points[tuple(random.integers(0, side, (2, side)))] = 1
+    nuclei = ndimage.gaussian_filter(points, 2.0) > 0.015
+    image = np.where(nuclei[..., None], (90, 50, 130), (225, 165, 205)).astype(np.float64)
+    image = ndimage.gaussian_filter(image, (0.8, 0.8, 0)) + random.normal(0, 2, image.shape)
+    return np.clip(image, 0, 255).astype(np.uint8)
+
+
+def blurred(tile: Pixels, sigma: float) -> Pixels:
+    return ndimage.gaussian_filter(tile, (sigma, sigma, 0))
+
+
+def plain_sharpness(tile: Pixels) -> float:
+    red, green, blue = (tile[..., i].astype(int) for i in range(3))
+    grey = (red + 2 * green + blue) // 4
+    values = [
+        grey[y - 1, x] + grey[y + 1, x] + grey[y, x - 1] + grey[y, x + 1] - 4 * grey[y, x]
+        for y in range(1, grey.shape[0] - 1)
+        for x in range(1, grey.shape[1] - 1)
+    ]
+    return float(np.var(values))
+
+
+def test_sharpness_equals_the_plain_loop() -> None:
+    tile = cells(side=24)
+    assert sharpness_of(tile) == pytest.approx(plain_sharpness(tile), rel=1e-5)
+
+
+def test_many_tiles_are_judged_as_each_alone() -> None:
+    tiles = np.stack([cells(0), blurred(cells(1), 4), np.full((256, 256, 3), 250, np.uint8)])
+    np.testing.assert_allclose(sharpness_of(tiles), [sharpness_of(tile) for tile in tiles])
+    assert is_blurred(tiles).tolist() == [False, True, True]
+    assert is_white(tiles).tolist() == [False, False, True]
+
+
+def test_sharpness_falls_with_every_bit_of_blur() -> None:
+    values = [float(sharpness_of(blurred(cells(), sigma))) for sigma in (0.5, 1, 2, 3, 5)]
+    assert values == sorted(values, reverse=True)
+    assert len(set(values)) == 5
+
+
+def test_sharpness_knows_no_direction_and_no_brightness() -> None:
+    tile = np.clip(cells(), 30, 220)
+    reference = sharpness_of(tile)
+    assert sharpness_of(tile[::-1]) == pytest.approx(reference)
+    assert sharpness_of(tile.swapaxes(0, 1)) == pytest.approx(reference)
+    assert sharpness_of(tile + np.uint8(20)) == pytest.approx(reference, rel=1e-3)
+
+
+def test_black_and_white_checks_do_not_overflow() -> None:
+    board = np.indices((64, 64)).sum(axis=0) % 2 * np.uint8(255)
+    tile = np.repeat(board[..., None], 3, axis=2).astype(np.uint8)
+    assert sharpness_of(tile) == pytest.approx(plain_sharpness(tile), rel=1e-5)
+    assert plain_sharpness(tile) > 1e6
+
+
+@pytest.mark.parametrize(("tissue_rows", "white"), [(0, True), (12, True), (14, False)])
+def test_a_tile_is_white_up_to_its_share_of_tissue(tissue_rows: int, *, white: bool) -> None:
+    tile = np.full((256, 256, 3), 243, np.uint8)
+    tile[:tissue_rows] = (200, 130, 180)
+    assert bool(is_white(tile)) is white
+
+
+def test_pale_pink_is_not_white() -> None:
+    assert not is_white(np.full((8, 8, 3), (240, 205, 230), np.uint8))
+    assert is_white(np.full((8, 8, 3), (240, 215, 230), np.uint8))
+    assert not is_white(np.full((8, 8, 3), (240, 215, 230), np.uint8), brightness=220)

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sacmil.errors import SlideError
+from sacmil.slides.search import EXTENSIONS, find_slides
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+def names(folder: Path, found: list[Path]) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in found]
+
+
+def test_folders_are_searched_to_the_bottom_in_a_fixed_order(tmp_path: Path) -> None:
+    touch(tmp_path, "z.svs", "a/b/c/d.tiff", "a/e.NDPI", "a/notes.txt", "a/features.h5", "k.png")
+    found = find_slides([tmp_path])
+    assert names(tmp_path, found) == ["a/b/c/d.tiff", "a/e.NDPI", "k.png", "z.svs"]
+    assert find_slides([str(tmp_path / "z.svs"), tmp_path / "a", tmp_path]) == found
+
+
+def test_every_known_extension_is_found(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"s{n}{extension}" for n, extension in enumerate(sorted(EXTENSIONS))))
+    assert len(find_slides([tmp_path])) == len(EXTENSIONS)
+
+
+def test_hidden_files_and_folders_are_passed_over(tmp_path: Path) -> None:
+    touch(tmp_path, "a.svs", "._a.svs", ".trash/b.svs", ".a.svs.12345678.partial")
+    assert names(tmp_path, find_slides([tmp_path])) == ["a.svs"]
+
+
+def test_a_named_file_is_taken_whatever_its_extension(tmp_path: Path) -> None:
+    touch(tmp_path, "slide.xyz", ".hidden")
+    assert len(find_slides([tmp_path / "slide.xyz", tmp_path / ".hidden"])) == 2
+
+
+def test_links_that_lead_in_circles_end(tmp_path: Path) -> None:
+    touch(tmp_path, "a/b/s.svs")
+    (tmp_path / "a/b/up").symlink_to(tmp_path)
+    (tmp_path / "a/self").symlink_to(tmp_path / "a/self")
+    (tmp_path / "gone.svs").symlink_to(tmp_path / "absent.svs")
+    assert names(tmp_path, find_slides([tmp_path])) == ["a/b/s.svs"]
+
+
+def test_a_folder_of_links_is_a_cohort_like_any_other(tmp_path: Path) -> None:
+    touch(tmp_path, "store/1.svs", "store/2.svs")
+    (tmp_path / "cohort").mkdir()
+    (tmp_path / "cohort/patient.svs").symlink_to(tmp_path / "store/1.svs")
+    (tmp_path / "cohort/more").symlink_to(tmp_path / "store")
+    found = find_slides([tmp_path / "cohort"])
+    assert names(tmp_path / "cohort", found) == ["more/2.svs", "patient.svs"]
+
+
+def test_the_same_file_given_in_several_ways_is_one(tmp_path: Path) -> None:
+    touch(tmp_path, "a/s.svs")
+    (tmp_path / "s.svs").symlink_to(tmp_path / "a/s.svs")
+    spellings = [tmp_path / "a/s.svs", tmp_path / "a/../a/s.svs", tmp_path / "s.svs", tmp_path]
+    assert len(find_slides(spellings)) == 1
+
+
+def test_equal_stems_are_an_error_that_names_both(tmp_path: Path) -> None:
+    touch(tmp_path, "a/s.svs", "b/s.tif", "c/t.svs")
+    with pytest.raises(SlideError) as caught:
+        find_slides([tmp_path])
+    assert str(tmp_path / "a/s.svs") in str(caught.value)
+    assert str(tmp_path / "b/s.tif") in str(caught.value)
+
+
+def test_nothing_found_says_what_was_looked_for(tmp_path: Path) -> None:
+    touch(tmp_path, "notes.txt")
+    with pytest.raises(SlideError, match=rf"no slides found in {tmp_path}; .*\.ndpi .*\.svs"):
+        find_slides([tmp_path])
+    with pytest.raises(SlideError, match="no slides found in nothing"):
+        find_slides([])
+
+
+def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SlideError, match="absent: there is no such file or folder"):
+        find_slides([tmp_path / "absent"])
+
+
+def test_the_companion_folder_of_a_mirax_slide_holds_no_slides(tmp_path: Path) -> None:
+    touch(tmp_path, "m.mrxs", "m/Slidedat.ini", "m/Data0000.dat", "m/preview.jpg", "n/o.jpg")
+    assert names(tmp_path, find_slides([tmp_path])) == ["m.mrxs", "n/o.jpg"]
+
+
+def test_the_pictures_a_hamamatsu_slide_is_made_of_are_no_slides(tmp_path: Path) -> None:
+    touch(tmp_path, "v_0.jpg", "v_map.jpg", "mine.jpg")
+    lines = ["[Virtual Microscope Specimen]", "ImageFile=v_0.jpg", "MapFile= v_map.jpg", "NoFocus"]
+    (tmp_path / "v.vms").write_text("\r\n".join(lines))
+    assert names(tmp_path, find_slides([tmp_path])) == ["mine.jpg", "v.vms"]
+
+
+def test_the_levels_of_a_dicom_slide_are_one_slide(tmp_path: Path) -> None:
+    def dicom(name: str, series: bytes, size: int) -> None:
+        element = b"\x20\x00\x0e\x00UI" + len(series).to_bytes(2, "little") + series
+        (tmp_path / name).write_bytes(b"\0" * 128 + b"DICM" + element + b"\0" * size)
+
+    dicom("1.dcm", b"1.2.3\0", 10)
+    dicom("2.dcm", b"1.2.3\0", 900)
+    dicom("3.dcm", b"1.2.4\0", 10)
+    touch(tmp_path, "strange.dcm")
+    assert names(tmp_path, find_slides([tmp_path])) == ["2.dcm", "3.dcm", "strange.dcm"]
+
+
+def test_the_folder_of_results_can_be_left_out(tmp_path: Path) -> None:
+    touch(tmp_path, "s.svs", "out/previews/s.png")
+    assert names(tmp_path, find_slides([tmp_path], exclude=[tmp_path / "out"])) == ["s.svs"]
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="everything is readable to root")
+def test_a_folder_that_cannot_be_read_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    touch(tmp_path, "s.svs", "closed/t.svs")
+    (tmp_path / "closed").chmod(0)
+    try:
+        with pytest.raises(SlideError, match="closed: this folder cannot be searched"):
+            find_slides([tmp_path])
+    finally:
+        (tmp_path / "closed").chmod(0o700)

@@ -1,0 +1,191 @@
+"""The grid never drifts, stays on the slide, and keeps exactly the tiles with enough tissue."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sacmil.errors import NoTissueError, OptionError, SlideError
+from sacmil.slides.tiling import TileSpec, lay_tiles
+from sacmil.slides.tissue import Tissue
+from sacmil.units import MicronsPerPixel
+
+
+def everywhere(width: int, height: int, downsample: float = 10.0) -> Tissue:
+    shape = int(np.ceil(height / downsample)), int(np.ceil(width / downsample))
+    return Tissue(np.ones(shape, bool), downsample, (width, height))
+
+
+def plain_share(tissue: Tissue, x: float, y: float, side: float) -> float:
+    """The share of one tile, pixel of the mask by pixel."""
+    step = tissue.downsample
+    row, column = np.nonzero(tissue.mask)
+    wide = np.minimum(x + side, (column + 1) * step) - np.maximum(x, column * step)
+    high = np.minimum(y + side, (row + 1) * step) - np.maximum(y, row * step)
+    return float((wide.clip(0) * high.clip(0)).sum() / side**2)
+
+
+@given(
+    mask=st.integers(0, 2**32 - 1).map(lambda seed: np.random.default_rng(seed).random((9, 11))),
+    downsample=st.floats(3.0, 12.0),
+    patch_size=st.integers(12, 40),
+    overlap=st.integers(0, 4),
+    min_tissue=st.floats(0.05, 0.95),
+)
+@settings(max_examples=30, deadline=None)
+def test_exactly_the_tiles_with_enough_tissue_are_kept(
+    mask: npt.NDArray[np.float64],
+    downsample: float,
+    patch_size: int,
+    overlap: int,
+    min_tissue: float,
+) -> None:
+    size = int(11 * downsample), int(9 * downsample)
+    if patch_size > min(size):
+        return
+    tissue = Tissue(mask > 0.5, downsample, size)
+    spec = TileSpec(mpp=1.0, patch_size=patch_size, overlap=overlap, min_tissue=min_tissue)
+    try:
+        coords = lay_tiles(tissue, MicronsPerPixel(1.0), spec).coords.tolist()
+    except NoTissueError:
+        coords = []
+    stride = patch_size - overlap
+    places = [
+        (x, y)
+        for y in range(0, size[1] - patch_size + 1, stride)
+        for x in range(0, size[0] - patch_size + 1, stride)
+    ]
+    shares = {place: plain_share(tissue, *place, patch_size) for place in places}
+    assert [list(p) for p, share in shares.items() if share > min_tissue + 1e-6] == [
+        place for place in coords if shares[tuple(place)] > min_tissue + 1e-6
+    ]
+    assert all(shares[tuple(place)] > min_tissue - 1e-6 for place in coords)
+
+
+@given(
+    slide_mpp=st.floats(0.1, 1.0),
+    mpp=st.floats(0.5, 4.0),
+    patch_size=st.integers(16, 512),
+    width=st.integers(3000, 60_000),
+)
+@settings(max_examples=60, deadline=None)
+def test_corners_never_drift_and_tiles_never_stick_out(
+    slide_mpp: float, mpp: float, patch_size: int, width: int
+) -> None:
+    height = 3000
+    spec = TileSpec(mpp=mpp, patch_size=patch_size)
+    side = patch_size * mpp / slide_mpp
+    if side > height:
+        return
+    tiles = lay_tiles(everywhere(width, height, 50.0), MicronsPerPixel(slide_mpp), spec)
+    x = np.unique(tiles.coords[:, 0])
+    assert np.abs(x - np.arange(len(x)) * side).max() <= 0.51
+    assert (tiles.coords >= 0).all()
+    assert (tiles.coords + tiles.side <= (width, height)).all()
+    assert width - (x[-1] + side) < side + 1  # no room for another
+    order = np.lexsort((tiles.coords[:, 0], tiles.coords[:, 1]))
+    np.testing.assert_array_equal(order, np.arange(len(tiles)))
+
+
+def test_tiles_coincide_with_the_files_own_where_their_side_is_a_multiple() -> None:
+    tiles = lay_tiles(everywhere(5000, 5000), MicronsPerPixel(0.25), TileSpec())
+    assert (tiles.side, tiles.stride, tiles.tile_px) == (512, 512, 256)
+    assert (tiles.coords % 256 == 0).all()
+    assert len(tiles) == 81
+
+
+def test_noise_of_division_does_not_make_a_side_fractional() -> None:
+    assert TileSpec(mpp=0.5, patch_size=224).side(MicronsPerPixel(0.1)) == 1120
+    assert TileSpec(mpp=0.3, patch_size=256).side(MicronsPerPixel(0.1)) == 768
+
+
+def test_overlap_is_counted_in_pixels_of_the_tile() -> None:
+    spec = TileSpec(patch_size=256, overlap=64)
+    tiles = lay_tiles(everywhere(4096, 512), MicronsPerPixel(0.25), spec)
+    assert tiles.stride == 384
+    assert tiles.coords[:3].tolist() == [[0, 0], [384, 0], [768, 0]]
+
+
+def test_a_share_of_exactly_the_minimum_is_enough() -> None:
+    mask = np.zeros((4, 4), bool)
+    mask[0, 0] = True
+    tissue = Tissue(mask, 25.0, (100, 100))
+    spec = TileSpec(mpp=1.0, patch_size=50, min_tissue=0.25)
+    assert lay_tiles(tissue, MicronsPerPixel(1.0), spec).coords.tolist() == [[0, 0]]
+
+
+def test_at_zero_a_touch_is_enough_and_nothing_is_still_nothing() -> None:
+    mask = np.zeros((10, 10), bool)
+    mask[3, 3] = True
+    tissue = Tissue(mask, 10.0, (100, 100))
+    tiles = lay_tiles(tissue, MicronsPerPixel(1.0), TileSpec(mpp=1.0, patch_size=20, min_tissue=0))
+    assert tiles.coords.tolist() == [[20, 20]]
+
+
+@given(low=st.floats(0.0, 1.0), high=st.floats(0.0, 1.0))
+@settings(max_examples=30, deadline=None)
+def test_a_higher_minimum_keeps_a_subset(low: float, high: float) -> None:
+    low, high = sorted([low, high])
+    tissue = Tissue(np.random.default_rng(0).random((40, 40)) > 0.4, 7.3, (290, 290))
+
+    def kept(share: float) -> set[tuple[int, ...]]:
+        try:
+            spec = TileSpec(mpp=1.0, patch_size=13, min_tissue=share)
+            return set(map(tuple, lay_tiles(tissue, MicronsPerPixel(1.0), spec).coords.tolist()))
+        except NoTissueError:
+            return set()
+
+    assert kept(high) <= kept(low)
+
+
+def test_too_little_tissue_is_told_with_the_most_there_is() -> None:
+    mask = np.zeros((10, 10), bool)
+    mask[0, 0] = True
+    tissue = Tissue(mask, 10.0, (100, 100))
+    spec = TileSpec(mpp=1.0, patch_size=50, min_tissue=0.5)
+    with pytest.raises(NoTissueError, match=r"none of 4 tiles holds 50%.*most is 4%.*--min-tissue"):
+        lay_tiles(tissue, MicronsPerPixel(1.0), spec)
+
+
+def test_a_tile_larger_than_the_slide_is_told() -> None:
+    with pytest.raises(SlideError, match=r"512 x 512 .* only 500 x 900; give a smaller --patch"):
+        lay_tiles(everywhere(500, 900), MicronsPerPixel(0.25), TileSpec())
+
+
+def test_an_overlap_that_makes_millions_of_tiles_is_refused() -> None:
+    spec = TileSpec(patch_size=256, overlap=255)
+    with pytest.raises(OptionError, match="--overlap"):
+        lay_tiles(everywhere(50_000, 50_000, 100), MicronsPerPixel(0.5), spec)
+    with pytest.raises(OptionError, match="--overlap"):
+        lay_tiles(everywhere(3_000, 3_000, 100), MicronsPerPixel(0.6), spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("mpp", value) for value in (0, -1, float("nan"), float("inf"), "0.5", True)],
+        *[("patch_size", value) for value in (0, -256, 256.0, True, "256")],
+        *[("overlap", value) for value in (-1, 256, 1000, 0.5)],
+        *[("min_tissue", value) for value in (-0.1, 1.1, float("nan"), "half")],
+    ],
+)
+def test_a_senseless_wish_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=f"^{name} is .*; expected"):
+        TileSpec(**{name: value})
+
+
+def test_a_hundred_thousand_tiles_are_laid_in_a_second() -> None:
+    tissue = everywhere(82_000, 82_000, 32.0)
+    best = np.inf
+    for _ in range(3):
+        start = time.perf_counter()
+        tiles = lay_tiles(tissue, MicronsPerPixel(0.5), TileSpec())
+        best = min(best, time.perf_counter() - start)
+    assert len(tiles) == 320**2
+    assert best < 1.0
