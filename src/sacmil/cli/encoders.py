@@ -1,0 +1,68 @@
+"""``sacmil encoders``: what --encoder takes, and where the weights are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sacmil.errors import EncoderError
+
+if TYPE_CHECKING:
+    from sacmil.encoders import EncoderCard
+
+
+@click.command()
+@click.argument("name", required=False)
+def command(name: str | None) -> None:
+    """List the encoders, or tell all that is known of the encoder NAME."""
+    if name is None:
+        _list()
+    else:
+        _tell(name)
+
+
+def _list() -> None:
+    from sacmil.encoders import encoder_card, list_encoders, list_families
+
+    click.echo(f"{'NAME':<12}{'WIDTH':>5}{'INPUT':>7}{'MPP':>6}  {'WEIGHTS':<9}LICENCE")
+    for name in list_encoders():
+        card = encoder_card(name)
+        here = "missing" if isinstance(_weights(name), EncoderError) else "here"
+        numbers = f"{card.width:>5}{card.input_px:>7}{card.mpp:>6g}"
+        click.echo(f"{name:<12}{numbers}  {here:<9}{card.licence}")
+    for summary in list_families().values():
+        click.echo(f"also {summary}")
+
+
+def _tell(name: str) -> None:
+    from sacmil.encoders import encoder_card
+
+    rows = {**_rows(encoder_card(name)), "file": _weights(name)}
+    for label, value in rows.items():
+        click.echo(f"{label:<15}{value}")
+
+
+def _weights(name: str) -> Path | EncoderError:
+    """Where they are, or what to do about it."""
+    from sacmil.encoders import encoder_weights
+
+    try:
+        return encoder_weights(name)
+    except EncoderError as error:
+        return error
+
+
+def _rows(card: EncoderCard) -> dict[str, object]:
+    return {
+        "encoder": card.name,
+        "width": card.width,
+        "input": f"{card.input_px} x {card.input_px} pixels, {card.resample}",
+        "mpp": f"{card.mpp:g} µm per pixel",
+        "pooling": card.pooling,
+        "mean": ", ".join(f"{value:.6g}" for value in card.mean),
+        "std": ", ".join(f"{value:.6g}" for value in card.std),
+        "licence": card.licence,
+        "weights": card.weights,
+    }

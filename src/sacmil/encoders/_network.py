@@ -1,0 +1,190 @@
+"""An encoder that is a torch network: which weights it takes, which engine runs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sacmil._version import __version__
+from sacmil.encoders._base import EncoderCard, TileEncoder
+from sacmil.encoders._weights import (
+    Origin,
+    cache_folder,
+    file_name,
+    get_weights,
+    read_state,
+    weights_hash,
+)
+from sacmil.errors import EncoderError, MissingExtraError, suggestion
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+RANDOM = "random"
+"""What stands in place of a hash where the weights are drawn, not learned."""
+_ENGINES = ("onnxruntime", "torch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """How an encoder is to be loaded."""
+
+    weights: Path | None = None
+    device: str = "cpu"
+    engine: str | None = None
+    """One of "onnxruntime" and "torch"; None means the fastest that is installed."""
+    precision: str | None = None
+    """float32, float16 or bfloat16; None means float16 on a GPU and float32 elsewhere."""
+    random_weights: bool = False
+    download: bool = False
+
+    def __post_init__(self) -> None:
+        if self.engine not in (None, *_ENGINES):
+            raise EncoderError(
+                f"there is no engine {self.engine!r}; {suggestion(str(self.engine), _ENGINES)}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A torch network, before it has weights."""
+
+    card: EncoderCard
+    origin: Origin
+    build: Callable[[], nn.Module]
+    """Makes it: normalised (B, 3, P, P) in, (B, width) out."""
+    unused: tuple[str, ...] = ()
+    """Beginnings of parameter names that official files hold and features do not need."""
+    fastest: str = "torch"
+    """The engine to take on an x86 CPU where it is installed; elsewhere torch is the faster."""
+
+    def weights(self) -> Path:
+        """The file of weights; where this machine has none, an error says how to get it."""
+        return self._file(Request())
+
+    def load(self, request: Request) -> TileEncoder:
+        """The encoder, ready to be called."""
+        if self._engine(request) == "torch":
+            return self._on_torch(request)
+        return self._on_onnxruntime(request)
+
+    def module(self, request: Request) -> tuple[nn.Module, str]:
+        """The network with its weights, and their hash."""
+        if request.random_weights:
+            return random_network(self.build), RANDOM
+        file = self._file(request)
+        return self._filled(file), weights_hash(file)
+
+    def _engine(self, request: Request) -> str:
+        if request.engine:
+            return request.engine
+        plain = request.device == "cpu" and request.precision in (None, "float32")
+        fastest = self.fastest if _on_x86() or not _installed("torch") else "torch"
+        return fastest if plain and _installed(fastest) else "torch"
+
+    def _on_torch(self, request: Request) -> TileEncoder:
+        _need_torch(self.card.name)
+        from sacmil.encoders._torch import TorchEncoder
+
+        network, digest = self.module(request)
+        return TorchEncoder(
+            network,
+            self.card,
+            weights_hash=digest,
+            device=request.device,
+            precision=request.precision,
+        )
+
+    def _on_onnxruntime(self, request: Request) -> TileEncoder:
+        """From the exported graph in the cache folder, made there when it is not yet."""
+        from sacmil.encoders._export import export_network, load_exported
+
+        if request.precision not in (None, "float32"):
+            raise EncoderError(
+                f"engine onnxruntime computes in float32, not {request.precision}; "
+                "use engine torch, or leave the precision out"
+            )
+        digest = RANDOM if request.random_weights else weights_hash(self._file(request))
+        name = f"{file_name(self.card.name)}-{digest}-{__version__}"
+        folder = cache_folder() / "onnx" / name
+        if not folder.is_dir():
+            if request.engine is None and not _installed("onnx"):
+                return self._on_torch(request)
+            export_network(self, request, folder)
+        return load_exported(folder, device=request.device)
+
+    def _file(self, request: Request) -> Path:
+        return get_weights(
+            self.card.name, self.origin, given=request.weights, download=request.download
+        )
+
+    def _filled(self, file: Path) -> nn.Module:
+        state = {
+            name: tensor
+            for name, tensor in read_state(file).items()
+            if not name.startswith(self.unused)
+        }
+        # Built without memory of its own, the network takes the file's tensors as they are.
+        network = _built_on("meta", self.build)
+        _fill(network, state, file, self.card.name)
+        if any(tensor.is_meta for tensor in (*network.parameters(), *network.buffers())):
+            network = self.build()  # it computes buffers that files do not hold
+            _fill(network, state, file, self.card.name)
+        return network.float()
+
+
+def random_network(build: Callable[[], nn.Module]) -> nn.Module:
+    """A network with weights drawn from a fixed seed: for tests and benchmarks only."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = build()
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.endswith(".gamma"):  # fresh layer scales of 1e-5 would hide the image
+                parameter.fill_(1.0)
+    return network
+
+
+def _built_on(device: str, build: Callable[[], nn.Module]) -> nn.Module:
+    import torch
+
+    with torch.device(device):
+        return build()
+
+
+def _fill(network: nn.Module, state: dict[str, torch.Tensor], file: Path, name: str) -> None:
+    try:
+        result = network.load_state_dict(state, strict=False, assign=True)
+    except RuntimeError as error:  # shapes that do not fit
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise EncoderError(f"{file}: these are not the weights of {name} ({reason})") from error
+    found = {"missing": result.missing_keys, "not expected": result.unexpected_keys}
+    told = [f"{len(names)} {what}, e.g. {names[0]}" for what, names in found.items() if names]
+    if told:
+        raise EncoderError(
+            f"{file}: these are not the weights of {name}: parameter names {'; '.join(told)}; "
+            "expected the official state dict"
+        )
+
+
+def _on_x86() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def _installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # an import hook that refuses it
+        return False
+
+
+def _need_torch(name: str) -> None:
+    if not _installed("torch"):
+        raise MissingExtraError("torch", f"the encoder {name}")

@@ -1,0 +1,74 @@
+"""Encodes tiles with onnxruntime, torch or no torch; the normalisation is part of the graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.encoders._base import EncoderCard, TileEncoder
+from sacmil.encoders._tiles import check_tiles
+from sacmil.errors import EncoderError, MissingExtraError
+
+
+class OnnxEncoder(TileEncoder):
+    """An onnxruntime session: uint8 (B, P, P, 3) in, float32 (B, width) out."""
+
+    engine = "onnxruntime"
+    precision = "float32"
+
+    def __init__(
+        self, session: Any, card: EncoderCard, *, weights_hash: str, device: str = "cpu"
+    ) -> None:
+        self.card = card
+        self.hash = weights_hash
+        self.device = device
+        self._session = session
+        self._input = session.get_inputs()[0].name
+        self._output = session.get_outputs()[0].name
+
+    def encode(self, tiles: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """(B, input_px, input_px, 3) RGB to (B, width)."""
+        tiles = check_tiles(tiles, self.card)
+        if not len(tiles):
+            return np.empty((0, self.card.width), np.float32)
+        features = self._session.run([self._output], {self._input: tiles})[0]
+        return np.asarray(features, np.float32)
+
+
+def open_session(file: Path, *, device: str = "cpu") -> Any:
+    """A session over an ONNX file, made for being called from several threads at once."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtraError("runtime", "encoding with onnxruntime") from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what goes wrong is raised; it is not also printed
+    # The caller runs one call per core: threads of our own would fight over the same cores, and a
+    # thread that spins while it waits takes its core from the decoder.
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    for kind in ("intra", "inter"):
+        options.add_session_config_entry(f"session.{kind}_op.allow_spinning", "0")
+    provider = _provider(device, onnxruntime.get_available_providers())
+    try:
+        return onnxruntime.InferenceSession(file, options, providers=[provider])
+    except Exception as error:  # onnxruntime has a class per status code and no common root
+        reason = str(error).strip().splitlines()[0]
+        raise EncoderError(
+            f"{file}: onnxruntime cannot load it ({reason}); expected a whole ONNX file, copy or "
+            "export it again"
+        ) from error
+
+
+def _provider(device: str, available: list[str]) -> Any:
+    kind, _, index = device.partition(":")
+    if kind == "cpu":
+        return "CPUExecutionProvider"
+    if kind == "cuda" and "CUDAExecutionProvider" in available:
+        return ("CUDAExecutionProvider", {"device_id": int(index or 0)})
+    raise EncoderError(
+        f"onnxruntime cannot use the device {device!r} here (it has {', '.join(available)}); "
+        "use engine torch, or device cpu"
+    )

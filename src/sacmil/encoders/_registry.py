@@ -1,0 +1,124 @@
+"""Encoders by name.
+
+A public module of this folder offers either ``ENCODERS``, a tuple of encoders with names of their
+own, or ``PREFIX`` and ``SUMMARY`` with a function ``find(rest)`` for names such as ``timm:NAME``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol
+
+import sacmil.encoders
+from sacmil.encoders._base import EncoderCard, TileEncoder
+from sacmil.encoders._network import Request
+from sacmil.errors import EncoderError, suggestion
+
+
+class Source(Protocol):
+    """What an encoder is before it is loaded."""
+
+    @property
+    def card(self) -> EncoderCard:
+        """What is known of it."""
+
+    def weights(self) -> Path:
+        """The file of weights; where this machine has none, an error says how to get it."""
+
+    def load(self, request: Request) -> TileEncoder:
+        """The encoder, ready to be called."""
+
+
+@cache
+def _modules() -> list[ModuleType]:
+    names = [module.name for module in pkgutil.iter_modules(sacmil.encoders.__path__)]
+    public = [name for name in names if not name.startswith("_")]
+    return [importlib.import_module(f"sacmil.encoders.{name}") for name in public]
+
+
+@cache
+def _named() -> dict[str, Source]:
+    sources: dict[str, Source] = {}
+    for module in _modules():
+        for source in getattr(module, "ENCODERS", ()):
+            name = source.card.name
+            if name in sources:
+                raise EncoderError(f"two encoders are called {name!r}; one is in {module.__file__}")
+            sources[name] = source
+    return sources
+
+
+@cache
+def _families() -> dict[str, ModuleType]:
+    return {module.PREFIX: module for module in _modules() if hasattr(module, "PREFIX")}
+
+
+def list_encoders() -> list[str]:
+    """Names of the encoders that have one of their own."""
+    return sorted(_named())
+
+
+def list_families() -> dict[str, str]:
+    """What may stand before a name or a path, such as ``timm:``, and what it then means."""
+    return {prefix: module.SUMMARY for prefix, module in sorted(_families().items())}
+
+
+def find_source(name: str) -> Source:
+    """The encoder behind a name, not loaded yet."""
+    for prefix, module in _families().items():
+        if name.startswith(prefix):
+            find: Callable[[str], Source] = module.find
+            return find(name.removeprefix(prefix))
+    if name not in _named():
+        others = " and ".join(f"{prefix}…" for prefix in _families())
+        raise EncoderError(
+            f"there is no encoder {name!r}; {suggestion(name, _named())} (also taken: {others})"
+        )
+    return _named()[name]
+
+
+def encoder_card(name: str) -> EncoderCard:
+    """What is known of an encoder; its weights are not needed."""
+    return find_source(name).card
+
+
+def encoder_weights(name: str) -> Path:
+    """The file an encoder's weights are read from; the error says how to get one."""
+    return find_source(name).weights()
+
+
+def load_encoder(
+    name: str,
+    *,
+    weights: str | Path | None = None,
+    device: str = "cpu",
+    engine: str | None = None,
+    precision: str | None = None,
+    random_weights: bool = False,
+    download: bool = False,
+) -> TileEncoder:
+    """An encoder with its weights.
+
+    Args:
+        name: one of list_encoders(), ``timm:NAME`` or ``onnx:FILE``.
+        weights: a file, where they should not be looked for.
+        device: cpu, cuda:0, …
+        engine: onnxruntime or torch; the fastest that is installed by default.
+        precision: float32, float16 or bfloat16; float16 on a GPU by default, else float32.
+        random_weights: draw the weights from a fixed seed, for tests and benchmarks.
+        download: fetch the weights from the hub where they are not here.
+    """
+    request = Request(
+        weights=None if weights is None else Path(weights),
+        device=device,
+        engine=engine,
+        precision=precision,
+        random_weights=random_weights,
+        download=download,
+    )
+    return find_source(name).load(request)

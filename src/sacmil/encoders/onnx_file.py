@@ -1,0 +1,122 @@
+"""onnx:FILE: an encoder exported to ONNX, described by the card beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sacmil.encoders._base import EncoderCard, TileEncoder
+from sacmil.encoders._export import GRAPH, card_of, graph_hash, read_card
+from sacmil.encoders._network import Request
+from sacmil.encoders._onnx import OnnxEncoder, open_session
+from sacmil.errors import EncoderError
+
+PREFIX = "onnx:"
+SUMMARY = "onnx:FILE, a file or folder that `sacmil export --encoder NAME` wrote"
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """An ONNX file from tiles, uint8 (B, P, P, 3), to features (B, width)."""
+
+    file: Path
+
+    @cached_property
+    def _described(self) -> tuple[EncoderCard, str]:
+        if card_of(self.file).exists():
+            return read_card(self.file)
+        return _card_from_shapes(self.file), graph_hash(self.file)
+
+    @property
+    def card(self) -> EncoderCard:
+        """What the card beside the file says, or the file itself where there is none."""
+        return self._described[0]
+
+    def weights(self) -> Path:
+        """The file itself."""
+        return self.file
+
+    def load(self, request: Request) -> TileEncoder:
+        """The encoder, ready to be called."""
+        _refuse_what_does_not_apply(self.file, request)
+        card, digest = self._described
+        session = open_session(self.file, device=request.device)
+        _check_shapes(self.file, session, card)
+        return OnnxEncoder(session, card, weights_hash=digest, device=request.device)
+
+
+def find(name: str) -> OnnxFile:
+    """The encoder in a file, or in a folder that export_encoder wrote."""
+    path = Path(name)
+    file = path / GRAPH if path.is_dir() else path
+    if not file.is_file():
+        raise EncoderError(
+            f"{file}: there is no such file; expected an ONNX file, such as "
+            "`sacmil export --encoder NAME --out DIR` writes"
+        )
+    return OnnxFile(file)
+
+
+def _refuse_what_does_not_apply(file: Path, request: Request) -> None:
+    wrong = {
+        "engine torch": request.engine == "torch",
+        f"precision {request.precision}": request.precision not in (None, "float32"),
+        "other weights": request.weights is not None,
+        "random weights": request.random_weights,
+    }
+    for what, asked in wrong.items():
+        if asked:
+            raise EncoderError(
+                f"{file}: {what} cannot be had from an ONNX file, which is computed by "
+                "onnxruntime with its own weights as they are; leave it out"
+            )
+
+
+def _shapes(session: Any) -> tuple[str, list[Any], list[Any]]:
+    tiles, features = session.get_inputs()[0], session.get_outputs()[0]
+    return tiles.type, list(tiles.shape), list(features.shape)
+
+
+def _card_from_shapes(file: Path) -> EncoderCard:
+    kind, tiles, features = _shapes(open_session(file))
+    side = tiles[1] if len(tiles) == 4 else None
+    width = features[1] if len(features) == 2 else None
+    missing = [
+        what
+        for what, known in (
+            ("an input of uint8 (B, P, P, 3)", kind == "tensor(uint8)" and tiles[3:] == [3]),
+            ("its side P as a number", isinstance(side, int) and tiles[2:3] == [side]),
+            ("an output (B, width) with the width as a number", isinstance(width, int)),
+        )
+        if not known
+    ]
+    if missing or side is None or width is None:
+        raise EncoderError(
+            f"{file}: takes {kind} {tiles}, gives {features}, and has no card "
+            f"{card_of(file).name} beside it; what is missing: {', '.join(missing)}: export it "
+            "with the normalisation inside, as `sacmil export --encoder NAME` does"
+        )
+    return EncoderCard(
+        name=f"onnx:{file.name}",
+        width=width,
+        input_px=side,
+        resample="bilinear",
+        mean=(0.0, 0.0, 0.0),
+        std=(1.0, 1.0, 1.0),
+        pooling="inside the graph",
+        mpp=0.5,
+        licence="unknown",
+        weights="the file itself",
+    )
+
+
+def _check_shapes(file: Path, session: Any, card: EncoderCard) -> None:
+    kind, tiles, features = _shapes(session)
+    expected = [card.input_px, card.input_px, 3]
+    if kind != "tensor(uint8)" or tiles[1:] != expected or features[1:] != [card.width]:
+        raise EncoderError(
+            f"{file}: takes {kind} {tiles} and gives {features}; its card says uint8 "
+            f"(B, {card.input_px}, {card.input_px}, 3) and (B, {card.width}): copy both again"
+        )

@@ -1,0 +1,110 @@
+"""What the tests of encoders share: tiles, a cache folder of their own, no hub."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sacmil.encoders import EncoderCard
+from sacmil.encoders._export import export_network
+from sacmil.encoders._network import Network, Request
+from sacmil.encoders._weights import Origin
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache and weights are neither read nor written."""
+    monkeypatch.setenv("SACMIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("SACMIL_WEIGHTS", raising=False)
+    return tmp_path / "cache"
+
+
+@pytest.fixture(autouse=True)
+def _empty_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder that several tests may use, since exporting takes seconds."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def kept_cache(shared_cache: Path, own_folders: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SACMIL_CACHE", str(shared_cache))
+    return shared_cache
+
+
+def _draw(count: int, side: int = 224, seed: int = 0) -> np.ndarray:
+    """Tiles with structure at several sizes, pink as stained tissue is."""
+    random = np.random.default_rng(seed)
+    tiles = np.zeros((count, side, side, 3), np.float32)
+    for cell in (4, 16, 56):
+        noise = random.uniform(-30, 30, (count, side // cell + 1, side // cell + 1, 3))
+        grown = noise.repeat(cell, axis=1).repeat(cell, axis=2)
+        tiles += grown[:, :side, :side]
+    return np.clip(tiles + [190, 130, 180], 0, 255).astype(np.uint8)
+
+
+@pytest.fixture
+def draw_tiles() -> Callable[..., np.ndarray]:
+    return _draw
+
+
+@pytest.fixture
+def tiles() -> np.ndarray:
+    return _draw(3)
+
+
+@pytest.fixture
+def difference() -> Callable[[np.ndarray, np.ndarray], float]:
+    """Largest difference of two arrays as a share of the largest value."""
+    return lambda found, expected: float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+def _build_tiny() -> torch.nn.Module:
+    layers = torch.nn.Conv2d(3, 8, 3, stride=2), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1)
+    return torch.nn.Sequential(*layers, torch.nn.Flatten())
+
+
+def _tiny() -> Network:
+    card = EncoderCard(
+        name="tiny",
+        width=8,
+        input_px=32,
+        resample="bilinear",
+        mean=(0.5, 0.4, 0.3),
+        std=(0.2, 0.3, 0.4),
+        pooling="mean",
+        mpp=0.5,
+        licence="none",
+        weights="nowhere",
+    )
+    return Network(card=card, origin=Origin(), build=_build_tiny, unused=("head.",))
+
+
+@pytest.fixture
+def tiny() -> Network:
+    """An encoder as a drop-in file would define it, small enough to export in a moment."""
+    return _tiny()
+
+
+@pytest.fixture(scope="session")
+def _exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported") / "tiny"
+    return export_network(_tiny(), Request(random_weights=True), folder)
+
+
+@pytest.fixture
+def exported(_exported: Path, tmp_path: Path) -> Path:
+    """The folder of the tiny encoder, exported; a copy for one test to damage."""
+    return shutil.copytree(_exported, tmp_path / "exported")

