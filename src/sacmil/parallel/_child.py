@@ -1,0 +1,77 @@
+"""The program a worker process runs: takes tasks from its parent, one at a time, until it leaves.
+
+It speaks over what were its standard input and output; whatever libraries print goes nowhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from sacmil.errors import SacMILError
+from sacmil.parallel._messages import SharedMemory, receive, send
+
+
+def main() -> None:
+    """Serve the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is asked to stop, and stops us
+    tasks, answers = _streams()
+    _limit_memory(int(sys.argv[1]))
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(tasks, inbox), daemon=True).start()
+    shared = SharedMemory(int(sys.argv[2])) if len(sys.argv) > 2 else None
+    while True:
+        send(answers, _answer(*inbox.get()), shared)
+
+
+def _streams() -> tuple[BinaryIO, BinaryIO]:
+    tasks, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    return tasks, answers
+
+
+def _listen(tasks: BinaryIO, inbox: queue.SimpleQueue[Any]) -> None:
+    try:
+        while True:
+            inbox.put(receive(tasks))
+    except (EOFError, OSError):
+        os._exit(0)  # the parent has gone, even if a task is still under way
+
+
+def _limit_memory(limit: int) -> None:
+    """Make asking for absurd amounts an error here instead of the end of the machine."""
+    if limit and sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _answer(function: str, arguments: tuple[Any, ...]) -> tuple[Any, str | None]:
+    try:
+        return _find(function)(*arguments), None
+    except SacMILError as error:
+        return None, str(error)
+    except MemoryError:
+        return None, "needs more memory than a worker process may have"
+    except OSError as error:
+        return None, f"{error.filename or 'a file'}: {error.strerror or error}"
+    except Exception as error:
+        return None, f"a fault of sacmil, please report it: {type(error).__name__}: {error}"
+
+
+def _find(function: str) -> Callable[..., Any]:
+    module, _, name = function.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Processes of this machine that run tasks one at a time; each may die or hang without harm.
+
+Files from elsewhere can crash or hang the C libraries that read them, so they are opened only in
+here: what kills a worker becomes the reason its task failed, and a new worker takes its place.
+The children are started as programs of their own, not by multiprocessing, so that a user's script
+needs no ``if __name__ == "__main__"``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO, NamedTuple, Self, cast
+
+from sacmil.parallel._messages import SharedMemory, receive, send
+
+MEMORY_LIMIT = 12 * 2**30
+"""Bytes of address space a worker may take."""
+
+
+class Outcome(NamedTuple):
+    """How a task ended."""
+
+    key: Any
+    value: Any
+    """What the function returned."""
+    failure: str | None
+    """Why there is no value."""
+
+
+class _Task(NamedTuple):
+    key: Any
+    function: str
+    arguments: tuple[Any, ...]
+    limit_s: float
+
+
+class _Worker:
+    """One child, the task it is at, and until when it may be."""
+
+    def __init__(self, answers: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
+        self.task: _Task | None = None
+        self.deadline = float("inf")
+        self.stopped_for: str | None = None
+        # Libraries must not start threads of their own in each of many processes.
+        self._shared = SharedMemory.create()
+        passed = [self._shared.descriptor] if self._shared else []
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "sacmil.parallel._child", *map(str, [MEMORY_LIMIT, *passed])],
+            pass_fds=passed,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
+        self._listener = threading.Thread(target=self._listen, args=(answers,), daemon=True)
+        self._listener.start()
+
+    def _listen(self, answers: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
+        stdout = cast("BinaryIO", self.process.stdout)
+        try:
+            while True:
+                answers.put((self, receive(stdout, self._shared)))
+        except (EOFError, OSError, ValueError):
+            answers.put((self, None))
+
+    def begin(self, task: _Task) -> None:
+        self.task, self.deadline = task, time.monotonic() + task.limit_s
+        with contextlib.suppress(OSError):  # it has died; its end of the answers says so
+            send(cast("BinaryIO", self.process.stdin), (task.function, task.arguments))
+
+    def stop(self, reason: str | None = None) -> None:
+        self.stopped_for, self.deadline = reason, float("inf")
+        self.process.kill()
+
+    def end(self) -> int:
+        """Wait for it to be gone, and let its pipes go; its exit code."""
+        code = self.process.wait()
+        self._listener.join()
+        with contextlib.suppress(OSError):  # what it never read
+            cast("BinaryIO", self.process.stdin).close()
+        cast("BinaryIO", self.process.stdout).close()
+        if self._shared:
+            self._shared.close()
+        return code
+
+    def cause_of_death(self) -> str:
+        code = self.end()
+        if self.stopped_for:
+            return self.stopped_for
+        if code < 0:
+            return f"the process at it died ({signal.Signals(-code).name})"
+        return f"the process at it ended by itself (exit code {code})"
+
+
+class Workers:
+    """A number of worker processes; use it in a ``with`` block.
+
+    Args:
+        count: how many tasks run at the same time.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._answers: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
+        self._waiting: deque[_Task] = deque()
+        self.count = count
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.stop()
+            worker.end()
+
+    def submit(
+        self, key: Any, function: Callable[..., Any], *arguments: Any, limit_s: float
+    ) -> None:
+        """Have ``function(*arguments)`` called, for at most ``limit_s`` seconds.
+
+        The function is found in the worker by its module and name; arguments and value travel.
+        """
+        name = f"{function.__module__}:{function.__qualname__}"
+        self._waiting.append(_Task(key, name, arguments, limit_s))
+        self._assign()
+
+    @property
+    def under_way(self) -> int:
+        """How many tasks have been submitted and not yet returned by ``next_outcome``."""
+        return len(self._waiting) + sum(worker.task is not None for worker in self._workers)
+
+    def next_outcome(self, timeout_s: float | None = None) -> Outcome | None:
+        """The next task to end, however it ends; None if nothing does within the time given."""
+        until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        while self.under_way:
+            outcome = self._step(until)
+            if outcome is not None or time.monotonic() >= until:
+                return outcome
+        return None
+
+    def _step(self, until: float) -> Outcome | None:
+        now = time.monotonic()
+        for worker in self._workers:
+            if worker.deadline <= now and worker.task is not None:
+                worker.stop(f"took longer than {worker.task.limit_s:g} s")
+        nearest = min([until, *(worker.deadline for worker in self._workers)])
+        try:
+            patience = None if nearest == float("inf") else max(nearest - now, 0.0)
+            worker, answer = self._answers.get(timeout=patience)
+        except queue.Empty:
+            return None
+        return self._settle(worker, answer)
+
+    def _settle(self, worker: _Worker, answer: tuple[Any, str | None] | None) -> Outcome | None:
+        task, worker.task, worker.deadline = worker.task, None, float("inf")
+        if answer is None:
+            answer = (None, worker.cause_of_death())
+            self._workers.remove(worker)
+        self._assign()
+        return None if task is None else Outcome(task.key, *answer)
+
+    def _assign(self) -> None:
+        while self._waiting:
+            idle = next((worker for worker in self._workers if worker.task is None), None)
+            if idle is None and len(self._workers) < self.count:
+                idle = _Worker(self._answers)
+                self._workers.append(idle)
+            if idle is None:
+                return
+            idle.begin(self._waiting.popleft())
+
+
+def run_each(
+    function: Callable[[Any], Any], items: Iterable[Any], *, workers: int = 1, limit_s: float = 300
+) -> Iterator[Outcome]:
+    """Call a function with each item; outcomes come as they happen, with the item's index as key.
+
+    Args:
+        function: a public function of an importable module.
+        items: what it takes; each travels to a worker.
+        workers: how many run at the same time.
+        limit_s: seconds one call may take.
+    """
+    with Workers(workers) as pool:
+        for index, item in enumerate(items):
+            pool.submit(index, function, item, limit_s=limit_s)
+        while (outcome := pool.next_outcome()) is not None:
+            yield outcome
