@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import numbers
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -52,6 +54,8 @@ class Bag:
     """Side of a tile in pixels as the encoder saw it."""
     encoder: Encoder | None = None
     """What made the features."""
+    provenance: Mapping[str, Any] | None = None
+    """How they were made, as far as JSON can say it: settings, versions, hashes."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.slide_id, str) or not self.slide_id:
@@ -66,6 +70,7 @@ class Bag:
         object.__setattr__(self, "encoder", _encoder(self.slide_id, self.encoder))
         _check_lengths(self)
         _check_pairs(self)
+        _check_provenance(self)
         _warn_of_duplicates(self.slide_id, coords)
 
     def __len__(self) -> int:
@@ -185,6 +190,17 @@ def _check_pairs(bag: Bag) -> None:
         value = getattr(bag, name)
         if value is not None and not _is_pair(value):
             raise BagError(f"{bag.slide_id}: {name} is {value!r}; expected two whole numbers")
+
+
+def _check_provenance(bag: Bag) -> None:
+    if bag.provenance is None:
+        return
+    try:
+        returned = json.loads(json.dumps(dict(bag.provenance), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise BagError(f"{bag.slide_id}: provenance is not what JSON can hold ({error})") from error
+    if returned != bag.provenance:
+        raise BagError(f"{bag.slide_id}: provenance is changed by JSON; expected text as its keys")
 
 
 def _is_pair(value: object) -> bool:

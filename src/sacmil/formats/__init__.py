@@ -1,6 +1,15 @@
 """Bags on disk: one file per layout; a new layout is a new file here, nothing else."""
 
-from sacmil.formats._registry import list_formats, read_bag
+from sacmil.formats._registry import find_layout, list_formats, read_bag
+from sacmil.formats._search import find_bags
+from sacmil.formats._spacing import check_spacing
 from sacmil.formats.native import write as write_bag
 
-__all__ = ["list_formats", "read_bag", "write_bag"]
+__all__ = [
+    "check_spacing",
+    "find_bags",
+    "find_layout",
+    "list_formats",
+    "read_bag",
+    "write_bag",
+]

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import h5py
+import numpy as np
+import numpy.typing as npt
 
 from sacmil.errors import BagError, FormatError
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
+# h5py reports damage by whichever of these its C library happens to produce.
+_DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
+_UNKNOWN = "None"
+"""How TRIDENT writes that it does not know."""
 
 
 @contextmanager
@@ -21,8 +28,7 @@ def open_file(path: Path) -> Iterator[h5py.File]:
             yield file
     except (FormatError, BagError):
         raise
-    # h5py reports damage by whichever of these its C library happens to produce.
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
+    except _DAMAGE as error:
         raise FormatError(_damage(path, error)) from error
 
 
@@ -44,6 +50,33 @@ def contents(path: Path) -> str:
     with open_file(path) as file:
         names = ", ".join(sorted(file)) or "nothing"
     return f"an HDF5 file holding {names}"
+
+
+def has(file: h5py.File, name: str) -> bool:
+    """Whether the file has an array of that name."""
+    return isinstance(file.get(name), h5py.Dataset)
+
+
+def dataset(file: h5py.File, path: Path, name: str) -> npt.NDArray[Any]:
+    """An array, read whole; peers cut theirs into chunks of a row, slow to read bit by bit."""
+    if not has(file, name):
+        raise FormatError(
+            f"{path}: found an HDF5 file holding {', '.join(sorted(file)) or 'nothing'}; "
+            f"expected an array called {name!r}"
+        )
+    return np.asarray(file[name][()])
+
+
+def attributes(item: h5py.File | h5py.Dataset) -> dict[str, Any]:
+    """Attributes as plain Python values; those that only say "None" are left out."""
+    values = {name: _plain(value) for name, value in item.attrs.items()}
+    return {name: value for name, value in values.items() if value not in (None, _UNKNOWN, "")}
+
+
+def _plain(value: Any) -> Any:
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    value = value[0] if isinstance(value, list) and len(value) == 1 else value
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _damage(path: Path, error: Exception) -> str:

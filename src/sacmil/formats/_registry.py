@@ -1,7 +1,8 @@
 """Finds out which layout a file has, and reads it.
 
 A layout is a public module of this folder with two functions: ``matches(path) -> bool``, a cheap
-look at the file, and ``read(path) -> Bag``.
+look at the file and its surroundings, and ``read(path, hints) -> Bag``, which takes from the hints
+only what the file does not say. The native layout, which says everything, takes none.
 """
 
 from __future__ import annotations
@@ -11,12 +12,18 @@ import pkgutil
 import stat
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import sacmil.formats
 from sacmil.bag import Bag
-from sacmil.errors import FormatError
+from sacmil.errors import BagError, FormatError, suggestion
+from sacmil.formats import native
 from sacmil.formats._hdf5 import contents
+from sacmil.formats._hints import Hints, reconciled
+from sacmil.formats._spacing import check_spacing
+from sacmil.units import Level0Px, MicronsPerPixel
+
+_NATIVE = "native"
 
 
 class Format(Protocol):
@@ -25,7 +32,7 @@ class Format(Protocol):
     def matches(self, path: Path) -> bool:
         """Whether the file looks like this layout."""
 
-    def read(self, path: Path) -> Bag:
+    def read(self, path: Path, hints: Hints) -> Bag:
         """The bag in the file."""
 
 
@@ -33,7 +40,8 @@ class Format(Protocol):
 def _formats() -> dict[str, Format]:
     names = [module.name for module in pkgutil.iter_modules(sacmil.formats.__path__)]
     public = [name for name in names if not name.startswith("_")]
-    return {name: importlib.import_module(f"sacmil.formats.{name}") for name in public}
+    modules = {name: importlib.import_module(f"sacmil.formats.{name}") for name in public}
+    return cast("dict[str, Format]", modules)
 
 
 def list_formats() -> list[str]:
@@ -41,22 +49,81 @@ def list_formats() -> list[str]:
     return sorted(_formats())
 
 
-def read_bag(path: str | Path) -> Bag:
+def read_bag(
+    path: str | Path,
+    *,
+    layout: str | None = None,
+    patch_size: float | None = None,
+    mpp: float | None = None,
+    stride: float | None = None,
+    coords: str | Path | None = None,
+) -> Bag:
     """Read a bag in any layout this package knows.
 
+    What follows the path is for what peers' files do not say (docs/formats.md); it may not
+    contradict what they do.
+
     Args:
-        path: a file; its layout is found by looking inside.
+        path: a file.
+        layout: one of list_formats(); found by looking inside where not given.
+        patch_size: side of a tile in level-0 pixels.
+        mpp: microns per level-0 pixel.
+        stride: distance between neighbouring tiles in level-0 pixels, if not the patch size.
+        coords: the file of its coordinates, or the folder where there is one per slide.
     """
     path = Path(path)
+    hints = Hints(
+        patch_size=None if patch_size is None else Level0Px(patch_size),
+        mpp=None if mpp is None else MicronsPerPixel(mpp),
+        stride=None if stride is None else Level0Px(stride),
+        coords=None if coords is None else Path(coords),
+    )
+    layout = find_layout(path) if layout is None else _known(layout)
     _check_is_file(path)
-    for layout in _formats().values():
-        if layout.matches(path):
-            return layout.read(path)
+    try:
+        return _read_native(path, hints) if layout == _NATIVE else _read(path, layout, hints)
+    except BagError as error:
+        raise FormatError(f"{path}: {error}") from error
+
+
+def find_layout(path: str | Path) -> str:
+    """The name of the one layout a file looks like."""
+    path = Path(path)
+    _check_is_file(path)
+    if native.matches(path):  # the only layout whose files say what they are
+        return _NATIVE
+    others = ((name, layout) for name, layout in _formats().items() if name != _NATIVE)
+    found = [name for name, layout in others if layout.matches(path)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise FormatError(
+            f"{path}: this may be {' or '.join(found)}, whose files look the same and mean "
+            f"different lengths; say which by layout={found[0]!r} (--from {found[0]}) or "
+            f"{found[1]!r}"
+        )
     raise FormatError(
         f"{path}: found {contents(path)}, in none of the layouts this sacmil reads "
         f"({', '.join(list_formats())}); build a sacmil.Bag from its arrays and save it with "
         "sacmil.write_bag"
     )
+
+
+def _known(layout: str) -> str:
+    if layout not in _formats():
+        raise FormatError(f"there is no layout {layout!r}; {suggestion(layout, _formats())}")
+    return layout
+
+
+def _read_native(path: Path, hints: Hints) -> Bag:
+    hints.refuse_coords(path)
+    return reconciled(native.read(path), hints)
+
+
+def _read(path: Path, layout: str, hints: Hints) -> Bag:
+    bag = reconciled(_formats()[layout].read(path, hints), hints)
+    check_spacing(bag)
+    return bag
 
 
 def _check_is_file(path: Path) -> None:

@@ -10,7 +10,8 @@ on ``coords``, TRIDENT    patch_size (pixels of the tile), patch_size_level0, ov
                           level0_height, savetodir; what is unknown is the text "None"
 on ``coords``, ours       mpp_level0, patch_size_um, stride_level0, tile_px, bounds_x, bounds_y;
                           what is unknown is absent
-on the file               layout = "sacmil bag", schema_version, sacmil_version
+on the file               layout = "sacmil bag", schema_version, sacmil_version;
+                          provenance, as JSON, where there is one
 ========================  =====================================================================
 
 No times are stored: equal content gives equal bytes.
@@ -18,6 +19,8 @@ No times are stored: equal content gives equal bytes.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +55,7 @@ def _image(bag: Bag) -> bytes:
     """The file's bytes, made in memory: on a full disk HDF5 itself would crash the process."""
     in_memory = {"driver": "core", "backing_store": False, "libver": _VERSIONS}
     with h5py.File("bag", "w", **in_memory) as file:
-        file.attrs.update(layout=LAYOUT, schema_version=SCHEMA_VERSION, sacmil_version=__version__)
+        file.attrs.update(_file_attributes(bag))
         features = file.create_dataset("features", data=bag.features, track_times=False)
         features.attrs.update(_feature_attributes(bag))
         coords = file.create_dataset("coords", data=bag.coords, track_times=False)
@@ -81,8 +84,9 @@ def read(path: Path) -> Bag:
         arrays = {name: file[name][()] for name in names}
         feature_attributes = dict(file["features"].attrs)
         attributes = dict(file["coords"].attrs)
+        provenance = file.attrs.get("provenance")
     try:
-        return _bag(arrays, feature_attributes, attributes)
+        return _bag(arrays, feature_attributes, attributes, provenance)
     except BagError as error:
         raise FormatError(f"{path}: {error}") from error
     except KeyError as error:
@@ -95,6 +99,18 @@ def read(path: Path) -> Bag:
             f"{path}: an attribute is of the wrong kind ({error}); expected the native layout, "
             "write the bag again with sacmil.write_bag"
         ) from error
+
+
+def read_provenance(path: Path) -> Mapping[str, Any]:
+    """How the bag in a file was made, without reading its arrays; empty where it does not say."""
+    with open_file(path) as file:
+        text = file.attrs.get("provenance", "{}")
+        complete = "features" in file and "coords" in file
+    try:
+        found = json.loads(text) if complete else {}
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"{path}: its provenance is not JSON ({error})") from error
+    return found if isinstance(found, dict) else {}
 
 
 def _has(file: h5py.File, name: str) -> bool:
@@ -115,6 +131,17 @@ def _check(path: Path, file: h5py.File) -> None:
             f"{path}: has schema version {version}; this sacmil ({__version__}) reads up to "
             f"{SCHEMA_VERSION}, install a newer one: pip install -U sacmil"
         )
+
+
+def _file_attributes(bag: Bag) -> dict[str, Any]:
+    attributes = {
+        "layout": LAYOUT,
+        "schema_version": SCHEMA_VERSION,
+        "sacmil_version": __version__,
+    }
+    if bag.provenance is not None:
+        attributes["provenance"] = json.dumps(dict(bag.provenance), sort_keys=True)
+    return attributes
 
 
 def _feature_attributes(bag: Bag) -> dict[str, Any]:
@@ -158,6 +185,7 @@ def _bag(
     arrays: dict[str, np.ndarray[Any, Any]],
     feature_attributes: dict[str, Any],
     attributes: dict[str, Any],
+    provenance: str | None,
 ) -> Bag:
     known = {name: value for name, value in attributes.items() if not _is_unknown(value)}
     encoder = str(feature_attributes.get("encoder", _UNKNOWN))
@@ -175,6 +203,7 @@ def _bag(
         encoder=None
         if encoder == _UNKNOWN
         else Encoder(encoder, feature_attributes.get("encoder_hash")),
+        provenance=None if provenance is None else json.loads(provenance),
     )
 
 

@@ -1,0 +1,145 @@
+"""``sacmil convert``: bags of other tools to native ones, official checkpoints to model folders."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from sacmil.workflows.conversion import Row
+
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+
+
+def _layout(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    from sacmil.errors import suggestion
+    from sacmil.formats import list_formats
+
+    if value is not None and value not in list_formats():
+        raise click.BadParameter(
+            f"there is no layout {value!r}; {suggestion(value, list_formats())}"
+        )
+    return value
+
+
+def _options(
+    ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, Any]:
+    import yaml
+
+    options = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{text!r}; expected key=value")
+        try:
+            options[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise click.BadParameter(f"{text!r}; expected a value as YAML has them") from error
+    return options
+
+
+@click.command()
+@click.argument("items", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Folder of the native bags and convert.csv; with --model, the model folder.",
+)
+@click.option("--from", "layout", callback=_layout, help="Layout of all ITEMS; found by default.")
+@click.option("--patch-size", type=_POSITIVE, help="Side of a tile in level-0 pixels.")
+@click.option("--mpp", type=_POSITIVE, help="Microns per level-0 pixel.")
+@click.option("--stride", type=_POSITIVE, help="Between neighbouring tiles, if not the patch size.")
+@click.option(
+    "--coords",
+    type=click.Path(exists=True, path_type=Path),
+    help="Coordinate file, or the folder of one per slide.",
+)
+@click.option("--dtype", type=click.Choice(["float16", "float32"]), help="Of the features.")
+@click.option("--overwrite", is_flag=True, help="Convert again what is there already.")
+@click.option("--limit", default=300.0, show_default=True, type=_POSITIVE, help="Seconds a file.")
+@click.option(
+    "--workers",
+    default=lambda: min(4, os.cpu_count() or 1),
+    type=click.IntRange(1),
+    help="At once.",
+)
+@click.option("--model", help="ITEM is the official checkpoint of this model.")
+@click.option(
+    "-o", "options", multiple=True, callback=_options, help="key=value: an option of the model."
+)
+def command(
+    items: tuple[Path, ...], out: Path, model: str | None, options: dict[str, Any], **given: Any
+) -> None:
+    """Convert ITEMS, bags or folders of them, or one checkpoint with --model."""
+    if model is None:
+        if options:
+            raise click.UsageError("-o is for --model; bags have no such options")
+        _convert_bags(items, out, **given)
+    else:
+        _convert_model(items, out, model, options, given)
+
+
+def _convert_bags(
+    items: tuple[Path, ...],
+    out: Path,
+    *,
+    coords: Path | None,
+    overwrite: bool,
+    limit: float,
+    workers: int,
+    **given: Any,
+) -> None:
+    from sacmil.cli._progress import bars
+    from sacmil.workflows.conversion import TABLE, Settings, convert_bags
+
+    if out.exists() and not out.is_dir():
+        raise click.UsageError(f"--out {out} is a file; expected a folder")
+    settings = Settings(coords=str(coords.resolve()) if coords else None, **given)
+    with bars() as progress:
+        rows = convert_bags(
+            items,
+            out,
+            settings,
+            overwrite=overwrite,
+            limit_s=limit,
+            workers=workers,
+            progress=progress,
+        )
+    _tell(rows, out / TABLE)
+
+
+def _tell(rows: list[Row], table: Path) -> None:
+    for row in rows:
+        if row.status == "failed":
+            click.echo(f"Error: {row.reason}", err=True)
+        elif row.reason:
+            click.echo(f"Warning: {row.file}: {row.reason}", err=True)
+    count = Counter(row.status for row in rows)
+    click.echo(
+        f"{count['converted']} converted, {count['present']} already there, "
+        f"{count['failed']} failed: {table}"
+    )
+    if count["failed"]:
+        raise SystemExit(1)
+
+
+def _convert_model(
+    items: tuple[Path, ...], out: Path, model: str, options: dict[str, Any], given: dict[str, Any]
+) -> None:
+    from sacmil import load_reference  # noqa: F401 - says at once if torch is missing
+    from sacmil.workflows.conversion import convert_model
+
+    if len(items) != 1 or not items[0].is_file():
+        raise click.UsageError("--model converts one checkpoint; expected one file as ITEM")
+    for name in ("layout", "patch_size", "mpp", "stride", "coords", "dtype"):
+        if given[name] is not None:
+            option = "from" if name == "layout" else name.replace("_", "-")
+            raise click.UsageError(f"--{option} is for bags; leave it out beside --model")
+    convert_model(items[0], model, out, options)
+    click.echo(f"1 converted: {out}")

@@ -1,0 +1,29 @@
+"""Files of numpy.save and numpy.savez, read without unpickling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.errors import FormatError
+
+
+def load(path: Path, key: str | None = None) -> npt.NDArray[Any]:
+    """The array in a .npy file, or the one called ``key`` in a .npz file."""
+    try:
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            return np.asarray(found if key is None else found[key])
+    except FileNotFoundError:
+        raise FormatError(f"{path}: there is no such file") from None
+    # A damaged file makes numpy raise nearly anything: its header is parsed as Python.
+    except Exception as error:
+        detail = " ".join(str(error).split())[:200] or type(error).__name__
+        raise FormatError(
+            f"{path}: cannot be read as numpy arrays ({detail}); expected a file of "
+            f"{'numpy.save' if key is None else 'numpy.savez'} that holds numbers only, write or "
+            "copy it again"
+        ) from error

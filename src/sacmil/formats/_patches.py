@@ -1,0 +1,108 @@
+"""Where tiles were cut: the coordinate files of CLAM and TRIDENT, and the attributes in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.errors import FormatError
+from sacmil.formats._hdf5 import attributes, dataset, open_file
+from sacmil.formats._hints import Hints
+
+TRIDENT_MARKS = ("patch_size_level0", "target_magnification", "level0_magnification")
+"""Attributes that only TRIDENT writes; CLAM writes patch_level instead."""
+
+
+class Patches(NamedTuple):
+    """Coordinates, and what the file tells of the tiles at them."""
+
+    coords: npt.NDArray[Any]
+    patch_size: float | None = None
+    """In level-0 pixels."""
+    stride: float | None = None
+    tile_px: int | None = None
+    slide_size: tuple[int, int] | None = None
+
+
+def find_patches(path: Path, hints: Hints, folders: Iterable[Path]) -> Path | None:
+    """The coordinate file of a feature file: the one given, or the one in the usual place."""
+    names = (f"{path.stem}.h5", f"{path.stem}_patches.h5")
+    beside = (folder / name for folder in folders for name in names)
+    return hints.coords_file(names) or next((file for file in beside if file.is_file()), None)
+
+
+def read_patches(path: Path) -> Patches:
+    """A coordinate file."""
+    with open_file(path) as file:
+        coords = dataset(file, path, "coords")
+        found = attributes(file["coords"])
+    return described(path, coords, found)
+
+
+def described(path: Path, coords: npt.NDArray[Any], found: Mapping[str, Any]) -> Patches:
+    """Coordinates with what their attributes say, in level-0 pixels."""
+    try:
+        if any(mark in found for mark in TRIDENT_MARKS):
+            return _trident(coords, found)
+        return Patches(coords, _clam_patch_size(found), tile_px=_whole(found.get("patch_size")))
+    except (TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
+        raise FormatError(
+            f"{path}: an attribute of coords is of the wrong kind ({error}); expected numbers, "
+            "cut the tiles again"
+        ) from error
+
+
+def without_batch_axis(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """(N, D) of (1, N, D), which some tools write."""
+    return values[0] if values.ndim == 3 and len(values) == 1 else values
+
+
+def same_rows(
+    path: Path, coords: npt.NDArray[Any], patches: Path, others: npt.NDArray[Any]
+) -> None:
+    """Refuse coordinates that are not those of the tiles that were encoded."""
+    if coords.shape != others.shape or not np.array_equal(coords, others):
+        raise FormatError(
+            f"{path}: its coordinates are not those of {patches} ({len(coords)} rows, "
+            f"{len(others)} there); expected the file its tiles were cut with, give it by coords "
+            "(--coords)"
+        )
+
+
+def _trident(coords: npt.NDArray[Any], found: Mapping[str, Any]) -> Patches:
+    tile_px = _whole(found.get("patch_size"))
+    patch_size = found.get("patch_size_level0") or _by_magnification(found)
+    overlap = found.get("overlap")  # in pixels of the tile
+    stride = None
+    if overlap is not None and patch_size and tile_px:
+        stride = patch_size - overlap * patch_size / tile_px
+    width, height = _whole(found.get("level0_width")), _whole(found.get("level0_height"))
+    slide_size = None if width is None or height is None else (width, height)
+    return Patches(coords, patch_size and float(patch_size), stride, tile_px, slide_size)
+
+
+def _by_magnification(found: Mapping[str, Any]) -> float | None:
+    names = ("patch_size", "level0_magnification", "target_magnification")
+    if any(found.get(name) is None for name in names):
+        return None
+    patch_size, level0, target = (float(found[name]) for name in names)
+    return patch_size * level0 // target
+
+
+def _clam_patch_size(found: Mapping[str, Any]) -> float | None:
+    """CLAM's patch_size counts pixels of patch_level; where that is unclear nobody knows."""
+    if "patch_size" not in found or found.get("custom_downsample", 1) != 1:
+        return None
+    downsample = found.get("downsample")
+    if downsample is None:
+        return float(found["patch_size"]) if found.get("patch_level") == 0 else None
+    factor = downsample[0] if isinstance(downsample, list) else downsample
+    return float(found["patch_size"] * int(factor))  # CLAM itself cuts the fraction off
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)

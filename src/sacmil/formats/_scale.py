@@ -1,0 +1,43 @@
+"""Microns to pixels of the slide, for layouts that do not know the slide's resolution."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.formats._hints import Hints
+from sacmil.units import Level0Px, MicronsPerPixel
+
+_WHOLE = 1 / 64
+"""Coordinates this close to whole pixels were whole before they were stored as float32 µm."""
+
+
+class Placed(NamedTuple):
+    """Third to fifth argument of a Bag."""
+
+    coords: npt.NDArray[np.float64]
+    patch_size: Level0Px
+    mpp: MicronsPerPixel
+
+
+def on_slide(
+    coords_um: npt.NDArray[np.float64], tile_um: float, mpp_of_tile: float, hints: Hints
+) -> Placed:
+    """Coordinates in level-0 pixels where the hints tell the slide's resolution, else the tile's.
+
+    Args:
+        coords_um: upper left corners in µm.
+        tile_um: side of a tile in µm.
+        mpp_of_tile: what to take for the slide's µm per pixel if nobody knows it.
+        hints: may give it, or the patch size, from which it follows.
+    """
+    implied = tile_um / hints.patch_size if hints.patch_size else mpp_of_tile
+    mpp = hints.mpp or implied
+    coords, patch_size = coords_um / mpp, tile_um / mpp
+    if coords.size and np.isfinite(coords).all() and (abs(coords - coords.round()) < _WHOLE).all():
+        coords = coords.round()
+    if abs(patch_size - round(patch_size)) < 1e-6 * patch_size:
+        patch_size = round(patch_size)
+    return Placed(coords, Level0Px(patch_size), MicronsPerPixel(mpp))

@@ -1,0 +1,72 @@
+"""Which files of a folder are bags, judged by their names alone: opening them may crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from sacmil.errors import FormatError
+
+SUFFIXES = (".h5", ".hdf5", ".pt", ".npy")
+_SIDE_FOLDERS = frozenset(
+    {"patches", "coords", "labels", "patch_labels", "inst_labels", "masks", "stitches"}
+)
+"""Where peers keep what belongs to bags but is none."""
+
+
+def find_bags(items: Iterable[Path], *, outside: Path | None = None) -> list[Path]:
+    """Every bag among files and folders, folders searched to the bottom.
+
+    Args:
+        items: a file is taken as a bag whatever it is called.
+        outside: a folder that is not searched, for it is where results go.
+    """
+    found: dict[Path, Path] = {}
+    for item in items:
+        files = _search(item, outside) if item.is_dir() else [item]
+        if not files:
+            raise FormatError(f"{item}: holds no bags ({', '.join(SUFFIXES)}); check the path")
+        found |= {file.resolve(): file for file in files}
+    bags = sorted(found.values())
+    _check_ids(bags)
+    return bags
+
+
+def _search(folder: Path, outside: Path | None) -> list[Path]:
+    hidden = outside.resolve() if outside else None
+    return [
+        file
+        for file in folder.rglob("*")
+        if file.suffix in SUFFIXES
+        and _is_bag(file, folder)
+        and (hidden is None or hidden not in file.resolve().parents)
+        and file.is_file()
+    ]
+
+
+def _is_bag(file: Path, folder: Path) -> bool:
+    above = file.relative_to(folder).parent.parts
+    if file.name.startswith(".") or file.stem.endswith("_patches"):
+        return False
+    if any(part in _SIDE_FOLDERS or part.startswith("slide_features_") for part in above):
+        return False
+    if file.suffix == ".npy":
+        return "features" in file.parent.parts
+    # CLAM writes features twice; the h5 knows where its tiles are
+    return file.suffix != ".pt" or not _twin(file).is_file()
+
+
+def _twin(file: Path) -> Path:
+    folder = "h5_files" if file.parent.name == "pt_files" else ""
+    return file.parent.parent / folder / f"{file.stem}.h5" if folder else file.with_suffix(".h5")
+
+
+def _check_ids(bags: list[Path]) -> None:
+    seen: dict[str, Path] = {}
+    for bag in bags:
+        if bag.stem in seen:
+            raise FormatError(
+                f"{seen[bag.stem]} and {bag} are both called {bag.stem}, the name of their slide; "
+                "expected one bag per slide, convert them apart"
+            )
+        seen[bag.stem] = bag

@@ -1,0 +1,148 @@
+"""Do the tiles stand as far apart as their size says? Stops lengths in the wrong unit.
+
+The distance between neighbouring tiles can be seen in the coordinates. Where it is two or four
+times the stated patch size, or µm per pixel times it, somebody has confused pixels of the scan
+with pixels of a tile or with microns. A bag is refused only when nearly all of its tiles say so;
+a warning is given for what is merely odd; and tiles that lie on no grid say nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.bag import Bag
+from sacmil.errors import BagError, BagWarning
+
+_LEAST = 16
+"""Gaps that are needed for a verdict: fewer may be even multiples by chance."""
+_CLEAR = 0.9
+"""Share of the gaps that have to agree."""
+_SHRINKS = (2, 4, 8, 16)
+"""By how much tiles are usually shrunk before encoding, and levels of a pyramid differ."""
+_WAY_OUT = "if the tiles are meant to stand so, say it by stride (--stride {spacing:g})"
+
+
+class Grid(NamedTuple):
+    """A grid seen in coordinates."""
+
+    spacing: float
+    """Between neighbours, in the unit of the coordinates."""
+    gaps: int
+    """How many neighbours were looked at."""
+
+
+def check_spacing(bag: Bag) -> None:
+    """Raise BagError where the patch size is clearly in another unit than the coordinates."""
+    grid = find_grid(bag.coords)
+    if grid is None:
+        return
+    ratio = grid.spacing / _expected(bag)
+    if abs(grid.spacing - _expected(bag)) <= _rounding(_expected(bag)):
+        _warn_of_centres(bag)
+        return
+    mistake = _mistake(bag, ratio)
+    if mistake:
+        raise BagError(f"{_seen(bag, grid)}; {mistake}; {_WAY_OUT.format(spacing=grid.spacing)}")
+    _warn_of_oddity(bag, grid, ratio)
+
+
+def find_grid(coords: npt.NDArray[Any], least: int = _LEAST) -> Grid | None:
+    """The grid most tiles lie on, as far as neighbours in rows and columns show one.
+
+    >>> find_grid(np.argwhere(np.ones((5, 5))) * 512)
+    Grid(spacing=512.0, gaps=40)
+    """
+    if coords.ndim != 2 or coords.shape[1] != 2 or coords.dtype.kind not in "iuf":
+        return None  # called on what is not yet known to make a bag
+    if not np.isfinite(coords).all():
+        return None
+    gaps = np.concatenate([_gaps(coords, axis) for axis in (0, 1)])
+    if len(gaps) < max(least, 1):
+        return None
+    low = float(np.quantile(gaps, 0.05, method="lower"))
+    spacing = float(np.median(gaps[np.abs(gaps - low) <= _rounding(low)]))
+    steps = gaps[gaps <= 6.5 * spacing] / spacing  # errors of farther ones have added up
+    regular = np.abs(steps - np.maximum(np.round(steps), 1)) <= _rounding(spacing) / spacing
+    is_grid = len(steps) >= max(least, 1) and regular.mean() >= _CLEAR
+    return Grid(spacing, len(gaps)) if is_grid else None
+
+
+def _gaps(coords: npt.NDArray[Any], axis: int) -> npt.NDArray[np.float64]:
+    """Distances between tiles that follow each other in a row (axis 0) or a column (axis 1)."""
+    along, across = coords[:, axis], coords[:, 1 - axis]
+    order = np.lexsort((along, across))
+    steps = np.diff(along[order].astype(np.float64))
+    in_line = np.diff(across[order].astype(np.float64)) == 0
+    return np.asarray(steps[in_line & (steps > 0)])
+
+
+def _rounding(length: float) -> float:
+    """How far apart two equal lengths can seem: whole pixels, and sizes given with two digits."""
+    return max(0.04 * length, min(1.0, 0.25 * length))
+
+
+def _seen(bag: Bag, grid: Grid) -> str:
+    expected = f"stride {bag.stride:g}" if bag.stride else f"patch size {bag.patch_size:g}"
+    return (
+        f"{bag.slide_id}: tiles stand {grid.spacing:g} apart, {grid.spacing / _expected(bag):.3g} "
+        f"times the stated {expected}"
+    )
+
+
+def _expected(bag: Bag) -> float:
+    return float(bag.stride or bag.patch_size)
+
+
+def _mistake(bag: Bag, ratio: float) -> str | None:
+    """The classic mistake that explains the ratio, and what to type instead.
+
+    Tiles that overlap by half look like microns of a 0.5 µm scan: that is no clear case.
+    """
+    size = ratio * float(bag.patch_size)
+    if _are_microns(bag, ratio) and abs(ratio - 0.5) > 0.01:
+        return (
+            f"the coordinates look like microns (µm per pixel is {bag.mpp:g}); expected level-0 "
+            "pixels, divide them by µm per pixel"
+        )
+    if bag.stride in (None, bag.patch_size) and any(
+        math.isclose(ratio, shrink, rel_tol=0.1) for shrink in _SHRINKS
+    ):
+        return (
+            "the patch size looks like pixels of the encoded tile (patch_size) or microns; "
+            f"expected level-0 pixels (patch_size_level0), try patch_size={size:g} "
+            f"(--patch-size {size:g})"
+        )
+    return None
+
+
+def _are_microns(bag: Bag, ratio: float) -> bool:
+    return bag.mpp is not None and bag.mpp < 0.9 and math.isclose(ratio, bag.mpp, rel_tol=0.01)
+
+
+def _warn_of_oddity(bag: Bag, grid: Grid, ratio: float) -> None:
+    microns = _are_microns(bag, ratio)
+    if ratio < 1 and bag.stride is None and not microns:
+        return  # an overlap nobody wrote down
+    reason = "the coordinates may be in microns" if microns else "patch size or coordinates may be"
+    unit = "" if microns else " in another unit than level-0 pixels"
+    warnings.warn(
+        f"{_seen(bag, grid)}: {reason}{unit}; {_WAY_OUT.format(spacing=grid.spacing)}",
+        BagWarning,
+        stacklevel=3,
+    )
+
+
+def _warn_of_centres(bag: Bag) -> None:
+    size = float(bag.patch_size)
+    if (np.abs(bag.coords.astype(np.float64) % size - size / 2) <= min(0.5, 0.01 * size)).all():
+        warnings.warn(
+            f"{bag.slide_id}: every coordinate is half a patch off a multiple of the patch size "
+            f"{size:g}; if these are centres, subtract half a patch: expected upper left corners",
+            BagWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,50 @@
+"""GigaPath's layout: bare features of 1536 numbers, coordinates in pixels of the tile.
+
+``features`` (N, 1536) and ``coords`` (N, 2), upper left corners of tiles of 256 pixels at 0.5 µm
+per pixel, whatever the slide was scanned at. ``mpp`` (or ``patch_size``) of the slide, where given,
+makes them level-0 pixels; otherwise the bag is one of a slide scanned at 0.5. CLAM writes the same
+names in level-0 pixels, so outside CLAM's folders the layout has to be said.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from sacmil.bag import Bag
+from sacmil.errors import FormatError
+from sacmil.formats import clam
+from sacmil.formats._hdf5 import dataset, has, is_hdf5, open_file
+from sacmil.formats._hints import Hints
+from sacmil.formats._patches import without_batch_axis
+from sacmil.formats._scale import on_slide
+from sacmil.units import TilePx
+
+_WIDTH, _TILE_PX, _MPP = 1536, 256, 0.5
+
+
+def matches(path: Path) -> bool:
+    """Whether a bare file has GigaPath's width and nothing that makes it CLAM's."""
+    if not is_hdf5(path) or path.parent.name == "h5_files" or not clam.matches(path):
+        return False
+    with open_file(path) as file:
+        wide = has(file, "coords") and file["features"].shape[-1:] == (_WIDTH,)
+    return wide and clam.patches_file(path, Hints()) is None
+
+
+def read(path: Path, hints: Hints) -> Bag:
+    """Read features and coordinates, the latter as pixels of the slide where its mpp is known."""
+    hints.refuse_coords(path)
+    with open_file(path) as file:
+        features = without_batch_axis(dataset(file, path, "features"))
+        coords = without_batch_axis(dataset(file, path, "coords"))
+    if coords.dtype.kind not in "iuf":
+        raise FormatError(f"{path}: coordinates are {coords.dtype}; expected numbers")
+    coords_um = coords.astype(np.float64) * _MPP
+    return Bag(
+        path.stem,
+        features,
+        *on_slide(coords_um, _TILE_PX * _MPP, _MPP, hints),
+        tile_px=TilePx(_TILE_PX),
+    )

@@ -1,0 +1,112 @@
+"""STAMP's layout: coordinates in microns.
+
+``feats`` (N, D) float16 and ``coords`` (N, 2), upper left corners in µm; on the file the attributes
+unit, tile_size_um, tile_size_px, extractor, feat_type. Two older forms are read: ``tile_size`` with
+unit "um" (2.0), and no attributes at all with tiles 224 apart, in pixels of 256/224 µm (1.x).
+
+STAMP does not store the slide's µm per pixel. Given by ``mpp`` (or implied by ``patch_size``), the
+bag is in level-0 pixels. Otherwise it is in pixels of the tile, as if the slide had been scanned at
+the tile's resolution (µm themselves where the tile's pixels are unknown): models see patch units
+only, so their answers are the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.bag import Bag, Encoder
+from sacmil.errors import FormatError
+from sacmil.formats._hdf5 import attributes, contents, dataset, has, is_hdf5, open_file
+from sacmil.formats._hints import Hints
+from sacmil.formats._scale import on_slide
+from sacmil.formats._spacing import find_grid
+from sacmil.units import TilePx
+
+_FIRST_UM, _FIRST_PX = 256.0, 224
+"""The only tile STAMP 1 knew."""
+
+
+class _Tiles(NamedTuple):
+    size_um: float
+    size_px: int | None
+    unit: float
+    """µm per unit of the coordinates."""
+
+
+def matches(path: Path) -> bool:
+    """Whether the file has STAMP's names for features."""
+    if not is_hdf5(path):
+        return False
+    with open_file(path) as file:
+        return has(file, "feats") or has(file, "patch_embeddings")
+
+
+def read(path: Path, hints: Hints) -> Bag:
+    """Read features and coordinates, the latter as pixels."""
+    hints.refuse_coords(path)
+    with open_file(path) as file:
+        if has(file, "patch_embeddings") and not has(file, "coords"):
+            raise FormatError(
+                f"{path}: holds patch_embeddings without coordinates, as STAMP writes for "
+                "multiplex images; expected feats and coords, a bag needs to know where tiles are"
+            )
+        found = attributes(file)
+        _check_kind(path, found)
+        features, coords = dataset(file, path, "feats"), dataset(file, path, "coords")
+    if coords.dtype.kind not in "iuf":
+        raise FormatError(f"{path}: coordinates are {coords.dtype}; expected numbers")
+    tiles = _tiles(path, found, coords)
+    mpp_of_tile = tiles.size_um / tiles.size_px if tiles.size_px else 1.0
+    extractor = found.get("extractor")
+    return Bag(
+        path.stem,
+        features,
+        *on_slide(coords.astype(np.float64) * tiles.unit, tiles.size_um, mpp_of_tile, hints),
+        tile_px=None if tiles.size_px is None else TilePx(tiles.size_px),
+        encoder=Encoder(str(extractor)) if extractor else None,
+    )
+
+
+def _check_kind(path: Path, found: dict[str, Any]) -> None:
+    kind = found.get("feat_type", "tile")
+    if kind != "tile":
+        raise FormatError(
+            f"{path}: holds features of a whole {kind}; expected those of tiles, take the folder "
+            "STAMP's preprocessing wrote"
+        )
+    unit = found.get("unit", "um")
+    if unit != "um":
+        raise FormatError(f"{path}: coordinates are in {unit!r}; expected 'um', as STAMP writes")
+
+
+def _tiles(path: Path, found: dict[str, Any], coords: npt.NDArray[Any]) -> _Tiles:
+    size_um = found.get("tile_size_um") or (found.get("tile_size") if "unit" in found else None)
+    if size_um is not None:
+        return _stated(path, size_um, found.get("tile_size_px"))
+    grid = find_grid(coords, least=1)
+    if grid and round(grid.spacing) == _FIRST_PX:
+        return _Tiles(_FIRST_UM, _FIRST_PX, _FIRST_UM / _FIRST_PX)
+    seen = f"tiles {grid.spacing:g} apart" if grid else "no regular grid of tiles"
+    raise FormatError(
+        f"{path}: found {contents(path)} with {seen}, and no attribute that gives the tile size; "
+        "expected tile_size_um as STAMP 2 writes it, or tiles 224 apart as STAMP 1 did, "
+        "extract the features again"
+    )
+
+
+def _stated(path: Path, size_um: Any, size_px: Any) -> _Tiles:
+    try:
+        tiles = _Tiles(float(size_um), None if size_px is None else int(size_px), 1.0)
+    except (TypeError, ValueError) as error:
+        raise FormatError(
+            f"{path}: tile_size_um is {size_um!r}, tile_size_px {size_px!r}; expected numbers"
+        ) from error
+    if not 0 < tiles.size_um < float("inf") or (tiles.size_px is not None and tiles.size_px <= 0):
+        raise FormatError(
+            f"{path}: tile_size_um is {size_um}, tile_size_px {size_px}; expected them above zero"
+        )
+    return tiles

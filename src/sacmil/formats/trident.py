@@ -1,0 +1,110 @@
+"""TRIDENT's layout: features and coordinates in one HDF5 file that says how tiles were cut.
+
+``features_<encoder>/<slide>.h5`` (older: ``patch_features_<encoder>``) holds ``features`` (N, D)
+and ``coords`` (N, 2), level-0 pixels, whose attributes give patch_size (pixels of the tile),
+patch_size_level0, overlap, level0_width, level0_height; the text "None" means unknown. A ``.pt``
+holds the features only, its coordinates are in ``../patches/<slide>_patches.h5``. µm per pixel is
+not stored: it can be given by ``mpp``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from sacmil.bag import Bag, Encoder
+from sacmil.errors import FormatError
+from sacmil.formats import _torch_file
+from sacmil.formats._hdf5 import attributes, dataset, has, is_hdf5, open_file
+from sacmil.formats._hints import Hints
+from sacmil.formats._patches import (
+    TRIDENT_MARKS,
+    Patches,
+    described,
+    find_patches,
+    read_patches,
+    without_batch_axis,
+)
+from sacmil.units import Level0Px, TilePx
+
+_FOLDERS = ("features_", "patch_features_")
+
+
+def matches(path: Path) -> bool:
+    """Whether the coordinates carry TRIDENT's attributes, or a tensor lies where it puts them."""
+    if path.suffix in _torch_file.SUFFIXES and not is_hdf5(path):
+        return path.parent.name.startswith(_FOLDERS) or _beside(path).is_file()
+    if not is_hdf5(path):
+        return False
+    with open_file(path) as file:
+        if not (has(file, "features") and has(file, "coords")):
+            return False
+        found = attributes(file["coords"])
+    return any(mark in found for mark in TRIDENT_MARKS)
+
+
+def read(path: Path, hints: Hints) -> Bag:
+    """Read features and how their tiles were cut."""
+    if path.suffix in _torch_file.SUFFIXES:
+        features, patches, encoder = _from_tensor(path, hints)
+    else:
+        hints.refuse_coords(path)
+        features, patches, encoder = _from_hdf5(path)
+    if features.ndim == 1:
+        raise FormatError(
+            f"{path}: holds one vector for the whole slide ({len(features)} numbers); expected the "
+            "features of its tiles, take the file in features_<encoder>"
+        )
+    patch_size = patches.patch_size or hints.patch_size
+    if patch_size is None:
+        raise FormatError(
+            f"{path}: patch_size_level0 is missing; expected it among the attributes of coords, "
+            "give patch_size (--patch-size) in level-0 pixels"
+        )
+    return Bag(
+        path.stem,
+        features,
+        patches.coords,
+        Level0Px(patch_size),
+        stride=None if patches.stride is None else Level0Px(patches.stride),
+        tile_px=None if patches.tile_px is None else TilePx(patches.tile_px),
+        slide_size=patches.slide_size,
+        encoder=Encoder(encoder) if encoder else None,
+    )
+
+
+def _from_hdf5(path: Path) -> tuple[npt.NDArray[Any], Patches, str | None]:
+    with open_file(path) as file:
+        features = without_batch_axis(dataset(file, path, "features"))
+        coords = without_batch_axis(dataset(file, path, "coords"))
+        encoder = attributes(file["features"]).get("encoder") or _encoder_of(path)
+        found = attributes(file["coords"])
+    return features, described(path, coords, found), encoder and str(encoder)
+
+
+def _from_tensor(path: Path, hints: Hints) -> tuple[npt.NDArray[Any], Patches, str | None]:
+    features = without_batch_axis(_torch_file.load_features(path))
+    beside = find_patches(path, hints, [_beside(path).parent])
+    if beside is None:
+        raise FormatError(
+            f"{path}: holds features without coordinates, and {_beside(path)} is not there; give "
+            "the file or folder of coordinates by coords (--coords)"
+        )
+    patches = read_patches(beside)
+    if features.ndim == 2 and len(features) != len(patches.coords):
+        raise FormatError(
+            f"{path}: has {len(features)} feature rows, {beside} has {len(patches.coords)} "
+            "coordinates; expected as many, they belong to different runs"
+        )
+    return features, patches, _encoder_of(path)
+
+
+def _beside(path: Path) -> Path:
+    return path.parent.parent / "patches" / f"{path.stem}_patches.h5"
+
+
+def _encoder_of(path: Path) -> str | None:
+    prefix = next((p for p in _FOLDERS if path.parent.name.startswith(p)), None)
+    return path.parent.name.removeprefix(prefix) or None if prefix else None

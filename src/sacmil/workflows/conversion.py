@@ -1,0 +1,289 @@
+"""Bags of other tools to native ones, and official checkpoints to model folders.
+
+Each bag is read in a process of its own, for a damaged HDF5 file can crash or hang the library
+that reads it. ``convert.csv`` in the target folder says how each went, and from which source a
+target was made; a row "started" means that the run ended before the outcome was written down.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+
+from sacmil.atomic import whole_file
+from sacmil.bag import Bag
+from sacmil.errors import BagWarning, FormatError
+from sacmil.formats import check_spacing, find_bags, find_layout, read_bag, write_bag
+from sacmil.parallel import run_each
+
+TABLE = "convert.csv"
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How bags are read and written."""
+
+    layout: str | None = None
+    """One of list_formats(); found for each file where not given."""
+    patch_size: float | None = None
+    """What files do not say of their tiles: as for read_bag, like the three below."""
+    mpp: float | None = None
+    stride: float | None = None
+    coords: str | None = None
+    dtype: str | None = None
+    """float16 or float32; as in the file where not given."""
+
+    def __str__(self) -> str:
+        known = {name: value for name, value in asdict(self).items() if value is not None}
+        return " ".join(f"{name}={value}" for name, value in known.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A line of convert.csv."""
+
+    file: str
+    slide_id: str
+    status: str
+    """converted, present (nothing to do), failed, or started."""
+    reason: str = ""
+    """Why it failed, or what is odd about it."""
+    instances: str = ""
+    layout: str = ""
+    size: str
+    """Bytes of the source, which with the next two says whether it has changed since."""
+    modified_ns: str
+    settings: str
+
+
+class Job(NamedTuple):
+    """One file to convert."""
+
+    source: Path
+    target: Path
+    settings: Settings
+
+
+class Converted(NamedTuple):
+    """What is told of a file that was converted."""
+
+    layout: str
+    instances: int
+    oddities: str
+
+
+def convert_bags(
+    items: Iterable[Path],
+    out: Path,
+    settings: Settings,
+    *,
+    overwrite: bool = False,
+    limit_s: float = 300.0,
+    workers: int = 1,
+    progress: Progress = lambda task, done, total: None,
+) -> list[Row]:
+    """Write every bag as ``<slide_id>.h5``; one that cannot be read does not stop the others.
+
+    Args:
+        items: files, and folders to search.
+        out: folder of the native bags and of convert.csv.
+        settings: how to read and write.
+        overwrite: convert again what is there already, whoever made it.
+        limit_s: seconds one file may take.
+        workers: how many are read at the same time.
+        progress: called with (task, done, of how many).
+    """
+    sources = find_bags(items, outside=out)
+    older = _read_table(out / TABLE)
+    plans = (_plan(file, out, settings, older, overwrite=overwrite) for file in sources)
+    rows = {row.file: row for row in plans}
+    _write_table(out / TABLE, older | rows)
+    todo = [row for row in rows.values() if row.status == "started"]
+    jobs = {row.file: Job(Path(row.file), _target(row, out), settings) for row in todo}
+    progress("converting", 0, len(jobs))
+    outcomes = run_each(convert_one, jobs.values(), workers=workers, limit_s=limit_s)
+    for done, outcome in enumerate(outcomes, start=1):
+        row = _ended(todo[cast("int", outcome.key)], outcome.value, outcome.failure)
+        if outcome.failure:
+            _remove_partial(jobs[row.file].target)
+        rows[row.file] = row
+        _append(out / TABLE, row)
+        progress("converting", done, len(jobs))
+    _write_table(out / TABLE, older | rows)
+    return list(rows.values())
+
+
+def convert_one(job: Job) -> Converted:
+    """Read and write one bag: what runs in a worker process."""
+    hints = asdict(job.settings)
+    dtype, layout = hints.pop("dtype"), hints.pop("layout") or find_layout(job.source)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", BagWarning)
+        bag = read_bag(job.source, layout=layout, **hints)
+        if layout == "native":  # the others are checked whenever they are read
+            check_spacing(bag)
+        if dtype is not None and bag.features.dtype != dtype:
+            bag = _as(bag, dtype)
+    if bag.slide_id != job.target.stem:
+        raise FormatError(
+            f"{job.source}: holds the slide {bag.slide_id!r}; expected the file of a bag to be "
+            "called like its slide, rename it"
+        )
+    write_bag(job.target, bag)
+    oddities = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, BagWarning))
+    return Converted(layout, len(bag), "; ".join(oddities))
+
+
+def convert_model(source: Path, name: str, out: Path, options: Mapping[str, Any]) -> None:
+    """Write an official checkpoint as a model folder.
+
+    Args:
+        source: .safetensors, or a file of torch.save with tensors only.
+        name: one of list_models().
+        out: the folder.
+        options: what shapes do not tell, such as an activation.
+    """
+    from sacmil.models import load_reference, save_model
+
+    model = load_reference(name, _state_dict(source), **options)
+    save_model(out, model, notes={"converted_from": source.name})
+
+
+def _as(bag: Bag, dtype: str) -> Bag:
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        features = bag.features.astype(dtype)
+    if not np.isfinite(features).all():
+        raise FormatError(
+            f"{bag.slide_id}: features reach {np.abs(bag.features).max():g}, more than {dtype} can "
+            "hold; leave --dtype out"
+        )
+    return replace(bag, features=features)
+
+
+def _plan(
+    source: Path, out: Path, settings: Settings, older: Mapping[str, Row], *, overwrite: bool
+) -> Row:
+    """What is to be done with a file: its row says started, present or failed."""
+    path, facts = source.resolve(), source.stat()
+    row = Row(
+        file=str(path),
+        slide_id=source.stem,
+        status="started",
+        size=str(facts.st_size),
+        modified_ns=str(facts.st_mtime_ns),
+        settings=str(settings),
+    )
+    target, record = _target(row, out), older.get(row.file)
+    if target.resolve() == path:
+        reason = f"{source}: would be replaced by its own conversion; choose another --out"
+        return replace(row, status="failed", reason=reason)
+    if overwrite or not target.exists():
+        return row
+    if record is None:
+        reason = f"{target}: is there and was not made from {source}; --overwrite replaces it"
+        return replace(row, status="failed", reason=reason)
+    is_same = record.status in ("converted", "present") and all(
+        getattr(record, name) == getattr(row, name) for name in ("size", "modified_ns", "settings")
+    )
+    return replace(record, status="present") if is_same else row
+
+
+def _target(row: Row, out: Path) -> Path:
+    return out / f"{row.slide_id}.h5"
+
+
+def _ended(row: Row, value: Converted | None, failure: str | None) -> Row:
+    if value is None:
+        reason = str(failure)  # what killed the process, for one, does not name the file
+        named = reason if row.file in reason else f"{row.file}: {reason}"
+        return replace(row, status="failed", reason=named)
+    return replace(
+        row,
+        status="converted",
+        reason=value.oddities,
+        instances=str(value.instances),
+        layout=value.layout,
+    )
+
+
+def _remove_partial(target: Path) -> None:
+    """What a worker that was killed while writing has left beside the target."""
+    for partial in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
+        partial.unlink(missing_ok=True)
+
+
+def _read_table(path: Path) -> dict[str, Row]:
+    """The last row of each file; a line cut short by a crash is no row."""
+    names = {field.name for field in fields(Row)}
+    if not path.is_file():
+        return {}
+    with _open(path, "r") as file:
+        try:
+            lines = [line for line in csv.DictReader(file) if set(line) == names]
+        except csv.Error:  # overwritten with something else: nothing is known
+            return {}
+    return {line["file"]: Row(**line) for line in lines if None not in line.values()}
+
+
+def _open(path: Path, mode: str) -> IO[str]:
+    # file names need not be UTF-8
+    return path.open(mode, newline="", encoding="utf-8", errors="surrogateescape")
+
+
+def _write_table(path: Path, rows: Mapping[str, Row]) -> None:
+    with whole_file(path) as partial, _open(partial, "w") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows.values())
+
+
+def _append(path: Path, row: Row) -> None:
+    with _open(path, "a") as file:
+        csv.DictWriter(file, [field.name for field in fields(Row)]).writerow(asdict(row))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
+"""Under what training scripts put the parameters."""
+
+
+def _state_dict(source: Path) -> dict[str, Any]:
+    found = _safetensors(source) if source.suffix == ".safetensors" else _pickled(source)
+    for wrapper in _WRAPPERS:
+        if isinstance(found, Mapping) and isinstance(found.get(wrapper), Mapping):
+            found = found[wrapper]
+    tensors = found if isinstance(found, Mapping) else {}
+    if not tensors or not all(hasattr(value, "shape") for value in tensors.values()):
+        raise FormatError(
+            f"{source}: holds a {type(found).__name__}; expected parameters by name, as "
+            "torch.save(model.state_dict(), file) writes them"
+        )
+    return {str(name): value for name, value in tensors.items()}
+
+
+def _safetensors(source: Path) -> Any:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(source)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FormatError(
+            f"{source}: cannot be read as safetensors ({error}); copy it again"
+        ) from error
+
+
+def _pickled(source: Path) -> Any:
+    from sacmil.formats._torch_file import load
+
+    return load(source)
