@@ -1,10 +1,11 @@
 """Every model, position and correlation: time and memory as ratios to abmil_gated, same run.
 
 Each contestant takes turns with abmil_gated, so that both meet the same machine. Memory is what
-the process grows by at its peak (Linux). Where torchmil is installed (pip install torchmil), its
-model of the same layers is measured beside ours.
+the process grows by at its peak (Linux), or what is allocated on the GPU. Where torchmil is
+installed (pip install torchmil), its model of the same layers is measured beside ours.
 
 Run: python -m benchmarks.zoo --instances 1000 10000 50000
+     python -m benchmarks.zoo --instances 100000 --device cuda
 """
 
 from __future__ import annotations
@@ -46,8 +47,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", default="", help="part of the names to measure")
     parser.add_argument("--limit", type=float, default=60, help="seconds a call may take")
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args(arguments)
-    print(f"zoo, torch {torch.__version__}, {torch.get_num_threads()} threads, {IN_DIM}-d, float32")
+    where = f"{torch.get_num_threads()} threads" if options.device == "cpu" else options.device
+    print(f"zoo, torch {torch.__version__}, {where}, {IN_DIM}-d, float32")
+    torch.set_default_device(options.device)
     print(f"{'':34}{'forward':>20}{'forward + backward':>24}{'peak memory':>22}")
     spent: dict[str, float] = {}
     for n in options.instances:
@@ -79,8 +83,10 @@ def _ours(
 ) -> Contestant:
     torch.manual_seed(0)
     model = create_model(name, in_dim=IN_DIM, num_classes=num_classes, **settings)
-    features, coords = torch.randn(n, IN_DIM), torch.from_numpy(tissue(n, seed=0)).double()
-    plan = model.plan(coords.numpy(), features.numpy())
+    features, places = torch.randn(n, IN_DIM), tissue(n, seed=0)
+    coords = torch.as_tensor(places, dtype=torch.float64, device=features.device)
+    plan = model.plan(coords.cpu().numpy(), features.cpu().numpy())
+    plan = {key: torch.as_tensor(value, device=features.device) for key, value in plan.items()}
     return Contestant(
         label or name,
         forward=lambda: model.eval()(features, coords, plan),
@@ -106,9 +112,14 @@ def _theirs(make: Callable[[int], torch.nn.Module], n: int, label: str) -> Conte
 
 def _row(n: int, contestant: Contestant, yardstick: Contestant, repeats: int) -> float:
     with torch.inference_mode():
-        forward = best_times({"x": contestant.forward, "y": yardstick.forward}, repeats)
+        forward = best_times(
+            {"x": _to_the_end(contestant.forward), "y": _to_the_end(yardstick.forward)}, repeats
+        )
     both = best_times(
-        {"x": lambda: contestant.loss().backward(), "y": lambda: yardstick.loss().backward()},
+        {
+            "x": _to_the_end(lambda: contestant.loss().backward()),
+            "y": _to_the_end(lambda: yardstick.loss().backward()),
+        },
         repeats,
     )
     memory = {
@@ -125,9 +136,25 @@ def _row(n: int, contestant: Contestant, yardstick: Contestant, repeats: int) ->
     return both["x"]
 
 
+def _to_the_end(call: Callable[[], object]) -> Callable[[], None]:
+    """The call with all its work on a GPU done."""
+
+    def whole() -> None:
+        call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    return whole
+
+
 def _peak_growth(call: Callable[[], object]) -> float:
-    """Megabytes by which resident memory rises at its highest during a call."""
+    """Megabytes by which memory rises at its highest during a call."""
     gc.collect()
+    if torch.cuda.is_available():
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     before = _status("VmRSS")
     call()

@@ -10,6 +10,7 @@ from sacmil._version import __version__
 
 if TYPE_CHECKING:
     from sacmil.bag import Bag, Encoder
+    from sacmil.extraction import extract_slide
     from sacmil.formats import list_formats, read_bag, write_bag
     from sacmil.models import (
         MILModel,
@@ -34,6 +35,7 @@ _HOMES = {
     "Recipe": "models",
     "create_model": "models",
     "describe_model": "models",
+    "extract_slide": "extraction",
     "list_formats": "formats",
     "list_models": "models",
     "load_model": "models",
@@ -54,6 +56,7 @@ __all__ = [
     "__version__",
     "create_model",
     "describe_model",
+    "extract_slide",
     "list_formats",
     "list_models",
     "load_model",
@@ -65,7 +68,20 @@ __all__ = [
 ]
 
 
-_MODULES = frozenset({"errors", "formats", "models", "nn", "regions", "results", "units"})
+_MODULES = frozenset(
+    {
+        "encoders",
+        "errors",
+        "extraction",
+        "formats",
+        "models",
+        "nn",
+        "regions",
+        "results",
+        "slides",
+        "units",
+    }
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,156 @@
+"""``sacmil extract``: from slides to bags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from sacmil.encoders import TileEncoder
+    from sacmil.extraction import Row, Settings
+
+
+@click.command()
+@click.argument("slides", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for bags, tiles, outlines and extraction.csv.",
+)
+@click.option(
+    "--encoder", default="lite0", show_default=True, help="What makes features: sacmil encoders."
+)
+@click.option(
+    "--weights",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File with the encoder's weights.",
+)
+@click.option("--download", is_flag=True, help="Let the encoder fetch its weights from the hub.")
+@click.option("--mpp", type=float, help="Microns per pixel tiles are cut at.  [default: 0.5]")
+@click.option("--mag", type=float, help="The same as objective power: 20 for 0.5, 40 for 0.25.")
+@click.option("--patch-size", default=256, show_default=True, help="Side of a tile in pixels.")
+@click.option("--overlap", default=0, show_default=True, help="Pixels neighbouring tiles share.")
+@click.option(
+    "--slide-mpp",
+    metavar="X|FILE.csv",
+    help="Microns per pixel of the slides, or a table with columns wsi,mpp.",
+)
+@click.option("--allow-upsampling", is_flag=True, help="Cut finer than the slide was scanned.")
+@click.option(
+    "--min-tissue", type=float, help="Share of a tile that must be tissue.  [default: 0.25]"
+)
+@click.option("--drop-white", is_flag=True, help="Leave out tiles that are mostly white.")
+@click.option("--drop-blurred", is_flag=True, help="Leave out tiles out of focus.")
+@click.option(
+    "--until",
+    type=click.Choice(["tissue", "tiles"]),
+    help="Stop there; a later run takes up what is there, edited outlines too.",
+)
+@click.option("--dtype", type=click.Choice(["float16", "float32"]), default="float16")
+@click.option("--reader", help="Reader to open slides with, instead of the first that can.")
+@click.option("--gpus", metavar="0,1", help="GPUs to use, by number.  [default: all; none: cpu]")
+@click.option("--batch-size", default=0, help="Tiles encoded at once.  [default: 32, GPU 256]")
+@click.option("--workers", default=0, help="Processes that read slides.  [default: by cores]")
+@click.option("--threads", default=0, help="Batches encoded side by side.  [default: by cores]")
+@click.option("--slide-limit", default=7200.0, show_default=True, help="Seconds for a slide.")
+@click.option("--tile-limit", default=60.0, show_default=True, help="Seconds for a tile.")
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option("--address", help="Of the Ray cluster.  [default: one on this machine]")
+def command(slides: tuple[Path, ...], out: Path, **options: Any) -> None:
+    """Make a bag of every slide among SLIDES: files, or folders searched through and through.
+
+    A slide that cannot be done is told with its reason, here and in OUT/extraction.csv, and the
+    others go on. Running the same command again does only what is missing.
+    """
+    from sacmil.cli._extraction_progress import told
+    from sacmil.slides.search import find_slides
+
+    settings = _settings(options)
+    found = find_slides(slides, exclude=[out])
+    with told(len(found)) as progress:
+        rows = _extract(found, out, settings, options, progress)
+    _conclude(rows, out)
+
+
+def _settings(options: dict[str, Any]) -> Settings:
+    from sacmil.extraction import Settings
+    from sacmil.slides.resolution import SlideResolutions, mpp_of_magnification
+    from sacmil.slides.tiling import TileSpec
+
+    if options["mpp"] is not None and options["mag"] is not None:
+        raise click.UsageError("--mpp and --mag say the same thing twice; give one of them")
+    mpp = options["mpp"]
+    if options["mag"] is not None:
+        mpp = mpp_of_magnification(options["mag"])
+    said = options["slide_mpp"]
+    cut = {"mpp": mpp, "min_tissue": options["min_tissue"]}
+    return Settings(
+        tiles=TileSpec(
+            patch_size=options["patch_size"],
+            overlap=options["overlap"],
+            **{name: value for name, value in cut.items() if value is not None},
+        ),
+        resolutions=SlideResolutions.parse(said) if said else SlideResolutions(),
+        allow_upsampling=options["allow_upsampling"],
+        reader=options["reader"],
+        drop_white=options["drop_white"],
+        drop_blurred=options["drop_blurred"],
+        dtype=options["dtype"],
+        slide_limit_s=options["slide_limit"],
+        tile_limit_s=options["tile_limit"],
+    )
+
+
+def _extract(
+    found: list[Path], out: Path, settings: Settings, options: dict[str, Any], progress: Any
+) -> list[Row]:
+    from sacmil.extraction import Resources, extract, extract_on_ray
+
+    names = ("workers", "threads", "batch_size")
+    resources = Resources(**{name: options[name] for name in names})
+    shared = {"settings": settings, "resources": resources, "progress": progress}
+    if options["until"]:
+        return extract(found, out, until=options["until"], **shared)
+    encoder = {name: options[name] for name in ("weights", "download")}
+    if options["engine"] == "ray":
+        gpus = len(_gpus(options["gpus"]))
+        target = {"address": options["address"], "gpus": gpus}
+        return extract_on_ray(found, out, options["encoder"], encoder, **target, **shared)
+    return extract(found, out, encoders=_encoders(options["encoder"], encoder, options), **shared)
+
+
+def _encoders(name: str, options: dict[str, Any], all_options: dict[str, Any]) -> list[TileEncoder]:
+    from sacmil.encoders import load_encoder
+
+    devices = [f"cuda:{number}" for number in _gpus(all_options["gpus"])] or ["cpu"]
+    return [load_encoder(name, device=device, **options) for device in devices]
+
+
+def _gpus(given: str | None) -> list[int]:
+    """Numbers of the GPUs to use; without being told, all there are."""
+    if given is None:
+        try:
+            import torch
+        except ModuleNotFoundError:
+            return []
+        return list(range(torch.cuda.device_count()))
+    try:
+        return [int(number) for number in given.split(",") if number.strip()]
+    except ValueError:
+        raise click.UsageError(f"--gpus {given!r}; expected numbers such as 0,1") from None
+
+
+def _conclude(rows: list[Row], out: Path) -> None:
+    failed = [row for row in rows if row.status == "failed"]
+    folders = sorted({str(out / Path(row.bag).parent) for row in rows if row.bag})
+    click.echo(f"{len(rows) - len(failed)} of {len(rows)} slides done{_in(folders)}")
+    if failed:
+        click.echo(f"{len(failed)} failed: {out / 'extraction.csv'} says why", err=True)
+        raise SystemExit(1)
+
+
+def _in(folders: list[str]) -> str:
+    return f", bags in {', '.join(folders)}" if folders else ""

@@ -1,0 +1,185 @@
+"""From a cohort of slides to a folder of bags, doing only what is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sacmil.encoders import TileEncoder
+from sacmil.extraction.encoding import EncoderThreads
+from sacmil.extraction.folder import Folder
+from sacmil.extraction.pipeline import Extracted, Pipeline
+from sacmil.extraction.record import Record, Row
+from sacmil.extraction.settings import Settings
+from sacmil.extraction.survey import EncoderFacts, Request
+from sacmil.formats import write_bag
+from sacmil.parallel import Workers
+
+STAGES = ("tissue", "tiles", "features")
+
+
+class Progress(Protocol):
+    """Who is told how far extraction is."""
+
+    def tiles(self, encoded: int, found: int) -> None:
+        """So many more tiles have been encoded, and so many more have been found."""
+
+    def slide(self, row: Row, left: int) -> None:
+        """A slide is over; so many are left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """How much of the machine is used; 0 chooses by cores and device."""
+
+    workers: int = 0
+    """Processes that read slides."""
+    threads: int = 0
+    """Batches each encoder works at side by side."""
+    batch_size: int = 0
+    """Tiles encoded at once."""
+
+    def chosen(self, device: str | None) -> Resources:
+        """With every 0 replaced, for an encoder on a device, or for none."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        cores = cores or 1
+        # A GPU waits for readers; on a CPU the encoder itself takes most of the time.
+        on_cpu = device in (None, "cpu")
+        readers = {"cpu": cores // 4, None: cores}.get(device, cores - 1)
+        return Resources(
+            workers=self.workers or max(1, readers),
+            threads=self.threads or (cores if on_cpu else 3),
+            batch_size=self.batch_size or (32 if on_cpu else 256),
+        )
+
+
+def facts_of(encoder: TileEncoder) -> EncoderFacts:
+    """What of an encoder travels to workers and into provenance."""
+    return EncoderFacts(
+        name=encoder.card.name,
+        hash=encoder.hash,
+        input_px=encoder.card.input_px,
+        resample=encoder.card.resample,
+        engine=encoder.engine,
+        device=encoder.device.partition(":")[0],
+        precision=encoder.precision,
+        resizes=encoder.resizes,
+    )
+
+
+def requests_for(
+    slides: Sequence[Path],
+    out: Path,
+    settings: Settings,
+    *,
+    encoder: str | None,
+    facts: EncoderFacts | None,
+    tiles_wanted: bool = True,
+    batch_size: int = 0,
+) -> list[Request]:
+    """What is to be done in an output folder, a request per slide."""
+    folder = Folder(out, settings.tiles, encoder)
+    folder.remove_leftovers()
+    return [
+        Request(
+            path=path,
+            settings=settings,
+            folder=folder,
+            encoder=facts,
+            tiles_wanted=tiles_wanted,
+            batch_size=batch_size,
+        )
+        for path in slides
+    ]
+
+
+def extract(
+    slides: Sequence[Path],
+    out: Path,
+    *,
+    encoders: Sequence[TileEncoder] = (),
+    settings: Settings | None = None,
+    until: str = "features",
+    resources: Resources | None = None,
+    progress: Progress | None = None,
+) -> list[Row]:
+    """Make the bags of slides, or their tissue and tiles alone; what is there stays.
+
+    Args:
+        slides: files, their stems all different.
+        out: a folder; see extraction/folder.py for what is put where.
+        encoders: one per device; none where ``until`` stops before features.
+        settings: how slides become bags.
+        until: tissue, tiles or features.
+        resources: how much of the machine is used.
+        progress: told as slides and tiles are done.
+    """
+    encoders = encoders if until == "features" else ()
+    chosen = (resources or Resources()).chosen(encoders[0].device if encoders else None)
+    facts = facts_of(encoders[0]) if encoders else None
+    requests = requests_for(
+        slides,
+        out,
+        settings or Settings(),
+        encoder=facts.name if facts else None,
+        facts=facts,
+        tiles_wanted=until != "tissue",
+        batch_size=chosen.batch_size,
+    )
+    with pipeline(encoders, chosen, progress.tiles if progress else None) as line:
+        done = zip(requests, line.run(requests), strict=True)
+        return recorded(out, (keep(*each) for each in done), len(requests), progress)
+
+
+@contextmanager
+def pipeline(
+    encoders: Sequence[TileEncoder],
+    chosen: Resources,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[Pipeline]:
+    """A pipeline with its processes and threads."""
+    with ExitStack() as stack:
+        workers = stack.enter_context(Workers(chosen.workers))
+        threads = EncoderThreads(encoders, chosen.threads) if encoders else None
+        if threads:
+            stack.enter_context(threads)
+        yield Pipeline(workers, threads, progress=progress)
+
+
+def recorded(out: Path, rows: Iterable[Row], total: int, progress: Progress | None) -> list[Row]:
+    """Rows as they come, each written to the record at once."""
+    record, done = Record(out / "extraction.csv"), []
+    for row in rows:
+        record.write(row)
+        done.append(row)
+        if progress:
+            progress.slide(row, total - len(done))
+    return done
+
+
+def keep(request: Request, extracted: Extracted) -> Row:
+    """Write the bag of a slide, if there is one, and say what became of the slide."""
+    found, failure = extracted.survey, extracted.failure
+    bag = request.folder.bag(request.slide_id) if request.folder else None
+    if extracted.bag is not None and bag is not None:
+        try:
+            write_bag(bag, extracted.bag)
+        except OSError as error:  # a full disk, a folder that may not be written
+            failure = f"{bag}: {error.strerror or error}"
+    there = failure is None and bag is not None and request.folder is not None
+    return Row(
+        slide_id=request.slide_id,
+        path=str(request.path),
+        status="done" if failure is None else "failed",
+        reason=failure or "",
+        tiles="" if found is None or found.tiles is None else str(len(found.tiles.coords)),
+        mpp="" if found is None else f"{found.mpp:g}",
+        reader="" if found is None else found.reader,
+        encoder=request.encoder.name if request.encoder else "",
+        bag=str(bag.relative_to(request.folder.out)) if there else "",  # type: ignore[union-attr]
+        seconds=f"{extracted.seconds:.1f}",
+    )

@@ -1,0 +1,64 @@
+"""Threads that feed encoders: several per CPU, two per GPU so that copies and sums overlap."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.encoders import TileEncoder
+from sacmil.errors import EncoderError, SacMILError
+
+Features = npt.NDArray[np.float32]
+
+
+class EncoderThreads:
+    """Encodes batches side by side; use it in a ``with`` block.
+
+    Args:
+        encoders: the same encoder on each device.
+        threads: how many batches each encodes at the same time.
+    """
+
+    def __init__(self, encoders: Sequence[TileEncoder], threads: int) -> None:
+        self.count = threads * len(encoders)
+        self._pools = [
+            (encoder, ThreadPoolExecutor(threads, thread_name_prefix="encode"))
+            for encoder in encoders
+        ]
+        self._turn = itertools.cycle(self._pools)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        for encoder, pool in self._pools:
+            self._stack.enter_context(encoder.side_by_side())
+            self._stack.callback(pool.shutdown, cancel_futures=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def submit(self, tiles: npt.NDArray[np.uint8]) -> Future[Features]:
+        """Begin to encode a batch."""
+        encoder, pool = next(self._turn)
+        return pool.submit(_encode, encoder, tiles)
+
+
+def _encode(encoder: TileEncoder, tiles: npt.NDArray[np.uint8]) -> Features:
+    if not len(tiles):
+        return np.empty((0, encoder.card.width), np.float32)
+    try:
+        return encoder.encode(tiles)
+    except (SacMILError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        detail = " ".join(str(error).split())[:200]
+        raise EncoderError(
+            f"{encoder.card.name} failed on a batch of {len(tiles)} tiles "
+            f"({type(error).__name__}: {detail}); a smaller --batch-size needs less memory"
+        ) from error

@@ -1,0 +1,97 @@
+"""Extraction on a Ray cluster: an actor per GPU or share of cores holds the encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sacmil.encoders import encoder_card, load_encoder
+from sacmil.extraction.cohort import (
+    Progress,
+    Resources,
+    facts_of,
+    keep,
+    pipeline,
+    recorded,
+    requests_for,
+)
+from sacmil.extraction.record import Row
+from sacmil.extraction.settings import Settings
+from sacmil.extraction.survey import Request
+from sacmil.parallel.ray import run_each_on_ray
+
+
+class SlideExtractor:
+    """What an actor holds: an encoder, and the processes that read for it.
+
+    Args:
+        encoder: its name.
+        options: what load_encoder takes besides.
+        resources: the actor's share of the machine.
+    """
+
+    def __init__(self, encoder: str, options: Mapping[str, Any], resources: Resources) -> None:
+        self._encoder = load_encoder(encoder, **options)
+        self._stack = ExitStack()
+        self._pipeline = self._stack.enter_context(pipeline([self._encoder], resources))
+
+    def __call__(self, request: Request) -> Row:
+        """Extract one slide and write its bag."""
+        request = replace(request, encoder=facts_of(self._encoder))
+        (extracted,) = self._pipeline.run([request])
+        return keep(request, extracted)
+
+
+def extract_on_ray(
+    slides: Sequence[Path],
+    out: Path,
+    encoder: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    address: str | None = None,
+    gpus: int = 0,
+    settings: Settings | None = None,
+    resources: Resources | None = None,
+    progress: Progress | None = None,
+) -> list[Row]:
+    """As ``extract``, over a cluster whose machines all see the slides and the output folder.
+
+    Args:
+        slides: files, their stems all different.
+        out: the output folder.
+        encoder: its name.
+        options: what load_encoder takes besides.
+        address: of the cluster; None starts one on this machine.
+        gpus: above 0, an actor takes one GPU; 0, a share of cores.
+        settings: how slides become bags.
+        resources: the share of each actor; ``threads`` is how many cores it takes.
+        progress: told as slides are done.
+    """
+    encoder_card(encoder)  # a name that does not exist is told at once
+    device = "cuda:0" if gpus else "cpu"  # Ray shows an actor only the GPU that is its own
+    share = resources or Resources()
+    cores = share.threads or (share.workers + 1 if gpus else 1)
+    chosen = replace(share, threads=share.threads or (0 if gpus else 1)).chosen(device)
+    requests = requests_for(
+        slides,
+        out.resolve(),
+        settings or Settings(),
+        encoder=encoder,
+        facts=None,
+        batch_size=chosen.batch_size,
+    )
+    made = (encoder, {"device": device} | dict(options or {}), chosen)
+    outcomes = run_each_on_ray(
+        SlideExtractor, made, requests, cpus=cores, gpus=min(gpus, 1), address=address
+    )
+    rows = (outcome.value or _lost(requests[outcome.key], outcome.failure) for outcome in outcomes)
+    return recorded(out, rows, len(requests), progress)
+
+
+def _lost(request: Request, failure: str | None) -> Row:
+    """The row of a slide whose actor could not say what became of it."""
+    unknown = dict.fromkeys(("tiles", "mpp", "reader", "encoder", "bag", "seconds"), "")
+    return Row(request.slide_id, str(request.path), "failed", failure or "", **unknown)

@@ -1,0 +1,58 @@
+"""A batch of tiles as pixels; runs in a worker process."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.errors import SacMILError, SlideError
+from sacmil.extraction.survey import Request
+from sacmil.slides.focus import is_blurred, is_white
+from sacmil.slides.pixels import read_tile
+from sacmil.slides.readers import Slide, open_slide
+from sacmil.units import Level0Px, TilePx
+
+
+class Batch(NamedTuple):
+    """Tiles as an encoder takes them."""
+
+    pixels: npt.NDArray[np.uint8]
+    """(kept, side, side, 3)"""
+    kept: npt.NDArray[np.bool_]
+    """Which of the tiles asked for these are."""
+
+
+def read_batch(request: Request, side: Level0Px, corners: npt.NDArray[np.int64]) -> Batch:
+    """Read tiles by their upper left corners, leaving out white and blurred ones if so asked."""
+    slide = _opened(request.path, request.settings.reader)
+    pixels = np.stack([_tile(slide, request, side, x, y) for x, y in corners.tolist()])
+    kept = np.ones(len(pixels), np.bool_)
+    if request.settings.drop_white:
+        kept &= ~is_white(pixels)
+    if request.settings.drop_blurred:
+        kept &= ~is_blurred(pixels)
+    return Batch(pixels if kept.all() else pixels[kept], kept)
+
+
+@lru_cache(maxsize=2)
+def _opened(path: Path, reader: str | None) -> Slide:
+    """Slides this process has open: batches of one slide follow each other."""
+    return open_slide(path, reader)
+
+
+def _tile(slide: Slide, request: Request, side: Level0Px, x: int, y: int) -> npt.NDArray[np.uint8]:
+    assert request.encoder is not None
+    patch_px = TilePx(request.settings.tiles.patch_size)
+    input_px = patch_px if request.encoder.resizes else TilePx(request.encoder.input_px)
+    try:
+        return read_tile(slide, x, y, side, patch_px, input_px, request.encoder.resample)
+    except (SacMILError, MemoryError):
+        raise
+    except Exception as error:  # whatever a decoder stumbles over
+        raise SlideError(
+            f"{slide.path}: the tile at ({x}, {y}) cannot be read ({type(error).__name__}: {error})"
+        ) from error

@@ -1,0 +1,65 @@
+"""extraction.csv: a row per slide, done or why not; always whole on disk."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from sacmil.atomic import whole_file
+from sacmil.errors import FormatError
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one slide."""
+
+    slide_id: str
+    path: str
+    status: str
+    """done, or failed."""
+    reason: str
+    """Why it failed, in a sentence."""
+    tiles: str
+    mpp: str
+    """Microns per level-0 pixel."""
+    reader: str
+    encoder: str
+    bag: str
+    """The file made, relative to the folder of this table."""
+    seconds: str
+
+
+class Record:
+    """The table of an output folder; rows of earlier runs stay until their slide is done again.
+
+    Args:
+        path: extraction.csv.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows = {(row.path, row.encoder): row for row in _read(path)}
+
+    def write(self, row: Row) -> None:
+        """Add a row, in the place of an older one of the same slide and encoder."""
+        self._rows[(row.path, row.encoder)] = row
+        names = [field.name for field in fields(Row)]
+        with whole_file(self._path) as partial, partial.open("w", newline="") as file:
+            table = csv.DictWriter(file, names, lineterminator="\n")
+            table.writeheader()
+            table.writerows(asdict(row) for row in self._rows.values())
+
+
+def _read(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    names = [field.name for field in fields(Row)]
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        table = csv.DictReader(file)
+        if table.fieldnames != names:
+            raise FormatError(
+                f"{path}: has columns {', '.join(table.fieldnames or ['none'])}; expected "
+                f"{', '.join(names)}: move it away, or choose another --out"
+            )
+        return [Row(**{name: row[name] or "" for name in names}) for row in table]

@@ -1,0 +1,45 @@
+"""Everything that decides what ends up in a bag, apart from the slide and the encoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sacmil.errors import OptionError, suggestion
+from sacmil.slides.resolution import SlideResolutions
+from sacmil.slides.tiling import TileSpec
+from sacmil.slides.tissue import TissueSettings
+
+DTYPES = ("float16", "float32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How slides become bags."""
+
+    tiles: TileSpec = field(default_factory=TileSpec)
+    """At which resolution tiles are cut, how large, how much they overlap."""
+    tissue: TissueSettings = field(default_factory=TissueSettings)
+    """What counts as tissue."""
+    resolutions: SlideResolutions = field(default_factory=SlideResolutions)
+    """Microns per pixel the user states for slides."""
+    allow_upsampling: bool = False
+    """Whether tiles may be cut finer than the slide was scanned."""
+    reader: str | None = None
+    """Name of the reader to open slides with; None takes the first that can."""
+    drop_white: bool = False
+    """Whether tiles that are mostly white are left out."""
+    drop_blurred: bool = False
+    """Whether tiles out of focus are left out."""
+    dtype: str = "float16"
+    """Type of the stored features."""
+    slide_limit_s: float = 7200.0
+    """Seconds after which a slide is given up."""
+    tile_limit_s: float = 60.0
+    """Seconds after which a tile is given up, and with it the slide."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise OptionError(f"dtype={self.dtype!r}; {suggestion(self.dtype, DTYPES)}")
+        for name in ("slide_limit_s", "tile_limit_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise OptionError(f"{name}={getattr(self, name)!r}; expected seconds above zero")

@@ -1,0 +1,56 @@
+"""One slide to one bag, from Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sacmil.bag import Bag
+from sacmil.encoders import TileEncoder, load_encoder
+from sacmil.errors import SlideError
+from sacmil.extraction.cohort import Resources, facts_of, pipeline
+from sacmil.extraction.settings import Settings
+from sacmil.extraction.survey import Request
+from sacmil.slides.resolution import SlideResolutions
+from sacmil.slides.tiling import TileSpec
+from sacmil.units import MicronsPerPixel
+
+
+def extract_slide(
+    path: str | Path,
+    *,
+    encoder: str | TileEncoder = "lite0",
+    mpp: float = 0.5,
+    patch_size: int = 256,
+    slide_mpp: float | None = None,
+    settings: Settings | None = None,
+    resources: Resources | None = None,
+) -> Bag:
+    """The bag of one slide; the same as ``sacmil extract`` writes.
+
+    Args:
+        path: the slide.
+        encoder: a name, or what load_encoder returned.
+        mpp: microns per pixel tiles are cut at.
+        patch_size: side of a tile in such pixels.
+        slide_mpp: microns per level-0 pixel, where the file does not say or is wrong.
+        settings: everything else; its tiles and resolutions, if given, replace the three above.
+        resources: how much of the machine is used.
+    """
+    loaded = load_encoder(encoder) if isinstance(encoder, str) else encoder
+    chosen = (resources or Resources()).chosen(loaded.device)
+    stated = None if slide_mpp is None else MicronsPerPixel(slide_mpp)
+    request = Request(
+        path=Path(path),
+        settings=settings
+        or Settings(
+            tiles=TileSpec(mpp=mpp, patch_size=patch_size),
+            resolutions=SlideResolutions(everywhere=stated),
+        ),
+        encoder=facts_of(loaded),
+        batch_size=chosen.batch_size,
+    )
+    with pipeline([loaded], chosen) as line:
+        (extracted,) = line.run([request])
+    if extracted.bag is None:
+        raise SlideError(extracted.failure or f"{path}: nothing was extracted")
+    return extracted.bag

@@ -1,0 +1,151 @@
+"""Killed at any moment, fed with broken files: extraction leaves whole files and reasons."""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sacmil.formats.native import read
+
+OPTIONS = ["--patch-size", "64", "--batch-size", "4", "--workers", "1", "--threads", "1"]
+
+
+def sacmil(*words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "sacmil", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"SACMIL_TRACEBACK": ""},
+    )
+
+
+def completed(*words: object, within_s: float = 120) -> tuple[int, str]:
+    process = sacmil(*words)
+    try:
+        out, err = process.communicate(timeout=within_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise AssertionError(f"sacmil {words} hung") from None
+    return process.returncode, out + err
+
+
+def bags(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(out.glob("*/features_*/*.h5"))}
+
+
+def assert_everything_is_whole(out: Path) -> None:
+    for path in out.glob("*/features_*/*.h5"):
+        read(path)
+    for path in out.rglob("*.csv"):
+        assert path.read_text().endswith("\n")
+
+
+def kill_and_complete(cohort: Path, tmp_path: Path, encoder: str, kills: int) -> None:
+    words = ["extract", cohort, "--encoder", encoder, *OPTIONS]
+    code, _ = completed(*words, "--out", tmp_path / "calm")
+    assert code == 0
+    started = time.monotonic()
+    completed(*words, "--out", tmp_path / "timed")
+    whole_run = time.monotonic() - started
+    out, chance = tmp_path / "shaken", random.Random(0)
+    for _ in range(kills):
+        process = sacmil(*words, "--out", out)
+        time.sleep(chance.uniform(0.2, 1.1) * whole_run)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert_everything_is_whole(out)
+    code, _ = completed(*words, "--out", out)
+    assert code == 0
+    assert bags(out) == bags(tmp_path / "calm")
+    assert not list(out.rglob("*.partial")), "what a killed run left behind is cleared away"
+
+
+def test_killed_five_times_it_completes_with_equal_bags(cohort, tmp_path, encoder) -> None:
+    kill_and_complete(cohort, tmp_path, encoder, 5)
+
+
+@pytest.mark.slow
+def test_killed_thirty_times_it_completes_with_equal_bags(cohort, tmp_path, encoder) -> None:
+    kill_and_complete(cohort, tmp_path, encoder, 30)
+
+
+def mutated(content: bytes, how: random.Random) -> bytes:
+    """A file cut short, emptied, or with bits and stretches changed."""
+    kind = how.choice(["cut", "bits", "stretch", "head", "empty", "noise"])
+    data = bytearray(content)
+    if kind == "cut":
+        return content[: how.randrange(len(content))]
+    if kind == "empty":
+        return b""
+    if kind == "noise":
+        return how.randbytes(how.randrange(1, 5000))
+    if kind == "stretch":
+        start = how.randrange(len(data))
+        data[start : start + 500] = how.randbytes(500)
+    for _ in range(how.randrange(1, 20) if kind in ("bits", "head") else 0):
+        place = how.randrange(min(len(data), 400) if kind == "head" else len(data))
+        data[place] ^= 1 << how.randrange(8)
+    return bytes(data)
+
+
+def extract_mutated(cohort: Path, tmp_path: Path, encoder: str, count: int) -> None:
+    folder, how = tmp_path / "mutated", random.Random(1)
+    folder.mkdir()
+    sources = sorted(cohort.iterdir())
+    for number in range(count):
+        suffix = how.choice([".tif", ".svs", ".tiff", ".png", ".ndpi"])
+        content = how.choice(sources).read_bytes()
+        (folder / f"file-{number}{suffix}").write_bytes(mutated(content, how))
+    words = ["extract", folder, "--encoder", encoder, "--out", tmp_path / "out", *OPTIONS]
+    limits = ["--slide-limit", "60", "--tile-limit", "20"]
+    code, told = completed(*words, *limits, within_s=60 + 10 * count)
+    assert code in (0, 1), told
+    assert "Traceback" not in told
+    assert "fault of sacmil" not in told
+    with (tmp_path / "out" / "extraction.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == count
+    assert all(bool(row["reason"]) == (row["status"] == "failed") for row in rows)
+    assert sum(row["status"] == "failed" for row in rows) > count / 3
+    assert_everything_is_whole(tmp_path / "out")
+
+
+def test_forty_mutated_files_have_a_reason_each(cohort, tmp_path, encoder) -> None:
+    extract_mutated(cohort, tmp_path, encoder, 40)
+
+
+@pytest.mark.slow
+def test_three_hundred_mutated_files_have_a_reason_each(cohort, tmp_path, encoder) -> None:
+    extract_mutated(cohort, tmp_path, encoder, 300)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files by ulimit")
+def test_a_full_disk_is_a_reason_and_leaves_no_half_file(cohort, tmp_path, encoder) -> None:
+    # A limit on the size of files is met as a full disk is: in the middle of writing.
+    script = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
+        "from sacmil.cli.main import main; main()"
+    )
+    words = ["extract", cohort, "--encoder", encoder, "--out", tmp_path / "out", *OPTIONS]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "out").glob("*/features_*/*.h5"))

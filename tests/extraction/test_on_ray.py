@@ -1,0 +1,109 @@
+"""On a Ray cluster of two processes: the same bags, and a killed actor's slide is retried."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sacmil import read_bag
+from sacmil.encoders import load_encoder
+from sacmil.errors import SacMILError
+from sacmil.extraction import Resources, Settings, extract, extract_on_ray
+from sacmil.slides.search import find_slides
+from sacmil.slides.tiling import TileSpec
+
+SETTINGS = Settings(tiles=TileSpec(mpp=0.5, patch_size=64))
+RESOURCES = Resources(workers=1, threads=1, batch_size=8)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two cores of this machine as a cluster."""
+    ray = pytest.importorskip("ray")
+    context = ray.init(
+        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+    )
+    yield context.address_info["address"]
+    ray.shutdown()
+
+
+def bags(out: Path) -> dict:
+    return {path.stem: read_bag(path) for path in sorted(out.glob("*/features_*/*.h5"))}
+
+
+def test_the_bags_are_those_of_the_local_engine(cluster, cohort, tmp_path, encoder) -> None:
+    slides = find_slides([cohort])
+    shared = {"settings": SETTINGS, "resources": RESOURCES}
+    local = extract(slides, tmp_path / "local", encoders=[load_encoder(encoder)], **shared)
+    on_ray = extract_on_ray(slides, tmp_path / "ray", encoder, address=cluster, **shared)
+    assert {row.slide_id for row in on_ray} == {row.slide_id for row in local}
+    assert [row.status for row in on_ray] == ["done"] * 3
+    ours, theirs = bags(tmp_path / "local"), bags(tmp_path / "ray")
+    assert set(ours) == set(theirs)
+    for name, bag in ours.items():
+        assert np.array_equal(bag.coords, theirs[name].coords)
+        assert bag.provenance == theirs[name].provenance
+        assert bag.encoder == theirs[name].encoder
+        np.testing.assert_allclose(bag.features, theirs[name].features, atol=1e-3)
+
+
+def test_a_bad_slide_is_told_and_the_others_are_done(cluster, cohort, tmp_path, encoder) -> None:
+    (tmp_path / "words.tif").write_text("not a slide")
+    slides = find_slides([cohort, tmp_path / "words.tif"])
+    rows = extract_on_ray(
+        slides, tmp_path / "out", encoder, address=cluster, settings=SETTINGS, resources=RESOURCES
+    )
+    assert {row.slide_id for row in rows if row.status == "failed"} == {"words"}
+    assert len(bags(tmp_path / "out")) == 3
+
+
+def test_an_encoder_that_cannot_be_loaded_fails_in_a_sentence(cluster, cohort, tmp_path) -> None:
+    slides = find_slides([cohort])
+    with pytest.raises(SacMILError, match="no such file"):
+        extract_on_ray(slides, tmp_path / "out", "onnx:/nowhere.onnx", address=cluster)
+    (tmp_path / "words.onnx").write_text("not a graph")
+    (tmp_path / "words.onnx.json").write_text("{}")
+    with pytest.raises(SacMILError, match=r"words\.onnx"):
+        extract_on_ray(slides, tmp_path / "out", f"onnx:{tmp_path}/words.onnx", address=cluster)
+    lost = extract_on_ray(slides, tmp_path / "out", "uni_v1", address=cluster)
+    assert ["--weights" in row.reason for row in lost] == [True] * 3
+
+
+def test_the_slide_of_a_killed_actor_is_retried(cluster, cohort, tmp_path, encoder) -> None:
+    slow = replace(SETTINGS, tiles=TileSpec(mpp=0.5, patch_size=16))
+    killed: list[int] = []
+
+    def kill_an_actor() -> None:
+        end = time.monotonic() + 60
+        while not killed and time.monotonic() < end:
+            for process in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    line = process.read_bytes()
+                except OSError:
+                    continue
+                if line.startswith(b"ray::_Holder.run"):
+                    killed.append(int(process.parent.name))
+                    os.kill(killed[0], signal.SIGKILL)
+                    return
+            time.sleep(0.01)
+
+    killer = threading.Thread(target=kill_an_actor)
+    killer.start()
+    rows = extract_on_ray(
+        find_slides([cohort]),
+        tmp_path / "out",
+        encoder,
+        address=cluster,
+        settings=slow,
+        resources=replace(RESOURCES, batch_size=2),
+    )
+    killer.join()
+    assert killed, "no actor was seen at work"
+    assert [row.status for row in rows] == ["done"] * 3
