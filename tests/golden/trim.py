@@ -18,8 +18,9 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from drawn import RULES, drawn  # noqa: E402
+from drawn import RULES, drawn
 
 NAMES = [
     "abmil_ibmil_plain",
