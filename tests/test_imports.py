@@ -67,6 +67,10 @@ sys.argv = kept
         command("models --help"),
         command("doctor --help"),
         command("demo --help"),
+        command("extract --help"),
+        command("convert --help"),
+        command("encoders --help"),
+        command("export --help"),
     ],
 )
 def test_importing_and_asking_for_help_load_nothing_heavy(code: str) -> None:

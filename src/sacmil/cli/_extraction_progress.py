@@ -75,7 +75,7 @@ def told(slides: int) -> Iterator[Told]:
 def _duration(seconds: float) -> str:
     """Seconds for people.
 
-    >>> _duration(42), _duration(150), _duration(8000)
+    >>> _duration(42), _duration(180), _duration(8000)
     ('42 s', '3 min', '2.2 h')
     """
     if seconds < 90:
