@@ -11,6 +11,7 @@ from sacmil.bag import Bag, Encoder
 from sacmil.errors import NoTissueError
 from sacmil.extraction.encoding import Features
 from sacmil.extraction.survey import Request, Survey
+from sacmil.formats import check_spacing
 
 
 def assemble(
@@ -35,7 +36,7 @@ def assemble(
             f"{request.path}: all {len(which)} tiles were left out as white or blurred; look at "
             "the preview, or extract without --drop-white and --drop-blurred"
         )
-    return Bag(
+    bag = Bag(
         slide_id=found.slide_id,
         features=np.concatenate(features).astype(request.settings.dtype),
         coords=found.tiles.coords[which],
@@ -48,3 +49,5 @@ def assemble(
         encoder=Encoder(request.encoder.name, request.encoder.hash),
         provenance=request.provenance(found.mask_hash, found.reader),
     )
+    check_spacing(bag)
+    return bag

@@ -39,6 +39,7 @@ class Extracted(NamedTuple):
     """Where features were wanted and were not there already."""
     failure: str | None
     seconds: float
+    """From the first tile asked for to the last encoded."""
 
 
 @dataclass(eq=False)
@@ -46,7 +47,8 @@ class _Job:
     """A slide under way."""
 
     request: Request
-    started: float = field(default_factory=time.monotonic)
+    started: float | None = None
+    """When the first of its tiles was asked for: before that it only waited for its turn."""
     survey: Survey | None = None
     failure: str | None = None
     unread: deque[int] = field(default_factory=deque)
@@ -56,6 +58,10 @@ class _Job:
     kept: dict[int, Any] = field(default_factory=dict)
     """By batch, which tiles were kept."""
     features: dict[int, Features] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self.started is None else time.monotonic() - self.started
 
     @property
     def is_over(self) -> bool:
@@ -118,6 +124,7 @@ class Pipeline:
     def _ask_for_batch(self, job: _Job, index: int) -> None:
         assert job.survey is not None
         assert job.survey.tiles is not None
+        job.started = job.started or time.monotonic()
         size = job.request.batch_size
         corners = job.survey.tiles.coords[index * size : (index + 1) * size]
         limit = job.request.settings.tile_limit_s + 0.5 * len(corners)
@@ -162,7 +169,7 @@ class Pipeline:
             self._progress(len(job.kept[index]), 0)
         for job in self._jobs:
             limit = job.request.settings.slide_limit_s
-            if not job.is_over and time.monotonic() - job.started > limit:
+            if not job.is_over and job.seconds > limit:
                 self._give_up(job, f"took longer than {limit:g} s")
 
     def _give_up(self, job: _Job, reason: str) -> None:
@@ -183,5 +190,4 @@ class Pipeline:
                 )
             except SacMILError as error:
                 job.failure = str(error)
-        seconds = time.monotonic() - job.started
-        return Extracted(job.request.path, job.survey, bag, job.failure, seconds)
+        return Extracted(job.request.path, job.survey, bag, job.failure, job.seconds)
