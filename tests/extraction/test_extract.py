@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +16,15 @@ from slide_maker import tissue_pixels, write_slide
 
 from sacmil import read_bag
 from sacmil.encoders import load_encoder
-from sacmil.errors import OptionError, SlideError
+from sacmil.errors import OptionError, SacMILError, SlideError
 from sacmil.extraction import Resources, Settings, extract, extract_slide
+from sacmil.extraction.cohort import facts_of, pipeline
+from sacmil.extraction.folder import alone_in
+from sacmil.extraction.survey import Request
 from sacmil.slides.outline import from_geojson
 from sacmil.slides.pixels import read_tile
 from sacmil.slides.readers import open_slide
+from sacmil.slides.resolution import SlideResolutions
 from sacmil.slides.search import find_slides
 from sacmil.slides.tiling import TileSpec, lay_tiles
 from sacmil.slides.tissue import mask_downsample
@@ -154,7 +161,7 @@ def test_one_bad_slide_is_told_and_the_others_are_done(cohort, tmp_path, encoder
     failed = {name for name, row in rows.items() if row.status == "failed"}
     assert failed == {"cut", "words", "empty", "silent", "white"}
     assert "--slide-mpp" in rows["silent"].reason
-    assert "tissue" in rows["white"].reason
+    assert "nothing on the slide looks like tissue" in rows["white"].reason
     assert set(bags(tmp_path / "out")) == {"slide-0", "slide-1", "slide-2"}
     with (tmp_path / "out" / "extraction.csv").open() as file:
         table = {row["slide_id"]: row for row in csv.DictReader(file)}
@@ -164,15 +171,11 @@ def test_one_bad_slide_is_told_and_the_others_are_done(cohort, tmp_path, encoder
 
 
 def test_a_slide_that_takes_too_long_is_given_up(cohort, tmp_path, encoder) -> None:
-    from dataclasses import replace
-
     rows = run(cohort, tmp_path, encoder, replace(SETTINGS, slide_limit_s=0.01))
     assert [row.reason for row in rows] == ["took longer than 0.01 s"] * 3
 
 
 def test_white_tiles_can_be_left_out(cohort, tmp_path, encoder) -> None:
-    from dataclasses import replace
-
     settings = replace(SETTINGS, tiles=TileSpec(mpp=0.5, patch_size=64, min_tissue=0.0))
     run(cohort, tmp_path / "all", encoder, settings)
     run(cohort, tmp_path / "some", encoder, replace(settings, drop_white=True))
@@ -187,8 +190,6 @@ def test_white_tiles_can_be_left_out(cohort, tmp_path, encoder) -> None:
 
 def test_features_can_be_stored_in_half_precision(cohort, encoder) -> None:
     slide = cohort / "slide-1.tif"
-    from dataclasses import replace
-
     loaded = load_encoder(encoder)
     half = extract_slide(slide, encoder=loaded, settings=replace(SETTINGS, dtype="float16"))
     whole = extract_slide(slide, encoder=loaded, settings=SETTINGS)
@@ -218,6 +219,114 @@ def test_a_slide_that_fails_in_python_raises_its_reason(tmp_path, encoder) -> No
         tmp_path / "silent.tif", encoder=encoder, slide_mpp=0.25, mpp=0.5, patch_size=64
     )
     assert (bag.patch_size, bag.mpp) == (128, 0.25)
+
+
+def only(cohort: Path, folder: Path, name: str, source: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(cohort / source, folder / name)
+    return folder
+
+
+def test_another_resolution_makes_the_bag_again(cohort, tmp_path, encoder) -> None:
+    slides = only(cohort, tmp_path / "slides", "a.tif", "slide-0.tif")
+    for mpp in (0.25, 0.26):
+        stated = replace(SETTINGS, resolutions=SlideResolutions(everywhere=mpp))
+        run(slides, tmp_path / "out", encoder, stated)
+        assert read_bag(bags(tmp_path / "out")["a"]).mpp == mpp
+
+
+def test_another_slide_of_the_same_name_is_refused(cohort, tmp_path, encoder) -> None:
+    out = tmp_path / "out"
+    run(only(cohort, tmp_path / "one", "a.tif", "slide-0.tif"), out, encoder)
+    before = bags(out)["a"].read_bytes()
+    (row,) = run(only(cohort, tmp_path / "two", "a.tif", "slide-1.tif"), out, encoder)
+    assert "another slide of this name" in row.reason
+    assert bags(out)["a"].read_bytes() == before
+    (row,) = run(only(cohort, tmp_path / "copy", "a.tif", "slide-0.tif"), out, encoder)
+    assert row.status == "done", "the same file elsewhere is the same slide"
+
+
+def test_the_preview_follows_an_edited_outline(cohort, tmp_path, encoder) -> None:
+    slides = only(cohort, tmp_path / "slides", "a.tif", "slide-0.tif")
+    run(slides, tmp_path / "out", encoder, until="tissue")
+    preview, outline = (tmp_path / "out" / "tissue" / f"a.{kind}" for kind in ("png", "geojson"))
+    before = preview.read_bytes()
+    square = [[0, 0], [300, 0], [300, 300], [0, 300], [0, 0]]
+    outline.write_text(json.dumps({"type": "Polygon", "coordinates": [square]}))
+    run(slides, tmp_path / "out", encoder, until="tissue")
+    assert preview.read_bytes() != before
+
+
+def test_a_failing_encoder_fails_its_slide_and_the_next_is_done(cohort, encoder) -> None:
+    loaded, calls = load_encoder(encoder), []
+
+    class Moody(type(loaded)):
+        def encode(self, tiles):
+            calls.append(len(tiles))
+            if len(calls) == 1:
+                raise RuntimeError("CUDA out of memory")
+            return super().encode(tiles)
+
+    loaded.__class__ = Moody
+    chosen = Resources(workers=1, threads=1, batch_size=1000)
+    requests = [
+        Request(path=path, settings=SETTINGS, encoder=facts_of(loaded), batch_size=1000)
+        for path in find_slides([cohort])
+    ]
+    with pipeline([loaded], chosen) as line:
+        first = list(line.run(requests[:2]))
+        again = list(line.run(requests[2:]))
+    assert "--batch-size" in first[0].failure
+    assert first[1].failure is None
+    assert again[0].bag is not None
+
+
+def test_two_extractions_do_not_work_in_one_folder(cohort, tmp_path, encoder) -> None:
+    with alone_in(tmp_path), pytest.raises(SacMILError, match="another extraction is at work"):
+        run(cohort, tmp_path, encoder)
+    assert len(run(cohort, tmp_path, encoder)) == 3
+
+
+def test_the_record_has_a_row_for_each_cut_and_forgets_failures_mended(
+    cohort, tmp_path, encoder
+) -> None:
+    (tmp_path / "slides").mkdir()
+    write_slide(tmp_path / "slides" / "a.tif", tissue_pixels(1024, 768, 0), mpp=None)
+    slides, out = tmp_path / "slides", tmp_path / "out"
+    run(slides, out, encoder, until="tissue")
+    for size in (64, 128):
+        settings = replace(
+            SETTINGS,
+            tiles=TileSpec(mpp=0.5, patch_size=size),
+            resolutions=SlideResolutions(everywhere=0.5),
+        )
+        run(slides, out, encoder, settings)
+    with (out / "extraction.csv").open() as file:
+        rows = [(row["status"], row["cut"]) for row in csv.DictReader(file)]
+    assert rows == [("done", "0.5mpp_64px"), ("done", "0.5mpp_128px")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes there")
+def test_a_name_that_is_not_utf8_is_told_and_the_others_are_done(cohort, tmp_path, encoder) -> None:
+    folder = tmp_path / "slides"
+    shutil.copytree(cohort, folder)
+    (folder / "slide-0.tif").rename(folder / os.fsdecode(b"caf\xe9.tif"))
+    rows = run(folder, tmp_path / "out", encoder)
+    assert [row.status for row in rows].count("done") == 2
+    (lost,) = [row for row in rows if row.status == "failed"]
+    assert "is not UTF-8" in lost.reason
+
+
+@pytest.mark.parametrize("wrong", [{"workers": -1}, {"threads": -3}, {"batch_size": -3}])
+def test_resources_below_zero_are_refused(wrong) -> None:
+    with pytest.raises(OptionError, match="or more"):
+        Resources(**wrong)
+
+
+@pytest.mark.parametrize("mpp", [-1, 0, 250, "0.25", True])
+def test_a_resolution_that_cannot_be_is_refused_from_python(cohort, encoder, mpp) -> None:
+    with pytest.raises(SlideError):
+        extract_slide(cohort / "slide-0.tif", encoder=encoder, slide_mpp=mpp)
 
 
 @pytest.mark.parametrize("wrong", [{"dtype": "int8"}, {"slide_limit_s": 0}, {"tile_limit_s": -1}])

@@ -277,6 +277,27 @@ def test_unknown_options_and_sizes_are_refused(name: str) -> None:
 
 
 @every_model
+def test_a_model_kept_in_bfloat16_answers_nearly_the_same(name: str) -> None:
+    model, bag = make(name), place(40)
+    answer = model(*bag).logits
+    half = model.to(torch.bfloat16)(*bag)
+    assert half.logits.isfinite().all()
+    assert half.scores.isfinite().all()
+    assert torch.allclose(half.logits.float(), answer, atol=0.1)
+
+
+@every_model
+def test_coordinates_of_other_precision_make_the_same_plan(name: str) -> None:
+    model = planning(name)
+    features, _ = place(300)
+    grid = torch.stack([torch.arange(300) % 20, torch.arange(300) // 20], dim=1)
+    exact = (grid * 359 + torch.tensor([43567, 42613])).double() / 359
+    plans = [model.plan(coords.numpy(), features.numpy()) for coords in (exact, exact.float())]
+    for key in plans[0]:
+        assert np.array_equal(plans[0][key], plans[1][key]), f"{key} depends on float32's rounding"
+
+
+@every_model
 def test_features_of_other_precision_are_taken(name: str) -> None:
     model = make(name)
     features, coords = place()

@@ -21,7 +21,7 @@ GRID = np.stack(np.divmod(RANDOM.choice(400, 150, replace=False), 20), axis=1).a
 LAYOUTS = {
     "grid": GRID,
     "shifted grid": GRID + [1 / 3, 0.7],
-    "anywhere": RANDOM.uniform(0, 10, (120, 2)),
+    "anywhere": RANDOM.uniform(0, 10, (120, 2)).round(3),
     "line": np.stack((np.arange(40), np.zeros(40)), axis=1),
     "diagonal": np.stack((np.arange(40), np.arange(40)), axis=1)[::-1],
     "duplicates": RANDOM.integers(0, 4, (90, 2)).astype(float),
@@ -85,8 +85,9 @@ def test_neighbours_are_those_of_all_distances_sorted(coords, count: int) -> Non
 
 
 def test_many_patches_at_the_same_distance_are_all_considered() -> None:
-    angle = np.arange(64) * np.pi / 32  # a ring around one patch: 64 neighbours tie
-    ring = np.round(np.stack((np.cos(angle), np.sin(angle)), axis=1), 12)
+    span = np.arange(-180, 181)  # a ring around one patch: 64 neighbours tie
+    ring = np.stack(np.nonzero(span[:, None] ** 2 + span**2 == 32045), axis=1) - 180
+    assert len(ring) == 64
     coords = np.concatenate(([[0.0, 0.0]], ring))
     wanted = np.lexsort((coords[1:, 0], coords[1:, 1]))[:8] + 1
     np.testing.assert_array_equal(nearest_neighbours(coords, 8)[:, 0], wanted)

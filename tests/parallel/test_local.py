@@ -123,6 +123,15 @@ def test_a_process_serves_many_tasks(tasks) -> None:
     assert all(gone(pid) for pid in pids), "leaving the block ends the processes"
 
 
+def test_an_answer_given_in_time_counts_though_it_is_read_late(tasks) -> None:
+    with Workers(1) as workers:
+        workers.submit("a", tasks.double, 1, limit_s=1.0)
+        time.sleep(2.0)
+        workers.submit("b", tasks.double, 2, limit_s=30)
+        assert workers.next_outcome() == ("a", 2, None)
+        assert workers.next_outcome() == ("b", 4, None)
+
+
 def test_many_deaths_in_a_row_lose_nothing(tasks) -> None:
     items = [("die", i) if i % 3 == 0 else ("double", i) for i in range(12)]
     outcomes = {o.key: o for o in run_each(tasks.mixed, items, workers=2)}

@@ -52,9 +52,24 @@ if TYPE_CHECKING:
 @click.option("--dtype", type=click.Choice(["float16", "float32"]), default="float16")
 @click.option("--reader", help="Reader to open slides with, instead of the first that can.")
 @click.option("--gpus", metavar="0,1", help="GPUs to use, by number.  [default: all; none: cpu]")
-@click.option("--batch-size", default=0, help="Tiles encoded at once.  [default: 32, GPU 256]")
-@click.option("--workers", default=0, help="Processes that read slides.  [default: by cores]")
-@click.option("--threads", default=0, help="Batches encoded side by side.  [default: by cores]")
+@click.option(
+    "--batch-size",
+    default=0,
+    type=click.IntRange(0),
+    help="Tiles encoded at once.  [default: 32, GPU 256]",
+)
+@click.option(
+    "--workers",
+    default=0,
+    type=click.IntRange(0),
+    help="Processes that read slides.  [default: by cores]",
+)
+@click.option(
+    "--threads",
+    default=0,
+    type=click.IntRange(0),
+    help="Batches encoded side by side.  [default: by cores]",
+)
 @click.option("--slide-limit", default=7200.0, show_default=True, help="Seconds for a slide.")
 @click.option("--tile-limit", default=60.0, show_default=True, help="Seconds for a tile.")
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
@@ -69,13 +84,44 @@ def command(slides: tuple[Path, ...], out: Path, **options: Any) -> None:
     from sacmil.slides.search import find_slides
 
     settings = _settings(options)
-    found = find_slides(slides, exclude=[out])
+    _check_call(options)
+    found = find_slides(slides, exclude=[out / "tissue"])
     with told(len(found)) as progress:
         rows = _extract(found, out, settings, options, progress)
     _conclude(rows, out)
 
 
+def _check_call(options: dict[str, Any]) -> None:
+    """What is wrong with the words themselves is told before any slide is looked for."""
+    from sacmil.encoders import encoder_card
+    from sacmil.errors import EncoderError, suggestion
+    from sacmil.slides.readers import list_readers
+
+    if options["address"] and options["engine"] != "ray":
+        raise click.UsageError("--address is of a Ray cluster; give --engine ray with it")
+    if options["until"] and options["engine"] == "ray":
+        raise click.UsageError("--until runs on this machine; leave --engine ray out")
+    if options["gpus"]:
+        _gpus(options["gpus"])
+    reader = options["reader"]
+    if reader is not None and reader not in list_readers():
+        raise click.UsageError(f"--reader {reader}; {suggestion(reader, list_readers())}")
+    try:
+        encoder_card(options["encoder"])
+    except EncoderError as error:
+        raise click.UsageError(str(error)) from error
+
+
 def _settings(options: dict[str, Any]) -> Settings:
+    from sacmil.errors import OptionError, ResolutionError
+
+    try:
+        return _made_settings(options)
+    except (OptionError, ResolutionError) as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _made_settings(options: dict[str, Any]) -> Settings:
     from sacmil.extraction import Settings
     from sacmil.slides.resolution import SlideResolutions, mpp_of_magnification
     from sacmil.slides.tiling import TileSpec

@@ -47,7 +47,7 @@ def assemble(
         stride=found.tiles.stride,
         tile_px=found.tiles.tile_px,
         encoder=Encoder(request.encoder.name, request.encoder.hash),
-        provenance=request.provenance(found.mask_hash, found.reader),
+        provenance=request.provenance(found),
     )
     check_spacing(bag)
     return bag

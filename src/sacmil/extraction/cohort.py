@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from sacmil.encoders import TileEncoder
+from sacmil.errors import OptionError
 from sacmil.extraction.encoding import EncoderThreads
-from sacmil.extraction.folder import Folder
+from sacmil.extraction.folder import Folder, alone_in, remove_leftovers
 from sacmil.extraction.pipeline import Extracted, Pipeline
 from sacmil.extraction.record import Record, Row
 from sacmil.extraction.settings import Settings
@@ -42,6 +43,11 @@ class Resources:
     """Batches each encoder works at side by side."""
     batch_size: int = 0
     """Tiles encoded at once."""
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "threads", "batch_size"):
+            if getattr(self, name) < 0:
+                raise OptionError(f"{name}={getattr(self, name)}; expected 0 (to choose) or more")
 
     def chosen(self, device: str | None) -> Resources:
         """With every 0 replaced, for an encoder on a device, or for none."""
@@ -83,7 +89,6 @@ def requests_for(
 ) -> list[Request]:
     """What is to be done in an output folder, a request per slide."""
     folder = Folder(out, settings.tiles, encoder)
-    folder.remove_leftovers()
     return [
         Request(
             path=path,
@@ -130,7 +135,8 @@ def extract(
         tiles_wanted=until != "tissue",
         batch_size=chosen.batch_size,
     )
-    with pipeline(encoders, chosen, progress.tiles if progress else None) as line:
+    with alone_in(out), pipeline(encoders, chosen, progress.tiles if progress else None) as line:
+        remove_leftovers(out)
         done = zip(requests, line.run(requests), strict=True)
         return recorded(out, (keep(*each) for each in done), len(requests), progress)
 
@@ -172,14 +178,28 @@ def keep(request: Request, extracted: Extracted) -> Row:
             failure = f"{bag}: {error.strerror or error}"
     there = failure is None and bag is not None and request.folder is not None
     return Row(
-        slide_id=request.slide_id,
-        path=str(request.path),
+        slide_id=_printable(request.slide_id),
+        path=_printable(str(request.path.resolve())),
         status="done" if failure is None else "failed",
         reason=failure or "",
-        tiles="" if found is None or found.tiles is None else str(len(found.tiles.coords)),
+        tiles=_count(extracted),
         mpp="" if found is None else f"{found.mpp:g}",
         reader="" if found is None else found.reader,
+        cut=request.folder.cut.name if request.folder and request.tiles_wanted else "",
         encoder=request.encoder.name if request.encoder else "",
         bag=str(bag.relative_to(request.folder.out)) if there else "",  # type: ignore[union-attr]
         seconds=f"{extracted.seconds:.1f}",
     )
+
+
+def _count(extracted: Extracted) -> str:
+    """Tiles in the bag, or those laid where it was there already or none was wanted."""
+    if extracted.bag is not None:
+        return str(len(extracted.bag))
+    found = extracted.survey
+    return "" if found is None or found.tiles is None else str(len(found.tiles))
+
+
+def _printable(text: str) -> str:
+    """Text that UTF-8 can hold, of names that need not be."""
+    return text.encode(errors="backslashreplace").decode()

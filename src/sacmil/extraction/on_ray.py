@@ -18,10 +18,14 @@ from sacmil.extraction.cohort import (
     recorded,
     requests_for,
 )
+from sacmil.extraction.folder import alone_in, remove_leftovers
+from sacmil.extraction.pipeline import Extracted
 from sacmil.extraction.record import Row
 from sacmil.extraction.settings import Settings
 from sacmil.extraction.survey import Request
 from sacmil.parallel.ray import run_each_on_ray
+
+_READERS_PER_GPU = 8
 
 
 class SlideExtractor:
@@ -70,16 +74,19 @@ def extract_on_ray(
         resources: the share of each actor; ``threads`` is how many cores it takes.
         progress: told as slides are done.
     """
-    encoder_card(encoder)  # a name that does not exist is told at once
+    name = encoder_card(encoder).name  # an encoder that does not exist is told at once
     device = "cuda:0" if gpus else "cpu"  # Ray shows an actor only the GPU that is its own
     share = resources or Resources()
-    cores = share.threads or (share.workers + 1 if gpus else 1)
-    chosen = replace(share, threads=share.threads or (0 if gpus else 1)).chosen(device)
+    # What an actor may take is what Ray sets aside for it, not what the machine has.
+    readers = share.workers or (_READERS_PER_GPU if gpus else 1)
+    chosen = replace(share, workers=readers, threads=share.threads or (0 if gpus else 1))
+    chosen = chosen.chosen(device)
+    cores = readers + 1 if gpus else chosen.threads
     requests = requests_for(
         slides,
         out.resolve(),
         settings or Settings(),
-        encoder=encoder,
+        encoder=name,
         facts=None,
         batch_size=chosen.batch_size,
     )
@@ -87,11 +94,15 @@ def extract_on_ray(
     outcomes = run_each_on_ray(
         SlideExtractor, made, requests, cpus=cores, gpus=min(gpus, 1), address=address
     )
-    rows = (outcome.value or _lost(requests[outcome.key], outcome.failure) for outcome in outcomes)
-    return recorded(out, rows, len(requests), progress)
+    rows = (
+        outcome.value or _lost(requests[outcome.key], name, outcome.failure) for outcome in outcomes
+    )
+    with alone_in(out):
+        remove_leftovers(out)
+        return recorded(out, rows, len(requests), progress)
 
 
-def _lost(request: Request, failure: str | None) -> Row:
+def _lost(request: Request, encoder: str, failure: str | None) -> Row:
     """The row of a slide whose actor could not say what became of it."""
-    unknown = dict.fromkeys(("tiles", "mpp", "reader", "encoder", "bag", "seconds"), "")
-    return Row(request.slide_id, str(request.path), "failed", failure or "", **unknown)
+    failed = Extracted(request.path, None, None, failure or "its actor was lost", 0.0)
+    return replace(keep(request, failed), encoder=encoder)

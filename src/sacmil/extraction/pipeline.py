@@ -164,8 +164,12 @@ class Pipeline:
     def _take_what_was_encoded(self) -> None:
         while self._encoding and self._encoding[0][2].done():
             job, index, future = self._encoding.popleft()
-            job.features[index] = future.result()
             job.unencoded -= 1
+            try:
+                job.features[index] = future.result()
+            except SacMILError as error:
+                self._give_up(job, str(error))
+                continue
             self._progress(len(job.kept[index]), 0)
         for job in self._jobs:
             limit = job.request.settings.slide_limit_s
@@ -173,7 +177,7 @@ class Pipeline:
                 self._give_up(job, f"took longer than {limit:g} s")
 
     def _give_up(self, job: _Job, reason: str) -> None:
-        job.failure = reason
+        job.failure = job.failure or reason
         job.unread.clear()
 
     def _finished(self, job: _Job) -> Extracted:

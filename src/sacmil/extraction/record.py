@@ -24,6 +24,8 @@ class Row:
     mpp: str
     """Microns per level-0 pixel."""
     reader: str
+    cut: str
+    """How tiles were cut: the name of the folder they are in."""
     encoder: str
     bag: str
     """The file made, relative to the folder of this table."""
@@ -39,16 +41,27 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._rows = {(row.path, row.encoder): row for row in _read(path)}
+        self._rows = [*_read(path)]
 
     def write(self, row: Row) -> None:
-        """Add a row, in the place of an older one of the same slide and encoder."""
-        self._rows[(row.path, row.encoder)] = row
+        """Add a row, in the place of an older one of the same and of failures on the way to it."""
+        self._rows = [*(older for older in self._rows if not _replaces(row, older)), row]
         names = [field.name for field in fields(Row)]
-        with whole_file(self._path) as partial, partial.open("w", newline="") as file:
+        with (
+            whole_file(self._path) as partial,
+            partial.open("w", newline="", encoding="utf-8") as file,
+        ):
             table = csv.DictWriter(file, names, lineterminator="\n")
             table.writeheader()
-            table.writerows(asdict(row) for row in self._rows.values())
+            table.writerows(asdict(row) for row in self._rows)
+
+
+def _replaces(row: Row, older: Row) -> bool:
+    if row.slide_id != older.slide_id:
+        return False
+    same = (row.cut, row.encoder) == (older.cut, older.encoder)
+    on_the_way = older.status == "failed" and older.encoder in ("", row.encoder)
+    return same or on_the_way
 
 
 def _read(path: Path) -> list[Row]:

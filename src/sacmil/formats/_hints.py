@@ -34,6 +34,8 @@ class Hints:
             value = getattr(self, name)
             if value is not None and not _is_positive(value):
                 raise FormatError(f"{name}={value!r}; expected a number above zero")
+        if self.mpp is not None and not 0.05 <= self.mpp <= 20:
+            raise FormatError(f"mpp={self.mpp:g}; expected 0.05 to 20 µm per level-0 pixel")
 
     def coords_file(self, names: Iterable[str]) -> Path | None:
         """The file of coordinates that was given, looked up by these names in a folder."""

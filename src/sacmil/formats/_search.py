@@ -9,7 +9,7 @@ from sacmil.errors import FormatError
 
 SUFFIXES = (".h5", ".hdf5", ".pt", ".npy")
 _SIDE_FOLDERS = frozenset(
-    {"patches", "coords", "labels", "patch_labels", "inst_labels", "masks", "stitches"}
+    {"patches", "tiles", "coords", "labels", "patch_labels", "inst_labels", "masks", "stitches"}
 )
 """Where peers keep what belongs to bags but is none."""
 

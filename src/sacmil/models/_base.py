@@ -199,7 +199,9 @@ def classification_loss(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy as Python's own, which JSON can hold."""
+    """Numbers of numpy and tuples as Python's own numbers and lists, which JSON can hold."""
+    if isinstance(value, tuple):
+        return [_plain(inner) for inner in value]
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -37,6 +37,8 @@ def load_reference(
     except ModelError as error:
         raise ModelError(f"this is not an official {name}: {error}") from error
     model = create_model(name, **found.options | options)
+    if all(value.dtype == torch.float64 for value in found.state.values()):
+        model = model.double()  # nothing of what was given is rounded
     load_named(model, found.state, f"an official {name}")
     return model.eval()
 

@@ -248,7 +248,7 @@ class HIPT(MILModel):
             return {"slots": np.arange(len(coords), dtype=np.int64) * side**2}
         c = np.asarray(coords, np.float64)
         # Rounded first: 2.9999999 is a 3 that was divided by the size of a patch.
-        column, row = np.floor(np.round(c - c.min(0), 6)).astype(np.int64).T
+        column, row = np.floor(np.round(c - c.min(0), 3)).astype(np.int64).T
         in_a_row = column.max() // side + 1
         _, home = np.unique(row // side * in_a_row + column // side, return_inverse=True)
         return {"slots": home * side**2 + row % side * side + column % side}

@@ -27,7 +27,7 @@ T = TypeVar("T")
 SEGMENTS = (1024, 5792, 32768, 185363, 1048576)
 DILATIONS = (1, 2, 4, 8, 16)
 
-NOISE = 1e-6
+NOISE = 1e-3
 """In patches: a place this little below a whole number is that number."""
 
 
@@ -44,6 +44,7 @@ class Preset(NamedTuple):
 PRESETS = {"small": Preset(384, 4, 8, 0), "gigapath": Preset(768, 12, 16, 1)}
 
 OFFICIAL = Recipe(
+    exempt_vectors=True,
     optimiser="adamw",
     lr=2.5e-4,
     weight_decay=0.05,
@@ -141,12 +142,13 @@ class LongNet(MILModel):
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
-        """The names of prov-gigapath, with ``head`` for the classifier.
+        """The names of prov-gigapath's fine-tuned models, or ``head`` for the classifier.
 
         Which states the classifier sees is not written in a checkpoint. Taken is what is usual:
         the one before the last, or the last ones where there are several. Official weights were
         trained with the official placement, so they get it.
         """
+        state = _as_published(state)
         dim, in_dim = shape(state, "patch_embed.proj.weight")
         num_classes, width = shape(state, "head.weight")
         depth = len(
@@ -170,6 +172,18 @@ class LongNet(MILModel):
         shape(state, "cls_token")
         ours = renamed(state, _official_names(depth), ignored=["encoder.layer_norm"])
         return Reference(options, ours | {"cls_token": ours["cls_token"].reshape(1, -1)})
+
+
+def _as_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Without what the official fine-tuning puts around the encoder's names."""
+    plain = {key.removeprefix("slide_encoder."): value for key, value in state.items()}
+    plain = renamed(plain, {"classifier.0": "head", "classifier": "head"})
+    if "patch_embed.proj.weight" in plain and "head.weight" not in plain:
+        raise ModelError(
+            "it is a slide encoder without a classifier (head.weight or classifier.0.weight); "
+            "expected a fine-tuned model"
+        )
+    return plain
 
 
 class Layer(nn.Module):

@@ -48,7 +48,7 @@ class Direction(nn.Module):
         r, B, C = self.select(u).split(self.sizes, dim=1)
         step = self.step(r)
         dt = F.softplus(step.to(torch.promote_types(step.dtype, torch.float32)))
-        y = selective_scan(u, dt, -self.A_log.exp(), B, C)
+        y = selective_scan(u, dt, -self.A_log.exp(), B, C).to(u.dtype)
         return torch.addcmul(y, self.D, u) * F.silu(z)
 
 

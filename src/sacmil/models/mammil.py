@@ -68,7 +68,7 @@ class Scan(nn.Module):
         x, B, C = read.tensor_split([-2 * self.state, -self.state], dim=1)
         x = x.reshape(len(x), self.heads, -1)
         dt = F.softplus(step.to(torch.promote_types(step.dtype, torch.float32)) + self.dt_bias)
-        y = state_space_duality(x, dt, -self.A_log.exp(), B, C)
+        y = state_space_duality(x, dt, -self.A_log.exp(), B, C).to(x.dtype)
         return torch.addcmul(y, self.D[:, None], x).flatten(1)
 
 

@@ -25,11 +25,12 @@ def nearest_neighbours(coords: npt.NDArray[Any], count: int) -> Integers:
     """(K, N), row r holds the r-th nearest other patch of each patch; K = min(count, N - 1).
 
     Of patches equally far away the first comes first when reading along x, line by line down y; of
-    patches at the same place the one with the smaller row. Distances count as equal up to float32's
-    precision: on a grid that does not begin at a whole number rounding would decide otherwise.
+    patches at the same place the one with the smaller row. Places count as equal up to a thousandth
+    of a patch: on a grid that does not begin at a whole number rounding would decide otherwise.
     """
     count = min(count, len(coords) - 1)
     lines = np.asarray(coords, np.float64)[:, ::-1]  # (y, x): sorted, they read line by line
+    lines = np.round(lines - lines.min(axis=0), 3)
     places, place = np.unique(lines, axis=0, return_inverse=True)
     place = place.reshape(-1)  # numpy 2.0 gave it a second axis
     candidates = _patches_at(_nearest_places(places, count + 1), place, count + 1)[place]

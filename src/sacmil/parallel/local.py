@@ -73,6 +73,10 @@ class _Worker:
         except (EOFError, OSError, ValueError):
             answers.put((self, None))
 
+    @property
+    def is_idle(self) -> bool:
+        return self.task is None and self.stopped_for is None
+
     def begin(self, task: _Task) -> None:
         self.task, self.deadline = task, time.monotonic() + task.limit_s
         with contextlib.suppress(OSError):  # it has died; its end of the answers says so
@@ -150,6 +154,8 @@ class Workers:
 
     def _step(self, until: float) -> Outcome | None:
         now = time.monotonic()
+        with contextlib.suppress(queue.Empty):  # an answer that is there was in time
+            return self._settle(*self._answers.get_nowait())
         for worker in self._workers:
             if worker.deadline <= now and worker.task is not None:
                 worker.stop(f"took longer than {worker.task.limit_s:g} s")
@@ -171,7 +177,7 @@ class Workers:
 
     def _assign(self) -> None:
         while self._waiting:
-            idle = next((worker for worker in self._workers if worker.task is None), None)
+            idle = next((worker for worker in self._workers if worker.is_idle), None)
             if idle is None and len(self._workers) < self.count:
                 idle = _Worker(self._answers)
                 self._workers.append(idle)

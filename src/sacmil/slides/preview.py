@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from sacmil.slides.tissue import Tissue
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from PIL.PngImagePlugin import PngInfo
 
 _SIDE = 1200
 _CAPTION = 34
@@ -33,6 +35,7 @@ def draw_preview(
     path: str | Path,
     *,
     title: str = "",
+    facts: Mapping[str, str] | None = None,
 ) -> None:
     """Write the picture as PNG, at most 1,200 pixels a side and a line of text below.
 
@@ -42,6 +45,7 @@ def draw_preview(
         tiles: framed in blue; None where none were laid.
         path: where to; the file appears only when it is complete.
         title: the beginning of the line of text, such as the slide's name.
+        facts: what the picture shows, kept inside the file for ``read_facts``.
     """
     if isinstance(slide, Slide):
         slide = thumbnail(slide, max(slide.size) / _SIDE, max_side=2 * _SIDE)
@@ -52,7 +56,27 @@ def draw_preview(
         _draw_outline(picture, tissue, scale)
     picture = _with_caption(picture, " · ".join(filter(None, [title, *_facts(tissue, tiles)])))
     with whole_file(path) as partial:
-        picture.save(partial, format="PNG")
+        picture.save(partial, format="PNG", pnginfo=_noted(facts or {}))
+
+
+def read_facts(path: str | Path) -> dict[str, str]:
+    """What a preview says of itself; empty where it is missing, damaged or from elsewhere."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as picture:
+            return {str(key): text for key, text in picture.info.items() if isinstance(text, str)}
+    except (OSError, SyntaxError, ValueError):
+        return {}
+
+
+def _noted(facts: Mapping[str, str]) -> PngInfo:
+    from PIL import PngImagePlugin
+
+    noted = PngImagePlugin.PngInfo()
+    for key, value in facts.items():
+        noted.add_text(key, value)
+    return noted
 
 
 def _fitted(slide: Thumbnail) -> tuple[Image, float]:

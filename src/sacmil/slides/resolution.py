@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import numbers
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -33,6 +34,13 @@ class SlideResolutions:
     """One value for all slides."""
     by_slide: Mapping[str, MicronsPerPixel] = field(default_factory=dict)
     """By file name, by relative path or by either without extension, with forward slashes."""
+
+    def __post_init__(self) -> None:
+        for value in [*self.by_slide.values(), self.everywhere]:
+            if value is not None:
+                if isinstance(value, bool) or not isinstance(value, numbers.Real):
+                    raise ResolutionError(f"slide mpp is {value!r}; expected a number such as 0.25")
+                _plausible(float(value), "the slide mpp given")
 
     @classmethod
     def parse(cls, text: str) -> SlideResolutions:
@@ -68,7 +76,12 @@ def slide_mpp(slide: Slide, resolutions: SlideResolutions | None = None) -> Micr
     if said is not None:
         return said
     if slide.mpp is None:
-        raise ResolutionError(f"{slide.path}: the file states no µm per pixel; {_WAYS_OUT}")
+        table = (
+            ", and the table given has no line for it"
+            if resolutions and resolutions.by_slide
+            else ""
+        )
+        raise ResolutionError(f"{slide.path}: the file states no µm per pixel{table}; {_WAYS_OUT}")
     return _plausible(slide.mpp, f"{slide.path}: the file", _WAYS_OUT)
 
 

@@ -61,7 +61,8 @@ def _search(folder: Path, seen: set[str]) -> Iterator[Path]:
     yield from _one_per_series(_without_parts(slides))
     companions = {file.stem for file in slides if file.suffix.lower() == ".mrxs"}
     for entry in entries:
-        if entry.is_dir() and entry.name not in companions:
+        ours = entry.name == "tissue" and folder / "extraction.csv" in files  # previews
+        if entry.is_dir() and entry.name not in companions and not ours:
             yield from _search(entry, seen)
 
 
