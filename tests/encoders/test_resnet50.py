@@ -112,4 +112,6 @@ def test_tiles_resized_on_the_device_are_those_of_pillow(mode: str, side: int) -
     how = Image.Resampling[mode.upper()]
     for tile, resized in zip(noise, found, strict=True):
         expected = np.asarray(Image.fromarray(tile).resize((224, 224), how)).astype(int)
-        assert np.abs(resized - expected).max() <= 1, "more than a grey level from Pillow"
+        difference = np.abs(resized - expected)
+        assert difference.max() <= 2, "more than rounding twice can explain, even on noise"
+        assert difference.mean() < 0.2

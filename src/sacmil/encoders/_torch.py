@@ -120,7 +120,7 @@ class TorchEncoder(TileEncoder):
             return features.cpu().numpy()  # type: ignore[no-any-return]
 
     def _resized(self, block: torch.Tensor) -> torch.Tensor:
-        """As Pillow would, to within the rounding of a grey level."""
+        """As Pillow would, up to the rounding of its two passes."""
         side = self.card.input_px
         if block.shape[1] == side:
             return block
