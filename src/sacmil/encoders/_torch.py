@@ -126,8 +126,8 @@ class TorchEncoder(TileEncoder):
             return block
         images = block.permute(0, 3, 1, 2).to(self._tiles_to_features.dtype, copy=True)
         weights = _resampling(block.shape[1], side, self.card.resample).to(images)
-        # Two matrix products take half the time of torch's own interpolation. Pillow goes along rows
-        # first, and keeps whole grey levels in between.
+        # Two matrix products take half the time of torch's own interpolation. Pillow goes along
+        # rows first, and keeps whole grey levels in between.
         images = (images.contiguous() @ weights.T).round_().clamp_(0, 255)
         images = (weights @ images).round_().clamp_(0, 255)
         return images.to(torch.uint8).permute(0, 2, 3, 1)
