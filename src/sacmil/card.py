@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sacmil._version import __version__
-from sacmil.errors import ModelFolderError
+from sacmil.errors import ModelFolderError, RunError
 
 CARD = "card.json"
 SCHEMA_VERSION = 1
@@ -82,3 +82,24 @@ def _check(file: Path, card: Any) -> None:
             f"{file}: has schema version {version}; this sacmil ({__version__}) reads up to "
             f"{SCHEMA_VERSION}, install a newer one: pip install -U sacmil"
         )
+
+
+def model_folders(path: str | Path) -> list[Path]:
+    """The model folders a path means: itself, or every part of one model's run.
+
+    A run is accepted wherever a model is, and means the mean over its folds and seeds.
+    """
+    folder = Path(path)
+    if (folder / CARD).is_file():
+        return [folder]
+    found = sorted(file.parent for file in folder.glob("**/fold_*/" + CARD))
+    models = sorted({part.parent.parent for part in found})
+    if not found:
+        raise RunError(
+            f"{folder}: is neither a model folder (no {CARD}) nor a run with finished parts; "
+            "expected what sacmil train, sacmil crossval or save_model wrote"
+        )
+    if len(models) > 1:
+        names = ", ".join(str(model) for model in models)
+        raise RunError(f"{folder}: holds several models; name one of {names}")
+    return found

@@ -14,15 +14,22 @@
     │   ├── UnknownModelError   no model is registered under that name
     │   ├── OptionError         an option the model does not have, or a value it cannot take
     │   └── ModelFolderError    a model folder that is incomplete, damaged or from elsewhere
+    ├── CohortError             labels, splits or bags that make no cohort; lists every problem
+    ├── ConfigError             a setting that is unknown, or a value it cannot take
+    ├── RunError                a run folder that is incomplete, or of another configuration
     └── MissingExtraError       an optional dependency that is not installed
 
     BagWarning                  a bag that works but probably is not what was meant
+    CohortWarning               a cohort or split that works but may mislead
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+_SHOWN = 20
+"""How many problems of a list are told."""
 
 
 class SacMILError(Exception):
@@ -73,6 +80,31 @@ class ModelFolderError(ModelError):
     """A model folder that is incomplete, damaged or from elsewhere."""
 
 
+class CohortError(SacMILError):
+    """Labels, splits or bags that do not make a cohort.
+
+    Args:
+        where: the file or folder at fault.
+        problems: everything wrong with it, so that one look is enough to mend it all.
+    """
+
+    def __init__(self, where: object, problems: Iterable[str]) -> None:
+        self.problems = list(problems)
+        shown = self.problems[:_SHOWN]
+        left = len(self.problems) - len(shown)
+        listed = "\n".join(f"  - {problem}" for problem in shown)
+        more = f"\n  … and {left} more" if left else ""
+        super().__init__(f"{where}: {len(self.problems)} to mend:\n{listed}{more}")
+
+
+class ConfigError(SacMILError, ValueError):
+    """A setting that is unknown, or a value it cannot take."""
+
+
+class RunError(SacMILError):
+    """A run folder that is incomplete, or of another configuration."""
+
+
 class MissingExtraError(SacMILError, ImportError):
     """An optional dependency that is not installed."""
 
@@ -85,6 +117,10 @@ class MissingExtraError(SacMILError, ImportError):
 
 class BagWarning(UserWarning):
     """A bag that works but probably is not what was meant."""
+
+
+class CohortWarning(UserWarning):
+    """A cohort or split that works but may mislead."""
 
 
 def suggestion(wrong: str, known: Iterable[str]) -> str:

@@ -1,11 +1,33 @@
-"""What comes out: the prediction of a model for one slide."""
+"""What comes out: the prediction of a model for one slide; the predictions of a run.
+
+A run folder holds, for ``sacmil train``, one trained part; for ``sacmil crossval`` one folder per
+part, RUN/<model>/seed_<n>/fold_<n>::
+
+    config.yaml         what was asked for
+    provenance.json     versions and hashes of what it was made from
+    splits/             splits_<fold>.csv: train, val, test
+    metrics.csv         of a part: epoch, loss, …                   (one line per epoch)
+    card.json           of a part, with model.safetensors: the model folder
+    predictions.csv     slide_id, patient_id, split, fold, seed, model, label, p_<class>…
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+
+from sacmil.atomic import whole_file
+from sacmil.errors import RunError
+
+PREDICTIONS = "predictions.csv"
+KEYS = ("slide_id", "patient_id", "split", "fold", "seed", "model", "label")
+"""Columns before the probabilities."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,3 +50,124 @@ class Prediction:
         if len(self.probabilities) == 1:
             return int(self.probabilities[0] >= 0.5)
         return int(self.probabilities.argmax())
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Answers of models for labelled slides, a row each: the table predictions.csv holds."""
+
+    classes: tuple[str, ...]
+    slide_id: npt.NDArray[np.str_]
+    patient_id: npt.NDArray[np.str_]
+    split: npt.NDArray[np.str_]
+    """test, or val for the inner validation part."""
+    fold: npt.NDArray[np.int64]
+    """Which of the splits; repeated cross-validation simply counts on."""
+    seed: npt.NDArray[np.int64]
+    model: npt.NDArray[np.str_]
+    label: npt.NDArray[np.int64]
+    """Index into classes."""
+    probabilities: npt.NDArray[np.float64]
+    """(rows, C), each row summing to one."""
+
+    def __len__(self) -> int:
+        return len(self.slide_id)
+
+    def where(self, chosen: npt.NDArray[Any]) -> Self:
+        """Some of the rows, by mask or by index."""
+        return replace(self, **{name: getattr(self, name)[chosen] for name in _COLUMNS})
+
+    @classmethod
+    def of(
+        cls, classes: Iterable[str], rows: Iterable[tuple[Any, ...]], probabilities: npt.ArrayLike
+    ) -> Self:
+        """Made from one tuple per row, in the order of KEYS, the label as an index."""
+        listed = list(rows)
+        names = tuple(classes)
+        columns = zip(*listed, strict=True) if listed else ((),) * len(KEYS)
+        typed: dict[str, Any] = {
+            key: np.array(column, dtype=np.int64 if key in _WHOLE else np.str_)
+            for key, column in zip(KEYS, columns, strict=True)
+        }
+        values = np.asarray(probabilities, dtype=np.float64).reshape(len(listed), len(names))
+        return cls(names, **typed, probabilities=values)
+
+    @classmethod
+    def joined(cls, parts: Iterable[Predictions]) -> Predictions:
+        """The rows of several, which must know the same classes."""
+        listed = list(parts)
+        if len({part.classes for part in listed}) != 1:
+            raise RunError(
+                "predictions of different classes cannot be joined: found "
+                + "; ".join(sorted({", ".join(part.classes) for part in listed}))
+            )
+        joined = {name: np.concatenate([getattr(p, name) for p in listed]) for name in _COLUMNS}
+        return cls(listed[0].classes, **joined)
+
+
+_WHOLE = frozenset({"fold", "seed", "label"})
+_COLUMNS = tuple(field.name for field in fields(Predictions) if field.name != "classes")
+
+
+def write_predictions(path: str | Path, predictions: Predictions) -> None:
+    """Write predictions.csv, labels by name, probabilities so that they read back exactly."""
+    with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*KEYS, *(f"p_{name}" for name in predictions.classes)])
+        for row in range(len(predictions)):
+            keys = [getattr(predictions, key)[row] for key in KEYS[:-1]]
+            label = predictions.classes[predictions.label[row]]
+            writer.writerow([*keys, label, *map(repr, predictions.probabilities[row].tolist())])
+
+
+def read_predictions(path: str | Path) -> Predictions:
+    """Read predictions.csv, or that of a run folder."""
+    file = Path(path) / PREDICTIONS if Path(path).is_dir() else Path(path)
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
+            header, *rows = list(csv.reader(stream)) or [[]]
+    except FileNotFoundError:
+        raise RunError(
+            f"{file}: is not there; expected a finished run folder (sacmil train, sacmil crossval) "
+            f"or a file such as {PREDICTIONS}"
+        ) from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RunError(f"{file}: cannot be read as a table ({error})") from error
+    return _parsed(file, header, rows)
+
+
+def _parsed(file: Path, header: list[str], rows: list[list[str]]) -> Predictions:
+    missing = [key for key in KEYS if key not in header]
+    classes = [name[2:] for name in header if name.startswith("p_")]
+    if missing or len(classes) < 2:
+        lacking = ", ".join(missing) or "p_<class> columns"
+        raise RunError(f"{file}: lacks {lacking}; expected {', '.join(KEYS)}, p_<class>…")
+    place = {name: header.index(name) for name in header}
+    keys, values = [], []
+    for number, row in enumerate(rows, start=2):
+        try:
+            texts: list[Any] = [row[place[key]] for key in KEYS]
+            for index in (3, 4):
+                texts[index] = int(texts[index])
+            texts[-1] = classes.index(texts[-1])
+            values.append([float(row[place[f"p_{name}"]]) for name in classes])
+        except (IndexError, ValueError) as error:
+            raise RunError(
+                f"{file}, line {number}: cannot be understood ({error}); expected whole numbers "
+                f"for fold and seed, a label among {', '.join(classes)}, and probabilities"
+            ) from error
+        keys.append(tuple(texts))
+    found = Predictions.of(classes, keys, values)
+    _check_probabilities(file, found)
+    return found
+
+
+def _check_probabilities(file: Path, predictions: Predictions) -> None:
+    p = predictions.probabilities
+    wrong = ~((p >= 0).all(1) & (np.abs(p.sum(1) - 1) < 1e-3))
+    if wrong.any():
+        line = int(np.flatnonzero(wrong)[0]) + 2
+        raise RunError(
+            f"{file}, line {line}: probabilities {p[line - 2].tolist()} do not sum to one; "
+            "expected those of all classes"
+        )
