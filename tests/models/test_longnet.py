@@ -232,7 +232,7 @@ def test_depth_moves_the_state_that_is_seen() -> None:
     [
         ({"preset": "samll"}, "did you mean 'small'"),
         ({"dim": 18, "heads": 2}, "of 4"),
-        ({"dim": 20, "heads": 3}, "multiple of the heads"),
+        ({"dim": 20, "heads": 3}, "heads=3 does not divide dim=20"),
         ({"heads": 0}, "at least 1"),
         ({"depth": 0}, "at least 1"),
         ({"segments": [8, 16]}, "2 segments and 5 dilations"),

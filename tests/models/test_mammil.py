@@ -137,7 +137,7 @@ def test_parts_computed_again_have_the_gradients_of_parts_remembered(monkeypatch
         model.zero_grad()
         model(*bag(50)).logits[0].backward()
         gradients.append({name: p.grad for name, p in model.named_parameters()})
-        monkeypatch.setattr("sacmil.models.mammil._recomputed", lambda f, *given: f(*given))
+        monkeypatch.setattr("sacmil.models.mammil.recomputed", lambda f, *given: f(*given))
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradient, gradients[1][name], msg=name)
 
@@ -183,7 +183,7 @@ def test_wrong_options_and_foreign_checkpoints_are_refused() -> None:
     for name in ("dim", "state", "head_dim", "neighbours"):
         with pytest.raises(OptionError, match=f"{name}=0; expected a whole number"):
             create_model("mammil", in_dim=4, num_classes=2, **{name: 0})
-    with pytest.raises(OptionError, match="expected a divisor of 2 dim = 64"):
+    with pytest.raises(OptionError, match="head_dim=48 does not divide 2 dim=64"):
         create_model("mammil", in_dim=4, num_classes=2, dim=32, head_dim=48)
     with pytest.raises(OptionError, match="dropout"):
         create_model("mammil", in_dim=4, num_classes=2, dropout=-0.1)

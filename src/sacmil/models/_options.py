@@ -29,6 +29,18 @@ def at_least(name: str, value: int, minimum: int) -> int:
     return int(value)
 
 
+def divisor(name: str, value: int, number: int, *, of: str = "dim") -> int:
+    """The value, if it divides a number without a rest.
+
+    >>> divisor("heads", 3, 16)
+    Traceback (most recent call last):
+    sacmil.errors.OptionError: heads=3 does not divide dim=16; expected a divisor of it
+    """
+    if number % at_least(name, value, 1):
+        raise OptionError(f"{name}={value} does not divide {of}={number}; expected a divisor of it")
+    return int(value)
+
+
 def finite(name: str, value: float) -> float:
     """The value, if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
+
+from sacmil.errors import ConfigError
 
 
 class Lookahead(NamedTuple):
@@ -44,16 +47,64 @@ class Recipe:
     min_epochs: int = 0
     """Epochs before which training never stops early."""
     monitor: Literal["last", "val_loss", "val_auc"] = "last"
-    """Which epoch's weights are kept: the last, or the best on the inner validation part."""
+    """Which epoch's weights are kept: the last, or the first of the best on the inner validation
+    part; with "last" there is no such part, and all of it trains."""
+    monitor_from: float = 0.0
+    """Share of the epochs before which none is kept."""
     accumulate: int = 1
     """Bags per optimisation step."""
     sampler: Literal["shuffle", "balanced"] = "shuffle"
     """balanced draws with replacement so that classes are equally frequent."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced multiplies the loss of a bag by how rare its class is, one on average."""
+    instance_dropout: float = 0.0
+    """Share of a bag's instances left out of each step, drawn anew each time."""
     clip: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Largest gradient norm of the parameters whose names begin with the key."""
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """Constructor options this way of training asks for, such as the official loss."""
 
+    def __post_init__(self) -> None:
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                expected = f"from {least:g} to {most:g}" if most < math.inf else f">= {least:g}"
+                raise ConfigError(f"{name}={value!r}; expected a number {expected}")
+        if self.patience is not None and self.monitor == "last":
+            raise ConfigError(
+                f"patience={self.patience} needs something to wait for; expected monitor=val_loss "
+                "or monitor=val_auc beside it"
+            )
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "lr": (0, math.inf),
+    "lr_min": (0, math.inf),
+    "weight_decay": (0, math.inf),
+    "layer_decay": (0, 1),
+    "gamma": (0, 1),
+    "warmup_epochs": (0, math.inf),
+    "epochs": (1, math.inf),
+    "patience": (1, math.inf),
+    "min_epochs": (0, math.inf),
+    "monitor_from": (0, 1),
+    "accumulate": (1, math.inf),
+    "instance_dropout": (0, 0.99),
+}
 
 PAPER = Recipe()
 """The training of the SAC-MIL paper: Adam, 1e-4, one bag a step, 200 epochs, last weights."""
+
+CHOSEN = replace(PAPER, monitor="val_auc")
+"""The same, but the epoch is chosen on the inner validation part."""
+
+LOOKAHEAD_RADAM = Recipe(
+    optimiser="radam",
+    lookahead=Lookahead(steps=6, alpha=0.5),
+    lr=2e-4,
+    weight_decay=1e-5,
+    exempt_vectors=True,
+    patience=10,
+    monitor="val_loss",
+)
+"""What TransMIL's and Norma's official codes share: how long and how many bags a step differs."""

@@ -13,16 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from sacmil.errors import OptionError
 from sacmil.models._base import Array, MILModel, Output, Reference
-from sacmil.models._options import at_least, choice, share
+from sacmil.models._options import at_least, choice, divisor, share
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import renamed, shape
 from sacmil.models._registry import register_model
 from sacmil.nn.attention import GatedAttention
 from sacmil.nn.projection import projection
+from sacmil.nn.recomputation import recomputed
 
 T = TypeVar("T")
 
@@ -227,14 +226,14 @@ class HIPT(MILModel):
         share("dropout", dropout)
         self.local: nn.Module | None = None
         if local == "vit":
-            _check_divides("heads", heads, dim)
+            divisor("heads", heads, dim)
             self.local = RegionViT(in_dim, dim, depth=depth, heads=heads, side=region)
         elif local == "attention":
             self.local = RegionAttention(in_dim, dim, side=region, dropout=dropout)
         self.project = projection(in_dim if local == "none" else dim, dim, dropout=dropout)
         self.layers = nn.ModuleList()
         if local != "attention":
-            _check_divides("global_heads", global_heads, dim)
+            divisor("global_heads", global_heads, dim)
             for _ in range(GLOBAL_LAYERS):
                 self.layers.append(nn.TransformerEncoderLayer(dim, global_heads, dim, dropout))
         self.attention = GatedAttention(dim, dim, dropout=dropout)
@@ -313,10 +312,9 @@ def _attended(attention: nn.MultiheadAttention, x: Tensor, queries: Tensor) -> T
 
 def in_parts(function: Callable[[Tensor], T], parts: Sequence[Tensor]) -> list[T]:
     """The function of each part; of several, the backward pass computes anew what it needs."""
-    keep = len(parts) == 1 or torch.compiler.is_compiling() or not torch.is_grad_enabled()
-    if keep:
-        return [function(part) for part in parts]
-    return [checkpoint(function, part, use_reentrant=False) for part in parts]
+    if len(parts) == 1:
+        return [function(parts[0])]
+    return [recomputed(function, part) for part in parts]
 
 
 def _put(values: Tensor, places: Tensor) -> Tensor:
@@ -342,11 +340,6 @@ def _truncated_normal(vit: RegionViT) -> None:
             nn.init.zeros_(layer.bias)
     nn.init.trunc_normal_(vit.cls, std=0.02)
     nn.init.trunc_normal_(vit.position, std=0.02)
-
-
-def _check_divides(name: str, value: int, dim: int) -> None:
-    if dim % at_least(name, value, 1):
-        raise OptionError(f"{name}={value}, dim={dim}; expected a divisor of dim")
 
 
 def _names(depth: int) -> dict[str, str]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sacmil.errors import ModelError, OptionError
 from sacmil.models._base import MILModel, Output, Reference
-from sacmil.models._options import at_least, choice, flag, share
+from sacmil.models._options import at_least, choice, divisor, flag, share
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import renamed, shape
 from sacmil.models._registry import register_model
@@ -96,9 +96,9 @@ class LongNet(MILModel):
     ) -> None:
         super().__init__(in_dim, num_classes)
         sizes = PRESETS[choice("preset", preset, PRESETS)]
-        dim = at_least("dim", _given(dim, sizes.dim), 1)
+        dim = _width(_given(dim, sizes.dim))
         depth = at_least("depth", _given(depth, sizes.depth), 1)
-        heads = _heads(_given(heads, sizes.heads), dim)
+        heads = divisor("heads", _given(heads, sizes.heads), dim)
         branches = _branches(_given(segments, SEGMENTS), _given(dilations, DILATIONS))
         self.states = _states(_given(states, (max(1, depth - sizes.unused),)), depth)
         rate, legacy = share("dropout", dropout), flag("legacy_placement", legacy_placement)
@@ -249,13 +249,12 @@ def _given(value: T | None, otherwise: T) -> T:
     return otherwise if value is None else value
 
 
-def _heads(heads: int, dim: int) -> int:
-    if dim % at_least("heads", heads, 1) or dim % 4:
+def _width(dim: int) -> int:
+    if at_least("dim", dim, 1) % 4:
         raise OptionError(
-            f"dim={dim} with heads={heads}; expected a multiple of the heads, and of 4 for sines "
-            "and cosines of two coordinates"
+            f"dim={dim}; expected a multiple of 4, for sines and cosines of two coordinates"
         )
-    return int(heads)
+    return int(dim)
 
 
 def _branches(segments: Sequence[int], dilations: Sequence[int]) -> tuple[Branch, ...]:

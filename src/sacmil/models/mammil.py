@@ -6,24 +6,23 @@ This is the released version (Mamba-2 on a tissue graph), not the first preprint
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from sacmil.errors import OptionError
 from sacmil.models._base import Array, MILModel, Output, Reference
-from sacmil.models._options import at_least, share
+from sacmil.models._options import at_least, divisor, share
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import renamed, shape
 from sacmil.models._registry import register_model
 from sacmil.nn.attention import Attention
 from sacmil.nn.causal_convolution import CausalConvolution
 from sacmil.nn.projection import projection
+from sacmil.nn.recomputation import recomputed
 from sacmil.nn.state_space_duality import state_space_duality
 from sacmil.nn.tissue_graph import (
     breadth_first_order,
@@ -102,7 +101,7 @@ class GraphMamba(nn.Module):
         gate = F.silu(z)
         total = torch.zeros_like(gate)
         for scan, order in zip(self.scans, orders, strict=True):
-            total = total + _recomputed(_gated, scan, sequence, order, gate)
+            total = total + recomputed(_gated, scan, sequence, order, gate)
         out: Tensor = self.out_proj(self.scale * total / SCANS)
         return out
 
@@ -111,14 +110,6 @@ def _gated(scan: nn.Module, sequence: Tensor, order: Tensor, gate: Tensor) -> Te
     """A scan in an order, its rows back in place, gated and brought to the same size."""
     y = scan(sequence.index_select(0, order)).index_select(0, order.argsort())
     return F.rms_norm(y * gate, gate.shape[1:], eps=1e-5)
-
-
-def _recomputed(function: Callable[..., Tensor], *arguments: object) -> Tensor:
-    """function(*arguments), computed once more in the backward pass instead of remembered."""
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return function(*arguments)
-    out: Tensor = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
-    return out
 
 
 class GENConv(nn.Module):
@@ -229,9 +220,7 @@ class MamMIL(MILModel):
         dropout: float = 0.1,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        at_least("dim", dim, 1)
-        if 2 * dim % at_least("head_dim", head_dim, 1):
-            raise OptionError(f"head_dim={head_dim}; expected a divisor of 2 dim = {2 * dim}")
+        divisor("head_dim", head_dim, 2 * at_least("dim", dim, 1), of="2 dim")
         self.neighbours = at_least("neighbours", neighbours, 1)
         self.project = projection(in_dim, dim)
         self.mixer_norm = nn.LayerNorm(dim)

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from sacmil.errors import OptionError
 from sacmil.models._base import MILModel, Output, Reference, classification_loss
-from sacmil.models._options import at_least, flag, share
-from sacmil.models._recipe import PAPER, Lookahead, Recipe
+from sacmil.models._options import at_least, divisor, flag, share
+from sacmil.models._recipe import LOOKAHEAD_RADAM, PAPER, Recipe
 from sacmil.models._reference import renamed, shape
 from sacmil.models._registry import register_model
 from sacmil.nn.projection import projection
+from sacmil.nn.recomputation import recomputed
 from sacmil.nn.square import square_rows, sum_by_row
 
 
@@ -47,17 +47,7 @@ class Norma(MILModel):
         "paper": PAPER,
         # And in half precision. Eight slides are read in lock-step there, every slide as long as
         # the longest by starting again, and a step is taken after each of two passes.
-        "official": Recipe(
-            optimiser="radam",
-            lookahead=Lookahead(steps=6, alpha=0.5),
-            lr=2e-4,
-            weight_decay=1e-5,
-            exempt_vectors=True,
-            epochs=50,
-            patience=10,
-            monitor="val_loss",
-            accumulate=8,
-        ),
+        "official": replace(LOOKAHEAD_RADAM, epochs=50, accumulate=8),
     }
 
     def __init__(
@@ -74,8 +64,7 @@ class Norma(MILModel):
         shuffle: bool = True,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        if at_least("dim", dim, 1) % at_least("heads", heads, 1):
-            raise OptionError(f"heads={heads} does not divide dim={dim}; expected a divisor of it")
+        divisor("heads", heads, at_least("dim", dim, 1))
         self.segment = at_least("segment", segment, 1)
         self.memory = at_least("memory", memory, 1)
         self.passes = at_least("passes", passes, 1)
@@ -96,7 +85,9 @@ class Norma(MILModel):
         memory = self.class_token[:0].detach()
         tokens, weights = [], []
         for segment in segments * self.passes:
-            token, taken = self._visit(segment, memory)
+            # 20,000 instances are 40 visits, and each would keep its matrix of attention weights
+            # and the mask of those dropped.
+            token, taken = recomputed(self._read, segment, memory)
             memory = torch.cat([memory, token.detach()])[-self.memory :]
             tokens.append(token)
             weights.append(taken)
@@ -118,14 +109,6 @@ class Norma(MILModel):
         return (torch.randperm if shuffled else torch.arange)(
             features.shape[0], device=features.device
         )
-
-    def _visit(self, segment: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-            return self._read(segment, memory)
-        # Made anew in the backward pass: 20,000 instances are 40 visits, and each would keep
-        # its matrix of attention weights and the mask of those dropped.
-        read: tuple[Tensor, Tensor] = checkpoint(self._read, segment, memory, use_reentrant=False)
-        return read
 
     def _read(self, segment: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """(1, dim), the class token, and (segment,), what it took from each instance."""

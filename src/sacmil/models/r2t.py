@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from sacmil.errors import OptionError
 from sacmil.models._base import MILModel, Output, Reference
-from sacmil.models._options import at_least, choice, flag, share
+from sacmil.models._options import at_least, choice, divisor, flag, share
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import renamed, shape
 from sacmil.models._registry import register_model
@@ -176,13 +176,13 @@ class R2TMIL(MILModel):
         self.project = projection(in_dim, dim, dropout=share("dropout", dropout))
         self.regional = RegionalAttention(
             dim,
-            heads=_divisor("heads", heads, dim),
+            heads=divisor("heads", heads, dim),
             grid=at_least("regions", regions, 1),
             epeg_k=_odd("epeg_k", epeg_k),
         )
         self.cross = CrossRegionalAttention(
             dim,
-            heads=_divisor("crmsa_heads", crmsa_heads, dim),
+            heads=divisor("crmsa_heads", crmsa_heads, dim),
             k=at_least("crmsa_k", crmsa_k, 1),
             mlp=flag("crmsa_mlp", crmsa_mlp),
         )
@@ -279,12 +279,6 @@ def _draw(model: R2TMIL) -> None:
     if isinstance(model.cross.phi, nn.Linear):
         bound = model.cross.phi.out_features**-0.5
         nn.init.uniform_(model.cross.phi.weight, -bound, bound)
-
-
-def _divisor(name: str, value: int, dim: int) -> int:
-    if dim % at_least(name, value, 1):
-        raise OptionError(f"{name}={value}, dim={dim}; expected a divisor of dim")
-    return value
 
 
 def _odd(name: str, value: int) -> int:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from sacmil.errors import OptionError
 from sacmil.models._base import MILModel, Output, Reference
-from sacmil.models._options import at_least, flag, share
-from sacmil.models._recipe import PAPER, Lookahead, Recipe
+from sacmil.models._options import at_least, divisor, flag, share
+from sacmil.models._recipe import LOOKAHEAD_RADAM, PAPER, Recipe
 from sacmil.models._reference import renamed, shape
 from sacmil.models._registry import register_model
 from sacmil.nn.nystrom import NystromAttention
@@ -37,17 +37,7 @@ class TransMIL(MILModel):
     coords_matter = False
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
-        "official": Recipe(  # and in half precision
-            optimiser="radam",
-            lookahead=Lookahead(steps=6, alpha=0.5),
-            lr=2e-4,
-            weight_decay=1e-5,
-            exempt_vectors=True,
-            epochs=200,
-            patience=10,
-            monitor="val_loss",
-            accumulate=2,
-        ),
+        "official": replace(LOOKAHEAD_RADAM, epochs=200, accumulate=2),  # and in half precision
     }
 
     def __init__(
@@ -62,8 +52,7 @@ class TransMIL(MILModel):
         dropout: float = 0.1,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        if at_least("dim", dim, 1) % at_least("heads", heads, 1):
-            raise OptionError(f"heads={heads} does not divide dim={dim}; expected a divisor of it")
+        divisor("heads", heads, at_least("dim", dim, 1))
         if landmarks is not None:
             at_least("landmarks", landmarks, 1)
         flag("legacy_slice", legacy_slice)

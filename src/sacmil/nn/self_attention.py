@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from sacmil.nn.alibi import slopes, symmetric_bias
+from sacmil.nn.recomputation import recomputed
 
 
 class SelfAttention(nn.Module):
@@ -36,13 +34,12 @@ class SelfAttention(nn.Module):
         return y
 
     def _biased(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        # One head at a time, its bias made anew in the backward pass: 20,000 instances need
-        # 1.6 GB for each N x N bias, and there are heads times depth of them.
-        keep = torch.compiler.is_compiling() or not torch.is_grad_enabled()
-        out = []
-        for head, slope in enumerate(slopes(self.heads)):
-            attend = partial(_biased_head, slope, *(t[:, head, None] for t in (q, k, v)))
-            out.append(attend() if keep else checkpoint(attend, use_reentrant=False))
+        # One head at a time: 20,000 instances need 1.6 GB for each N x N bias, and there are heads
+        # times depth of them.
+        out = [
+            recomputed(_biased_head, slope, *(t[:, head, None] for t in (q, k, v)))
+            for head, slope in enumerate(slopes(self.heads))
+        ]
         return torch.cat(out, dim=1)
 
 
