@@ -31,8 +31,10 @@ def make(
     return Thumbnail(pixels, downsample, size, Path("slide.svs")), tissue, tiles
 
 
-def drawn(path: Path, *parts: object, title: str = "") -> npt.NDArray[np.int64]:
-    draw_preview(*parts, path, title=title)  # type: ignore[arg-type]
+def drawn(
+    path: Path, thumb: Thumbnail, tissue: Tissue | None, tiles: Tiles | None, *, title: str = ""
+) -> npt.NDArray[np.int64]:
+    draw_preview(thumb, tissue, tiles, path, title=title)
     with Image.open(path) as picture:
         return np.asarray(picture).astype(np.int64)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from sacmil.bag import Bag
 from sacmil.encoders import TileEncoder
 from sacmil.errors import OptionError
 from sacmil.extraction.encoding import EncoderThreads
@@ -169,14 +170,9 @@ def recorded(out: Path, rows: Iterable[Row], total: int, progress: Progress | No
 
 def keep(request: Request, extracted: Extracted) -> Row:
     """Write the bag of a slide, if there is one, and say what became of the slide."""
-    found, failure = extracted.survey, extracted.failure
-    bag = request.folder.bag(request.slide_id) if request.folder else None
-    if extracted.bag is not None and bag is not None:
-        try:
-            write_bag(bag, extracted.bag)
-        except OSError as error:  # a full disk, a folder that may not be written
-            failure = f"{bag}: {error.strerror or error}"
-    there = failure is None and bag is not None and request.folder is not None
+    found, folder = extracted.survey, request.folder
+    bag = folder.bag(request.slide_id) if folder else None
+    failure = extracted.failure or _written(bag, extracted.bag)
     return Row(
         slide_id=_printable(request.slide_id),
         path=_printable(str(request.path.resolve())),
@@ -185,11 +181,22 @@ def keep(request: Request, extracted: Extracted) -> Row:
         tiles=_count(extracted),
         mpp="" if found is None else f"{found.mpp:g}",
         reader="" if found is None else found.reader,
-        cut=request.folder.cut.name if request.folder and request.tiles_wanted else "",
+        cut=folder.cut.name if folder and request.tiles_wanted else "",
         encoder=request.encoder.name if request.encoder else "",
-        bag=str(bag.relative_to(request.folder.out)) if there else "",  # type: ignore[union-attr]
+        bag=str(bag.relative_to(folder.out)) if folder and bag and failure is None else "",
         seconds=f"{extracted.seconds:.1f}",
     )
+
+
+def _written(path: Path | None, bag: Bag | None) -> str | None:
+    """Why a bag that is there could not be written, if it could not."""
+    if path is None or bag is None:
+        return None
+    try:
+        write_bag(path, bag)
+    except OSError as error:  # a full disk, a folder that may not be written
+        return f"{path}: {error.strerror or error}"
+    return None
 
 
 def _count(extracted: Extracted) -> str:

@@ -12,7 +12,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from io import BufferedReader, BufferedWriter
+from typing import Any
 
 from sacmil.errors import SacMILError
 from sacmil.parallel._messages import SharedMemory, receive, send
@@ -30,7 +31,7 @@ def main() -> None:
         send(answers, _answer(*inbox.get()), shared)
 
 
-def _streams() -> tuple[BinaryIO, BinaryIO]:
+def _streams() -> tuple[BufferedReader, BufferedWriter]:
     tasks, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -38,7 +39,7 @@ def _streams() -> tuple[BinaryIO, BinaryIO]:
     return tasks, answers
 
 
-def _listen(tasks: BinaryIO, inbox: queue.SimpleQueue[Any]) -> None:
+def _listen(tasks: BufferedReader, inbox: queue.SimpleQueue[Any]) -> None:
     try:
         while True:
             inbox.put(receive(tasks))

@@ -10,6 +10,7 @@ import mmap
 import os
 import pickle
 from collections.abc import Iterable, Sequence
+from io import BufferedReader
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -79,7 +80,7 @@ def send(stream: BinaryIO, message: Any, shared: SharedMemory | None = None) -> 
     stream.flush()
 
 
-def receive(stream: BinaryIO, shared: SharedMemory | None = None) -> Any:
+def receive(stream: BufferedReader, shared: SharedMemory | None = None) -> Any:
     """Read one message; EOFError where the other side has gone."""
     through_memory, head_size, count = (_number(stream) for _ in range(3))
     sizes = [_number(stream) for _ in range(count)]
@@ -91,15 +92,15 @@ def receive(stream: BinaryIO, shared: SharedMemory | None = None) -> Any:
     return pickle.loads(head, buffers=buffers)  # noqa: S301 - written by our own child or parent
 
 
-def _number(stream: BinaryIO) -> int:
+def _number(stream: BufferedReader) -> int:
     return int.from_bytes(_exactly(stream, _NUMBER), "little")
 
 
-def _exactly(stream: BinaryIO, size: int) -> bytearray:
+def _exactly(stream: BufferedReader, size: int) -> bytearray:
     data = bytearray(size)
     view, filled = memoryview(data), 0
     while filled < size:
-        got = stream.readinto(view[filled:])  # type: ignore[attr-defined]
+        got = stream.readinto(view[filled:])
         if not got:
             raise EOFError
         filled += got

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader
 from typing import Any, BinaryIO, NamedTuple, Self, cast
 
 from sacmil.parallel._messages import SharedMemory, receive, send
@@ -66,7 +67,7 @@ class _Worker:
         self._listener.start()
 
     def _listen(self, answers: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
-        stdout = cast("BinaryIO", self.process.stdout)
+        stdout = cast("BufferedReader", self.process.stdout)
         try:
             while True:
                 answers.put((self, receive(stdout, self._shared)))
