@@ -8,10 +8,8 @@ so is JPEG 2000, where decoders round differently once in a million pixels.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
-import re
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -23,25 +21,16 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import MissingExtraError, SlideError
-from sacmil.slides.readers._base import Level, Pixels, Slide
-from sacmil.slides.readers._registry import DamagedSlideError
+from sacmil.slides.readers._base import Pixels, Slide
+from sacmil.slides.readers._tiff_pages import JPEG, JPEG_2000, Grid, read_grids, read_mpp
 from sacmil.slides.readers.openslide import OpenSlideSlide
-from sacmil.units import MicronsPerPixel
 
 PRIORITY = 10
 CACHE_BYTES = 96 * 2**20
 """Of decoded tiles: more than a row of 256-pixel tiles across a slide 100,000 pixels wide."""
 
 _WHITE = 255
-_MOST_PAGES = 1000  # a damaged file may chain without end
-_LARGEST_TILE = 8192 * 8192
-_VENDORS = ("ndpi", "philips", "scn", "bif", "lsm", "stk", "qpi")
-_JPEG, _END_OF_JPEG = 7, b"\xff\xd9"
-_JPEG_2000 = {33005, 34712}
-_COMPRESSIONS = {1, 5, _JPEG, 8, 32946} | _JPEG_2000  # 1: none, 5: LZW, 8 and 32946: deflate
-_GREY, _RGB, _YCBCR = 1, 2, 6
-_MICRONS = {2: 25_400.0, 3: 10_000.0}  # inch, centimetre
-_OME_UNITS = {"nm": 1e-3, "µm": 1.0, "mm": 1e3}
+_END_OF_JPEG = b"\xff\xd9"
 
 
 class TiffSlide(Slide):
@@ -55,8 +44,8 @@ class TiffSlide(Slide):
         with _tifffile_silent():
             self._file = _open(path)
             try:
-                self._grids = _grids(path, self._file)
-                self.mpp = _mpp(self._file.pages.first)
+                self._grids = read_grids(path, self._file)
+                self.mpp = read_mpp(self._file.pages.first)
             except Exception as error:  # a parser of damaged files raises anything
                 self.close()
                 if isinstance(error, SlideError):
@@ -97,45 +86,18 @@ class TiffSlide(Slide):
             self._tiles.put((level, index), tile)
         return tile
 
-    def _decoded(self, grid: _Grid, index: int) -> Pixels:
+    def _decoded(self, grid: Grid, index: int) -> Pixels:
         length = int(grid.lengths[index])
         self._file.filehandle.seek(int(grid.offsets[index]))
         data = self._file.filehandle.read(length)
         if len(data) < length:
             raise ValueError(f"it has {len(data):,} of {length:,} bytes")
         tables = {}
-        if grid.page.compression == _JPEG:
+        if grid.page.compression == JPEG:
             _check_jpeg(data, grid)
             tables = {"jpegtables": grid.page.jpegtables}
         tile = grid.page.decode(data, index, **tables)[0][0]
         return tile if tile.shape[2] == 3 else np.repeat(tile, 3, axis=2)
-
-
-class _Grid:
-    """The tiles of one level."""
-
-    def __init__(self, page: Any, level: Level) -> None:
-        self.page, self.level = page, level
-        self.tile_width, self.tile_height = int(page.tilewidth), int(page.tilelength)
-        self.columns = -(-level.width // self.tile_width)
-        self.rows = -(-level.height // self.tile_height)
-        self.offsets = np.asarray(page.dataoffsets, dtype=np.uint64)
-        self.lengths = np.asarray(page.databytecounts, dtype=np.uint64)
-
-    def tiles_of(self, left: int, top: int, width: int, height: int) -> Iterator[tuple[int, int]]:
-        """Row and column of every tile that a region touches."""
-        rows = _span(top, height, self.tile_height, self.rows)
-        return itertools.product(rows, _span(left, width, self.tile_width, self.columns))
-
-    def clip(self, tile: Pixels, row: int, column: int) -> Pixels:
-        """Without the padding of tiles that reach over the level's border."""
-        height = self.level.height - row * self.tile_height
-        return tile[:height, : self.level.width - column * self.tile_width]
-
-    @property
-    def end(self) -> int:
-        """Where the last of the tiles ends in the file."""
-        return int((self.offsets + self.lengths)[self.lengths > 0].max(initial=0))
 
 
 class _TileCache:
@@ -186,7 +148,7 @@ def _disagreement(slide: TiffSlide, reference: OpenSlideSlide) -> str | None:
 
     Levels and a resolution that only we find (in OME-TIFF) are no disagreement.
     """
-    if any(grid.page.compression in _JPEG_2000 for grid in slide._grids):
+    if any(grid.page.compression in JPEG_2000 for grid in slide._grids):
         return "roundings of JPEG 2000"
     if slide.size != reference.size or not set(reference.levels) <= set(slide.levels):
         return "levels"
@@ -211,7 +173,7 @@ def _sample_agrees(slide: TiffSlide, reference: OpenSlideSlide) -> bool:
     return True
 
 
-def _sample(grid: _Grid) -> list[tuple[int, int]]:
+def _sample(grid: Grid) -> list[tuple[int, int]]:
     """Level-0 corners of the tile with most bytes, which shows most, and of one drawn by lot.
 
     Only of those that lie on whole level-0 pixels: between them OpenSlide interpolates.
@@ -263,92 +225,7 @@ def _nothing(_: logging.LogRecord) -> bool:
     return False
 
 
-def _grids(path: Path, file: Any) -> list[_Grid]:
-    first = file.pages.first
-    vendor = next((name for name in _VENDORS if getattr(file, f"is_{name}")), None)
-    if vendor or "MedScan" in str(first.software):
-        raise SlideError(f"{path}: the TIFF dialect {vendor or 'Trestle'} needs OpenSlide")
-    problem = _undecodable(first)
-    if problem:
-        raise SlideError(f"{path}: {problem}")
-    _check_last_page(path, file)
-    grids = [_Grid(page, _level(page, first)) for page in _level_pages(file)]
-    _check_whole(path, file, grids)
-    return grids
-
-
-def _level_pages(file: Any) -> list[Any]:
-    """The pages of the pyramid, the finest first, as OpenSlide finds them; OME keeps them aside."""
-    first = file.pages.first
-    pages = first.pages if first.subifds else itertools.islice(file.pages, 1, _MOST_PAGES)
-    any_tiled_page = bool(first.subifds) or first.description.startswith("Aperio")
-    by_width = {first.imagewidth: first}
-    for page in pages:
-        if (any_tiled_page or page.subfiletype == 1) and _is_level(page, first):
-            by_width.setdefault(page.imagewidth, page)
-    return sorted(by_width.values(), key=lambda page: -page.imagewidth)
-
-
-def _is_level(page: Any, first: Any) -> bool:
-    if _undecodable(page) or page.imagewidth > first.imagewidth:
-        return False
-    expected = first.imagelength * page.imagewidth / first.imagewidth
-    return bool(abs(page.imagelength - expected) <= max(2, 0.02 * expected))
-
-
-def _level(page: Any, first: Any) -> Level:
-    width, height = int(page.imagewidth), int(page.imagelength)
-    downsample = (first.imagewidth / width + first.imagelength / height) / 2
-    return Level(width, height, downsample)
-
-
-def _undecodable(page: Any) -> str | None:
-    """Why this reader does not take a page, in words; None if it does."""
-    if not page.is_tiled:
-        return "the TIFF is not tiled"
-    if page.imagedepth != 1 or page.planarconfig != 1:
-        return "the TIFF holds a volume or separate colour planes"
-    if page.bitspersample != 8 or (page.samplesperpixel, page.photometric) not in {
-        (1, _GREY),
-        (3, _RGB),
-        (3, _YCBCR),
-    }:
-        return f"the TIFF holds {page.samplesperpixel} x {page.bitspersample} bits per pixel"
-    if page.compression not in _COMPRESSIONS:
-        return f"the TIFF is compressed in a way this reader does not know ({page.compression})"
-    if page.photometric == _YCBCR and page.compression != _JPEG:
-        return "the TIFF holds YCbCr that is not JPEG"
-    tile_area = page.tilewidth * page.tilelength
-    if not 0 < tile_area <= _LARGEST_TILE or 0 in (page.imagewidth, page.imagelength):
-        return f"the TIFF has tiles of {page.tilewidth} x {page.tilelength} pixels"
-    return None
-
-
-def _check_last_page(path: Path, file: Any) -> None:
-    """tifffile ends quietly where the chain of pages breaks; levels would be missing."""
-    place, size = file.pages.next_page_offset, file.tiff.offsetsize
-    file.filehandle.seek(place)
-    if any(file.filehandle.read(size)):
-        raise SlideError(f"{path}: the TIFF's chain of pages is broken, copy the file again")
-
-
-def _check_whole(path: Path, file: Any, grids: list[_Grid]) -> None:
-    for number, grid in enumerate(grids):
-        tiles = grid.columns * grid.rows
-        if len(grid.offsets) != tiles or len(grid.lengths) != tiles:
-            raise DamagedSlideError(
-                f"{path}: the TIFF lists {len(grid.offsets):,} tiles of level {number}; expected "
-                f"{tiles:,}, copy the file again"
-            )
-    end, size = max(grid.end for grid in grids), file.filehandle.size
-    if end > size:
-        raise DamagedSlideError(
-            f"{path}: the TIFF is cut off: its tiles reach to byte {end:,}, the file has "
-            f"{size:,}; copy it again"
-        )
-
-
-def _check_jpeg(data: bytes, grid: _Grid) -> None:
+def _check_jpeg(data: bytes, grid: Grid) -> None:
     """A damaged header must not ask for gigabytes, half a tile must not pass for grey tissue."""
     if _END_OF_JPEG not in data[-16:]:  # some writers pad
         raise ValueError("its JPEG data are cut off")
@@ -366,49 +243,6 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
             return width, height
         place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
     raise ValueError("its JPEG header is damaged")
-
-
-def _mpp(page: Any) -> MicronsPerPixel | None:
-    description = page.description
-    if description.startswith("Aperio"):
-        return _mean(_found(r"\bMPP *= *([^|\s]+)", description))
-    if page.is_ome:
-        sizes = [_ome_size(axis, description) for axis in "XY"]
-        if None not in sizes:
-            return _mean(sizes)
-    unit = _MICRONS.get(page.resolutionunit)
-    tags = [page.tags.get(f"{axis}Resolution") for axis in "XY"]
-    return None if unit is None else _mean([_inverse(unit, tag) for tag in tags])
-
-
-def _mean(values: list[float | None]) -> MicronsPerPixel | None:
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return MicronsPerPixel(sum(known) / len(known)) if len(known) == len(values) > 0 else None
-
-
-def _found(pattern: str, text: str) -> list[float | None]:
-    match = re.search(pattern, text)
-    try:
-        return [float(match[1])] if match else []
-    except ValueError:
-        return []
-
-
-def _ome_size(axis: str, xml: str) -> float | None:
-    """Looked up by pattern: nothing in a stranger's XML is expanded."""
-    size = _found(rf'\bPhysicalSize{axis}="([^"]+)"', xml)
-    unit = re.search(rf'\bPhysicalSize{axis}Unit="([^"]+)"', xml)
-    factor = _OME_UNITS.get(unit[1].replace("μ", "µ") if unit else "µm")
-    return size[0] * factor if size and size[0] and factor else None
-
-
-def _inverse(unit: float, tag: Any) -> float | None:
-    numerator, denominator = tag.value if tag else (0, 1)
-    return unit * denominator / numerator if numerator else None
-
-
-def _span(start: int, length: int, tile: int, count: int) -> range:
-    return range(max(start // tile, 0), min(-(-(start + length) // tile), count))
 
 
 def _paste(region: Pixels, tile: Pixels, *, left: int, top: int) -> None:
