@@ -1,1 +1,1 @@
-"""Synthetic slides and cohorts."""
+"""Labelled collections of slides: tables, folds, where bags are, datasets, synthetic ones."""

@@ -1,8 +1,26 @@
-"""Which slides train, which choose the epoch, and which are tested on."""
+"""Which slides train, which choose the epoch, and which are tested on.
+
+Patients are dealt, never slides, and by a hash of seed and patient id: the same folds come out on
+every machine, whatever the order of the table.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+from sacmil.cohorts.sites import share_of_sites, sites_in_folds
+from sacmil.cohorts.table import Cohort
+from sacmil.errors import CohortError, CohortWarning
+
+VALIDATION = 0.15
+"""Share of the training patients that chooses the epoch."""
+
+Strata = Mapping[str, int]
+"""The class each patient counts for."""
 
 
 class Fold(NamedTuple):
@@ -13,3 +31,256 @@ class Fold(NamedTuple):
     """The inner validation part: chooses the epoch; a recipe that chooses none trains on it."""
     test: tuple[str, ...]
     """Read once, after everything has been chosen."""
+
+    def within(self, cohort: Cohort) -> Fold:
+        """The fold without slides that the cohort does not (any longer) have."""
+        train, val, test = (tuple(s for s in part if s in cohort.by_id) for part in self)
+        return Fold(train, val, test)
+
+
+def make_folds(
+    cohort: Cohort,
+    folds: int,
+    *,
+    seed: int = 0,
+    repeats: int = 1,
+    validation: float = VALIDATION,
+    preserve_sites: bool = False,
+) -> list[Fold]:
+    """Divide a cohort into k test parts, each slide in exactly one, stratified, by patient.
+
+    A patient whose slides have different labels counts for the rarest of them.
+
+    Args:
+        cohort: its patients are divided.
+        folds: how many parts.
+        seed: another seed, another division.
+        repeats: how often to divide anew; fold numbers count on.
+        validation: share of the patients not tested on that chooses the epoch.
+        preserve_sites: keep all patients of a site in one test part; and, where that leaves every
+            class on both sides, on one side of training and validation.
+    """
+    _check_request(cohort, folds, repeats, validation, preserve_sites=preserve_sites)
+    strata = strata_of(cohort)
+    made = []
+    for repeat in range(repeats):
+        salt = f"{seed}/{repeat}"
+        parts = (
+            sites_in_folds(_sites(cohort), strata, folds, salt)
+            if preserve_sites
+            else _dealt(strata, folds, salt)
+        )
+        for number, test in enumerate(parts):
+            rest = {patient: strata[patient] for patient in strata if patient not in test}
+            inner = _inner(cohort, rest, validation, f"{salt}/{number}", by_site=preserve_sites)
+            made.append(_fold(cohort, rest, inner, test))
+    check_folds(cohort, made)
+    return made
+
+
+def with_validation(
+    cohort: Cohort, fold: Fold, *, seed: int = 0, validation: float = VALIDATION
+) -> Fold:
+    """A fold that came without a validation part, with one cut from its training patients."""
+    of = {slide.patient_id for slide in cohort.of(fold.train)}
+    rest = {patient: label for patient, label in strata_of(cohort).items() if patient in of}
+    inner = stratified_share(rest, validation, f"{seed}/given")
+    is_inner = {s: cohort.by_id[s].patient_id in inner for s in fold.train}
+    return Fold(
+        train=tuple(slide_id for slide_id in fold.train if not is_inner[slide_id]),
+        val=tuple(slide_id for slide_id in fold.train if is_inner[slide_id]),
+        test=fold.test,
+    )
+
+
+def all_slides(cohort: Cohort) -> Fold:
+    """Everything in training: for the model that ships."""
+    return Fold(train=tuple(sorted(cohort.by_id)), val=(), test=())
+
+
+def strata_of(cohort: Cohort) -> Strata:
+    """The class each patient counts for: of its slides' classes the one with fewest patients."""
+    counts = cohort.patients_per_class
+    return {
+        patient: min((counts[slide.label], slide.label) for slide in slides)[1]
+        for patient, slides in cohort.patients.items()
+    }
+
+
+def stratified_share(strata: Strata, share: float, salt: str) -> frozenset[str]:
+    """A share of the patients, of every class alike; no class is taken whole or left out.
+
+    Args:
+        strata: the class of each patient.
+        share: of the patients, above 0; 0 takes none.
+        salt: another text, another draw.
+    """
+    if not share:
+        return frozenset()
+    taken = _quota(Counter(strata.values()), share)
+    chosen: set[str] = set()
+    for label, count in taken.items():
+        members = (patient for patient in strata if strata[patient] == label)
+        chosen.update(shuffled(members, f"{salt}/validation")[:count])
+    return frozenset(chosen)
+
+
+def shuffled(names: Iterable[str], salt: str) -> list[str]:
+    """Names in an order that depends on nothing but themselves and the salt."""
+    return sorted(names, key=lambda name: hashlib.sha256(f"{salt}/{name}".encode()).digest())
+
+
+def check_folds(cohort: Cohort, folds: Sequence[Fold]) -> None:
+    """Refuse folds that cannot be trained or tested on; warn of those that mislead.
+
+    Args:
+        cohort: what the folds divide.
+        folds: made here, or given by somebody else.
+    """
+    problems = [problem for i, fold in enumerate(folds) for problem in _problems(cohort, i, fold)]
+    if problems or not folds:
+        raise CohortError("splits", problems or ["there are no folds"])
+    for message in _doubts(cohort, folds):
+        warnings.warn(message, CohortWarning, stacklevel=2)
+
+
+def _check_request(
+    cohort: Cohort, folds: int, repeats: int, validation: float, *, preserve_sites: bool
+) -> None:
+    problems = []
+    if folds < 2:
+        problems.append(f"{folds} folds; expected at least 2")
+    if repeats < 1:
+        problems.append(f"{repeats} repeats; expected at least 1")
+    if not 0 <= validation < 1:
+        problems.append(f"a validation share of {validation:g}; expected 0 to below 1, as 0.15")
+    for name, count in zip(cohort.classes, cohort.patients_per_class, strict=True):
+        if count < max(folds, 2):
+            problems.append(
+                f"class {name!r} has {count} patients, too few for one in each of {folds} folds; "
+                "use fewer folds, or leave the class out"
+            )
+    if preserve_sites:
+        problems += _site_problems(cohort, folds)
+    if problems:
+        raise CohortError("splits", problems)
+
+
+def _site_problems(cohort: Cohort, folds: int) -> list[str]:
+    without = [slide.slide_id for slide in cohort.slides if not slide.site]
+    if without:
+        return [f"{len(without)} slides have no site, such as {without[0]!r}; fill the column"]
+    sites = {slide.site for slide in cohort.slides}
+    if len(sites) < folds:
+        return [f"{len(sites)} sites cannot be kept whole in {folds} folds; use fewer folds"]
+    return []
+
+
+def _dealt(strata: Strata, folds: int, salt: str) -> list[frozenset[str]]:
+    """Patients dealt like cards, class after class, so that all hands differ by one at most."""
+    labels = sorted(set(strata.values()))
+    deck = [
+        patient
+        for label in labels
+        for patient in shuffled((p for p in strata if strata[p] == label), f"{salt}/test")
+    ]
+    return [frozenset(deck[number::folds]) for number in range(folds)]
+
+
+def _inner(
+    cohort: Cohort, rest: Strata, validation: float, salt: str, *, by_site: bool
+) -> frozenset[str]:
+    if by_site and validation:
+        sites = {patient: site for patient, site in _sites(cohort).items() if patient in rest}
+        found = share_of_sites(sites, rest, validation, salt)
+        if found is not None:
+            return found
+    return stratified_share(rest, validation, salt)
+
+
+def _quota(counts: Counter[int], share: float) -> dict[int, int]:
+    """How many of each class make up the share: largest remainders, but one at least stays."""
+    exact = {label: share * count for label, count in sorted(counts.items())}
+    taken = {label: int(value) for label, value in exact.items()}
+    left = round(sum(exact.values())) - sum(taken.values())
+    for label in sorted(exact, key=lambda label: taken[label] - exact[label])[:left]:
+        taken[label] += 1
+    return {
+        label: max(min(1, counts[label] - 1), min(n, counts[label] - 1))
+        for label, n in taken.items()
+    }
+
+
+def _fold(cohort: Cohort, rest: Strata, inner: frozenset[str], test: frozenset[str]) -> Fold:
+    def slides(patients: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted(s.slide_id for p in patients for s in cohort.patients[p]))
+
+    return Fold(train=slides(rest.keys() - inner), val=slides(inner), test=slides(test))
+
+
+def _sites(cohort: Cohort) -> dict[str, str]:
+    return {patient: slides[0].site for patient, slides in cohort.patients.items()}
+
+
+def _problems(cohort: Cohort, number: int, fold: Fold) -> Iterable[str]:
+    unknown = [slide_id for part in fold for slide_id in part if slide_id not in cohort.by_id]
+    if unknown:
+        yield f"fold {number}: {_several(unknown)} not in the cohort; expected ids of its slides"
+    count = Counter(slide_id for part in fold for slide_id in part)
+    if again := [slide_id for slide_id in count if count[slide_id] > 1]:
+        yield f"fold {number}: {_several(again)} there more than once; expected in one part"
+    for name in ("train", "test"):
+        if not getattr(fold, name):
+            yield f"fold {number}: the {name} part is empty"
+    present = {cohort.by_id[s].label for s in fold.train if s in cohort.by_id}
+    for label, name in enumerate(cohort.classes):
+        if present and label not in present:
+            yield f"fold {number}: no slide of class {name!r} is in the train part"
+
+
+def _several(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(map(repr, names[:3])) + more + (" are" if len(names) > 1 else " is")
+
+
+def _doubts(cohort: Cohort, folds: Sequence[Fold]) -> Iterable[str]:
+    for number, fold in enumerate(folds):
+        yield from _shared_patients(cohort, number, fold)
+        present = {slide.label for slide in cohort.of(fold.test)}
+        absent = [name for label, name in enumerate(cohort.classes) if label not in present]
+        if absent:
+            yield f"fold {number}: no slide of {', '.join(absent)} is in the test part"
+    yield from _overlaps(folds)
+    tested = {slide_id for fold in folds for slide_id in fold.test}
+    left = len(cohort) - len(tested)
+    if left and len(folds) > 1:
+        yield f"{left} of {len(cohort)} slides are in no test part"
+
+
+def _shared_patients(cohort: Cohort, number: int, fold: Fold) -> Iterable[str]:
+    train, val, test = ({s.patient_id for s in cohort.of(part)} for part in fold)
+    for shared, sides in (
+        ((train | val) & test, "in the test part and outside it, so the test is not fair"),
+        (train & val, "in the train part and in val, so the epoch is not fairly chosen"),
+    ):
+        if shared:
+            names = ", ".join(sorted(shared)[:3]) + (", …" if len(shared) > 3 else "")
+            count = f"{len(shared)} patient{'s are' if len(shared) > 1 else ' is'}"
+            yield f"fold {number}: {count} {sides} ({names})"
+
+
+def _overlaps(folds: Sequence[Fold]) -> Iterable[str]:
+    """Test slides met again before all had their turn: repeats of a partition are no overlap."""
+    everything = {slide_id for fold in folds for slide_id in fold.test}
+    seen: set[str] = set()
+    again: set[str] = set()
+    for fold in folds:
+        again |= seen.intersection(fold.test)
+        seen |= set(fold.test)
+        if seen == everything != set(fold.test) and not again:
+            seen = set()
+    if again:
+        yield (
+            f"{len(again)} slides are in the test parts of several folds: these are repeated "
+            "draws, not a partition, and their results are not independent"
+        )

@@ -1,10 +1,28 @@
-"""A labelled collection of slides: which patient each is of, and what is true of it."""
+"""A labelled collection of slides: which patient each is of, and what is true of it.
+
+A table is a CSV or Excel file with a row per slide, in the columns of CLAM (case_id, slide_id,
+label), slideflow (patient, slide, category) and others; or, as STAMP has it, a table of patients
+and a table of their slides. docs/cohorts.md shows them all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+import csv
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from sacmil.atomic import whole_file
+from sacmil.cohorts.rows import Columns, Row, is_number, joined_rows, plain_number, rows_of
+from sacmil.cohorts.sheet import read_sheet
+from sacmil.errors import CohortError, suggestion
+
+_MANY = 10
+"""Classes of too few patients beyond which a column is not one of labels."""
 
 
 class LabelledSlide(NamedTuple):
@@ -27,7 +45,228 @@ class Cohort:
     classes: tuple[str, ...]
     """Names of the labels; their order is that of a model's outputs."""
 
+    def __len__(self) -> int:
+        return len(self.slides)
+
     def of(self, slide_ids: Iterable[str]) -> list[LabelledSlide]:
         """The slides of these ids, in the order given."""
-        by_id = {slide.slide_id: slide for slide in self.slides}
-        return [by_id[slide_id] for slide_id in slide_ids]
+        return [self.by_id[slide_id] for slide_id in slide_ids]
+
+    def only(self, slide_ids: Iterable[str]) -> Self:
+        """The cohort of these slides alone, in its own order, of the same classes."""
+        wanted = frozenset(slide_ids)
+        return replace(self, slides=tuple(s for s in self.slides if s.slide_id in wanted))
+
+    @cached_property
+    def by_id(self) -> Mapping[str, LabelledSlide]:
+        """Slides by their id."""
+        return {slide.slide_id: slide for slide in self.slides}
+
+    @cached_property
+    def patients(self) -> Mapping[str, tuple[LabelledSlide, ...]]:
+        """Slides of each patient; patients in the order of their ids."""
+        grouped: dict[str, list[LabelledSlide]] = {}
+        for slide in self.slides:
+            grouped.setdefault(slide.patient_id, []).append(slide)
+        return {patient: tuple(grouped[patient]) for patient in sorted(grouped)}
+
+    @property
+    def labels(self) -> tuple[int, ...]:
+        """The label of each slide."""
+        return tuple(slide.label for slide in self.slides)
+
+    @cached_property
+    def patients_per_class(self) -> tuple[int, ...]:
+        """How many patients have a slide of each class."""
+        pairs = {(slide.patient_id, slide.label) for slide in self.slides}
+        count = Counter(label for _, label in pairs)
+        return tuple(count[label] for label in range(len(self.classes)))
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the content, whatever the order of its rows: says what a run was made from."""
+        lines = ["\t".join(map(repr, self.classes)), *sorted(map(repr, map(tuple, self.slides)))]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+Further = Callable[[Sequence[str]], list[str]]
+
+
+def read_table(
+    path: str | Path,
+    *,
+    slide: str | None = None,
+    patient: str | None = None,
+    label: str | None = None,
+    site: str | None = None,
+    classes: Sequence[str] | None = None,
+    sheet: str | None = None,
+    slide_table: str | Path | None = None,
+    need: int = 2,
+    further: Further | None = None,
+) -> Cohort:
+    """Read a cohort; everything wrong with it is told at once.
+
+    Args:
+        path: a table of slides; with slide_table, of patients.
+        slide: column of the slides; found by its usual names where not given.
+        patient: column of the patients, likewise. A table without one makes every slide a patient
+            of its own, but for TCGA, whose barcodes name the patient.
+        label: column of the labels, likewise.
+        site: column of what a split shall not tear apart; "barcode", where no column is called
+            so, takes TCGA's tissue source site out of the slide's name.
+        classes: names of the labels in the order wanted; any other label is then an error.
+        sheet: which sheet of an Excel file.
+        slide_table: STAMP's second table, which says what slides a patient has.
+        need: fewest patients a class may have.
+        further: what else is wrong with the slides, told in the same list; such as missing bags.
+    """
+    table = read_sheet(path, sheet=sheet)
+    if not table.rows:
+        raise CohortError(path, ["has a header and no rows; expected a row per slide"])
+    columns = Columns(slide, patient, label, site)
+    if slide_table is None:
+        rows, names = rows_of(table, columns)
+    else:
+        rows, names = joined_rows(table, read_sheet(slide_table), columns)
+    return build_cohort(path, rows, classes=classes, names=names, need=need, further=further)
+
+
+def write_table(path: str | Path, cohort: Cohort) -> None:
+    """Write a table that read_table reads as it is."""
+    with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["slide_id", "patient_id", "site", "name", "label"])
+        for slide in cohort.slides:
+            name = cohort.classes[slide.label]
+            writer.writerow([slide.slide_id, slide.patient_id, slide.site, name, slide.label])
+
+
+def build_cohort(
+    where: object,
+    rows: Iterable[Row],
+    *,
+    classes: Sequence[str] | None = None,
+    names: Mapping[str, str] | None = None,
+    need: int = 2,
+    further: Further | None = None,
+) -> Cohort:
+    """Make a cohort of rows of text, or raise one error that lists all that is wrong.
+
+    Args:
+        where: the file the rows are from.
+        rows: one per slide.
+        classes: the labels in the order wanted; sorted, numbers as numbers, where not given.
+        names: what labels are called, where the table has numbers and names.
+        need: fewest patients a class may have.
+        further: finds more that is wrong, by slide ids.
+    """
+    rows = _canonical(rows)
+    names = dict(names or {})
+    order = _order({row.label for row in rows if row.label})
+    found = tuple(names.get(label, label) for label in order)
+    wanted = found if classes is None else _named(tuple(classes), names)
+    index = {name: number for number, name in enumerate(wanted)}
+    slides = [
+        LabelledSlide(row.slide_id, row.patient_id, index[name], row.site)
+        for row in rows
+        if (name := names.get(row.label, row.label)) in index
+    ]
+    cohort = Cohort(tuple(slides), wanted)
+    problems = [*_row_problems(rows), *_unknown_labels(rows, names, index)]
+    problems += [*_site_problems(rows), *class_problems(cohort, need)]
+    if further is not None:
+        problems += further(list(dict.fromkeys(row.slide_id for row in rows if row.slide_id)))
+    if problems:
+        raise CohortError(where, problems)
+    return cohort
+
+
+def class_problems(cohort: Cohort, need: int = 2) -> list[str]:
+    """What keeps a cohort from being learnt: a single class, classes of too few patients."""
+    if need < 1:
+        return []
+    if len(cohort.classes) < 2:
+        found = ", ".join(cohort.classes) or "none"
+        return [f"fewer than two classes, found {found}; check the label column"]
+    counts = zip(cohort.classes, cohort.patients_per_class, strict=True)
+    few = [(name, count) for name, count in counts if count < need]
+    if len(few) > _MANY:
+        return [
+            f"{len(few)} of {len(cohort.classes)} labels have fewer than {need} patients; expected "
+            "a column of a few classes, name it by --label-column"
+        ]
+    return [
+        f"class {name!r} has {count} patient{'' if count == 1 else 's'}; expected at least {need}, "
+        "leave its slides out or join it to another class"
+        for name, count in few
+    ]
+
+
+def _canonical(rows: Iterable[Row]) -> list[Row]:
+    """Rows whose labels, where all are numbers, are spelled alike: pandas makes 1 into 1.0."""
+    rows = list(rows)
+    if all(is_number(row.label) for row in rows if row.label):
+        return [row._replace(label=plain_number(row.label)) for row in rows]
+    return rows
+
+
+def _order(labels: set[str]) -> list[str]:
+    numbers = all(is_number(label) for label in labels)
+    key: Callable[[str], float | str] = float if numbers else str
+    return sorted(labels, key=key)
+
+
+def _named(classes: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
+    """The classes asked for, which may be given by number where the table names them."""
+    wanted = tuple(names.get(name, name) for name in classes)
+    if len(set(wanted)) < len(wanted):
+        raise CohortError("classes", [f"{', '.join(wanted)}: a name stands twice"])
+    return wanted
+
+
+def _row_problems(rows: list[Row]) -> list[str]:
+    problems = [
+        f"{row.where}: the {what} is empty"
+        for row in rows
+        for what, text in zip(("slide id", "patient", "label"), row[1:4], strict=True)
+        if not text
+    ]
+    places: dict[str, list[str]] = {}
+    for row in rows:
+        places.setdefault(row.slide_id, []).append(row.where)
+    problems += [
+        f"slide {slide_id!r} stands {len(where)} times ({_several(where)}); keep one row"
+        for slide_id, where in places.items()
+        if slide_id and len(where) > 1
+    ]
+    return problems
+
+
+def _unknown_labels(
+    rows: list[Row], names: Mapping[str, str], index: Mapping[str, int]
+) -> list[str]:
+    places: dict[str, list[str]] = {}
+    for row in rows:
+        name = names.get(row.label, row.label)
+        if name and name not in index:
+            places.setdefault(name, []).append(row.where)
+    return [
+        f"label {name!r} is unknown ({_several(where)}); {suggestion(name, index)}"
+        for name, where in places.items()
+    ]
+
+
+def _several(where: Sequence[str]) -> str:
+    return ", ".join(where[:3]) + (f" and {len(where) - 3} more" if len(where) > 3 else "")
+
+
+def _site_problems(rows: list[Row]) -> list[str]:
+    sites: dict[str, set[str]] = {}
+    for row in rows:
+        sites.setdefault(row.patient_id, set()).add(row.site)
+    return [
+        f"patient {patient!r} is of several sites ({', '.join(sorted(found))}); expected one"
+        for patient, found in sites.items()
+        if patient and len(found) > 1
+    ]

@@ -27,9 +27,9 @@ def tissue(n: int, seed: int) -> NDArray[np.int64]:
     """
     random = np.random.default_rng(seed)
     side = int(np.ceil(np.sqrt(n / TISSUE_SHARE))) + 2
-    score = _lobes(random, side) + 0.3 * _noise(random, side, side / 7)
-    score += 0.03 * _noise(random, side, RAGGED_PATCHES) + 0.01 * random.random((side, side))
-    fat = _noise(random, side, FAT_PATCHES) + _noise(random, side, side / 2)
+    score = _lobes(random, side) + 0.3 * noise(random, side, side / 7)
+    score += 0.03 * noise(random, side, RAGGED_PATCHES) + 0.01 * random.random((side, side))
+    fat = noise(random, side, FAT_PATCHES) + noise(random, side, side / 2)
     score[fat > np.quantile(fat, 1 - FAT_SHARE)] -= 10
     chosen = np.sort(np.argpartition(score, -n, axis=None)[-n:])
     return np.stack(np.divmod(chosen, side), axis=1)
@@ -45,8 +45,8 @@ def _lobes(random: np.random.Generator, side: int) -> Image:
     return inside
 
 
-def _noise(random: np.random.Generator, side: int, patches: float) -> Image:
+def noise(random: np.random.Generator, side: int, patches: float) -> Image:
     """Smooth noise whose hills and valleys are so many patches wide."""
     coarse = random.standard_normal((int(side / patches) + 4, int(side / patches) + 4))
-    noise: Image = ndimage.zoom(coarse, side / len(coarse), order=3)
-    return noise
+    smooth: Image = ndimage.zoom(coarse, side / len(coarse), order=3)
+    return smooth

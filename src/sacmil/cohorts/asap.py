@@ -1,0 +1,87 @@
+"""Outlines drawn in ASAP, the annotation tool of CAMELYON16: one XML file per slide."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from xml.parsers import expat
+
+from sacmil.cohorts.outlines import Outlines, make_outlines
+from sacmil.errors import CohortError
+
+EXCLUSIONS = ("_2", "Exclusion", "Exclusions", "normal")
+"""Groups that are no tumour: of CAMELYON16 (_0 and _1 are), of its first release, of CAMELYON17."""
+
+_AREAS = frozenset({"polygon", "spline", "rectangle"})
+"""Types of annotation that enclose something; dots and point sets do not."""
+
+
+def read_asap(path: str | Path, *, exclusions: Collection[str] = EXCLUSIONS) -> Outlines:
+    """Read the outlines of one slide.
+
+    Args:
+        path: ASAP's XML.
+        exclusions: groups that are taken away from the others, whatever their case.
+    """
+    path = Path(path)
+    reader = _Reader(path)
+    try:
+        reader.parse(path.read_bytes())
+        outside = {group.lower() for group in exclusions}
+        areas = [found for found in reader.annotations if found.kind in _AREAS]
+        return make_outlines(
+            [found.polygon() for found in areas if found.group not in outside],
+            [found.polygon() for found in areas if found.group in outside],
+        )
+    except FileNotFoundError:
+        raise CohortError(path, ["there is no such file; check the path"]) from None
+    except (OSError, expat.ExpatError, ValueError) as error:
+        raise CohortError(path, [f"cannot be read as ASAP's XML ({error})"]) from error
+
+
+class _Annotation:
+    def __init__(self, attributes: dict[str, str]) -> None:
+        self.kind = attributes.get("Type", "Polygon").lower()
+        self.group = attributes.get("PartOfGroup", "").lower()
+        self._points: list[tuple[float, float, float]] = []
+
+    def add(self, attributes: dict[str, str]) -> None:
+        number = attributes.get("Order", str(len(self._points)))
+        # ASAP writes numbers as the user's country does
+        texts = (number, attributes["X"], attributes["Y"])
+        order, x, y = (float(text.replace(",", ".")) for text in texts)
+        self._points.append((order, x, y))
+
+    def polygon(self) -> list[tuple[float, float]]:
+        return [(x, y) for _, x, y in sorted(self._points, key=lambda point: point[0])]
+
+
+class _Reader:
+    """Collects annotations as the parser meets them; nothing is expanded, nothing is fetched."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._root: str | None = None
+        self.annotations: list[_Annotation] = []
+
+    def parse(self, raw: bytes) -> None:
+        parser = expat.ParserCreate()
+        parser.StartElementHandler = self._start
+        parser.StartDoctypeDeclHandler = self._refuse
+        parser.EntityDeclHandler = self._refuse
+        parser.Parse(raw, True)  # noqa: FBT003 - expat takes no keywords
+        if self._root != "ASAP_Annotations":
+            raise ValueError(f"its root is {self._root!r}; expected 'ASAP_Annotations'")
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        self._root = self._root or name
+        if name == "Annotation":
+            self.annotations.append(_Annotation(attributes))
+        elif name == "Coordinate":
+            try:
+                self.annotations[-1].add(attributes)
+            except (IndexError, KeyError) as error:
+                raise ValueError("a Coordinate without X, Y or outside an Annotation") from error
+
+    def _refuse(self, *_: object) -> None:
+        raise ValueError("it declares a document type or entities, which ASAP never does")

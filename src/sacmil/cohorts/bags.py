@@ -1,0 +1,183 @@
+"""Where the bags of a cohort are, and whether they go together."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from sacmil.cohorts.slide_name import slide_name
+from sacmil.cohorts.table import Cohort, class_problems
+from sacmil.errors import CohortError, CohortWarning, FormatError
+from sacmil.formats import find_bags
+from sacmil.formats._hdf5 import attributes, has, is_hdf5, open_file
+
+Folders = str | Path | Iterable[str | Path]
+
+_FEATURES = ("features", "feats")
+_HINTED = 20
+"""How many missing slides are compared with the files there are: as many as an error shows."""
+
+
+def locate_bags(cohort: Cohort, folders: Folders) -> dict[str, Path]:
+    """The bag of every slide, found by name; all that are missing are told at once.
+
+    Args:
+        cohort: whose slides.
+        folders: one or more, searched to the bottom, in any layout that is read.
+    """
+    places = _places(folders)
+    problems = missing_bags([slide.slide_id for slide in cohort.slides], places)
+    if problems:
+        raise CohortError(", ".join(map(str, places)), problems)
+    bags = _by_slide(places)
+    return {slide.slide_id: bags[slide.slide_id] for slide in cohort.slides}
+
+
+def missing_bags(slide_ids: Iterable[str], folders: Folders) -> list[str]:
+    """Which slides have no bag, with what their bags may be called instead."""
+    bags = _by_slide(_places(folders))
+    missing = [slide_id for slide_id in slide_ids if slide_id not in bags]
+    hints = [_missing(slide_id, bags) for slide_id in missing[:_HINTED]]
+    return hints + [f"{slide_id}: has no bag" for slide_id in missing[_HINTED:]]
+
+
+def drop_missing(cohort: Cohort, folders: Folders, *, need: int = 2) -> Cohort:
+    """The cohort without the slides that have no bag; a warning says how many those are.
+
+    Args:
+        cohort: what the table says.
+        folders: where the bags are.
+        need: fewest patients a class must be left with.
+    """
+    places = _places(folders)
+    bags = _by_slide(places)
+    kept = cohort.only(bags)
+    lost = [slide.slide_id for slide in cohort.slides if slide.slide_id not in bags]
+    where = ", ".join(map(str, places))
+    if not kept.slides:
+        raise CohortError(where, [_missing(slide_id, bags) for slide_id in lost[:_HINTED]])
+    if problems := class_problems(kept, need):
+        raise CohortError(f"{where}, without the {len(lost)} slides that have no bag", problems)
+    if lost:
+        names = ", ".join(lost[:3]) + (", …" if len(lost) > 3 else "")
+        message = f"{where}: {len(lost)} of {len(cohort)} slides have no bag, left out: {names}"
+        warnings.warn(message, CohortWarning, stacklevel=2)
+    return kept
+
+
+class Header(NamedTuple):
+    """What a bag's file says before its features are read."""
+
+    instances: int
+    dim: int
+    encoder: str
+
+
+def check_bags(paths: Mapping[str, Path]) -> int | None:
+    """The feature width that all bags have, read from their headers; refused where they differ.
+
+    Files of torch.save have no header and are not looked at; None where there are no others.
+
+    Args:
+        paths: bags by slide id, as locate_bags finds them.
+    """
+    headers: dict[str, Header] = {}
+    problems = []
+    for slide_id, path in paths.items():
+        try:
+            header = _header(path)
+        except FormatError as error:
+            problems.append(str(error))
+            continue
+        if header is not None and header.instances == 0:
+            problems.append(f"{path}: holds no instances")
+        elif header is not None:
+            headers[slide_id] = header
+    problems += _odd(paths, headers, lambda header: f"{header.dim} features")
+    if not problems:
+        problems += _odd(paths, headers, lambda header: header.encoder)
+    if problems:
+        raise CohortError("bags", problems)
+    return next((header.dim for header in headers.values()), None)
+
+
+def _odd(
+    paths: Mapping[str, Path], headers: Mapping[str, Header], trait: Callable[[Header], str]
+) -> Iterator[str]:
+    """Bags that differ from most in a trait; those that do not say are not asked."""
+    found = {slide_id: text for slide_id, header in headers.items() if (text := trait(header))}
+    if len(set(found.values())) > 1:
+        ((usual, count),) = Counter(found.values()).most_common(1)
+        for slide_id, text in found.items():
+            if text != usual:
+                yield (
+                    f"{paths[slide_id]}: {text}; expected {usual}, as {count} others have: bags "
+                    "of one cohort come from one encoder"
+                )
+
+
+def _header(path: Path) -> Header | None:
+    if path.suffix == ".npy":
+        return _numpy_header(path)
+    return _hdf5_header(path) if is_hdf5(path) else None
+
+
+def _hdf5_header(path: Path) -> Header:
+    with open_file(path) as file:
+        name = next((name for name in _FEATURES if has(file, name)), None)
+        if name is None:
+            held = ", ".join(sorted(file)) or "nothing"
+            raise FormatError(f"{path}: holds {held}; expected {' or '.join(_FEATURES)}")
+        shape = file[name].shape
+        told = attributes(file[name]).get("encoder") or attributes(file).get("extractor") or ""
+    return _shaped(path, shape, str(told))
+
+
+def _numpy_header(path: Path) -> Header:
+    try:
+        shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
+    # A damaged file makes numpy raise nearly anything: its header is parsed as Python.
+    except Exception as error:
+        raise FormatError(f"{path}: cannot be read as a numpy array ({error})") from error
+    return _shaped(path, shape, "")
+
+
+def _shaped(path: Path, shape: tuple[int, ...], encoder: str) -> Header:
+    if len(shape) < 2:
+        raise FormatError(f"{path}: features have shape {shape}; expected (N, D)")
+    return Header(shape[-2], shape[-1], encoder)
+
+
+def _places(folders: Folders) -> list[Path]:
+    return [Path(folders)] if isinstance(folders, str | Path) else [Path(f) for f in folders]
+
+
+def _by_slide(places: list[Path]) -> dict[str, Path]:
+    for place in places:
+        if not place.exists():
+            raise CohortError(place, ["there is no such folder; expected bags, check the path"])
+    files = find_bags(places)
+    # a file called exactly as the slide comes before one that has a suffix more
+    return {slide_name(file.name): file for file in files} | {file.stem: file for file in files}
+
+
+def _missing(slide_id: str, bags: Mapping[str, Path]) -> str:
+    near = _nearest(slide_id, bags)
+    return f"{slide_id}: has no bag" + (f"; is it {bags[near]}? Spell both alike" if near else "")
+
+
+def _nearest(slide_id: str, names: Iterable[str]) -> str | None:
+    """A name that differs in case or goes on after the id, as TCGA's do; else the most similar."""
+    names = list(names)
+    folded = slide_id.casefold()
+    longer = [name for name in names if name.casefold().startswith(folded)]
+    shorter = [name for name in names if len(name) > 3 and folded.startswith(name.casefold())]
+    if longer or shorter:
+        return min(longer or shorter, key=lambda name: abs(len(name) - len(slide_id)))
+    return next(iter(difflib.get_close_matches(slide_id, names, n=1, cutoff=0.85)), None)

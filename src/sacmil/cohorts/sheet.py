@@ -1,0 +1,172 @@
+"""A table file as text: CSV with any common separator, or Excel; ids keep their leading zeros."""
+
+from __future__ import annotations
+
+import csv
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sacmil.errors import CohortError, MissingExtraError, suggestion
+
+_SEPARATORS = (",", ";", "\t")
+_EXCEL = (".xlsx", ".xlsm")
+_BLANKS = frozenset({"", "nan", "NaN", "NA", "N/A", "#N/A"})
+"""How pandas, R and Excel write that there is nothing."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A header and rows of text, each as wide as the header; blank cells are empty text."""
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    lines: tuple[int, ...]
+    """Where each row stands in the file, for messages."""
+
+    def find(self, *names: str) -> str | None:
+        """The first of these names that is a column, whatever its case; as the file spells it."""
+        spelled = {column.lower(): column for column in reversed(self.columns)}
+        exact = (name for name in names if name in self.columns)
+        loose = (spelled[name.lower()] for name in names if name.lower() in spelled)
+        return next(exact, None) or next(loose, None)
+
+    def demand(self, name: str, option: str) -> str:
+        """A column the caller named, or an error that lists what there is."""
+        found = self.find(name)
+        if found is None:
+            near = suggestion(name, [column for column in self.columns if column])
+            raise CohortError(
+                self.path, [f"there is no column {name!r} to be the {option}; {near}"]
+            )
+        return found
+
+    def column(self, name: str) -> list[str]:
+        """The cells of a column, top to bottom."""
+        if self.columns.count(name) > 1:
+            raise CohortError(self.path, [f"two columns are called {name!r}; rename one"])
+        place = self.columns.index(name)
+        return [row[place] for row in self.rows]
+
+
+def read_sheet(path: str | Path, *, sheet: str | None = None) -> Sheet:
+    """Read a table file; what it is, is told by its name and its first line.
+
+    Args:
+        path: .csv, .tsv, .txt with comma, semicolon or tab, or .xlsx.
+        sheet: which sheet of an Excel file; the first where not given.
+    """
+    path = Path(path)
+    if path.suffix.lower() == ".xls":
+        raise CohortError(path, ["is an old Excel file; save it as .xlsx or CSV"])
+    excel = path.suffix.lower() in _EXCEL
+    if sheet is not None and not excel:
+        raise CohortError(path, [f"has no sheets ({sheet!r} was asked for); leave the sheet out"])
+    numbered = _excel_lines(path, sheet) if excel else _text_lines(path)
+    return _framed(path, [(number, cells) for number, cells in numbered if any(cells)])
+
+
+def _framed(path: Path, lines: list[tuple[int, list[str]]]) -> Sheet:
+    if not lines:
+        raise CohortError(path, ["is empty; expected a header and a row per slide"])
+    (_, columns), *rows = lines
+    width = len(columns)
+    wide = [number for number, cells in rows if any(cells[width:])]
+    if wide:
+        found = ", ".join(map(str, wide[:5]))
+        raise CohortError(
+            path, [f"line {found}: more cells than the header's {width}; put quotes around commas"]
+        )
+    padded = (tuple((cells + [""] * width)[:width]) for _, cells in rows)
+    return Sheet(path, tuple(columns), tuple(padded), tuple(number for number, _ in rows))
+
+
+def _clean(cells: Iterable[str]) -> list[str]:
+    stripped = (cell.strip() for cell in cells)
+    return ["" if cell in _BLANKS else cell for cell in stripped]
+
+
+def _text_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    text = _decoded(path)
+    separator = _separator(text)
+    reader = csv.reader(text.splitlines(keepends=True), delimiter=separator)
+    try:
+        for cells in reader:
+            yield reader.line_num, _clean(cells)
+    except csv.Error as error:
+        raise CohortError(
+            path, [f"line {reader.line_num}: cannot be read as CSV ({error})"]
+        ) from error
+
+
+def _decoded(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise CohortError(path, ["there is no such file; check the path"]) from None
+    except OSError as error:
+        raise CohortError(path, [f"cannot be read ({error.strerror})"]) from error
+    wide = raw[:2] in (b"\xff\xfe", b"\xfe\xff")  # Excel's "Unicode text"
+    try:
+        return raw.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CohortError(
+            path,
+            [f"is not UTF-8 text ({error.reason} at byte {error.start}); save it as CSV UTF-8"],
+        ) from error
+
+
+def _separator(text: str) -> str:
+    """The separator that cuts the header into most cells."""
+    header = next((line for line in text.splitlines() if line.strip()), "")
+    return max(_SEPARATORS, key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
+
+
+def _excel_lines(path: Path, sheet: str | None) -> Iterator[tuple[int, list[str]]]:
+    try:
+        import openpyxl
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("excel", f"reading {path.name}") from error
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about styles and validations it will not keep
+        try:
+            book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        except FileNotFoundError:
+            raise CohortError(path, ["there is no such file; check the path"]) from None
+        # A damaged file makes openpyxl raise nearly anything: zip, XML and key errors.
+        except Exception as error:
+            raise CohortError(
+                path, [f"cannot be read as Excel ({error}); save it again"]
+            ) from error
+        try:
+            rows = [
+                [_cell(cell) for cell in row] for row in _worksheet(path, book, sheet).iter_rows()
+            ]
+        finally:
+            book.close()
+    return ((number, _clean(cells)) for number, cells in enumerate(rows, start=1))
+
+
+def _worksheet(path: Path, book: Any, sheet: str | None) -> Any:
+    names = [page.title for page in book.worksheets]
+    if sheet is None:
+        return book.worksheets[0]
+    if sheet not in names:
+        raise CohortError(path, [f"there is no sheet {sheet!r}; {suggestion(sheet, names)}"])
+    return book[sheet]
+
+
+def _cell(cell: Any) -> str:
+    """A cell as a person sees it: 7 shown as 007 is 007, and a whole number has no point."""
+    value = cell.value
+    if value is None:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    zeros = isinstance(value, int) and re.fullmatch(r"0+", str(cell.number_format))
+    return str(value).zfill(len(cell.number_format)) if zeros else str(value)

@@ -1,0 +1,259 @@
+"""Folds on disk: CLAM's splits_<i>.csv and STAMP's splits.json, and those of others to read.
+
+===========================  ==================================================================
+``splits_<i>.csv`` (CLAM)    columns train, val, test of slide ids, blanks below; a file per fold
+``splits.json`` (STAMP)      train_patients and test_patients of each fold
+``fold<i>.csv`` (TransMIL)   as CLAM, with columns train_label, val_label, test_label between
+``k=all.tsv`` (Patho-Bench)  a row per slide or case; fold_0, fold_1, … say train, val or test
+``splits.csv`` (torchmil)    a row per slide: bag_name, split
+===========================  ==================================================================
+
+The first two are written. Where a layout has no validation part, one is cut from the training
+patients.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sacmil.atomic import whole_file
+from sacmil.cohorts.rows import PATIENT, SLIDE
+from sacmil.cohorts.sheet import Sheet, read_sheet
+from sacmil.cohorts.slide_name import slide_name
+from sacmil.cohorts.splits import VALIDATION, Fold, check_folds, with_validation
+from sacmil.cohorts.table import Cohort
+from sacmil.errors import CohortError
+
+STAMP = "splits.json"
+_NUMBERED = (re.compile(r"splits_(\d+)\.csv"), re.compile(r"fold_?(\d+)\.csv"))
+_FOLD_COLUMN = re.compile(r"fold_\d+")
+_PARTS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "dev": 1, "test": 2}
+
+
+def write_splits(
+    folder: str | Path,
+    folds: Sequence[Fold],
+    cohort: Cohort | None = None,
+    *,
+    overwrite: bool = False,
+) -> list[Path]:
+    """Write splits_<i>.csv; with a cohort, whose patients are known, splits.json too.
+
+    Args:
+        folder: made where missing.
+        folds: counted from 0.
+        cohort: needed for STAMP's file, which is of patients. It is not written where a patient is
+            on both sides of a fold, for it cannot say so.
+        overwrite: replace other splits that are there; equal ones are left as they are.
+    """
+    folder = Path(folder)
+    texts = {f"splits_{number}.csv": _clam_text(fold) for number, fold in enumerate(folds)}
+    if cohort is not None and (stamp := _stamp_text(folds, cohort)):
+        texts[STAMP] = stamp
+    present = [file for file in _present(folder) if cohort is not None or file.name != STAMP]
+    differing = [file for file in present if _differs(file, texts)]
+    if differing and not overwrite:
+        raise CohortError(
+            folder,
+            [
+                f"other splits are there already ({', '.join(f.name for f in differing[:3])}); "
+                "choose another folder, or replace them by --overwrite"
+            ],
+        )
+    for file in differing:  # first, so that no interruption leaves folds of two divisions together
+        file.unlink()
+    for name, text in texts.items():
+        _write(folder / name, text)
+    return [folder / name for name in texts]
+
+
+def read_splits(
+    path: str | Path, cohort: Cohort, *, seed: int = 0, validation: float = VALIDATION
+) -> list[Fold]:
+    """Read folds of any layout above, checked against the cohort.
+
+    Args:
+        path: a folder of splits, or a file.
+        cohort: what they divide; ids are matched without folders and suffixes.
+        seed: for the validation part, where the layout has none.
+        validation: how large that is.
+    """
+    path = Path(path)
+    found: list[_Found] = []
+    for file in _files(path):
+        found += _stamp_folds(file, cohort) if file.suffix == ".json" else _folds(file, cohort)
+    try:
+        check_folds(cohort, [fold for fold, _ in found])
+    except CohortError as error:
+        raise CohortError(path, error.problems) from None
+    return [
+        fold if validated else with_validation(cohort, fold, seed=seed, validation=validation)
+        for fold, validated in found
+    ]
+
+
+class _Found(NamedTuple):
+    fold: Fold
+    validated: bool
+    """Whether its layout says what is for validation."""
+
+
+def _clam_text(fold: Fold) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["", *Fold._fields])
+    for number, ids in enumerate(zip_longest(*fold, fillvalue="")):
+        writer.writerow([number, *ids])
+    return stream.getvalue()
+
+
+def _stamp_text(folds: Sequence[Fold], cohort: Cohort) -> str:
+    splits = []
+    for fold in folds:
+        train = {slide.patient_id for slide in cohort.of([*fold.train, *fold.val])}
+        test = {slide.patient_id for slide in cohort.of(fold.test)}
+        if train & test:
+            return ""
+        splits.append({"train_patients": sorted(train), "test_patients": sorted(test)})
+    return json.dumps({"splits": splits}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _present(folder: Path) -> list[Path]:
+    """Splits in a folder that this module might have written."""
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [f for f in files if f.name == STAMP or _NUMBERED[0].fullmatch(f.name)]
+
+
+def _differs(file: Path, texts: Mapping[str, str]) -> bool:
+    return file.name not in texts or file.read_bytes() != texts[file.name].encode()
+
+
+def _write(path: Path, text: str) -> None:
+    with whole_file(path) as partial:
+        partial.write_bytes(text.encode())
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise CohortError(path, ["there is no such file or folder; expected splits"])
+    names = {file.name: file for file in path.iterdir() if file.is_file()}
+    for pattern in _NUMBERED:
+        numbered = [(int(found[1]), names[n]) for n in names if (found := pattern.fullmatch(n))]
+        if numbered:
+            return [file for _, file in sorted(numbered)]
+    for name in (STAMP, "k=all.tsv", "splits.csv"):
+        if name in names:
+            return [names[name]]
+    raise CohortError(
+        path, [f"holds no splits; expected splits_0.csv, …, {STAMP}, k=all.tsv or splits.csv"]
+    )
+
+
+def _folds(file: Path, cohort: Cohort) -> list[_Found]:
+    """Folds of a CSV or TSV file, told apart by its columns."""
+    sheet = read_sheet(file)
+    if sheet.find("train") and sheet.find("test"):
+        return [_column_fold(sheet, cohort)]
+    folds = [column for column in sheet.columns if _FOLD_COLUMN.fullmatch(column)]
+    if folds:
+        folds.sort(key=lambda column: int(column.split("_")[1]))
+    elif (split := sheet.find("split")) is not None:
+        folds = [split]
+    else:
+        listed = ", ".join(column for column in sheet.columns if column)
+        raise CohortError(
+            file, [f"has columns {listed}; expected train, val, test, or split, or fold_0, fold_1…"]
+        )
+    return [_row_fold(sheet, column, cohort) for column in folds]
+
+
+def _column_fold(sheet: Sheet, cohort: Cohort) -> _Found:
+    """A column of slide ids per part, as CLAM and TransMIL have it."""
+    match = _matcher(cohort)
+    parts = []
+    for name in Fold._fields:
+        column = sheet.find(name)
+        cells = sheet.column(column) if column else []
+        parts.append(tuple(match(cell) for cell in cells if cell))
+    return _Found(Fold(*parts), validated=sheet.find("val") is not None)
+
+
+def _row_fold(sheet: Sheet, column: str, cohort: Cohort) -> _Found:
+    """A row per slide, or per case, whose cell names the part."""
+    parts: tuple[list[str], list[str], list[str]] = ([], [], [])
+    slides = _slides_of_rows(sheet, cohort)
+    for line, ids, cell in zip(sheet.lines, slides, sheet.column(column), strict=True):
+        if cell and cell.lower() not in _PARTS:
+            problem = f"line {line}: {column} is {cell!r}; expected train, val or test"
+            raise CohortError(sheet.path, [problem])
+        if cell:
+            parts[_PARTS[cell.lower()]].extend(ids)
+    train, val, test = map(tuple, parts)
+    return _Found(Fold(train, val, test), validated=bool(val))
+
+
+def _slides_of_rows(sheet: Sheet, cohort: Cohort) -> list[list[str]]:
+    slide, patient = sheet.find(*SLIDE), sheet.find(*PATIENT)
+    if slide is not None:
+        match = _matcher(cohort)
+        return [[match(cell)] for cell in sheet.column(slide)]
+    if patient is None:
+        raise CohortError(sheet.path, ["has no column of slides; expected slide_id or case_id"])
+    return [_of_patient(cell, cohort) for cell in sheet.column(patient)]
+
+
+def _of_patient(patient: str, cohort: Cohort) -> list[str]:
+    """The slides of a patient; one the cohort does not know stands for itself, to be told."""
+    return [slide.slide_id for slide in cohort.patients.get(patient, ())] or [patient]
+
+
+def _stamp_folds(file: Path, cohort: Cohort) -> list[_Found]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8-sig"))
+        return [_stamp_fold(split, cohort) for split in found["splits"]]
+    except (OSError, ValueError, RecursionError, LookupError, TypeError) as error:
+        raise CohortError(
+            file,
+            [
+                f"cannot be read as STAMP's splits ({type(error).__name__}: {error}); expected "
+                '{"splits": [{"train_patients": […], "test_patients": […]}]}'
+            ],
+        ) from error
+
+
+def _stamp_fold(split: Mapping[str, Any], cohort: Cohort) -> _Found:
+    train, test = (_slides(split[f"{part}_patients"], cohort) for part in ("train", "test"))
+    return _Found(Fold(train, (), test), validated=False)
+
+
+def _slides(patients: Iterable[Any], cohort: Cohort) -> tuple[str, ...]:
+    if isinstance(patients, str):
+        raise TypeError("a text stands where a list of patients should")
+    return tuple(s for patient in patients for s in _of_patient(str(patient), cohort))
+
+
+def _matcher(cohort: Cohort) -> Callable[[str], str]:
+    """From an id as a file has it to the cohort's: pandas turns 007 into 7 or 7.0."""
+    numbers: dict[int, list[str]] = {}
+    for slide_id in cohort.by_id:
+        if slide_id.isdecimal():
+            numbers.setdefault(int(slide_id), []).append(slide_id)
+
+    def match(text: str) -> str:
+        name = slide_name(text)
+        number = name.removesuffix(".0")
+        if name in cohort.by_id or not number.isdecimal():
+            return name
+        alike = numbers.get(int(number), [])
+        return alike[0] if len(alike) == 1 else name
+
+    return match
