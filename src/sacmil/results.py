@@ -142,32 +142,41 @@ def _parsed(file: Path, header: list[str], rows: list[list[str]]) -> Predictions
     if missing or len(classes) < 2:
         lacking = ", ".join(missing) or "p_<class> columns"
         raise RunError(f"{file}: lacks {lacking}; expected {', '.join(KEYS)}, p_<class>…")
-    place = {name: header.index(name) for name in header}
+    if len(set(header)) < len(header):
+        twice = sorted({name for name in header if header.count(name) > 1})
+        raise RunError(f"{file}: has columns twice: {', '.join(twice)}; expected each once")
+    place = {name: index for index, name in enumerate(header)}
     keys, values = [], []
     for number, row in enumerate(rows, start=2):
+        if not row:  # a blank line, as editors leave at the end
+            continue
         try:
-            texts: list[Any] = [row[place[key]] for key in KEYS]
-            for index in (3, 4):
-                texts[index] = int(texts[index])
-            texts[-1] = classes.index(texts[-1])
-            values.append([float(row[place[f"p_{name}"]]) for name in classes])
-        except (IndexError, ValueError) as error:
+            keys.append(_keys([row[place[key]] for key in KEYS], classes))
+            values.append(_probabilities([row[place[f"p_{name}"]] for name in classes]))
+        except (IndexError, ValueError, OverflowError) as error:
             raise RunError(
                 f"{file}, line {number}: cannot be understood ({error}); expected whole numbers "
-                f"for fold and seed, a label among {', '.join(classes)}, and probabilities"
+                f"for fold and seed, a label among {', '.join(classes)}, and probabilities of all "
+                "classes that sum to one"
             ) from error
-        keys.append(tuple(texts))
-    found = Predictions.of(classes, keys, values)
-    _check_probabilities(file, found)
-    return found
+    return Predictions.of(classes, keys, values)
 
 
-def _check_probabilities(file: Path, predictions: Predictions) -> None:
-    p = predictions.probabilities
-    wrong = ~((p >= 0).all(1) & (np.abs(p.sum(1) - 1) < 1e-3))
-    if wrong.any():
-        line = int(np.flatnonzero(wrong)[0]) + 2
-        raise RunError(
-            f"{file}, line {line}: probabilities {p[line - 2].tolist()} do not sum to one; "
-            "expected those of all classes"
-        )
+def _keys(texts: list[str], classes: list[str]) -> tuple[Any, ...]:
+    slide, patient, split, fold, seed, model, label = texts
+    return (
+        slide,
+        patient,
+        split,
+        np.int64(int(fold)),
+        np.int64(int(seed)),
+        model,
+        classes.index(label),
+    )
+
+
+def _probabilities(texts: list[str]) -> list[float]:
+    values = [float(text) for text in texts]
+    if not (all(p >= 0 for p in values) and abs(sum(values) - 1) < 1e-3):
+        raise ValueError(f"probabilities {values}")
+    return values

@@ -1,18 +1,169 @@
-"""Metrics against loops that follow their definition."""
+"""Metrics against scikit-learn, loops that follow their definition, and hand calculation."""
 
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn import metrics as reference
 
-from sacmil.evaluation.metrics import accuracy, auc
+from sacmil.errors import ConfigError
+from sacmil.evaluation.metrics import (
+    LOWER_IS_BETTER,
+    METRICS,
+    TITLES,
+    WEIGHTED,
+    accuracy,
+    auc,
+    average_precision,
+    check_metric,
+)
 
 few = settings(deadline=None, max_examples=80, derandomize=True)
 scored = st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3)), min_size=1, max_size=20)
+
+
+@st.composite
+def answered(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """Labels, not always of every class, and probabilities, often tied, sometimes certain."""
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    size, classes = draw(st.integers(1, 25)), draw(st.integers(2, 4))
+    among = random.choice(classes, draw(st.integers(1, classes)), replace=False)
+    values = random.integers(0, 5, (size, classes)).astype(np.float64)
+    values[values.sum(1) == 0, 0] = 1
+    return random.choice(among, size), values / values.sum(1, keepdims=True)
+
+
+def against_rest(
+    figure: Callable[..., float], labels: np.ndarray, probabilities: np.ndarray
+) -> float:
+    """scikit-learn's figure of class 1, or its mean over the classes that occur."""
+    present = np.unique(labels)
+    if len(present) == 1:
+        return math.nan
+    chosen = [1] if probabilities.shape[1] == 2 else present
+    return float(np.mean([figure(labels == c, probabilities[:, c]) for c in chosen]))
+
+
+REFERENCES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "accuracy": lambda y, p: reference.accuracy_score(y, p.argmax(1)),
+    "balanced_accuracy": lambda y, p: reference.balanced_accuracy_score(y, p.argmax(1)),
+    "f1": lambda y, p: reference.f1_score(y, p.argmax(1), average="macro"),
+    "kappa": lambda y, p: reference.cohen_kappa_score(
+        y, p.argmax(1), weights="quadratic", labels=range(p.shape[1])
+    ),
+    "auc": lambda y, p: against_rest(reference.roc_auc_score, y, p),
+    "average_precision": lambda y, p: against_rest(reference.average_precision_score, y, p),
+    "brier": lambda y, p: (
+        reference.brier_score_loss(y, p[:, 1], pos_label=1)
+        if p.shape[1] == 2
+        else reference.brier_score_loss(y, p, labels=range(p.shape[1]))
+    ),
+    "log_loss": lambda y, p: reference.log_loss(y, p, labels=range(p.shape[1])),
+}
+
+
+@few
+@given(answered())
+def test_metrics_are_those_of_scikit_learn(case: tuple[np.ndarray, np.ndarray]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of classes that are not there
+        expected = {name: figure(*case) for name, figure in REFERENCES.items()}
+    found = {name: METRICS[name](*case) for name in REFERENCES}
+    assert found == pytest.approx(expected, rel=1e-12, abs=1e-12, nan_ok=True)
+
+
+@few
+@given(answered())
+def test_macro_auc_is_that_of_scikit_learn_when_every_class_is_there(
+    case: tuple[np.ndarray, np.ndarray],
+) -> None:
+    labels, probabilities = case
+    classes = probabilities.shape[1]
+    if classes == 2 or len(np.unique(labels)) < classes:
+        return
+    expected = reference.roc_auc_score(labels, probabilities, multi_class="ovr")
+    assert METRICS["auc"](labels, probabilities) == pytest.approx(expected, abs=1e-12)
+
+
+@few
+@given(answered(), st.integers(0, 2**32 - 1))
+def test_weights_count_as_repeated_rows(case: tuple[np.ndarray, np.ndarray], seed: int) -> None:
+    labels, probabilities = case
+    weights = np.random.default_rng(seed).poisson(1, (3, len(labels)))
+    weights[:, 0] += weights.sum(1) == 0
+    for name, metric in METRICS.items():
+        together = WEIGHTED[name](labels, probabilities, weights.astype(np.float64))
+        apart = [metric(np.repeat(labels, w), np.repeat(probabilities, w, 0)) for w in weights]
+        np.testing.assert_allclose(together, apart, rtol=1e-12, atol=1e-12, err_msg=name)
+
+
+@few
+@given(answered(), st.integers(0, 2**32 - 1))
+def test_row_order_changes_nothing(case: tuple[np.ndarray, np.ndarray], seed: int) -> None:
+    labels, probabilities = case
+    order = np.random.default_rng(seed).permutation(len(labels))
+    expected = {name: metric(labels, probabilities) for name, metric in METRICS.items()}
+    shuffled = {name: METRICS[name](labels[order], probabilities[order]) for name in METRICS}
+    assert shuffled == pytest.approx(expected, abs=1e-12, nan_ok=True)
+
+
+def test_calibration_error_by_hand() -> None:
+    # sure 0.9, 0.9 (one right), 0.6 (right): bins (13/15, 14/15] and (8/15, 9/15]
+    probabilities = [[0.1, 0.9], [0.9, 0.1], [0.4, 0.6]]
+    expected = 2 / 3 * abs(0.5 - 0.9) + 1 / 3 * abs(1 - 0.6)
+    assert METRICS["calibration_error"]([1, 1, 1], probabilities) == pytest.approx(expected)
+
+
+@few
+@given(answered())
+def test_calibration_error_is_the_gap_of_each_bin_weighted_by_its_rows(
+    case: tuple[np.ndarray, np.ndarray],
+) -> None:
+    labels, probabilities = case
+    edges = np.linspace(0, 1, 16)
+    sure, right = probabilities.max(1), probabilities.argmax(1) == labels
+    expected = 0.0
+    for low, high in pairwise(edges):
+        inside = (sure > low) & (sure <= high)
+        if inside.any():
+            expected += inside.mean() * abs(right[inside].mean() - sure[inside].mean())
+    assert METRICS["calibration_error"](*case) == pytest.approx(expected, abs=1e-12)
+
+
+def test_brier_by_hand() -> None:
+    assert METRICS["brier"]([1, 0], [[0.2, 0.8], [0.7, 0.3]]) == pytest.approx(0.065)
+    assert METRICS["brier"]([2], [[0.2, 0.3, 0.5]]) == pytest.approx(0.04 + 0.09 + 0.25)
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_certain_and_right_is_the_best_there_is(name: str, classes: int) -> None:
+    labels = np.arange(12) % classes
+    best = METRICS[name](labels, np.eye(classes)[labels])
+    assert best == pytest.approx(0 if name in LOWER_IS_BETTER else 1, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["auc", "average_precision", "kappa"])
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("label", [0, 1])
+def test_what_one_class_cannot_tell_is_nan(name: str, classes: int, label: int) -> None:
+    labels = np.full(4, label)
+    assert math.isnan(METRICS[name](labels, np.eye(classes)[labels]))
+
+
+def test_every_metric_has_a_title_and_is_known_by_name() -> None:
+    assert list(METRICS) == list(TITLES)
+    assert set(METRICS) >= LOWER_IS_BETTER
+    assert all(check_metric(name) == name for name in METRICS)
+    with pytest.raises(ConfigError, match=r"'acuracy'.*did you mean 'accuracy'"):
+        check_metric("acuracy")
 
 
 def pairs_won(labels: list[int], scores: list[float]) -> float:
@@ -44,13 +195,19 @@ def test_auc_depends_on_the_order_of_scores_only(rows: list[tuple[int, int]]) ->
     assert auc(labels, np.exp(scores)) == pytest.approx(auc(labels, scores), nan_ok=True)
 
 
-@pytest.mark.parametrize("labels", [[0, 0, 0], [1, 1, 1], [True]])
-def test_auc_of_one_class_is_nan(labels: list[int]) -> None:
-    assert math.isnan(auc(labels, np.arange(len(labels))))
+def test_infinite_scores_tie_like_others() -> None:
+    assert auc([0, 1, 1, 0], [math.inf, math.inf, -math.inf, -math.inf]) == 0.5
 
 
-def test_auc_of_a_nan_score_is_nan() -> None:
-    assert math.isnan(auc([0, 1, 1], [0.1, math.nan, 0.3]))
+@pytest.mark.parametrize("labels", [[], [0, 0, 0], [1, 1, 1], [True]])
+@pytest.mark.parametrize("figure", [auc, average_precision])
+def test_a_ranking_of_one_class_is_nan(labels: list[int], figure: Callable[..., float]) -> None:
+    assert math.isnan(figure(labels, np.arange(len(labels))))
+
+
+@pytest.mark.parametrize("figure", [auc, average_precision])
+def test_a_ranking_by_a_nan_score_is_nan(figure: Callable[..., float]) -> None:
+    assert math.isnan(figure([0, 1, 1], [0.1, math.nan, 0.3]))
 
 
 @few

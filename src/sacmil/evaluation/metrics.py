@@ -1,10 +1,35 @@
-"""Figures of merit over the slides of a test set."""
+"""Figures of merit over the units of one test set."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
+
+from sacmil.errors import ConfigError, suggestion
+from sacmil.evaluation import weighted
+
+Metric = Callable[[npt.ArrayLike, npt.ArrayLike], float]
+"""Of labels (n,) and probabilities (n, C); NaN where it is undefined."""
+
+TITLES: Mapping[str, str] = {
+    "accuracy": "Accuracy",
+    "auc": "AUC",
+    "f1": "F1",
+    "balanced_accuracy": "Balanced accuracy",
+    "average_precision": "Average precision",
+    "kappa": "Kappa",
+    "brier": "Brier score",
+    "calibration_error": "Calibration error",
+    "log_loss": "Log loss",
+}
+"""How each is called in a table; the order is that of the tables."""
+
+LOWER_IS_BETTER = frozenset({"brier", "calibration_error", "log_loss"})
+
+WEIGHTED: Mapping[str, weighted.Weighted] = {name: getattr(weighted, name) for name in TITLES}
+"""The same for many resamples at once."""
 
 
 def accuracy(labels: npt.ArrayLike, predicted: npt.ArrayLike) -> float:
@@ -18,7 +43,44 @@ def auc(labels: npt.ArrayLike, scores: npt.ArrayLike) -> float:
     >>> auc([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8])
     0.75
     """
-    positive = np.asarray(labels).astype(bool)
-    wins = rankdata(scores)[positive].sum() - positive.sum() * (positive.sum() + 1) / 2
-    pairs = positive.sum() * (~positive).sum()
-    return float(wins / pairs) if pairs else float("nan")
+    return _once(weighted.binary_auc, labels, scores)
+
+
+def average_precision(labels: npt.ArrayLike, scores: npt.ArrayLike) -> float:
+    """Average precision of a binary label; NaN with one class only.
+
+    >>> round(average_precision([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8]), 4)
+    0.8333
+    """
+    return _once(weighted.binary_average_precision, labels, scores)
+
+
+def check_metric(name: str) -> str:
+    """The name, when there is such a metric."""
+    if name not in METRICS:
+        raise ConfigError(f"there is no metric {name!r}; {suggestion(name, METRICS)}")
+    return name
+
+
+def _once(
+    figure: Callable[[npt.NDArray[np.bool_], weighted.Floats, weighted.Floats], weighted.Floats],
+    labels: npt.ArrayLike,
+    scores: npt.ArrayLike,
+) -> float:
+    positive = np.asarray(labels).astype(np.bool_)
+    values = np.asarray(scores, dtype=np.float64)
+    return float(figure(positive, values, np.ones((1, len(positive))))[0])
+
+
+def _metric(name: str) -> Metric:
+    def metric(labels: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
+        truth = np.asarray(labels, dtype=np.int64)
+        values = np.asarray(probabilities, dtype=np.float64)
+        return float(WEIGHTED[name](truth, values, np.ones((1, len(truth))))[0])
+
+    metric.__name__ = name
+    metric.__doc__ = WEIGHTED[name].__doc__
+    return metric
+
+
+METRICS: Mapping[str, Metric] = {name: _metric(name) for name in TITLES}

@@ -1,0 +1,248 @@
+"""Who is better than whom, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import rankdata, t
+
+from sacmil.errors import RunError, suggestion
+from sacmil.evaluation.delong import delong_test
+from sacmil.evaluation.intervals import check_settings, fold_means, percentiles, resample
+from sacmil.evaluation.metrics import LOWER_IS_BETTER, check_metric
+from sacmil.evaluation.trials import Trial, difference, trials_of, values_of
+from sacmil.results import Predictions
+
+Floats = npt.NDArray[np.float64]
+_TIMES_ENOUGH = 2
+"""How many times more draws are taken than let the smallest p survive Holm's correction."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two models over the same patients; a test that does not apply is None."""
+
+    first: str
+    second: str
+    metric: str
+    difference: float
+    """First minus second, mean over folds."""
+    low: float
+    high: float
+    """Its interval; NaN where patients are too few to be drawn again."""
+    p_bootstrap: float | None
+    """Patients drawn again, the same for both."""
+    p_t: float | None
+    """Corrected resampled t-test over folds (Nadeau and Bengio 2003)."""
+    p_delong: float | None
+    """DeLong's test: the AUC of two classes, one test set, one seed."""
+    p_holm: float | None
+    """p_bootstrap, corrected for the number of comparisons (Holm 1979)."""
+
+
+def compare(
+    predictions: Predictions,
+    *,
+    metric: str = "auc",
+    pairs: Iterable[tuple[str, str]] | None = None,
+    against: str | None = None,
+    level: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
+) -> list[Comparison]:
+    """Compare models that were tested on the same patients of the same folds.
+
+    Args:
+        predictions: of two or more models; rows of other splits than test are left out.
+        metric: a name in METRICS.
+        pairs: which models; every two of them when left out.
+        against: instead of pairs: one model, which is compared with each of the others.
+        level: of the intervals.
+        draws: how many times patients are drawn again, at least: more where many pairs are
+            compared, for p is never below 2 / (draws + 1) and Holm multiplies it.
+        seed: of those draws.
+
+    Raises:
+        RunError: a model is not there, or the models saw different patients or folds.
+    """
+    check_metric(metric)
+    check_settings(level=level, draws=draws)
+    trials = trials_of(predictions)
+    chosen = _pairs(list(trials), pairs, against)
+    _check_alike([trials[model] for model in dict.fromkeys(m for pair in chosen for m in pair)])
+    enough = max(draws, math.ceil(_TIMES_ENOUGH * 2 * len(chosen) / (1 - level)))
+    resampled = _resampled(trials, chosen, metric, enough, seed)
+    found = [
+        _comparison(trials[a], trials[b], metric, resampled.get(a), resampled.get(b), level)
+        for a, b in chosen
+    ]
+    corrected = holm([one.p_bootstrap for one in found])
+    return [replace(one, p_holm=p) for one, p in zip(found, corrected, strict=True)]
+
+
+def ranks(predictions: Predictions, metric: str = "auc") -> dict[str, float]:
+    """Mean rank of each model over the folds: 1 is the best, equals share the mean of their ranks.
+
+    Raises:
+        RunError: the models saw different patients or folds.
+    """
+    check_metric(metric)
+    trials = trials_of(predictions)
+    _check_alike(list(trials.values()))
+    values = np.stack([values_of(each, metric) for each in trials.values()])
+    cost = values if metric in LOWER_IS_BETTER else -values
+    # what is equal but for rounding is equal
+    places = rankdata(np.round(cost, 12), axis=0).mean(1)
+    return dict(zip(trials, places.tolist(), strict=True))
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down correction; None stays None and does not count.
+
+    >>> holm([0.01, 0.04, None, 0.03])
+    [0.03, 0.06, None, 0.06]
+    """
+    order = sorted((p, place) for place, p in enumerate(values) if p is not None)
+    corrected: list[float | None] = [None] * len(values)
+    least = 0.0
+    for done, (p, place) in enumerate(order):
+        least = min(1.0, max(least, p * (len(order) - done)))
+        corrected[place] = least
+    return corrected
+
+
+def corrected_t(differences: npt.ArrayLike, test_over_train: float) -> float | None:
+    """Two-sided p of the corrected resampled t-test (Nadeau and Bengio 2003).
+
+    Training sets of different folds overlap, so that differences vary less than they would among
+    independent experiments: their variance is multiplied by 1/J + test/train instead of 1/J.
+
+    Args:
+        differences: (J,), one per fold.
+        test_over_train: how many are tested for each one trained on.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if np.abs(values).max() < 1e-12:
+        return 1.0
+    if len(values) < 2 or not np.var(values) > 1e-24:
+        return None
+    scale = math.sqrt((1 / len(values) + test_over_train) * np.var(values, ddof=1))
+    return float(2 * t.sf(abs(values.mean()) / scale, len(values) - 1))
+
+
+def _pairs(
+    models: Sequence[str], pairs: Iterable[tuple[str, str]] | None, against: str | None
+) -> list[tuple[str, str]]:
+    if against is not None:
+        _check_known([against], models)
+        return [(against, other) for other in models if other != against]
+    chosen = list(combinations(models, 2)) if pairs is None else list(pairs)
+    _check_known([model for pair in chosen for model in pair], models)
+    return chosen
+
+
+def _check_known(asked: Iterable[str], models: Sequence[str]) -> None:
+    for model in asked:
+        if model not in models:
+            raise RunError(f"there are no predictions of {model!r}; {suggestion(model, models)}")
+
+
+def _check_alike(models: Sequence[Sequence[Trial]]) -> None:
+    """Refuse models that were tested on different folds, units or labels."""
+    for other in models[1:]:
+        first = models[0]
+        names = f"{first[0].model} and {other[0].model}"
+        folds = [[trial.fold for trial in each] for each in (first, other)]
+        if folds[0] != folds[1]:
+            raise RunError(
+                f"{names} were tested on different folds ({folds[0]} and {folds[1]}); expected the "
+                "same for both, run sacmil crossval to its end"
+            )
+        for a, b in zip(first, other, strict=True):
+            if differs := difference(a, b):
+                raise RunError(
+                    f"{names} were tested on {differs} in fold {a.fold}; expected the same for "
+                    "both: give sacmil crossval the same --splits"
+                )
+
+
+def _resampled(
+    trials: Mapping[str, Sequence[Trial]],
+    pairs: Sequence[tuple[str, str]],
+    metric: str,
+    draws: int,
+    seed: int,
+) -> dict[str, Floats]:
+    """The fold mean of each model in every resample, the same resamples for all."""
+    models = dict.fromkeys(model for pair in pairs for model in pair)
+    if not models:
+        return {}
+    counts = resample(trials[next(iter(models))], draws=draws, seed=seed)
+    if counts is None:
+        return {}
+    return {model: fold_means(trials[model], counts, metric) for model in models}
+
+
+def _comparison(
+    first: Sequence[Trial],
+    second: Sequence[Trial],
+    metric: str,
+    first_draws: Floats | None,
+    second_draws: Floats | None,
+    level: float,
+) -> Comparison:
+    differences = values_of(first, metric) - values_of(second, metric)
+    low, high, p = math.nan, math.nan, None
+    if first_draws is not None and second_draws is not None:
+        drawn = first_draws - second_draws
+        low, high = percentiles(drawn, level)
+        p = _p_of_draws(drawn)
+    return Comparison(
+        first=first[0].model,
+        second=second[0].model,
+        metric=metric,
+        difference=float(differences.mean()),
+        low=low,
+        high=high,
+        p_bootstrap=p,
+        p_t=_p_over_folds(first, differences),
+        p_delong=_p_delong(first, second) if metric == "auc" else None,
+        p_holm=None,
+    )
+
+
+def _p_of_draws(drawn: Floats) -> float | None:
+    """The level at which the interval of the draws would just reach zero.
+
+    One is added to both counts: no number of draws can show that p is zero.
+    """
+    if np.isnan(drawn).any():
+        return None
+    # differences that are zero but for rounding are on both sides of zero
+    beyond = min(np.sum(drawn <= 1e-12), np.sum(drawn >= -1e-12))
+    return min(1.0, float(2 * (beyond + 1) / (len(drawn) + 1)))
+
+
+def _p_over_folds(trials: Sequence[Trial], differences: Floats) -> float | None:
+    """The t-test, where every fold leaves patients to train on and so was tested apart."""
+    everyone = len({patient for trial in trials for patient in trial.patients.tolist()})
+    tested = np.array([len(np.unique(trial.patients)) for trial in trials])
+    if len(trials) < 2 or np.isnan(differences).any() or (tested == everyone).any():
+        return None
+    return corrected_t(differences, float(np.mean(tested / (everyone - tested))))
+
+
+def _p_delong(first: Sequence[Trial], second: Sequence[Trial]) -> float | None:
+    alone = len(first) == 1 and len(first[0].probabilities) == len(second[0].probabilities) == 1
+    one, other = first[0], second[0]
+    # slides of one patient are not independent, which DeLong assumes
+    independent = len(np.unique(one.patients)) == len(one.patients)
+    if not (alone and independent and one.probabilities.shape[2] == 2):
+        return None
+    p = delong_test(one.labels, one.probabilities[0, :, 1], other.probabilities[0, :, 1]).p
+    return None if math.isnan(p) else p

@@ -1,0 +1,142 @@
+"""How sure a mean over folds is: patients are drawn again, within their folds.
+
+Patients are what is independent, so patients are drawn, with all their slides. Folds that share
+patients (repeated cross-validation, or one test set for every fold) are drawn together, a patient
+as often in the one as in the other: drawn apart, the same evidence would count several times.
+A draw in which some fold loses one of its classes is drawn again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.errors import ConfigError
+from sacmil.evaluation.metrics import WEIGHTED
+from sacmil.evaluation.trials import Trial
+
+Counts = npt.NDArray[np.uint16]
+"""(draws, n): how often each unit of a fold was drawn."""
+
+NOT_RESAMPLED = frozenset({"calibration_error"})
+"""Without an interval: rows drawn twice look like bad calibration, so every draw is too high."""
+_ROUNDS = 50
+"""Times the number of draws asked for are tried to find those that keep every class."""
+_AT_ONCE = 30_000
+"""Weights computed with at a time: as many as stay in the processor's cache."""
+
+
+def resample(trials: Sequence[Trial], *, draws: int, seed: int) -> list[Counts] | None:
+    """How often each unit is drawn, one array per trial; None when too few draws keep each class.
+
+    Args:
+        trials: of one model, a fold each.
+        draws: how many resamples.
+        seed: the same trials and seed give the same draws.
+    """
+    counts: list[Counts] = [np.empty((0, 0), np.uint16)] * len(trials)
+    for number, together in enumerate(_sharing_patients(trials)):
+        random = np.random.default_rng([seed, number])
+        drawn = _drawn_together([trials[index] for index in together], draws, random)
+        if drawn is None:
+            return None
+        for index, count in zip(together, drawn, strict=True):
+            counts[index] = count
+    return counts
+
+
+def fold_means(
+    trials: Sequence[Trial], counts: Sequence[Counts], metric: str
+) -> npt.NDArray[np.float64]:
+    """The mean over folds, of the mean over seeds, in every resample: (draws,)."""
+    if metric in NOT_RESAMPLED:
+        return np.full(len(counts[0]), np.nan)
+    folds = [_seed_means(*pair, metric) for pair in zip(trials, counts, strict=True)]
+    means: npt.NDArray[np.float64] = np.mean(folds, axis=0)
+    return means
+
+
+def percentiles(values: npt.NDArray[np.float64], level: float) -> tuple[float, float]:
+    """The interval that leaves out as much of the values below as above.
+
+    >>> percentiles(np.arange(101.0), 0.5)
+    (25.0, 75.0)
+    """
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def check_settings(*, level: float, draws: int) -> None:
+    """Refuse a level that is no share, and draws that are none."""
+    if not 0 < level < 1:
+        raise ConfigError(f"level is {level}; expected a share between 0 and 1, such as 0.95")
+    if draws < 1:
+        raise ConfigError(f"draws is {draws}; expected a whole number from 1 up, such as 2000")
+
+
+def _seed_means(trial: Trial, counts: Counts, metric: str) -> npt.NDArray[np.float64]:
+    """One metric of one fold in every resample, mean over seeds."""
+    figure = WEIGHTED[metric]
+    step = 1 + _AT_ONCE // len(trial.units)
+    chunks = [
+        counts[begin : begin + step].astype(np.float64) for begin in range(0, len(counts), step)
+    ]
+    return np.concatenate(
+        [
+            np.mean([figure(trial.labels, p, weights) for p in trial.probabilities], axis=0)
+            for weights in chunks
+        ]
+    )
+
+
+def _sharing_patients(trials: Sequence[Trial]) -> Iterator[list[int]]:
+    """Indices of trials in groups that have no patient in common."""
+    groups: list[tuple[set[str], list[int]]] = []
+    for index, trial in enumerate(trials):
+        patients, members = set(trial.patients.tolist()), [index]
+        apart = []
+        for group in groups:
+            if group[0].isdisjoint(patients):
+                apart.append(group)
+            else:
+                patients, members = patients | group[0], group[1] + members
+        groups = [*apart, (patients, members)]
+    return iter(sorted(sorted(members) for _, members in groups))
+
+
+def _drawn_together(
+    trials: Sequence[Trial], draws: int, random: np.random.Generator
+) -> list[Counts] | None:
+    patients = np.unique(np.concatenate([trial.patients for trial in trials]))
+    places = [np.searchsorted(patients, trial.patients) for trial in trials]
+    has = np.concatenate(
+        [_classes(t, p, len(patients)) for t, p in zip(trials, places, strict=True)], 1
+    )
+    kept: list[Counts] = []
+    for _ in range(_ROUNDS):
+        counts = _counts(random, draws, len(patients))
+        whole = ((counts > 0).astype(np.float32) @ has > 0).all(1)
+        kept.append(counts[whole])
+        if sum(map(len, kept)) >= draws:
+            chosen = np.concatenate(kept)[:draws]
+            return [chosen[:, place] for place in places]
+    return None
+
+
+def _classes(trial: Trial, places: npt.NDArray[np.intp], patients: int) -> npt.NDArray[np.float32]:
+    """Which patients have which of the trial's classes: (patients, classes)."""
+    present, index = np.unique(trial.labels, return_inverse=True)
+    has = np.zeros((patients, len(present)), np.float32)
+    has[places, index] = 1
+    return has
+
+
+def _counts(random: np.random.Generator, draws: int, size: int) -> Counts:
+    return np.stack(
+        [
+            np.bincount(random.integers(size, size=size), minlength=size).astype(np.uint16)
+            for _ in range(draws)
+        ]
+    )

@@ -1,0 +1,71 @@
+"""Whether a model's scores are high where the truth is: instances, when their labels are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.errors import RunError
+from sacmil.evaluation.metrics import auc, average_precision
+
+
+@dataclass(frozen=True)
+class Localisation:
+    """How well scores find the instances of the class; NaN where no slide can tell."""
+
+    auc: float
+    """Mean over the slides that have instances of both kinds."""
+    average_precision: float
+    """The same mean; chance is a slide's share of positives, not a half."""
+    pooled_auc: float
+    """Over the instances of all slides together; fair only if scores compare between slides."""
+    pooled_average_precision: float
+    slides: int
+    """How many have instances of both kinds."""
+
+
+def localisation(
+    scores_by_slide: Mapping[str, npt.ArrayLike], truth_by_slide: Mapping[str, npt.ArrayLike]
+) -> Localisation:
+    """Compare instance scores with instance truth.
+
+    Args:
+        scores_by_slide: slide id to (N,) scores, higher where the model looks.
+        truth_by_slide: slide id to (N,) labels: above zero is positive, zero negative, and below
+            zero unknown, which is left out.
+    """
+    slides = [_known(slide, scores_by_slide, truth_by_slide) for slide in sorted(scores_by_slide)]
+    if not slides:
+        return Localisation(np.nan, np.nan, np.nan, np.nan, 0)
+    both = [(truth, scores) for truth, scores in slides if truth.any() and not truth.all()]
+    truth, scores = (np.concatenate(column) for column in zip(*slides, strict=True))
+    return Localisation(
+        auc=_mean([auc(*slide) for slide in both]),
+        average_precision=_mean([average_precision(*slide) for slide in both]),
+        pooled_auc=auc(truth, scores),
+        pooled_average_precision=average_precision(truth, scores),
+        slides=len(both),
+    )
+
+
+def _known(
+    slide: str, scores_by_slide: Mapping[str, npt.ArrayLike], truth: Mapping[str, npt.ArrayLike]
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
+    if slide not in truth:
+        raise RunError(f"{slide}: has scores but no truth; expected labels of its instances")
+    labels = np.asarray(truth[slide])
+    scores = np.asarray(scores_by_slide[slide], dtype=np.float64)
+    if labels.shape != scores.shape or labels.ndim != 1:
+        raise RunError(
+            f"{slide}: has scores of shape {scores.shape} and truth of shape {labels.shape}; "
+            "expected one of each per instance"
+        )
+    known = labels >= 0
+    return labels[known] > 0, scores[known]
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values)) if values else float("nan")

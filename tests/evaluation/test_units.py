@@ -1,0 +1,74 @@
+"""The unit is the patient wherever a patient has one label."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from answers import answers, shuffled
+
+from sacmil.evaluation.units import in_order, to_units, unit_of
+from sacmil.results import KEYS, Predictions
+
+
+def rows(*listed: tuple[str, str, int, list[float]]) -> Predictions:
+    """Of slide, patient, label and probabilities, all in one test part."""
+    keys = [(slide, patient, "test", 0, 0, "a", label) for slide, patient, label, _ in listed]
+    return Predictions.of(["no", "yes"], keys, [p for *_, p in listed])
+
+
+def test_a_patients_probability_is_the_mean_over_slides() -> None:
+    found = to_units(
+        rows(("1", "x", 1, [0.2, 0.8]), ("2", "y", 0, [0.9, 0.1]), ("3", "x", 1, [0.6, 0.4]))
+    )
+    assert found.patient_id.tolist() == found.slide_id.tolist() == ["x", "y"]
+    assert found.label.tolist() == [1, 0]
+    np.testing.assert_allclose(found.probabilities, [[0.4, 0.6], [0.9, 0.1]])
+
+
+def test_slides_stay_apart_when_a_patient_has_two_labels() -> None:
+    given = rows(("1", "x", 1, [0.2, 0.8]), ("2", "y", 0, [0.9, 0.1]), ("3", "x", 0, [0.6, 0.4]))
+    assert unit_of(given) == "slide"
+    assert to_units(given) is given
+
+
+def test_one_label_per_patient_makes_the_patient_the_unit() -> None:
+    assert unit_of(answers({"a": 1}, slides=2)) == "patient"
+
+
+def test_models_seeds_folds_and_splits_are_never_mixed() -> None:
+    given = answers({"a": 1, "b": 2}, patients=6, repeats=2, seeds=2, slides=3)
+    given.split[:5] = "val"
+    found = to_units(given)
+    for row in range(len(found)):
+        mine = np.ones(len(given), dtype=bool)
+        for key in ("model", "seed", "fold", "split", "patient_id"):
+            mine &= getattr(given, key) == getattr(found, key)[row]
+        np.testing.assert_allclose(found.probabilities[row], given.probabilities[mine].mean(0))
+    keys = zip(*(getattr(found, key) for key in KEYS), strict=True)
+    assert len({*keys}) == len(found)
+
+
+def test_row_order_changes_nothing() -> None:
+    given = answers({"a": 1, "b": 2}, patients=9, seeds=2, slides=3)
+    one, other = to_units(given), to_units(shuffled(given))
+    for key in (*KEYS, "probabilities"):
+        np.testing.assert_array_equal(getattr(one, key), getattr(other, key))
+
+
+def test_units_of_units_are_the_same() -> None:
+    once = to_units(answers({"a": 1}, slides=2))
+    np.testing.assert_array_equal(to_units(once).probabilities, once.probabilities)
+
+
+def test_nothing_has_no_units() -> None:
+    nothing = rows()
+    assert len(to_units(nothing)) == 0
+
+
+@pytest.mark.parametrize("key", ["model", "seed", "fold", "split", "patient_id"])
+def test_sorted_rows_hold_what_is_equal_together(key: str) -> None:
+    given = in_order(shuffled(answers({"b": 1, "a": 2}, patients=8, seeds=2)))
+    assert given.model.tolist() == sorted(given.model.tolist())
+    first = given.where(given.model == "a")
+    assert first.seed.tolist() == sorted(first.seed.tolist())
+    assert len(getattr(given, key)) == 32
