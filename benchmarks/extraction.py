@@ -59,6 +59,8 @@ def main(arguments: list[str] | None = None) -> None:
             f"({encoder.engine}, {encoder.precision}); {resources}"
         )
         alone = encoder_alone(encoder, resources)
+        if encoder.device != "cpu":
+            parts_on_gpu(encoder, resources, alone)
         reading = reading_alone(slides[0], encoder, resources.batch_size)
         lay_tiles(slides, Path(folder) / "out")
         rate = pipeline_rate(slides, Path(folder) / "out", encoder, resources)
@@ -118,20 +120,40 @@ def encoder_alone(encoder: TileEncoder, resources: Resources) -> float:
                 lambda: list(pool.map(encoder.encode, each)), time.process_time, at_least=10.0
             )
             return seconds / (batch * len(each))
+    return on_tensors(encoder, side, batch)
+
+
+def on_tensors(encoder: TileEncoder, side: int, batch: int) -> float:
+    """Seconds a tile that is on the GPU already: copies are not counted, resizing is if needed."""
     import torch
 
-    # What the network takes, already on the GPU: neither copies nor resizing are counted.
-
-    network = encoder._tiles_to_features  # type: ignore[attr-defined]
-    on_device = torch.from_numpy(tiles).to(encoder.device)
+    tiles = torch.randint(0, 256, (batch, side, side, 3), dtype=torch.uint8, device=encoder.device)
 
     def encode() -> None:
         with torch.inference_mode():
             for _ in range(10):
-                network(on_device)
+                encoder._features(tiles)  # type: ignore[attr-defined]
         torch.cuda.synchronize()
 
     return _seconds(encode, time.perf_counter, at_least=3.0) / (10 * batch)
+
+
+def parts_on_gpu(encoder: TileEncoder, resources: Resources, alone: float) -> None:
+    """What is left of the network's rate when tiles are resized too, then copied there as well."""
+    batch, threads = resources.batch_size, resources.threads
+    tiles = encoder.room_for(batch * TILE * TILE * 3).reshape(batch, TILE, TILE, 3)
+    tiles[:] = np.random.default_rng(0).integers(0, 255, tiles.shape, dtype=np.uint8)
+    each = [tiles] * 20 * threads
+    with encoder.side_by_side(), ThreadPoolExecutor(threads) as pool:
+        from_memory = _seconds(
+            lambda: list(pool.map(encoder.encode, each)), time.perf_counter, at_least=3.0
+        )
+    seconds = {
+        "resized on the GPU": on_tensors(encoder, TILE, batch),
+        "from memory, by threads": from_memory / (batch * len(each)),
+    }
+    for name, tile in seconds.items():
+        print(f"{name}: {1 / tile:,.0f} tiles/s = {alone / tile:.0%} of the network alone")
 
 
 def reading_alone(slide: Path, encoder: TileEncoder, batch: int) -> float:

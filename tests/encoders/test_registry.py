@@ -112,17 +112,3 @@ def test_half_precision_comes_close(
     for precision in ("bfloat16", "float16"):
         half = tiny.load(Request(random_weights=True, precision=precision)).encode(tiles)
         assert 0 < difference(half, whole) < 0.03
-
-
-@pytest.mark.gpu
-def test_on_a_gpu_half_precision_comes_close_from_two_threads(draw_tiles: Callable) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    on_gpu = load_encoder("resnet50", random_weights=True, device="cuda:0")
-    on_cpu = load_encoder("resnet50", random_weights=True, engine="torch")
-    assert (on_gpu.precision, on_gpu.engine) == ("float16", "torch")
-    tiles = draw_tiles(8)
-    expected = on_cpu.encode(tiles)
-    with ThreadPoolExecutor(2) as pool:
-        for features in pool.map(on_gpu.encode, [tiles] * 20):
-            assert np.abs(features - expected).max() / np.abs(expected).max() < 0.01

@@ -54,6 +54,10 @@ class TileEncoder(ABC):
         """A time during which several threads call ``encode`` at once, a core for each."""
         return nullcontext()
 
+    def room_for(self, size: int) -> npt.NDArray[np.uint8]:
+        """So many bytes of memory, of the kind that tiles travel to the device from fastest."""
+        return np.empty(size, np.uint8)
+
     @abstractmethod
     def encode(self, tiles: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """(B, input_px, input_px, 3) RGB to (B, width)."""
