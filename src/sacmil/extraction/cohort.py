@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +24,8 @@ from sacmil.formats import write_bag
 from sacmil.parallel import Workers
 
 STAGES = ("tissue", "tiles", "features")
+_BEHIND = 3
+"""Slides that may wait for the disk; they hold their bags."""
 
 
 class Progress(Protocol):
@@ -59,7 +63,7 @@ class Resources:
         readers = {"cpu": cores // 4, None: cores}.get(device, cores - 1)
         return Resources(
             workers=self.workers or max(1, readers),
-            threads=self.threads or (cores if on_cpu else 4),
+            threads=self.threads or (cores if on_cpu else 6),
             batch_size=self.batch_size or (32 if on_cpu else 256),
         )
 
@@ -139,7 +143,8 @@ def extract(
     with alone_in(out), pipeline(encoders, chosen, progress.tiles if progress else None) as line:
         remove_leftovers(out)
         done = zip(requests, line.run(requests), strict=True)
-        return recorded(out, (keep(*each) for each in done), len(requests), progress)
+        rows = (partial(keep, *each) for each in done)
+        return recorded(out, rows, len(requests), progress)
 
 
 @contextmanager
@@ -150,22 +155,34 @@ def pipeline(
 ) -> Iterator[Pipeline]:
     """A pipeline with its processes and threads."""
     with ExitStack() as stack:
-        workers = stack.enter_context(Workers(chosen.workers))
+        room = encoders[0].room_for if encoders else None
+        workers = stack.enter_context(Workers(chosen.workers, room=room))
         threads = EncoderThreads(encoders, chosen.threads) if encoders else None
         if threads:
             stack.enter_context(threads)
         yield Pipeline(workers, threads, progress=progress)
 
 
-def recorded(out: Path, rows: Iterable[Row], total: int, progress: Progress | None) -> list[Row]:
-    """Rows as they come, each written to the record at once."""
-    record, done = Record(out / "extraction.csv"), []
-    for row in rows:
+def recorded(
+    out: Path, rows: Iterable[Callable[[], Row]], total: int, progress: Progress | None
+) -> list[Row]:
+    """Rows as they come, made and written to the record by a thread: a disk may take its time."""
+    record = Record(out / "extraction.csv")
+
+    def write(make: Callable[[], Row], left: int) -> Row:
+        row = make()
         record.write(row)
-        done.append(row)
         if progress:
-            progress.slide(row, total - len(done))
-    return done
+            progress.slide(row, left)
+        return row
+
+    with ThreadPoolExecutor(1, thread_name_prefix="record") as pool:
+        done: list[Future[Row]] = []
+        for make in rows:
+            done.append(pool.submit(write, make, total - len(done) - 1))
+            if len(done) > _BEHIND:
+                done[-_BEHIND - 1].result()
+        return [row.result() for row in done]
 
 
 def keep(request: Request, extracted: Extracted) -> Row:

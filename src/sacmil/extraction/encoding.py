@@ -1,4 +1,4 @@
-"""Threads that feed encoders: several per CPU, two per GPU so that copies and sums overlap."""
+"""Threads that feed encoders: one per core, several per GPU so that it never waits for one."""
 
 from __future__ import annotations
 

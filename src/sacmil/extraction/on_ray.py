@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from sacmil.extraction.pipeline import Extracted
 from sacmil.extraction.record import Row
 from sacmil.extraction.settings import Settings
 from sacmil.extraction.survey import Request
+from sacmil.parallel import Outcome
 from sacmil.parallel.ray import run_each_on_ray
 
 _READERS_PER_GPU = 8
@@ -94,15 +96,18 @@ def extract_on_ray(
     outcomes = run_each_on_ray(
         SlideExtractor, made, requests, cpus=cores, gpus=min(gpus, 1), address=address
     )
-    rows = (
-        outcome.value or _lost(requests[outcome.key], name, outcome.failure) for outcome in outcomes
-    )
+    rows = (partial(_row, outcome, requests, name) for outcome in outcomes)
     with alone_in(out):
         remove_leftovers(out)
         return recorded(out, rows, len(requests), progress)
 
 
-def _lost(request: Request, encoder: str, failure: str | None) -> Row:
-    """The row of a slide whose actor could not say what became of it."""
-    failed = Extracted(request.path, None, None, failure or "its actor was lost", 0.0)
+def _row(outcome: Outcome, requests: Sequence[Request], encoder: str) -> Row:
+    """The actor's, or that of a slide whose actor could not say what became of it."""
+    if outcome.value is not None:
+        row: Row = outcome.value
+        return row
+    request = requests[outcome.key]
+    reason = outcome.failure or "its actor was lost"
+    failed = Extracted(request.path, None, None, reason, 0.0)
     return replace(keep(request, failed), encoder=encoder)

@@ -9,14 +9,19 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import BufferedReader
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 _NUMBER = 8
 _LARGE = 2**16
+
+Block = npt.NDArray[np.uint8]
+Room = Callable[[int], Block]
+"""Gives so many bytes of memory."""
 
 
 class SharedMemory:
@@ -45,11 +50,16 @@ class SharedMemory:
             place[start : start + part.nbytes] = np.frombuffer(part, np.uint8)
             start += part.nbytes
 
-    def read(self, sizes: Sequence[int]) -> list[Any]:
+    def read(self, sizes: Sequence[int], room: Room) -> list[Block]:
         """Copies of parts of these sizes."""
         place = self._view(sum(sizes))
         ends = np.cumsum(sizes).tolist()
-        return [place[end - size : end].copy() for size, end in zip(sizes, ends, strict=True)]
+        parts = []
+        for size, end in zip(sizes, ends, strict=True):
+            part = room(size) if size >= _LARGE else own_room(size)
+            part[:] = place[end - size : end]
+            parts.append(part)
+        return parts
 
     def close(self) -> None:
         """Let it go."""
@@ -80,13 +90,26 @@ def send(stream: BinaryIO, message: Any, shared: SharedMemory | None = None) -> 
     stream.flush()
 
 
-def receive(stream: BufferedReader, shared: SharedMemory | None = None) -> Any:
-    """Read one message; EOFError where the other side has gone."""
+def own_room(size: int) -> Block:
+    """Memory of this process."""
+    return np.empty(size, np.uint8)
+
+
+def receive(
+    stream: BufferedReader, shared: SharedMemory | None = None, room: Room = own_room
+) -> Any:
+    """Read one message; EOFError where the other side has gone.
+
+    Args:
+        stream: where it comes from.
+        shared: where its large arrays lie.
+        room: makes the memory they are copied to.
+    """
     through_memory, head_size, count = (_number(stream) for _ in range(3))
     sizes = [_number(stream) for _ in range(count)]
     head = _exactly(stream, head_size)
     if through_memory and shared is not None:
-        buffers = shared.read(sizes)
+        buffers: Sequence[Any] = shared.read(sizes, room)
     else:
         buffers = [_exactly(stream, size) for size in sizes]
     return pickle.loads(head, buffers=buffers)  # noqa: S301 - written by our own child or parent

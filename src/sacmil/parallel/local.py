@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from io import BufferedReader
 from typing import Any, BinaryIO, NamedTuple, Self, cast
 
-from sacmil.parallel._messages import SharedMemory, receive, send
+from sacmil.parallel._messages import Room, SharedMemory, own_room, receive, send
 
 MEMORY_LIMIT = 12 * 2**30
 """Bytes of address space a worker may take."""
@@ -47,7 +47,7 @@ class _Task(NamedTuple):
 class _Worker:
     """One child, the task it is at, and until when it may be."""
 
-    def __init__(self, answers: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
+    def __init__(self, answers: queue.SimpleQueue[tuple[_Worker, Any]], room: Room) -> None:
         self.task: _Task | None = None
         self.deadline = float("inf")
         self.stopped_for: str | None = None
@@ -63,14 +63,14 @@ class _Worker:
             stderr=subprocess.DEVNULL,
             env=environment,
         )
-        self._listener = threading.Thread(target=self._listen, args=(answers,), daemon=True)
+        self._listener = threading.Thread(target=self._listen, args=(answers, room), daemon=True)
         self._listener.start()
 
-    def _listen(self, answers: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
+    def _listen(self, answers: queue.SimpleQueue[tuple[_Worker, Any]], room: Room) -> None:
         stdout = cast("BufferedReader", self.process.stdout)
         try:
             while True:
-                answers.put((self, receive(stdout, self._shared)))
+                answers.put((self, receive(stdout, self._shared, room)))
         except (EOFError, OSError, ValueError):
             answers.put((self, None))
 
@@ -112,12 +112,13 @@ class Workers:
 
     Args:
         count: how many tasks run at the same time.
+        room: makes the memory that large arrays of their answers are put in.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, room: Room | None = None) -> None:
         self._answers: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
         self._waiting: deque[_Task] = deque()
-        self.count = count
+        self.count, self._room = count, room or own_room
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> Self:
@@ -180,7 +181,7 @@ class Workers:
         while self._waiting:
             idle = next((worker for worker in self._workers if worker.is_idle), None)
             if idle is None and len(self._workers) < self.count:
-                idle = _Worker(self._answers)
+                idle = _Worker(self._answers, self._room)
                 self._workers.append(idle)
             if idle is None:
                 return

@@ -1,0 +1,74 @@
+"""Rows are written beside the work, in order, and never far behind it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sacmil.extraction.cohort import recorded
+from sacmil.extraction.record import Record, Row
+
+ROW = Row(**{field.name: "" for field in fields(Row)})
+
+
+def row(number: int) -> Row:
+    return replace(ROW, slide_id=f"slide-{number}", status="done")
+
+
+def test_a_slow_disk_holds_up_the_fourth_slide_and_none_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, begun = threading.Event(), []
+    monkeypatch.setattr(Record, "write", lambda *_: disk.wait(10) or pytest.fail("never let go"))
+
+    def slides() -> Iterator[Callable[[], Row]]:
+        for number in range(8):
+            begun.append(number)
+            yield partial(row, number)
+
+    rows = []
+    work = threading.Thread(
+        target=lambda: rows.extend(recorded(tmp_path, slides(), 8, None)), daemon=True
+    )
+    work.start()
+    work.join(0.5)
+    assert begun == [0, 1, 2, 3], "of slides that wait, memory is taken"
+    disk.set()
+    work.join(10)
+    assert rows == [row(number) for number in range(8)]
+
+
+def test_progress_is_told_in_order_how_many_are_left(tmp_path: Path) -> None:
+    told = []
+
+    class Progress:
+        def tiles(self, encoded: int, found: int) -> None: ...
+
+        def slide(self, row: Row, left: int) -> None:
+            told.append((row.slide_id, left))
+
+    recorded(tmp_path, (partial(row, number) for number in range(3)), 3, Progress())
+    assert told == [("slide-0", 2), ("slide-1", 1), ("slide-2", 0)]
+    lines = (tmp_path / "extraction.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines[1:]] == ["slide-0", "slide-1", "slide-2"]
+
+
+def test_a_record_that_cannot_be_written_ends_the_run_soon(tmp_path: Path) -> None:
+    begun = []
+
+    def refuse() -> Row:
+        raise OSError(28, "No space left on device")
+
+    def slides() -> Iterator[Callable[[], Row]]:
+        for number in range(100):
+            begun.append(number)
+            yield refuse
+
+    with pytest.raises(OSError, match="No space left"):
+        recorded(tmp_path, slides(), 100, None)
+    assert len(begun) <= 4
