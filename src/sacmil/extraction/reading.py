@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +30,11 @@ class Batch(NamedTuple):
 def read_batch(request: Request, side: Level0Px, corners: npt.NDArray[np.int64]) -> Batch:
     """Read tiles by their upper left corners, leaving out white and blurred ones if so asked."""
     slide = _opened(request.path, request.settings.reader)
-    pixels = np.stack([_tile(slide, request, side, x, y) for x, y in corners.tolist()])
+    tiles = (_tile(slide, request, side, x, y) for x, y in corners.tolist())
+    first = next(tiles)
+    pixels = np.empty((len(corners), *first.shape), np.uint8)  # each tile is held once, not twice
+    for number, tile in enumerate(itertools.chain([first], tiles)):
+        pixels[number] = tile
     kept = np.ones(len(pixels), np.bool_)
     if request.settings.drop_white:
         kept &= ~is_white(pixels)
