@@ -65,12 +65,19 @@ def devices() -> list[str]:
 def _requirements() -> list[tuple[str, str | None]]:
     """(package, extra or None) for everything pyproject.toml names."""
     pairs = []
-    for line in metadata.requires("sacmil") or []:
+    for line in _own_requirements():
         package = re.match(r"[A-Za-z0-9._-]+", line)
         extra = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
         if package and package.group() != "sacmil":
             pairs.append((package.group(), extra.group(1) if extra else None))
     return pairs
+
+
+def _own_requirements() -> list[str]:
+    try:
+        return metadata.requires("sacmil") or []
+    except metadata.PackageNotFoundError:  # run from its sources
+        return []
 
 
 def _version(package: str) -> str | None:

@@ -15,11 +15,11 @@ import pytest
 from slide_maker import tissue_pixels, write_slide
 
 from sacmil import read_bag
+from sacmil.alone import alone_in
 from sacmil.encoders import load_encoder
 from sacmil.errors import OptionError, SacMILError, SlideError
 from sacmil.extraction import Resources, Settings, extract, extract_slide
 from sacmil.extraction.cohort import facts_of, pipeline
-from sacmil.extraction.folder import alone_in
 from sacmil.extraction.survey import Request
 from sacmil.slides.outline import from_geojson
 from sacmil.slides.pixels import read_tile

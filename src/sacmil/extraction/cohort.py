@@ -11,11 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from sacmil.alone import alone_in, remove_leftovers
 from sacmil.bag import Bag
 from sacmil.encoders import TileEncoder
 from sacmil.errors import OptionError
 from sacmil.extraction.encoding import EncoderThreads
-from sacmil.extraction.folder import Folder, alone_in, remove_leftovers
+from sacmil.extraction.folder import Folder
 from sacmil.extraction.pipeline import Extracted, Pipeline
 from sacmil.extraction.record import Record, Row
 from sacmil.extraction.settings import Settings

@@ -14,11 +14,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from sacmil.errors import SacMILError
 from sacmil.slides.tiling import TileSpec
 
 
@@ -53,34 +50,6 @@ class Folder:
     def bag(self, slide_id: str) -> Path | None:
         """Its features."""
         return None if self.bags is None else self.bags / f"{slide_id}.h5"
-
-
-def remove_leftovers(out: Path) -> None:
-    """What a killed run had begun to write under names of its own."""
-    for leftover in out.rglob(".*.????????.partial"):
-        if leftover.is_file():
-            leftover.unlink(missing_ok=True)
-
-
-@contextmanager
-def alone_in(out: Path) -> Iterator[None]:
-    """A time during which no other extraction may work in a folder."""
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".extraction.lock").open("a") as lock:
-        try:
-            import fcntl
-        except ModuleNotFoundError:  # Windows: two runs at once are not noticed there
-            yield
-            return
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # let go when the process ends
-        except BlockingIOError:
-            raise SacMILError(
-                f"another extraction is at work in {out}; wait for it, or give another --out"
-            ) from None
-        except OSError:  # a file system without locks
-            pass
-        yield
 
 
 def _file_name(encoder: str) -> str:

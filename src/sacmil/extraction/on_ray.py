@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sacmil.alone import alone_in, remove_leftovers
 from sacmil.encoders import encoder_card, load_encoder
 from sacmil.extraction.cohort import (
     Progress,
@@ -19,7 +20,6 @@ from sacmil.extraction.cohort import (
     recorded,
     requests_for,
 )
-from sacmil.extraction.folder import alone_in, remove_leftovers
 from sacmil.extraction.pipeline import Extracted
 from sacmil.extraction.record import Row
 from sacmil.extraction.settings import Settings
