@@ -61,15 +61,13 @@ def unshift(x: Tensor, k: int, level: int, tail: str = "absorb") -> Tensor:
 def _sources(x: Tensor, k: int, level: int, tail: str, step: int) -> Tensor:
     """(N, k), which instance each fold is taken from.
 
-    Rings have k^(level+1) instances; the last one absorbs the remainder (or, "split", is the
-    remainder), and a bag shorter than a ring is one ring. The length enters through tensor
-    arithmetic only: one compilation, one export serves all lengths.
+    Rings have k^(level+1) instances; the last absorbs the remainder (or, "split", is it), a short
+    bag is one ring. The length enters by tensor arithmetic only: one export serves all lengths.
     """
     n, ring = x.shape[0], k ** (level + 1)
     i = torch.arange(n, device=x.device)
-    start: Tensor = (i // ring) * ring
-    if tail == "absorb":
-        start = start.clamp(max=(n // ring - 1) * ring).clamp(min=0)
+    last = (n // ring - 1 if tail == "absorb" else n // ring) * ring
+    start: Tensor = ((i // ring) * ring).clamp(max=last).clamp(min=0)
     left: Tensor = n - start
     size = torch.where(left < (2 * ring if tail == "absorb" else ring), left, ring)
     moves = torch.arange(k, device=x.device) * step
@@ -79,6 +77,9 @@ def _sources(x: Tensor, k: int, level: int, tail: str, step: int) -> Tensor:
 def _take(x: Tensor, sources: Tensor) -> Tensor:
     """Fold f of row i from row sources[i, f]; folds are near-equal, the first ones larger."""
     (n, dim), k = x.shape, sources.shape[1]
+    if dim % k == 0 and x.is_cuda:  # where gathering short rows is fifteen times as slow
+        folds = x.reshape(n, k, dim // k)
+        return folds.gather(0, sources[:, :, None].expand_as(folds)).reshape(n, dim)
     if dim % k == 0:  # rows of one fold each: one fast row gather instead of one by channel
         rows = (sources * k + torch.arange(k, device=x.device)).flatten()
         return x.reshape(n * k, dim // k).index_select(0, rows).reshape(n, dim)
@@ -102,8 +103,7 @@ class SACBlock(nn.Module):
         """x (N, dim), in arranged order."""
         h = self.decay(shift(self.norm(x), self.k, self.level, self.tail))
         h = self.act(self.w1(h))  # Eq. (11)
-        h = unshift(h, self.k, self.level, self.tail)
-        h = self.w2(h)  # Eq. (14)
+        h = self.w2(unshift(h, self.k, self.level, self.tail))  # Eq. (14)
         return x.add(h) if self.residual else h
 
 
