@@ -1,9 +1,10 @@
 """``python -m benchmarks``: every benchmark, one after the other."""
 
-from benchmarks import arrange, extraction, forward, readers, zoo
+from benchmarks import arrange, extraction, forward, readers, training, zoo
 
 arrange.main([])
 forward.main([])
 zoo.main(["--instances", "1000", "10000"])
 readers.main([])
 extraction.main(["--side", "8192"])
+training.main([])

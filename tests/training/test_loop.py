@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -9,9 +11,13 @@ from torch import Tensor, nn
 
 from sacmil import Bag, create_model, predict
 from sacmil.cohorts.synthetic import cluster
+from sacmil.errors import SacMILError
 from sacmil.evaluation.metrics import auc
-from sacmil.models import MILModel, Output, Recipe
-from sacmil.training.loop import _order, fit, to_sample
+from sacmil.models import MILModel, Output, Recipe, describe_model
+from sacmil.models._registry import model_class
+from sacmil.training.checkpoint import Checkpoint
+from sacmil.training.loop import _order, fit
+from sacmil.training.samples import samples_of, to_sample
 
 SMALL = {"in_dim": 8, "num_classes": 2, "dim": 16, "k": 4}
 
@@ -24,7 +30,7 @@ def cohort(slides: int = 6):
 def trained(seed: int, epochs: int = 2, **options):
     torch.manual_seed(7)
     model = create_model("sac_mil", **SMALL, **options)
-    fit(model, *cohort(), Recipe(lr=1e-2, epochs=epochs), seed=seed)
+    fit(model, samples_of(model, *cohort()), Recipe(lr=1e-2, epochs=epochs), seed=seed)
     return model.state_dict()
 
 
@@ -38,21 +44,19 @@ def test_every_epoch_is_told_with_its_loss() -> None:
     told = []
     model = create_model("sac_mil", **SMALL)
     recipe = Recipe(lr=1e-2, epochs=3, accumulate=4)
-    fit(model, *cohort(), recipe, progress=lambda epoch, loss: told.append((epoch, loss)))
-    assert [epoch for epoch, _ in told] == [1, 2, 3]
-    assert all(np.isfinite(loss) for _, loss in told)
+    fit(model, samples_of(model, *cohort()), recipe, tell=told.append)
+    assert [line.epoch for line in told] == [1, 2, 3]
+    assert all(np.isfinite(line.loss) for line in told)
     assert not model.training
 
 
 def test_the_balanced_sampler_evens_out_rare_classes() -> None:
-    model = create_model("sac_mil", **SMALL)
-    bags, _ = cohort(40)
-    samples = [to_sample(model, bag, int(i < 4)) for i, bag in enumerate(bags)]
+    targets = (np.arange(40) < 4).astype(np.int64)
     random = np.random.default_rng(0)
     balanced = Recipe(sampler="balanced")
-    drawn = np.concatenate([_order(samples, balanced, random) for _ in range(50)])
+    drawn = np.concatenate([_order(targets, balanced, random) for _ in range(50)])
     assert np.mean(drawn < 4) == pytest.approx(0.5, abs=0.05)
-    assert sorted(_order(samples, Recipe(), random)) == list(range(40))
+    assert sorted(_order(targets, Recipe(), random)) == list(range(40))
 
 
 class Student(MILModel):
@@ -97,10 +101,11 @@ def test_helpers_are_trained_before_the_model_that_asks_for_them() -> None:
     model.teachers = [Student(in_dim=8, num_classes=2) for _ in range(2)]
     before, told = model.head.weight.detach().clone(), []
     recipe = Recipe(lr=1e-2, epochs=3)
-    fitted = fit(model, *cohort(), recipe, progress=lambda epoch, loss: told.append(epoch))
+    samples = samples_of(model, *cohort())
+    fitted = fit(model, samples, recipe, tell=lambda line: told.append((line.stage, line.epoch)))
     assert model.lessons == 2 * [(6, True, True)], "bags, teacher trained, student untouched"
-    assert told == 3 * [1, 2, 3]
-    assert fitted is model
+    assert told == [(stage, epoch) for stage in range(3) for epoch in (1, 2, 3)]
+    assert fitted.model is model
     assert not model.head.weight.equal(before)
 
 
@@ -109,7 +114,8 @@ def test_the_rate_follows_the_epochs_done_fractions_included() -> None:
         """While the rate warms up over the first epoch, its first step stays where it is."""
         model = Student(in_dim=8, num_classes=2)
         before = model.head.weight.detach().clone()
-        fit(model, *cohort(slides), Recipe(lr=1e-2, epochs=epochs, warmup_epochs=1))
+        recipe = Recipe(lr=1e-2, epochs=epochs, warmup_epochs=1)
+        fit(model, samples_of(model, *cohort(slides)), recipe)
         return not model.head.weight.equal(before)
 
     assert not moves(slides=1, epochs=1)
@@ -128,8 +134,153 @@ def test_sac_mil_sees_how_cells_stand_and_pooling_cannot() -> None:
     def score(**options) -> float:
         torch.manual_seed(0)
         model = create_model("sac_mil", **SMALL | {"k": 16, "dim": 32}, **options)
-        fit(model, bags[:100], labels[:100], recipe)
+        fit(model, samples_of(model, bags[:100], labels[:100]), recipe)
         return auc(labels[100:], [predict(model, bag).probabilities[1] for bag in bags[100:]])
 
     assert score(position="none") > 0.95
     assert abs(score(position="none", depth=0) - 0.5) < 0.2
+
+
+# --- choosing an epoch ---------------------------------------------------------------------------
+
+
+class Told(MILModel):
+    """Answers, after each epoch, what the test wrote down for it."""
+
+    name = "told"
+
+    def __init__(self, *, in_dim: int, num_classes: int) -> None:
+        super().__init__(in_dim, num_classes)
+        self.head = nn.Linear(in_dim, num_classes)
+        self.register_buffer("epochs", torch.zeros(()))
+        self.script: list[list[float]] = []
+        self.asked = 0
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        if self.training:
+            self.epochs += 1
+            return Output(self.head(features.mean(0)), features.norm(dim=1))
+        probability = self.script[int(self.epochs) - 1][self.asked % 2]
+        self.asked += 1
+        logits = torch.tensor([1 - probability, probability]).log()
+        return Output(logits, features.norm(dim=1))
+
+
+def choose(script: list[list[float]], **recipe):
+    """Train one bag an epoch; two validation bags (classes 0 and 1) get the script's answers."""
+    model = Told(in_dim=8, num_classes=2)
+    model.script = script
+    bags, _ = cohort(3)
+    fitted = fit(
+        model,
+        samples_of(model, bags[:1], [0]),
+        Recipe(epochs=len(script), **recipe),
+        validation=samples_of(model, bags[1:], [0, 1]),
+    )
+    assert int(model.epochs) == fitted.epoch, "the weights are those of the chosen epoch"
+    return fitted.epoch, len(fitted.history)
+
+
+def test_the_first_of_the_best_validation_epochs_is_kept() -> None:
+    good, bad = [0.2, 0.8], [0.8, 0.2]
+    assert choose([bad, good, good, bad], monitor="val_auc") == (2, 4)
+    assert choose([bad, [0.3, 0.7], good, bad], monitor="val_loss") == (3, 4)
+    assert choose([good, bad, bad], monitor="last") == (3, 3)
+
+
+def test_patience_counts_epochs_without_improvement_but_not_before_the_fewest() -> None:
+    good, bad = [0.2, 0.8], [0.8, 0.2]
+    script = [good, bad, bad, bad, bad, bad]
+    assert choose(script, monitor="val_auc", patience=2) == (1, 3)
+    assert choose(script, monitor="val_auc", patience=2, min_epochs=5) == (1, 5)
+
+
+def test_no_epoch_is_kept_before_the_monitor_begins() -> None:
+    good, bad = [0.2, 0.8], [0.8, 0.2]
+    assert choose([good, good, bad, good, bad], monitor="val_auc", monitor_from=0.4) == (4, 5)
+
+
+def test_a_choice_needs_a_validation_part_of_two_classes() -> None:
+    model = create_model("sac_mil", **SMALL)
+    samples = samples_of(model, *cohort())
+    with pytest.raises(SacMILError, match=r"is empty.*monitor=last"):
+        fit(model, samples, Recipe(monitor="val_auc"))
+    one = samples_of(model, cohort()[0][:2], [1, 1])
+    with pytest.raises(SacMILError, match="one class only"):
+        fit(model, samples, Recipe(monitor="val_auc"), validation=one)
+
+
+def test_a_loss_that_is_no_number_ends_training_with_advice() -> None:
+    model = create_model("sac_mil", **SMALL)
+    torch.nn.init.constant_(next(model.parameters()), float("nan"))
+    with pytest.raises(SacMILError, match=r"epoch 1 is nan.*smaller lr"):
+        fit(model, samples_of(model, *cohort()), Recipe(epochs=2))
+
+
+# --- stopping and going on -----------------------------------------------------------------------
+
+RESUMED = {
+    "sac_mil": {"dim": 16, "k": 4},
+    "abmil_gated": {"hidden": 16},
+    "clam_sb": {"hidden": 16},
+    "dtfd": {"hidden": 16},
+    "ibmil": {"confounders": 2},
+    "norma": {},
+    "dsmil": {},
+}
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_run_stopped_after_any_epoch_ends_with_the_same_weights(name: str, tmp_path) -> None:
+    bags, labels = cohort(8)
+    official = model_class(name).recipes["official"]
+    recipe = dataclasses.replace(
+        official,
+        epochs=3,
+        lr=1e-2,
+        patience=None,
+        min_epochs=0,
+        monitor_from=0,
+        monitor="val_auc",
+        instance_dropout=0.2,
+    )
+    known = describe_model(name).options
+    options = {k: v for k, v in {**RESUMED[name], **recipe.options}.items() if k in known}
+
+    def run(file: str, stop_after: int | None):
+        torch.manual_seed(5)
+        model = create_model(name, in_dim=8, num_classes=2, **options)
+        told = []
+
+        def tell(line) -> None:
+            told.append(line)
+            if stop_after is not None and len(told) > stop_after:
+                checkpoint.finish()
+                raise Killed
+
+        checkpoint = Checkpoint(tmp_path / file)
+        fitted = fit(
+            model,
+            samples_of(model, bags[:5], labels[:5]),
+            recipe,
+            validation=samples_of(model, bags[5:], labels[5:]),
+            checkpoint=checkpoint,
+            tell=tell,
+        )
+        checkpoint.finish()
+        return fitted
+
+    whole = run("whole", None)
+    for stop in range(len(whole.history)):
+        with pytest.raises(Killed):
+            run(f"stopped-{stop}", stop)
+        torch.rand(3)  # whatever else drew in between
+        resumed = run(f"stopped-{stop}", None)
+        assert resumed.epoch == whole.epoch
+        assert [line.loss for line in resumed.history] == [line.loss for line in whole.history]
+        ours, theirs = resumed.model.state_dict(), whole.model.state_dict()
+        assert all(ours[key].equal(theirs[key]) for key in theirs)

@@ -77,7 +77,7 @@ def test_bags_of_one_step_are_averaged() -> None:
     for tier, parameters in groups.items():
         losses = [plain.losses(plain(b.features, b.coords, {}), b.target)[tier] for b in bags]
         mean = torch.stack(losses).mean()
-        assert told[tier] == pytest.approx(mean.item())
+        assert told[tier].item() == pytest.approx(mean.item())
         grads = torch.autograd.grad(mean, list(parameters.values()))
         for parameter, grad in zip(parameters.values(), grads, strict=True):
             parameter.grad = grad

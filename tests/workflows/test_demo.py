@@ -11,6 +11,7 @@ import pytest
 import sacmil.workflows.demo as demo
 from sacmil import load_model, predict, read_bag
 from sacmil.evaluation.metrics import accuracy, auc
+from sacmil.training.loop import Fitted
 from sacmil.workflows.demo import CLASSES, CONTESTANTS, Settings, run_demo
 
 pytest.importorskip("matplotlib", reason="pip install 'sacmil[plots]'")
@@ -80,11 +81,14 @@ def untrained(monkeypatch, out):
     """A demonstration that only remembers which bags, with which labels, it would train on."""
     seen = []
 
-    def fit(model, bags, labels, recipe, **rest):
+    def samples_of(model, bags, labels):
         seen.append({bag.slide_id: label for bag, label in zip(bags, labels, strict=True)})
-        return model.eval()
+
+    def fit(model, samples, recipe, **rest):
+        return Fitted(model.eval(), recipe.epochs, [])
 
     monkeypatch.setattr(demo, "fit", fit)
+    monkeypatch.setattr(demo, "samples_of", samples_of)
     run_demo(out, Settings(slides=6, epochs=1), lambda *event: None)
     return seen, read_csv(out / "predictions.csv")
 

@@ -1,34 +1,53 @@
-"""Progress for people: a bar per task on a terminal, a plain line per task elsewhere."""
+"""Progress for people: a bar per task on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import click
 from tqdm import tqdm
 
+_LINE_EVERY_S = 60.0
+"""How often a long task says where it stands where there is no terminal."""
+
+
+class Tell(Protocol):
+    """Called with a task, how much of it is done, how much there is, and the newest figure."""
+
+    def __call__(self, task: str, done: int, total: int, note: str = "") -> None:
+        """Tell."""
+
 
 @contextmanager
-def bars() -> Iterator[Callable[[str, int, int], None]]:
+def bars() -> Iterator[Tell]:
     """A function to call with (task, done, of how many); a new task begins a new bar."""
     terminal = sys.stderr is not None and sys.stderr.isatty()
     current: dict[str, tqdm[NoReturn]] = {}
+    told_at = 0.0
 
-    def progress(task: str, done: int, total: int) -> None:
+    def progress(task: str, done: int, total: int, note: str = "") -> None:
+        nonlocal told_at
         if task not in current:
             _close(current)
             current[task] = tqdm(
                 total=total,
                 desc=f"{task:<32}",
                 disable=not terminal,
-                bar_format="{desc}{bar} {n_fmt}/{total_fmt} {elapsed}<{remaining}",
+                bar_format="{desc}{bar} {n_fmt}/{total_fmt} {elapsed}<{remaining}{postfix}",
             )
             if not terminal:
                 click.echo(task, err=True)
+                told_at = time.monotonic()
+        current[task].set_postfix_str(note, refresh=False)
         current[task].update(done - current[task].n)
+        if not terminal and time.monotonic() - told_at > _LINE_EVERY_S:
+            click.echo(f"{task}: {done} of {total}{', ' * bool(note)}{note}", err=True)
+            told_at = time.monotonic()
+            current[task].n = done
 
     try:
         yield progress

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from sacmil.errors import InputError, ModelError
 from sacmil.models._options import at_least
-from sacmil.models._recipe import PAPER, Recipe
+from sacmil.models._recipe import CHOSEN, PAPER, Recipe
 
 Array = npt.NDArray[Any]
 Plan = Mapping[str, Array | Tensor]
@@ -77,7 +77,7 @@ class MILModel(nn.Module, ABC):
     """Parameters the official model carries but never uses: they get no gradient."""
     plan_keys: ClassVar[frozenset[str]] = frozenset()
     """What a plan must hold; the last axis of each counts the bag's instances."""
-    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": PAPER}
+    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": CHOSEN}
 
     classes: tuple[str, ...] | None = None
     """Names of the outputs, where they are known."""

@@ -39,6 +39,15 @@ def save_model(
     """
     path = Path(path)
     _check_replaceable(path)
+    with whole_folder(path) as partial:
+        for name, content in model_files(model, classes, notes).items():
+            (partial / name).write_bytes(content)
+
+
+def model_files(
+    model: MILModel, classes: Sequence[str] | None = None, notes: Mapping[str, Any] | None = None
+) -> dict[str, bytes]:
+    """The files of a model folder, by name; arguments as those of save_model."""
     _check_classes(model, classes)
     weights = save({name: value.contiguous() for name, value in model.state_dict().items()})
     card = make_card(
@@ -55,9 +64,7 @@ def save_model(
             f"options and notes of {model.name} cannot be written as JSON ({error}); expected "
             "numbers, text, lists and dictionaries of them"
         ) from error
-    with whole_folder(path) as partial:
-        (partial / WEIGHTS).write_bytes(weights)
-        (partial / CARD).write_text(text + "\n", encoding="utf-8")
+    return {WEIGHTS: weights, CARD: (text + "\n").encode()}
 
 
 def _check_replaceable(path: Path) -> None:

@@ -87,7 +87,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "epochs": (1, math.inf),
     "patience": (1, math.inf),
     "min_epochs": (0, math.inf),
-    "monitor_from": (0, 1),
+    "monitor_from": (0, 0.99),
     "accumulate": (1, math.inf),
     "instance_dropout": (0, 0.99),
 }

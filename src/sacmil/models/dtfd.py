@@ -235,6 +235,7 @@ class DTFD(MILModel):
             milestones=(0.5,),
             gamma=0.2,
             monitor="val_auc",
+            monitor_from=0.8,
             clip=CLIP,
         ),
     }

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, NamedTuple, Self, cast
 from sacmil.parallel._messages import Room, SharedMemory, own_room, receive, send
 
 MEMORY_LIMIT = 12 * 2**30
-"""Bytes of address space a worker may take."""
+"""Bytes of address space a worker that reads files from elsewhere may take."""
 
 
 class Outcome(NamedTuple):
@@ -47,16 +47,25 @@ class _Task(NamedTuple):
 class _Worker:
     """One child, the task it is at, and until when it may be."""
 
-    def __init__(self, answers: queue.SimpleQueue[tuple[_Worker, Any]], room: Room) -> None:
+    def __init__(
+        self,
+        answers: queue.SimpleQueue[tuple[_Worker, Any]],
+        memory_limit: int,
+        threads: int,
+        room: Room,
+    ) -> None:
         self.task: _Task | None = None
         self.deadline = float("inf")
         self.stopped_for: str | None = None
-        # Libraries must not start threads of their own in each of many processes.
+        # Libraries must not start a thread per core in each of many processes.
         self._shared = SharedMemory.create()
         passed = [self._shared.descriptor] if self._shared else []
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+        environment = os.environ | {
+            "OMP_NUM_THREADS": str(threads),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sacmil.parallel._child", *map(str, [MEMORY_LIMIT, *passed])],
+            [sys.executable, "-m", "sacmil.parallel._child", *map(str, [memory_limit, *passed])],
             pass_fds=passed,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -112,13 +121,24 @@ class Workers:
 
     Args:
         count: how many tasks run at the same time.
+        memory_limit: bytes of address space each may take; 0 sets no limit.
+        threads: of numeric libraries in each.
         room: makes the memory that large arrays of their answers are put in.
     """
 
-    def __init__(self, count: int, *, room: Room | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        *,
+        memory_limit: int = MEMORY_LIMIT,
+        threads: int = 1,
+        room: Room | None = None,
+    ) -> None:
         self._answers: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
         self._waiting: deque[_Task] = deque()
-        self.count, self._room = count, room or own_room
+        self.count = count
+        self._memory_limit, self._threads = memory_limit, threads
+        self._room = room or own_room
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> Self:
@@ -181,7 +201,7 @@ class Workers:
         while self._waiting:
             idle = next((worker for worker in self._workers if worker.is_idle), None)
             if idle is None and len(self._workers) < self.count:
-                idle = _Worker(self._answers, self._room)
+                idle = _Worker(self._answers, self._memory_limit, self._threads, self._room)
                 self._workers.append(idle)
             if idle is None:
                 return

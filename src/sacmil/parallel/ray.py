@@ -11,6 +11,8 @@ from typing import Any
 from sacmil.errors import MissingExtraError, SacMILError
 from sacmil.parallel.local import Outcome
 
+_POLL_S = 0.5
+
 RETRIES = 2
 """How often an item is given to a new actor when the one at it dies."""
 
@@ -23,6 +25,7 @@ def run_each_on_ray(
     cpus: int = 1,
     gpus: int = 0,
     address: str | None = None,
+    waiting: Callable[[], None] | None = None,
 ) -> Iterator[Outcome]:
     """Call what ``make(*arguments)`` returns with each item; outcomes come as they happen.
 
@@ -33,11 +36,16 @@ def run_each_on_ray(
         cpus: cores each actor takes; there are as many actors as the cluster has room for.
         gpus: GPUs each actor takes.
         address: of a running cluster; None starts one on this machine for the time being.
+        waiting: called now and then while nothing ends.
     """
     ray = _connected(address)
     try:
         size = {"num_cpus": cpus, "num_gpus": gpus}
-        yield from _outcomes(ray, make, arguments, list(items), size)
+        for outcome in _outcomes(ray, make, arguments, list(items), size):
+            if outcome is not None:
+                yield outcome
+            elif waiting is not None:
+                waiting()
     finally:
         if address is None:
             ray.shutdown()
@@ -90,7 +98,8 @@ def _outcomes(
     arguments: tuple[Any, ...],
     items: list[Any],
     size: dict[str, int],
-) -> Iterator[Outcome]:
+) -> Iterator[Outcome | None]:
+    """Outcomes, and None whenever nothing has ended for a while."""
     remote = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **size)
     actors = min(_room(ray, size), len(items))
     idle = [remote(_Holder).remote(make, arguments) for _ in range(actors)]
@@ -101,7 +110,11 @@ def _outcomes(
             index, item = waiting.pop()
             actor = idle.pop()
             under_way[actor.run.remote(item)] = (index, actor)
-        (ended, *_), _ = ray.wait(list(under_way))
+        over, _ = ray.wait(list(under_way), timeout=_POLL_S)
+        if not over:
+            yield None
+            continue
+        ended = over[0]
         index, actor = under_way.pop(ended)
         idle.append(actor)
         yield Outcome(index, *_answer(ray, ended))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sacmil.models import MILModel, Recipe, Sample
@@ -13,16 +13,36 @@ from sacmil.training.optimiser import (
     SlowWeights,
     learning_rate,
     make_optimiser,
+    optimiser_state,
+    restore_optimisers,
     set_learning_rate,
 )
 
+_SLOW = "slow weights/"
+
 
 class Trainer:
-    """A model with its optimisers; ``step`` learns from a few bags."""
+    """A model with its optimisers; ``step`` learns from a few bags.
 
-    def __init__(self, model: MILModel, recipe: Recipe) -> None:
+    Args:
+        model: trained in place.
+        recipe: how.
+        class_weights: (C,), what the loss of a bag of each class is multiplied by.
+        precision: what matrix products are taken in; float32 leaves everything as it is.
+    """
+
+    def __init__(
+        self,
+        model: MILModel,
+        recipe: Recipe,
+        *,
+        class_weights: Tensor | None = None,
+        precision: torch.dtype = torch.float32,
+    ) -> None:
         self.model = model
         self.recipe = recipe
+        self.class_weights = class_weights
+        self.precision = precision
         self.rate = learning_rate(recipe)
         self.groups = model.parameter_groups()
         self.optimisers: dict[str, Optimizer] = {
@@ -32,8 +52,21 @@ class Trainer:
             SlowWeights(list(model.parameters()), recipe.lookahead) if recipe.lookahead else None
         )
 
-    def step(self, samples: Sequence[Sample], epoch: float = 0.0) -> dict[str, float]:
-        """Learn from some bags at once; the mean of each loss over them.
+    def state(self) -> dict[str, Tensor]:
+        """What the optimisers remember."""
+        slow = self.slow.state() if self.slow else {}
+        return optimiser_state(self.optimisers) | {_SLOW + key: slow[key] for key in slow}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what ``state`` told."""
+        slow = {key: value for key, value in state.items() if key.startswith(_SLOW)}
+        rest = {key: value for key, value in state.items() if key not in slow}
+        restore_optimisers(self.optimisers, rest)
+        if self.slow:
+            self.slow.restore({key.removeprefix(_SLOW): value for key, value in slow.items()})
+
+    def step(self, samples: Sequence[Sample], epoch: float = 0.0) -> dict[str, Tensor]:
+        """Learn from some bags at once; the mean of each loss over them, left on the device.
 
         Args:
             samples: the bags of one step; the recipe's ``accumulate`` says how many.
@@ -43,20 +76,16 @@ class Trainer:
         for optimiser in self.optimisers.values():
             set_learning_rate(optimiser, self.rate(epoch))
             optimiser.zero_grad()
-        totals = dict.fromkeys(self.optimisers, 0.0)
-        for sample in samples:
-            for group, loss in self._backward(sample, len(samples)).items():
-                totals[group] += loss / len(samples)
+        told = [self._backward(sample, len(samples)) for sample in samples]
         self._clip()
         for optimiser in self.optimisers.values():
             optimiser.step()
         if self.slow:
             self.slow.step()
-        return totals
+        return {group: torch.stack([each[group] for each in told]).mean() for group in told[0]}
 
-    def _backward(self, sample: Sample, count: int) -> dict[str, float]:
-        output = self.model(sample.features, sample.coords, sample.plan)
-        losses = self.model.losses(output, sample.target)
+    def _backward(self, sample: Sample, count: int) -> dict[str, Tensor]:
+        losses = self._losses(self._thinned(sample))
         for position, (group, loss) in enumerate(losses.items(), start=1):
             # A group's loss trains that group alone: DTFD's second tier never moves its first.
             torch.autograd.backward(
@@ -64,7 +93,33 @@ class Trainer:
                 inputs=[p for p in self.groups[group].values() if p.requires_grad],
                 retain_graph=position < len(losses),
             )
-        return {group: loss.item() for group, loss in losses.items()}
+        return {group: loss.detach() for group, loss in losses.items()}
+
+    def _losses(self, sample: Sample) -> dict[str, Tensor]:
+        half = self.precision != torch.float32
+        with torch.autocast(sample.features.device.type, self.precision, enabled=half):
+            output = self.model(sample.features, sample.coords, sample.plan)
+            losses = self.model.losses(output, sample.target)
+        if self.class_weights is None:
+            return losses
+        weight = self.class_weights[sample.target]
+        return {group: weight * loss for group, loss in losses.items()}
+
+    def _thinned(self, sample: Sample) -> Sample:
+        """The bag without the instances that instance dropout leaves out this time."""
+        if not self.recipe.instance_dropout:
+            return sample
+        drawn = torch.rand(len(sample.features))  # on the CPU, so that devices draw alike
+        kept = (drawn >= self.recipe.instance_dropout).nonzero()[:, 0]
+        kept = kept if len(kept) else drawn.argmax()[None]
+        features = sample.features[kept.to(sample.features.device)]
+        coords = sample.coords[kept.to(sample.coords.device)]
+        plan = self.model.plan(coords.cpu().numpy(), features.float().cpu().numpy())
+        return sample._replace(
+            features=features,
+            coords=coords,
+            plan={key: torch.from_numpy(value).to(features.device) for key, value in plan.items()},
+        )
 
     def _clip(self) -> None:
         named = dict(self.model.named_parameters())

@@ -18,6 +18,7 @@ from sacmil.formats import read_bag, write_bag
 from sacmil.models import MILModel, Recipe, create_model, predict, save_model
 from sacmil.results import Prediction
 from sacmil.training.loop import fit
+from sacmil.training.samples import samples_of
 from sacmil.workflows.demo_page import check_can_draw, write_page
 
 CLASSES = ("scattered", "clustered")
@@ -120,14 +121,14 @@ def _train(
         epochs=settings.epochs,
         accumulate=4,
     )
-    return fit(
+    fitted = fit(
         model,
-        bags,
-        labels,
+        samples_of(model, bags, labels),
         recipe,
         seed=settings.seed,
-        progress=lambda epoch, loss: progress(f"training {name}", epoch, recipe.epochs),
+        tell=lambda line: progress(f"training {name}", line.epoch, recipe.epochs),
     )
+    return fitted.model
 
 
 def _row(name: str, model: MILModel, answers: Sequence[Prediction], labels: list[int]) -> Row:

@@ -1,0 +1,109 @@
+"""``sacmil crossval``: models side by side on the same folds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sacmil.cli._training import config_values, read_material, training_options
+
+if TYPE_CHECKING:
+    from sacmil.training.crossval import CrossValidated
+
+
+@click.command()
+@click.argument("table", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--models", help="Names separated by commas, or all.  [default: sac_mil, or those of --config]"
+)
+@click.option(
+    "--seeds", default=1, show_default=True, type=click.IntRange(1), help="How many: 0, 1, …"
+)
+@click.option(
+    "--repeats",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="How often the cohort is divided anew.",
+)
+@click.option("--gpus", help="Such as 0,1; by default all that are there.")
+@click.option(
+    "--per-gpu", default=1, show_default=True, type=click.IntRange(1), help="Parts on each at once."
+)
+@click.option("--workers", type=click.IntRange(1), help="Parts at once on the CPU.  [default: 1]")
+@click.option("--engine", default="local", show_default=True, type=click.Choice(["local", "ray"]))
+@click.option("--address", help="Of a running Ray cluster.")
+@training_options
+def command(
+    table: Path,
+    models: str | None,
+    seeds: int,
+    repeats: int,
+    gpus: str | None,
+    per_gpu: int,
+    workers: int | None,
+    engine: Any,
+    address: str | None,
+    out: Path,
+    recipe: str | None,
+    config: Path | None,
+    overrides: tuple[str, ...],
+    cache: Any,
+    **material: Any,
+) -> None:
+    """Train and test models on every fold of TABLE; what is finished is never done twice."""
+    from sacmil import create_model  # noqa: F401 - says at once if torch is missing
+    from sacmil.cli._progress import bars
+    from sacmil.training.config import make_configs
+    from sacmil.training.crossval import Resources, cross_validate
+
+    if address and engine != "ray":
+        raise click.UsageError("--address is of a Ray cluster; give --engine ray")
+    values = config_values(config, recipe)
+    configs = make_configs(_names(models, values), values, overrides)
+    resources = Resources(_devices(gpus, per_gpu, workers), None, cache, engine, address)
+    found = read_material(table, repeats=repeats, **material)
+    with bars() as progress:
+        done = cross_validate(
+            out, *found, configs, seeds=range(seeds), resources=resources, progress=progress
+        )
+    _conclude(out, done)
+
+
+def _names(models: str | None, values: dict[str, Any]) -> list[str]:
+    from sacmil import list_models
+
+    if models == "all":
+        return list_models()
+    if models is not None:
+        return list(dict.fromkeys(name.strip() for name in models.split(",")))
+    of_file = [name for name, value in values.items() if isinstance(value, dict)]
+    several = of_file and not {"options", "training"} & set(of_file)
+    return of_file if several else [values.get("model", "sac_mil")]
+
+
+def _devices(gpus: str | None, per_gpu: int, workers: int | None) -> tuple[str, ...]:
+    """A device per line of work."""
+    import torch
+
+    if gpus is not None:
+        numbers = [number.strip() for number in gpus.split(",")]
+        if not all(number.isdecimal() for number in numbers):
+            raise click.UsageError(f"--gpus {gpus}; expected numbers such as 0,1")
+    else:
+        numbers = [str(n) for n in range(torch.cuda.device_count())] if workers is None else []
+    return tuple(f"cuda:{n}" for n in numbers) * per_gpu or ("cpu",) * (workers or 1)
+
+
+def _conclude(out: Path, done: CrossValidated) -> None:
+    from sacmil.cli._summary import print_summary
+
+    if done.predictions is not None:
+        print_summary(done.predictions, data=str(out))
+    for part, reason in done.failures.items():
+        click.echo(f"Error: {part}: {reason}", err=True)
+    if done.failures:
+        click.echo(f"{len(done.failures)} parts failed; run again to do only those", err=True)
+        raise SystemExit(1)

@@ -1,0 +1,99 @@
+"""``sacmil train``: one model on one fold, or on every slide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sacmil.cli._training import config_values, read_material, training_options
+
+if TYPE_CHECKING:
+    from sacmil.training.config import Config
+
+
+@click.command()
+@click.argument("table", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--model", help="One of `sacmil models`.  [default: sac_mil]")
+@click.option(
+    "--fold", default=0, show_default=True, type=click.IntRange(0), help="Which to test on."
+)
+@click.option("--all", "every_slide", is_flag=True, help="Train on every slide, test on none.")
+@click.option("--seed", type=click.IntRange(0), help="Of weights and order.  [default: 0]")
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda:0, …")
+@training_options
+def command(
+    table: Path,
+    model: str | None,
+    fold: int,
+    seed: int | None,
+    device: str,
+    out: Path,
+    recipe: str | None,
+    config: Path | None,
+    overrides: tuple[str, ...],
+    cache: Any,
+    *,
+    every_slide: bool,
+    **material: Any,
+) -> None:
+    """Train a model on the slides of TABLE; run again, a run that was killed goes on."""
+    from sacmil import create_model  # noqa: F401 - says at once if torch is missing
+    from sacmil.cli._progress import bars
+    from sacmil.training.config import make_config
+    from sacmil.training.part import Place
+    from sacmil.training.run import for_every_slide, train_run
+
+    given = {"model": model, "seed": seed}
+    values = config_values(config, recipe) | {k: v for k, v in given.items() if v is not None}
+    asked = make_config(values, overrides)
+    if every_slide:
+        asked = _told(asked, for_every_slide(asked))
+    found = read_material(table, every_slide=every_slide, **material)
+    with bars() as progress:
+        epochs = asked.to_recipe().epochs
+        train_run(
+            out,
+            *found,
+            asked,
+            fold=fold,
+            place=Place(device, cache),
+            hashing=progress,
+            tell=lambda line: progress(
+                f"training {asked.model}" + (f", stage {line.stage + 1}" if line.stage else ""),
+                line.epoch,
+                epochs,
+                _figures(line),
+            ),
+        )
+    _conclude(out, every_slide=every_slide)
+
+
+def _figures(line: Any) -> str:
+    chosen = f", val AUC {line.val_auc:.3f}" if line.val_auc is not None else ""
+    return f"loss {line.loss:.4f}{chosen}"
+
+
+def _told(asked: Config, changed: Config) -> Config:
+    if changed is not asked:
+        click.echo(
+            f"Warning: the recipe {asked.recipe} chooses its epoch on a validation part, and --all "
+            f"leaves none: the last of {changed.to_recipe().epochs} epochs is kept; -o epochs=N "
+            "trains as long as cross-validation found best",
+            err=True,
+        )
+    return changed
+
+
+def _conclude(out: Path, *, every_slide: bool) -> None:
+    from sacmil.card import read_card
+
+    notes = read_card(out)["notes"]["training"]
+    click.echo(f"{out}: {notes['model']}, epoch {notes['epoch']} of {notes['epochs']} kept")
+    if every_slide:
+        return
+    from sacmil.cli._summary import print_summary
+    from sacmil.results import read_predictions
+
+    print_summary(read_predictions(out), data=str(out))

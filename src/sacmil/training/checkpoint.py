@@ -1,0 +1,137 @@
+"""Where training stands, on disk: one safetensors file, so that a killed run goes on.
+
+What happens in an epoch is a function of the seed, the stage and the epoch's number, so no state
+of a random generator has to be kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from sacmil.atomic import whole_file
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One line of metrics.csv."""
+
+    stage: int
+    epoch: int
+    """From 1."""
+    loss: float
+    """Mean over the bags, summed over the model's losses."""
+    lr: float
+    val_loss: float | None
+    val_auc: float | None
+    seconds: float
+
+
+@dataclass
+class Progress:
+    """All that training must remember between two epochs."""
+
+    fingerprint: str
+    """Of what is trained on what; a checkpoint of anything else is not taken up."""
+    stage: int = 0
+    epoch: int = 0
+    """Epochs done in this stage."""
+    weights: State = field(default_factory=dict)
+    optimisers: State = field(default_factory=dict)
+    best: State = field(default_factory=dict)
+    """Weights of the best epoch so far."""
+    best_epoch: int = 0
+    best_value: float | None = None
+    finished: State = field(default_factory=dict)
+    """Weights of the stages before, ``<stage>/<name>``."""
+    history: list[Epoch] = field(default_factory=list)
+
+
+_TENSORS = ("weights", "optimisers", "best", "finished")
+
+
+class Checkpoint:
+    """A file that follows training; writing happens beside it.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def read(self, fingerprint: str) -> Progress | None:
+        """Where training of this stands; None if there is nothing to take up."""
+        with suppress(OSError, SafetensorError, KeyError, TypeError, ValueError):
+            with safe_open(self.path, "pt") as file:
+                facts = json.loads(file.metadata()["progress"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if facts["fingerprint"] == fingerprint:
+                return _rebuilt(facts, tensors)
+        return None
+
+    def write(self, progress: Progress) -> None:
+        """Keep this, unless the one before is still being written: then the next will do."""
+        if self._writing is None or self._writing.done():
+            self.finish()
+            self._writing = self._writer.submit(_write, self.path, *_taken_apart(progress))
+
+    def finish(self) -> None:
+        """Wait for what is being written; raises what went wrong there."""
+        if self._writing is not None:
+            self._writing.result()
+            self._writing = None
+
+    def remove(self) -> None:
+        """Training is over."""
+        self.finish()
+        self.path.unlink(missing_ok=True)
+
+
+def copied(state: Mapping[str, Tensor]) -> State:
+    """Tensors of their own on the CPU, which later steps do not change."""
+    return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
+
+
+def _taken_apart(progress: Progress) -> tuple[State, str]:
+    tensors = {
+        f"{kind}:{name}": value.contiguous()
+        for kind in _TENSORS
+        for name, value in getattr(progress, kind).items()
+    }
+    facts = {
+        "fingerprint": progress.fingerprint,
+        "stage": progress.stage,
+        "epoch": progress.epoch,
+        "best_epoch": progress.best_epoch,
+        "best_value": progress.best_value,
+        "history": [asdict(line) for line in progress.history],
+    }
+    return tensors, json.dumps(facts)
+
+
+def _rebuilt(facts: dict[str, Any], tensors: State) -> Progress:
+    states: dict[str, Any] = {kind: {} for kind in _TENSORS}
+    for name, value in tensors.items():
+        kind, _, rest = name.partition(":")
+        states[kind][rest] = value
+    facts["history"] = [Epoch(**line) for line in facts["history"]]
+    return Progress(**facts, **states)
+
+
+def _write(path: Path, tensors: State, facts: str) -> None:
+    with whole_file(path) as partial:
+        save_file(tensors, partial, metadata={"progress": facts})

@@ -1,0 +1,229 @@
+"""What to train and how, as one YAML file; unknown keys are refused with a suggestion.
+
+::
+
+    model: sac_mil          a name of `sacmil models`
+    options: {k: 64}        of its constructor
+    recipe: paper           paper, official, or another the model has
+    training: {lr: 2e-4}    fields of the recipe that are to be different
+    seed: 0                 of initial weights and of the order of bags
+    precision: float32      or bfloat16
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from sacmil.errors import ConfigError, suggestion
+from sacmil.models import Recipe, describe_model
+from sacmil.models._recipe import Lookahead
+from sacmil.models._registry import model_class
+
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One way of training one model; with the data, all that decides its weights."""
+
+    model: str = "sac_mil"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the model's constructor."""
+    recipe: str = "paper"
+    """A name among the model's recipes."""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the recipe that are to be different."""
+    seed: int = 0
+    precision: Precision = "float32"
+    """What matrix products are taken in; weights stay float32."""
+
+    def __post_init__(self) -> None:
+        _known("option of " + self.model, self.options, describe_model(self.model).options)
+        _known("recipe of " + self.model, [self.recipe], model_class(self.model).recipes)
+        _known("setting of training", self.training, _RECIPE_FIELDS)
+        for name in ("seed", "precision"):
+            object.__setattr__(self, name, _checked(name, getattr(self, name), _HINTS[name]))
+        self.to_recipe()
+
+    def to_recipe(self) -> Recipe:
+        """How to train, everything filled in."""
+        given = {k: _checked(k, v, _RECIPE_HINTS[k]) for k, v in self.training.items()}
+        return dataclasses.replace(model_class(self.model).recipes[self.recipe], **given)
+
+    def model_options(self) -> dict[str, Any]:
+        """What the constructor is called with: what was asked for, over what the recipe asks."""
+        return {**self.to_recipe().options, **self.options}
+
+    def to_dict(self) -> dict[str, Any]:
+        """As YAML and JSON can hold it."""
+        return {
+            "model": self.model,
+            "options": dict(self.options),
+            "recipe": self.recipe,
+            "training": dict(self.training),
+            "seed": self.seed,
+            "precision": self.precision,
+        }
+
+
+_HINTS = get_type_hints(Config)
+_FIELDS = tuple(_HINTS)
+_RECIPE_HINTS = get_type_hints(Recipe)
+_RECIPE_FIELDS = tuple(name for name in _RECIPE_HINTS if name not in ("options", "clip"))
+
+
+def make_config(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> Config:
+    """A configuration from what a YAML file holds and what the command line adds.
+
+    Args:
+        values: by key; all are optional.
+        overrides: ``key=value``; the key is one of the configuration, of the recipe or of the
+            model, with ``training.`` or ``options.`` before it or without.
+    """
+    _known("setting", values, _FIELDS)
+    merged: dict[str, Any] = {**values}
+    for name in ("options", "training"):
+        merged[name] = _mapping(name, merged.get(name))
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"{text!r}; expected key=value, such as lr=2e-4")
+        _put(merged, key, _yaml(value, text))
+    return Config(**merged)
+
+
+def make_configs(
+    models: Iterable[str], values: Mapping[str, Any], overrides: Iterable[str] = ()
+) -> dict[str, Config]:
+    """A configuration per model.
+
+    Args:
+        models: their names.
+        values: of one configuration for all of them, or, as a run's config.yaml, of one each.
+        overrides: ``key=value`` for all models that have the key, ``model.key=value`` for one.
+    """
+    names, given = list(models), list(overrides)
+    several = bool(values) and not set(values) & set(_FIELDS)
+    if several:
+        _known("model in the configuration", names, values)
+    configs, used = {}, set()
+    for name in names:
+        own = _mapping(name, values[name]) if several else {**values, "model": name}
+        model = own.setdefault("model", name)
+        mine = [text for text in given if _is_for(text, name, model, names)]
+        used |= set(mine)
+        configs[name] = make_config(own, [text.removeprefix(f"{name}.") for text in mine])
+    for text in given:
+        if text not in used:  # for none: say what each would have taken
+            make_config({"model": configs[names[0]].model}, [text])
+    return configs
+
+
+def _is_for(text: str, name: str, model: str, names: list[str]) -> bool:
+    key = text.partition("=")[0]
+    place = key.partition(".")[0]
+    if place in names:
+        return place == name
+    known = (*_FIELDS, *_RECIPE_FIELDS, *describe_model(model).options)
+    return key in known or place in ("options", "training") or "=" not in text
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """What a YAML file holds, for make_config."""
+    try:
+        found = _yaml(Path(path).read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from error
+    if found is not None and not isinstance(found, dict):
+        raise ConfigError(f"{path}: holds {type(found).__name__}; expected keys and values")
+    return found or {}
+
+
+def _yaml(text: str, where: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{where}: is not YAML ({reason}); expected key: value") from error
+
+
+def _put(merged: dict[str, Any], key: str, value: Any) -> None:
+    """Set one key where it belongs; a bare name is looked for everywhere."""
+    place, dot, name = key.partition(".")
+    if dot and place in ("options", "training"):
+        merged[place][name] = value
+    elif key in _FIELDS:
+        merged[key] = value
+    elif key in _RECIPE_FIELDS:
+        merged["training"][key] = value
+    else:
+        options = describe_model(merged.get("model", Config.model)).options
+        _known("setting", [key], [*_FIELDS, *_RECIPE_FIELDS, *options])
+        merged["options"][key] = value
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name} is {value!r}; expected keys and values under it")
+    return dict(value)
+
+
+def _known(what: str, given: Iterable[Any], known: Iterable[str]) -> None:
+    names = list(known)
+    for name in given:
+        if name not in names:
+            raise ConfigError(f"there is no {what} {name!r}; {suggestion(str(name), names)}")
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """The value as its annotation wants it; YAML reads 1e-4 as text and tuples as lists."""
+    origin, choices = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        if value not in choices:
+            raise ConfigError(
+                f"{name}={value!r} is not known; {suggestion(str(value), map(str, choices))}"
+            )
+        return value
+    if origin in (Union, types.UnionType):
+        return None if value is None else _checked(name, value, choices[0])
+    if hint is Lookahead:
+        return _lookahead(name, value)
+    if origin is tuple:
+        return _tuple(name, value, choices)
+    return _number(name, value, hint)
+
+
+def _number(name: str, value: Any, kind: type) -> Any:
+    wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+    if isinstance(value, bool) == (kind is bool):
+        try:
+            number = kind(value) if not isinstance(value, list | dict) else None
+        except (TypeError, ValueError, OverflowError):
+            number = None
+        if number is not None and (kind is float or number == value):
+            return number
+    raise ConfigError(f"{name}={value!r}; expected {wanted}")
+
+
+def _tuple(name: str, value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
+    length = None if kinds[-1] is Ellipsis else len(kinds)
+    if not isinstance(value, list | tuple) or (length is not None and len(value) != length):
+        raise ConfigError(f"{name}={value!r}; expected a list of {length or 'some'} numbers")
+    return tuple(_checked(name, item, kinds[0]) for item in value)
+
+
+def _lookahead(name: str, value: Any) -> Lookahead:
+    fields = Lookahead._fields
+    if not isinstance(value, dict) or set(value) - set(fields):
+        raise ConfigError(f"{name}={value!r}; expected keys among {', '.join(fields)}, or null")
+    hints = get_type_hints(Lookahead)
+    return Lookahead(**{key: _checked(key, item, hints[key]) for key, item in value.items()})

@@ -1,0 +1,265 @@
+"""One model, one seed, one fold: train, choose, then test; a folder that is a model folder.
+
+The card is written last: a part with a card is finished and is never done again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+
+from sacmil.atomic import whole_file
+from sacmil.bag import Bag
+from sacmil.card import CARD, read_card
+from sacmil.cohorts.table import Cohort, LabelledSlide
+from sacmil.errors import RunError, SacMILError
+from sacmil.formats import read_bag
+from sacmil.installation import versions
+from sacmil.models import MILModel, create_model
+from sacmil.models._folder import WEIGHTS, model_files
+from sacmil.results import PREDICTIONS, Predictions, write_predictions
+from sacmil.training.checkpoint import Checkpoint, Epoch
+from sacmil.training.config import Config
+from sacmil.training.journal import Journal
+from sacmil.training.loop import Fitted, fit, predicted
+from sacmil.training.samples import Cache, Read, Samples
+
+CHECKPOINT = "checkpoint.safetensors"
+CONFIG = "config.yaml"
+
+
+class Source(NamedTuple):
+    """A labelled slide and where its bag is."""
+
+    slide: LabelledSlide
+    path: str
+    sha256: str
+    """Of the bag's bytes."""
+
+
+def sources(
+    cohort: Cohort, slide_ids: Sequence[str], bags: Mapping[str, Path], hashes: Mapping[str, str]
+) -> tuple[Source, ...]:
+    """The slides of a part of a fold with their bags."""
+    return tuple(
+        Source(slide, str(bags[slide.slide_id]), hashes[slide.slide_id])
+        for slide in cohort.of(slide_ids)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What to train on what, and where to put it."""
+
+    folder: Path
+    name: str
+    """What the model is called in tables."""
+    config: Config
+    classes: tuple[str, ...]
+    fold: int
+    train: tuple[Source, ...]
+    val: tuple[Source, ...]
+    test: tuple[Source, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything that decides the weights."""
+        facts = {
+            "config": self.config.to_dict(),
+            "classes": self.classes,
+            "slides": [
+                [(source.slide.slide_id, source.slide.label, source.sha256) for source in side]
+                for side in (self.train, self.val, self.test)
+            ],
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def is_finished(self) -> bool:
+        """Whether it has been done; RunError if something else was done under its name."""
+        if not (self.folder / CARD).is_file():
+            return False
+        done = read_card(self.folder)["notes"].get("training", {})
+        if done.get("fingerprint") == self.fingerprint:
+            return True
+        raise RunError(
+            f"{self.folder}: holds a {self.name} trained on other data or with other settings "
+            f"({CONFIG} there says which); choose another --out, or remove that folder"
+        )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a part is trained; of no consequence for its weights beyond rounding."""
+
+    device: str = "cpu"
+    cache: Cache = "auto"
+    threads: int | None = None
+    """Of torch on the CPU; None leaves them as they are."""
+
+
+def train_part(
+    part: Part,
+    place: Place | None = None,
+    *,
+    read: Read = read_bag,
+    tell: Callable[[Epoch], None] | None = None,
+) -> None:
+    """Train, choose the epoch, test, and write the folder; at once where it is there already.
+
+    Args:
+        part: what to do.
+        place: on what.
+        read: how a file becomes a bag; a test bag is read once, after the epoch was chosen.
+        tell: told of every epoch.
+    """
+    if part.is_finished():
+        return
+    place = place or Place()
+    if place.threads:
+        torch.set_num_threads(place.threads)
+    part.folder.mkdir(parents=True, exist_ok=True)
+    _write_config(part)
+    work = _Work(part, place, read)
+    checkpoint = Checkpoint(part.folder / CHECKPOINT)
+    with Journal(part.folder) as journal:
+
+        def tell_all(line: Epoch) -> None:
+            journal.tell(line)
+            if tell:
+                tell(line)
+
+        fitted = work.train(checkpoint, tell_all)
+    work.test_and_write(fitted)
+    checkpoint.remove()
+
+
+def _write_config(part: Part) -> None:
+    with whole_file(part.folder / CONFIG) as partial:
+        partial.write_text(yaml.safe_dump(part.config.to_dict(), sort_keys=False))
+
+
+class _Work:
+    def __init__(self, part: Part, place: Place, read: Read) -> None:
+        self.part, self.place, self.read = part, place, read
+        self.recipe = part.config.to_recipe()
+        self.precision = getattr(torch, part.config.precision)
+        self.device = usable_device(place.device)
+        self.first = read(Path(part.train[0].path))
+        self.model = self._model()
+
+    def _model(self) -> MILModel:
+        torch.manual_seed(self.part.config.seed)
+        options = {"num_classes": len(self.part.classes), **self.part.config.model_options()}
+        return create_model(self.part.config.model, in_dim=self.first.dim, **options).to(
+            self.device
+        )
+
+    def train(self, checkpoint: Checkpoint, tell: Callable[[Epoch], None]) -> Fitted:
+        part, chooses = self.part, self.recipe.monitor != "last"
+        # Without a choice to make, the validation part is training material like any other.
+        training = self._samples(part.train if chooses else part.train + part.val)
+        try:
+            return fit(
+                self.model,
+                training,
+                self.recipe,
+                validation=self._samples(part.val) if chooses else None,
+                seed=part.config.seed,
+                precision=self.precision,
+                checkpoint=checkpoint,
+                fingerprint=part.fingerprint,
+                tell=tell,
+            )
+        except torch.OutOfMemoryError as error:
+            raise SacMILError(
+                f"{part.name}: the GPU has too little memory; try --cache memory, fewer parts at "
+                "once (--per-gpu 1), or precision=bfloat16"
+            ) from error
+
+    def _samples(self, chosen: Sequence[Source], cache: Cache | None = None) -> Samples:
+        return Samples(
+            self.model,
+            [Path(source.path) for source in chosen],
+            [source.slide.label for source in chosen],
+            device=self.device,
+            cache=cache or self.place.cache,
+            read=self.read,
+        )
+
+    def test_and_write(self, fitted: Fitted) -> None:
+        part = self.part
+        files = model_files(fitted.model, part.classes, self._notes(fitted))
+        with whole_file(part.folder / WEIGHTS) as partial:
+            partial.write_bytes(files[WEIGHTS])
+        tested = [("val", part.val)] if self.recipe.monitor != "last" else []
+        write_predictions(
+            part.folder / PREDICTIONS,
+            Predictions.joined(
+                self._predictions(fitted.model, split, side)
+                for split, side in [*tested, ("test", part.test)]
+            ),
+        )
+        with whole_file(part.folder / CARD) as partial:
+            partial.write_bytes(files[CARD])
+
+    def _predictions(self, model: MILModel, split: str, side: Sequence[Source]) -> Predictions:
+        part = self.part
+        rows = [
+            (s.slide_id, s.patient_id, split, part.fold, part.config.seed, part.name, s.label)
+            for s, _, _ in side
+        ]
+        samples = self._samples(side, cache="none")
+        return Predictions.of(
+            part.classes, rows, predicted(model, samples, self.precision) if side else []
+        )
+
+    def _notes(self, fitted: Fitted) -> dict[str, Any]:
+        part = self.part
+        return {
+            "training": {
+                **part.config.to_dict(),
+                "name": part.name,
+                "fold": part.fold,
+                "epoch": fitted.epoch,
+                "epochs": fitted.history[-1].epoch,
+                "fingerprint": part.fingerprint,
+                "slides": {"train": len(part.train), "val": len(part.val), "test": len(part.test)},
+                "device": str(self.device),
+                "versions": versions(),
+            },
+            "bags": bag_facts(self.first),
+        }
+
+
+def bag_facts(bag: Bag) -> dict[str, Any]:
+    """What a model must know of the bags it can answer."""
+    return {
+        "encoder": bag.encoder.name if bag.encoder else None,
+        "encoder_hash": bag.encoder.hash if bag.encoder else None,
+        "dim": bag.dim,
+        "patch_um": float(bag.patch_size * bag.mpp) if bag.mpp else None,
+        "tile_px": int(bag.tile_px) if bag.tile_px else None,
+    }
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of that name; ``auto`` is the first GPU, or the CPU."""
+    if name == "auto":
+        name = "cuda:0" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise SacMILError(
+            f"the device {name!r} cannot be used ({reason}); expected auto, cpu, cuda:0, …: "
+            "`sacmil doctor` lists what is here"
+        ) from error
+    return device

@@ -1,0 +1,139 @@
+"""``sacmil train`` and ``sacmil crossval``: from a table and bags to figures, or to one list."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sacmil import Bag, load_model, write_bag
+from sacmil.results import read_predictions
+
+SMALL = ("-o", "dim=16", "-o", "k=4", "-o", "epochs=2", "-o", "lr=1e-2")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    random = np.random.default_rng(0)
+    path = tmp_path / "table.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["case_id", "slide_id", "label"])
+        for number in range(16):
+            label = number % 2
+            features = random.standard_normal((12, 6)).astype(np.float32) + 2 * label
+            coords = np.stack(np.divmod(random.permutation(36)[:12], 6), 1) * 256
+            write_bag(tmp_path / f"bags/s{number}.h5", Bag(f"s{number}", features, coords, 256))
+            writer.writerow([f"p{number}", f"s{number}.svs", ["low", "high"][label]])
+    return path
+
+
+def given(table: Path, out: str) -> tuple[object, ...]:
+    return (table, "--bags", table.parent / "bags", "--out", table.parent / out)
+
+
+def test_a_table_and_bags_become_a_model_and_figures(sacmil: Callable, table: Path) -> None:
+    done = sacmil("train", *given(table, "run"), "--folds", 2, *SMALL)
+    assert done.code == 0, done.err
+    assert "sac_mil, epoch 2 of 2 kept" in done.out
+    assert "Unit: the patient (8 patients, 8 slides); 1 fold, 1 seed" in done.out
+    run = table.parent / "run"
+    assert load_model(run).classes == ("high", "low")
+    assert len(read_predictions(run)) == 8
+    assert {file.name for file in run.iterdir() if not file.name.startswith(".")} == {
+        "bags.csv",
+        "card.json",
+        "config.yaml",
+        "metrics.csv",
+        "model.safetensors",
+        "predictions.csv",
+        "provenance.json",
+        "splits",
+    }
+    before = (run / "card.json").stat().st_mtime_ns
+    assert sacmil("train", *given(table, "run"), "--folds", 2, *SMALL).out == done.out
+    assert (run / "card.json").stat().st_mtime_ns == before, "what is done is done"
+
+
+def test_the_configuration_of_a_run_makes_the_same_weights_again(
+    sacmil: Callable, table: Path
+) -> None:
+    done = sacmil("train", *given(table, "first"), "--folds", 2, *SMALL, "--seed", 3)
+    assert done.code == 0, done.err
+    config = table.parent / "first" / "config.yaml"
+    done = sacmil("train", *given(table, "second"), "--folds", 2, "--config", config)
+    assert done.code == 0, done.err
+    first, second = (table.parent / n / "model.safetensors" for n in ("first", "second"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_refitting_on_every_slide_tests_none(sacmil: Callable, table: Path) -> None:
+    done = sacmil("train", *given(table, "all"), "--all", "--recipe", "official", *SMALL)
+    assert done.code == 0, done.err
+    assert "the last of 2 epochs is kept" in done.err
+    assert "AUC" not in done.out
+    notes = json.loads((table.parent / "all" / "card.json").read_text())["notes"]
+    assert notes["training"]["slides"] == {"train": 16, "val": 0, "test": 0}
+
+
+def test_models_are_compared_on_the_same_folds(sacmil: Callable, table: Path) -> None:
+    made = sacmil("split", table, "--folds", 2, "--out", table.parent / "splits")
+    assert made.code == 0
+    splits = ("--splits", table.parent / "splits")
+    models = ("--models", "sac_mil,mean_pool", "--seeds", 2)
+    done = sacmil("crossval", *given(table, "run"), *splits, *models, *SMALL)
+    assert done.code == 0, done.err
+    assert "2 folds, 2 seeds" in done.out
+    assert [line.split()[0] for line in done.out.splitlines()[2:4]] == ["mean_pool", "sac_mil"]
+    config = table.parent / "run" / "config.yaml"
+    done = sacmil("crossval", *given(table, "again"), *splits, "--seeds", 2, "--config", config)
+    assert done.code == 0, done.err
+    ours, theirs = (table.parent / n / "predictions.csv" for n in ("run", "again"))
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+def test_everything_wrong_with_the_material_is_told_at_once(sacmil: Callable, table: Path) -> None:
+    with table.open("a") as file:
+        file.write("p0,s0.svs,low\np16,s16.svs,low\np1,s1-b,odd\n")
+    done = sacmil("train", *given(table, "run"), *SMALL)
+    assert done.code == 1
+    for problem in ("'s0' stands 2 times", "s16: has no bag", "class 'odd' has 1 patient"):
+        assert problem in done.err
+    assert not (table.parent / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "told"),
+    [
+        ("train", ["--model", "sacmil"], "did you mean 'sac_mil'"),
+        ("train", ["-o", "epochz=3"], "did you mean 'epochs'"),
+        ("train", ["--fold", "7", "--folds", "2"], "there are folds 0 to 1"),
+        ("train", ["--device", "cuda:9", "--folds", "2"], "sacmil doctor"),
+        ("train", ["--folds", "9"], "fold"),
+        ("crossval", ["--models", "sac_mil,abmill"], "did you mean 'abmil"),
+        ("crossval", ["--gpus", "a"], "expected numbers such as 0,1"),
+        ("crossval", ["--address", "x"], "--engine ray"),
+        ("crossval", ["--models", "abmil", "-o", "k=3"], "no setting 'k'"),
+        ("crossval", ["--recipe", "offical"], "did you mean 'official'"),
+    ],
+)
+def test_a_wrong_call_says_what_to_type(
+    sacmil: Callable, table: Path, command: str, arguments: list[str], told: str
+) -> None:
+    done = sacmil(command, *given(table, "run"), *arguments)
+    assert done.code in (1, 2)
+    assert told in done.err
+    assert "fault of sacmil" not in done.err
+
+
+def test_a_bag_of_another_width_is_refused_before_training(sacmil: Callable, table: Path) -> None:
+    odd = Bag("s3", np.ones((5, 9), np.float32), np.arange(10).reshape(5, 2) * 256, 256)
+    write_bag(table.parent / "bags" / "s3.h5", odd)
+    done = sacmil("crossval", *given(table, "run"), *SMALL)
+    assert done.code == 1
+    assert "9 features; expected 6" in done.err
+    assert not (table.parent / "run").exists()

@@ -1,0 +1,117 @@
+"""The configuration: what it accepts, what it refuses, and that it says all of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import yaml
+
+from sacmil.errors import ConfigError, SacMILError
+from sacmil.models import Recipe, describe_model, list_models
+from sacmil.models._recipe import Lookahead
+from sacmil.models._registry import model_class
+from sacmil.training.config import Config, make_config, make_configs, read_config
+
+
+def test_a_file_and_the_command_line_make_one_configuration() -> None:
+    config = make_config(
+        {"model": "sac_mil", "options": {"k": 16}, "training": {"lr": 1e-3, "epochs": 7}},
+        ["epochs=9", "options.depth=2", "position=rope", "betas=[0.5, 0.9]", "seed=3"],
+    )
+    assert config.model_options() == {"k": 16, "depth": 2, "position": "rope"}
+    recipe = config.to_recipe()
+    assert (recipe.lr, recipe.epochs, recipe.betas) == (1e-3, 9, (0.5, 0.9))
+    assert config.seed == 3
+
+
+def test_what_is_written_down_makes_the_same_configuration_again(tmp_path) -> None:
+    config = make_config({"model": "transmil", "recipe": "official"}, ["lr=3e-4", "heads=4"])
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
+    assert make_config(read_config(tmp_path / "config.yaml")) == config
+
+
+def test_numbers_yaml_takes_for_text_are_numbers() -> None:
+    assert make_config({"training": {"lr": "1e-4"}}).to_recipe().lr == 1e-4
+    assert make_config({}, ["lr=2e-4"]).to_recipe().lr == 2e-4
+
+
+def test_slow_weights_can_be_set_and_left_out() -> None:
+    asked = make_config({"model": "transmil", "recipe": "official"}, ["lookahead={steps: 3}"])
+    assert asked.to_recipe().lookahead == Lookahead(steps=3)
+    without = make_config({"model": "transmil", "recipe": "official"}, ["lookahead=null"])
+    assert without.to_recipe().lookahead is None
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("epochz=3", "did you mean 'epochs'"),
+        ("epochs=3.5", "expected a whole number"),
+        ("epochs=0", "expected a number >= 1"),
+        ("lr=true", "expected a number"),
+        ("lr=.nan", "expected a number"),
+        ("lr=[1]", "expected a number"),
+        ("sampler=x", "balanced, shuffle"),
+        ("training.k=3", "no setting of training 'k'"),
+        ("options.lr=3", "no option of sac_mil 'lr'"),
+        ("model=sacmil", "did you mean 'sac_mil'"),
+        ("recipe=offical", "did you mean 'official'"),
+        ("seed=x", "expected a whole number"),
+        ("precision=fp16", "bfloat16, float32"),
+        ("patience=4", "monitor=val_loss"),
+        ("instance_dropout=1", "from 0 to 0.99"),
+        ("betas=3", "a list of 2 numbers"),
+        ("lookahead=3", "steps, alpha"),
+        ("k", "expected key=value"),
+        ("k=[", "is not YAML"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_what_it_might_have_meant(override, told) -> None:
+    with pytest.raises(SacMILError) as refusal:
+        make_config({}, [override])
+    assert told in str(refusal.value)
+
+
+def test_a_file_that_is_no_configuration_is_refused(tmp_path) -> None:
+    for content, told in [
+        ("- a\n- b", "expected keys and values"),
+        ("{", "is not YAML"),
+        ("modl: abmil", "did you mean 'model'"),
+        ("options: 3", "expected keys and values under it"),
+    ]:
+        (tmp_path / "c.yaml").write_text(content)
+        with pytest.raises(ConfigError, match=told):
+            make_config(read_config(tmp_path / "c.yaml"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_config(tmp_path / "absent.yaml")
+
+
+def test_one_override_reaches_the_models_that_have_it() -> None:
+    configs = make_configs(["sac_mil", "abmil"], {}, ["k=16", "lr=1e-3", "abmil.hidden=64"])
+    assert configs["sac_mil"].options == {"k": 16}
+    assert configs["abmil"].options == {"hidden": 64}
+    assert {config.to_recipe().lr for config in configs.values()} == {1e-3}
+    with pytest.raises(ConfigError, match="no setting 'kk'"):
+        make_configs(["sac_mil", "abmil"], {}, ["kk=16"])
+
+
+def test_the_configuration_of_a_run_says_one_for_each_model() -> None:
+    asked = make_configs(["sac_mil", "abmil"], {"recipe": "official"}, ["seed=4"])
+    written = {name: config.to_dict() for name, config in asked.items()}
+    assert make_configs(["abmil", "sac_mil"], written) == asked
+    with pytest.raises(ConfigError, match="no model in the configuration 'dsmil'"):
+        make_configs(["dsmil"], written)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_no_option_of_a_model_is_called_like_a_setting(name: str) -> None:
+    """Otherwise a bare ``key=value`` would mean two things."""
+    settings = {f.name for f in [*dataclasses.fields(Recipe), *dataclasses.fields(Config)]}
+    assert not settings & set(describe_model(name).options)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_every_recipe_of_every_model_is_a_configuration(name: str) -> None:
+    for recipe in model_class(name).recipes:
+        assert Config(model=name, recipe=recipe).to_recipe().epochs > 0

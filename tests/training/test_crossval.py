@@ -1,0 +1,151 @@
+"""Cross-validation: side by side or alone, killed or not, the same figures, each part once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sacmil import load_model
+from sacmil.card import model_folders
+from sacmil.cohorts.splits import make_folds
+from sacmil.cohorts.table import Cohort
+from sacmil.errors import RunError
+from sacmil.results import read_predictions
+from sacmil.training.config import Config, make_configs
+from sacmil.training.crossval import Resources, cross_validate
+
+CONFIGS = make_configs(
+    ["sac_mil", "mean_pool"],
+    {},
+    ["epochs=2", "lr=1e-2", "sac_mil.dim=16", "sac_mil.k=4", "recipe=official"],
+)
+TWO = Resources(devices=("cpu", "cpu"), threads=1)
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(run)): file.read_bytes() for file in run.rglob("model.safetensors")
+    }
+
+
+def test_every_part_is_done_once_whatever_runs_beside_it(material, tmp_path) -> None:
+    told = []
+    together = cross_validate(
+        tmp_path / "together",
+        *material,
+        CONFIGS,
+        seeds=(0, 1),
+        resources=TWO,
+        progress=lambda *line: told.append(line),
+    )
+    assert not together.failures
+    assert len(weights(tmp_path / "together")) == 8, "two models, two seeds, two folds"
+    assert told[-1] == ("cross-validation, epochs", 16, 16, "8 of 8 parts")
+    tested = together.predictions.where(together.predictions.split == "test")
+    once = {(m, s, i) for m, s, i in zip(tested.model, tested.seed, tested.slide_id, strict=True)}
+    assert len(once) == len(tested) == 4 * len(material.cohort.slides)
+
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("model.safetensors")}
+    again = cross_validate(tmp_path / "together", *material, CONFIGS, seeds=(0, 1), resources=TWO)
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    assert len(again.predictions) == len(together.predictions)
+
+    alone = Resources(threads=1)
+    cross_validate(tmp_path / "alone", *material, CONFIGS, seeds=(0, 1), resources=alone)
+    assert weights(tmp_path / "alone") == weights(tmp_path / "together")
+
+
+def test_models_can_join_a_run_and_other_data_cannot(material, tmp_path) -> None:
+    first = {"mean_pool": CONFIGS["mean_pool"]}
+    cross_validate(tmp_path / "run", *material, first)
+    both = cross_validate(tmp_path / "run", *material, CONFIGS)
+    assert set(both.predictions.model) == {"sac_mil", "mean_pool"}
+    cohort, bags, folds = material
+    other = make_folds(cohort, 2, seed=5)
+    with pytest.raises(RunError, match="other folds"):
+        cross_validate(tmp_path / "run", cohort, bags, other, first)
+    fewer = Cohort(cohort.slides[:-1], cohort.classes)
+    with pytest.raises(RunError, match="other cohort"):
+        cross_validate(tmp_path / "run", fewer, bags, folds, first)
+    changed = {"mean_pool": Config(model="mean_pool", training={"epochs": 1})}
+    with pytest.raises(RunError, match="other settings"):
+        cross_validate(tmp_path / "run", *material, changed)
+
+
+def test_a_folder_of_something_else_is_left_alone(material, tmp_path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("x")
+    with pytest.raises(RunError, match="no run folder"):
+        cross_validate(tmp_path / "thesis", *material, CONFIGS)
+    assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["chapter1.tex"]
+
+
+def test_one_bad_bag_fails_its_folds_and_is_told(material, tmp_path) -> None:
+    """It trains one fold and is tested in the other: both fail, by name, and nothing hangs."""
+    bad = next(iter(material.bags.values()))
+    bad.write_bytes(b"not a bag")
+    found = cross_validate(tmp_path / "run", *material, {"mean_pool": CONFIGS["mean_pool"]})
+    assert found.predictions is None
+    assert list(found.failures) == ["mean_pool, seed 0, fold 0", "mean_pool, seed 0, fold 1"]
+    assert all(bad.name in reason for reason in found.failures.values())
+
+
+def test_a_run_means_all_its_parts(material, tmp_path) -> None:
+    cross_validate(tmp_path / "run", *material, CONFIGS)
+    with pytest.raises(RunError, match="several models"):
+        model_folders(tmp_path / "run")
+    parts = model_folders(tmp_path / "run" / "sac_mil")
+    assert [part.name for part in parts] == ["fold_0", "fold_1"]
+    assert all(load_model(part).name == "sac_mil" for part in parts)
+
+
+def test_names_that_cannot_be_folders_are_refused(material, tmp_path) -> None:
+    for name in ("../up", "a b", "", ".hidden"):
+        with pytest.raises(RunError, match="name of a folder"):
+            cross_validate(tmp_path / "run", *material, {name: CONFIGS["mean_pool"]})
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from conftest import write_material
+from sacmil.training.config import make_configs
+from sacmil.training.crossval import Resources, cross_validate
+material = write_material(Path(sys.argv[2]), patients=8)
+configs = make_configs(["sac_mil"], {}, ["epochs=15", "lr=1e-3", "dim=16", "k=4"])
+cross_validate(Path(sys.argv[3]), *material, configs, resources=Resources(threads=1))
+"""
+
+
+def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path) -> None:
+    here = str(Path(__file__).parent)
+
+    def start(out: Path) -> subprocess.Popen:
+        command = [sys.executable, "-c", SCRIPT, here, str(tmp_path / "bags"), str(out)]
+        return subprocess.Popen(command, start_new_session=True)
+
+    assert start(tmp_path / "whole").wait() == 0
+    for moment in (0, 1):
+        process = start(tmp_path / "killed")
+        # Wait until some epochs are remembered, then end it and its children at once.
+        fold = tmp_path / "killed" / "sac_mil" / "seed_0" / f"fold_{moment}"
+        until = time.monotonic() + 60
+        while not (fold / "checkpoint.safetensors").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert process.poll() is None, "it was under way"
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (fold / "card.json").exists()
+    assert start(tmp_path / "killed").wait() == 0
+    assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
+    ours, theirs = (tmp_path / name / "predictions.csv" for name in ("killed", "whole"))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert len(read_predictions(ours)) == 12
+    assert not list((tmp_path / "killed").rglob("*.partial"))

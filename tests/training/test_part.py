@@ -1,0 +1,173 @@
+"""One trained part: what it reads when, what it leaves behind, and that it is done once."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from sacmil import load_model, predict, read_bag
+from sacmil.errors import RunError, SacMILError
+from sacmil.results import read_predictions
+from sacmil.training.config import Config
+from sacmil.training.part import Part, Place, sources, train_part
+
+TRAINING = {"epochs": 3, "lr": 1e-2}
+OPTIONS = {"dim": 16, "k": 4}
+
+
+def part_of(material, folder, recipe="official", **changes) -> Part:
+    cohort, bags, folds = material
+    hashes = dict.fromkeys(bags, "0")
+    train, val, test = (sources(cohort, ids, bags, hashes) for ids in folds[0])
+    config = Config(recipe=recipe, options=OPTIONS, training=TRAINING)
+    given = {"config": config, "train": train, "val": val, "test": test, **changes}
+    return Part(folder=folder, name="sac", classes=cohort.classes, fold=0, **given)
+
+
+class Loader:
+    """Counts what is read, and in what order."""
+
+    def __init__(self) -> None:
+        self.read = []
+
+    def __call__(self, path):
+        self.read.append(path.stem)
+        return read_bag(path)
+
+
+@pytest.mark.parametrize("recipe", ["paper", "official"])
+def test_the_test_part_is_read_once_after_everything_else(material, tmp_path, recipe) -> None:
+    loader, told = Loader(), []
+    part = part_of(material, tmp_path / "part", recipe)
+    train_part(part, read=loader, tell=lambda line: told.append(len(loader.read)))
+    test = [source.slide.slide_id for source in part.test]
+    seen = [name for name in loader.read if name in test]
+    assert sorted(seen) == sorted(test), "each test bag once"
+    assert loader.read[-len(test) :] == seen, "after every other"
+    assert told[-1] <= len(loader.read) - len(test), "and after the last epoch"
+
+
+def test_the_validation_part_trains_only_where_nothing_is_chosen(material, tmp_path) -> None:
+    """With the labels of the validation part turned round, only the paper's weights change."""
+    val = part_of(material, tmp_path).val
+    turned = tuple(s._replace(slide=s.slide._replace(label=1 - s.slide.label)) for s in val)
+
+    def weights(recipe: str, val: tuple) -> list:
+        config = Config(recipe=recipe, options=OPTIONS, training={"epochs": 1})
+        folder = tmp_path / f"{recipe}-{val is turned}"
+        train_part(part_of(material, folder, config=config, val=val))
+        return [value.tolist() for value in load_model(folder).state_dict().values()]
+
+    assert weights("official", val) == weights("official", turned)
+    assert weights("paper", val) != weights("paper", turned)
+
+
+def test_the_folder_is_a_model_folder_whose_predictions_are_the_models(material, tmp_path) -> None:
+    part = part_of(material, tmp_path / "part")
+    train_part(part)
+    model = load_model(part.folder)
+    assert model.classes == ("benign", "malignant")
+    table = read_predictions(part.folder)
+    assert set(table.split) == {"val", "test"}
+    for row in range(len(table)):
+        found = predict(model, read_bag(material.bags[table.slide_id[row]]))
+        np.testing.assert_allclose(table.probabilities[row], found.probabilities, atol=1e-6)
+    notes = json.loads((part.folder / "card.json").read_text())["notes"]
+    assert notes["training"]["fingerprint"] == part.fingerprint
+    assert notes["bags"] == {
+        "encoder": None,
+        "encoder_hash": None,
+        "dim": 6,
+        "patch_um": 128.0,
+        "tile_px": None,
+    }
+    assert yaml.safe_load((part.folder / "config.yaml").read_text()) == part.config.to_dict()
+    lines = (part.folder / "metrics.csv").read_text().splitlines()
+    assert lines[0] == "stage,epoch,loss,lr,val_loss,val_auc,seconds"
+    assert len(lines) == 4
+    assert not (part.folder / "checkpoint.safetensors").exists()
+    assert not list(part.folder.glob(".*"))
+
+
+def test_a_finished_part_is_not_done_again_and_another_is_refused(material, tmp_path) -> None:
+    part = part_of(material, tmp_path / "part")
+    train_part(part)
+    loader = Loader()
+    train_part(part, read=loader)
+    assert loader.read == []
+    other = Config(recipe="official", options=OPTIONS, training=TRAINING | {"lr": 1.0})
+    for changed in (
+        part_of(material, part.folder, config=other),
+        part_of(material, part.folder, train=part.train[1:]),
+        part_of(material, part.folder, train=(part.train[0]._replace(sha256="1"), *part.train[1:])),
+    ):
+        with pytest.raises(RunError, match="other data or with other settings"):
+            train_part(changed)
+
+
+def test_a_checkpoint_of_other_settings_is_not_taken_up(material, tmp_path) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(line) -> None:
+        if line.epoch == 2:
+            raise Stop
+
+    begun = part_of(material, tmp_path / "part", config=Config(options=OPTIONS, training=TRAINING))
+    with pytest.raises(Stop):
+        train_part(begun, tell=stop)
+    other = part_of(material, tmp_path / "part")
+    train_part(other)
+    fresh = part_of(material, tmp_path / "fresh")
+    train_part(fresh)
+    ours, theirs = (load_model(p.folder).state_dict() for p in (other, fresh))
+    assert all(ours[name].equal(theirs[name]) for name in theirs)
+
+
+def test_a_damaged_checkpoint_is_a_fresh_start(material, tmp_path) -> None:
+    part = part_of(material, tmp_path / "part")
+    part.folder.mkdir()
+    for content in (b"", b"x" * 100, b"\xff" * 8):
+        (part.folder / "checkpoint.safetensors").write_bytes(content)
+    train_part(part)
+    assert part.is_finished()
+
+
+def test_one_output_gives_two_probabilities(material, tmp_path) -> None:
+    config = Config(model="abmil", options={"hidden": 8}, training=TRAINING)
+    object.__setattr__(config, "options", {"hidden": 8, "num_classes": 1})
+    part = part_of(material, tmp_path / "part", config=config)
+    train_part(part)
+    table = read_predictions(part.folder)
+    np.testing.assert_allclose(table.probabilities.sum(1), 1)
+
+
+def test_a_device_that_is_not_there_is_told(material, tmp_path) -> None:
+    part = part_of(material, tmp_path / "part")
+    with pytest.raises(SacMILError, match=r"cuda:17.*sacmil doctor"):
+        train_part(part, Place("cuda:17"))
+    assert torch.get_num_threads() >= 1
+
+
+def test_class_weights_lift_the_rare_class(material, tmp_path) -> None:
+    """Trained on one slide of class 1 among many of class 0, weights raise its probability."""
+    part = part_of(material, tmp_path / "x")
+    common = [s for s in part.train if s.slide.label == 0]
+    rare = [s for s in part.train if s.slide.label == 1][:1]
+
+    def mean_probability(weights: str) -> float:
+        config = Config(
+            model="mean_pool",
+            training={"epochs": 5, "lr": 1e-3, "class_weights": weights},
+        )
+        chosen = part_of(
+            material, tmp_path / weights, config=config, train=(*common, *rare), val=()
+        )
+        train_part(chosen)
+        return float(read_predictions(chosen.folder).probabilities[:, 1].mean())
+
+    assert mean_probability("balanced") > mean_probability("none") + 0.02
