@@ -1,0 +1,404 @@
+"""Figures as tables: text, Markdown, LaTeX or CSV.
+
+What is printed is rounded; the records beside it, which CSV is made of, are not.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, cast
+from unicodedata import east_asian_width
+
+import numpy as np
+
+from sacmil.evaluation.comparison import Comparison
+from sacmil.evaluation.localisation import Localisation
+from sacmil.evaluation.metrics import LOWER_IS_BETTER, TITLES
+from sacmil.evaluation.summary import Figure
+from sacmil.evaluation.units import unit_of
+from sacmil.results import Predictions
+
+Spread = Literal["both", "std", "interval", "none"]
+NOTHING = "–"
+"""What stands for a figure that is not defined."""
+
+
+class Cell(NamedTuple):
+    """One field of a table, as it is read."""
+
+    text: str
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells under a header, and the unrounded values they were made of."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    records: tuple[Mapping[str, object], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Style:
+    """How figures are printed."""
+
+    percent: bool = False
+    """One decimal of a percentage, as in the paper, instead of three of a fraction."""
+    spread: Spread = "both"
+    """What stands beside a mean: standard deviation over folds, interval, both or none."""
+
+    def number(self, value: float, sign: str = "") -> str:
+        """A figure, rounded; never minus zero."""
+        if not math.isfinite(value):
+            return NOTHING
+        shown = round(100 * value, 1) if self.percent else round(value, 3)
+        return f"{shown + 0.0:{sign}.{1 if self.percent else 3}f}"
+
+    def interval(self, low: float, high: float, sign: str = "") -> str:
+        """Both ends, in brackets."""
+        return f"[{self.number(low, sign)}, {self.number(high, sign)}]"
+
+    def figure(self, figure: Figure) -> str:
+        """A mean with what was chosen to stand beside it, as far as it is defined."""
+        text = self.number(figure.mean)
+        if text == NOTHING:
+            return text
+        if self.spread in ("both", "std") and math.isfinite(figure.std):
+            text += f" ± {self.number(figure.std)}"
+        if self.spread in ("both", "interval") and math.isfinite(figure.low + figure.high):
+            text += f" {self.interval(figure.low, figure.high)}"
+        return text
+
+
+# --- what the tables hold ------------------------------------------------------------------------
+
+
+def summary_table(
+    figures: Mapping[str, Mapping[str, Figure]], *, caption: str = "", style: Style | None = None
+) -> Table:
+    """A line per model, a column per metric, the best of each column marked.
+
+    Args:
+        figures: by model and metric, as summarise gives them.
+        caption: see caption().
+        style: how figures are printed.
+    """
+    style = style or Style()
+    metrics = list(dict.fromkeys(metric for row in figures.values() for metric in row))
+    best = {metric: _best(metric, figures, style) for metric in metrics}
+    rows = [
+        (Cell(model), *(Cell(style.figure(row[m]), best=model in best[m]) for m in metrics))
+        for model, row in figures.items()
+    ]
+    records = [
+        {"model": model, "metric": metric, **_plain(figure)}
+        for model, row in figures.items()
+        for metric, figure in row.items()
+    ]
+    header = ("model", *(TITLES[metric] for metric in metrics))
+    return Table(caption, header, tuple(rows), tuple(records))
+
+
+def fold_table(
+    figures: Mapping[str, Mapping[str, Figure]],
+    metric: str,
+    predictions: Predictions,
+    *,
+    style: Style | None = None,
+) -> Table:
+    """A line per model, a column per fold of the predictions, of one metric."""
+    style = style or Style()
+    test = of_test(predictions)
+    values = {
+        model: dict(zip(_folds(test, model), row[metric].values, strict=True))
+        for model, row in figures.items()
+    }
+    folds = sorted({fold for found in values.values() for fold in found})
+    rows = [
+        (Cell(model), *(Cell(style.number(found.get(fold, math.nan))) for fold in folds))
+        for model, found in values.items()
+    ]
+    records = [
+        {"model": model, "metric": metric, "fold": fold, "value": value}
+        for model, found in values.items()
+        for fold, value in found.items()
+    ]
+    header = ("model", *(f"fold {fold}" for fold in folds))
+    return Table("", header, tuple(rows), tuple(records))
+
+
+def _folds(test: Predictions, model: str) -> list[int]:
+    return [int(fold) for fold in np.unique(test.fold[test.model == model])]
+
+
+def comparison_table(
+    comparisons: Sequence[Comparison], *, caption: str = "", style: Style | None = None
+) -> Table:
+    """A line per pair of models: the difference, and every test that applies to it."""
+    style = style or Style()
+    tests = {name: title for name, title in _TESTS.items() if _applies(name, comparisons)}
+    rows = []
+    for pair in comparisons:
+        difference = style.number(pair.difference, "+")
+        if math.isfinite(pair.low + pair.high):
+            difference += f" {style.interval(pair.low, pair.high, '+')}"
+        told = (Cell(p_value(getattr(pair, name))) for name in tests)
+        rows.append((Cell(pair.first), Cell(pair.second), Cell(difference), *told))
+    names = ("first", "second", "metric", "difference", "low", "high", *_TESTS)
+    records = [{name: getattr(pair, name) for name in names} for pair in comparisons]
+    title = TITLES[comparisons[0].metric] if comparisons else "difference"
+    header = ("first", "second", f"{title}: first − second", *tests.values())
+    return Table(caption, header, tuple(rows), tuple(records))
+
+
+def localisation_table(
+    found: Mapping[str, Sequence[Localisation]], *, style: Style | None = None
+) -> Table:
+    """A line per model: whether its scores are high where the truth is, the mean over its parts."""
+    style = style or Style()
+    names = ("auc", "average_precision", "pooled_auc", "pooled_average_precision")
+    records = [
+        {
+            "model": model,
+            **{name: float(np.mean([getattr(part, name) for part in parts])) for name in names},
+            "slides": parts[0].slides,
+        }
+        for model, parts in found.items()
+    ]
+    rows = [
+        (
+            Cell(str(record["model"])),
+            *(Cell(style.number(cast("float", record[name]))) for name in names),
+            Cell(str(record["slides"])),
+        )
+        for record in records
+    ]
+    header = ("model", "AUC", "average precision", "pooled AUC", "pooled AP", "slides")
+    caption = (
+        "Scores against the truth of instances: the mean over slides that have both kinds; pooled: "
+        "over the instances of all slides."
+    )
+    return Table(caption, header, tuple(rows), tuple(records))
+
+
+_TESTS = {
+    "p_bootstrap": "p (bootstrap)",
+    "p_holm": "p (Holm)",
+    "p_t": "p (corrected t)",
+    "p_delong": "p (DeLong)",
+}
+
+
+def _applies(test: str, comparisons: Sequence[Comparison]) -> bool:
+    return any(getattr(pair, test) is not None for pair in comparisons)
+
+
+def p_value(p: float | None) -> str:
+    """A probability to three decimals; small ones are only told to be small."""
+    if p is None or not math.isfinite(p):
+        return NOTHING
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def caption(
+    predictions: Predictions,
+    *,
+    data: str = "",
+    level: float = 0.95,
+    draws: int = 2000,
+    style: Style | None = None,
+) -> str:
+    """What a reader must know of the figures: unit, folds, seeds, patients, interval, data.
+
+    Args:
+        predictions: what the figures were made of; only the test part counts.
+        data: where they come from.
+        level: of the intervals.
+        draws: of the bootstrap.
+        style: how figures are printed.
+    """
+    style = style or Style()
+    test = of_test(predictions)
+    parts = [_counted(test), _repeated(test), _beside(test, style, level, draws)]
+    if style.percent:
+        parts.append("in percent")
+    if data:
+        parts.append(f"data: {data}")
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _counted(test: Predictions) -> str:
+    patients, slides = len(np.unique(test.patient_id)), len(np.unique(test.slide_id))
+    if unit_of(test) == "patient":
+        return f"Unit: the patient ({count(patients, 'patient')}, {count(slides, 'slide')})"
+    return f"Unit: the slide ({count(slides, 'slide')} of {count(patients, 'patient')})"
+
+
+def _repeated(test: Predictions) -> str:
+    folds, seeds = len(np.unique(test.fold)), len(np.unique(test.seed))
+    return f"{count(folds, 'fold')}, {count(seeds, 'seed')}"
+
+
+def _beside(test: Predictions, style: Style, level: float, draws: int) -> str:
+    text = "mean"
+    if style.spread in ("both", "std") and len(np.unique(test.fold)) > 1:
+        text += " ± standard deviation over folds"
+    if style.spread in ("both", "interval"):
+        text += f" [{100 * level:g} % interval: patients resampled within folds, {draws:,} draws]"
+    return text
+
+
+def of_test(predictions: Predictions) -> Predictions:
+    """The rows that figures are made of."""
+    return predictions.where(predictions.split == "test")
+
+
+def count(number: int, noun: str) -> str:
+    """A number and its noun.
+
+    >>> count(1, "fold"), count(1200, "slide")
+    ('1 fold', '1,200 slides')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _plain(figure: Figure) -> dict[str, object]:
+    return {name: float(getattr(figure, name)) for name in ("mean", "std", "low", "high")}
+
+
+def _best(metric: str, figures: Mapping[str, Mapping[str, Figure]], style: Style) -> frozenset[str]:
+    """Who prints the best mean; among one model nobody is best."""
+    means = {name: row[metric].mean for name, row in figures.items() if metric in row}
+    defined = {name: mean for name, mean in means.items() if math.isfinite(mean)}
+    if len(means) < 2 or not defined:
+        return frozenset()
+    top = (min if metric in LOWER_IS_BETTER else max)(defined.values())
+    # to a reader two means are equal when they are printed alike
+    return frozenset(n for n, mean in defined.items() if style.number(mean) == style.number(top))
+
+
+# --- how they are written ------------------------------------------------------------------------
+
+
+def render(table: Table, layout: str = "text") -> str:
+    """The table in one of FORMATS, ending in a newline."""
+    return FORMATS[layout](table)
+
+
+def _text(table: Table) -> str:
+    lines = [table.header, *([cell.text for cell in row] for row in table.rows)]
+    cleaned = [[printable(text) for text in line] for line in lines]
+    widths = [max(map(_columns, column)) for column in zip(*cleaned, strict=True)]
+    shown = [
+        "  ".join(text + " " * (w - _columns(text)) for text, w in zip(line, widths, strict=True))
+        for line in cleaned
+    ]
+    shown.insert(1, "  ".join("-" * width for width in widths))
+    return _lines([*(line.rstrip() for line in shown), *_footer(printable(table.caption))])
+
+
+def _columns(text: str) -> int:
+    """How wide a terminal shows it: Chinese, Japanese and Korean letters take two columns."""
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def _markdown(table: Table) -> str:
+    def line(texts: Iterable[str]) -> str:
+        return f"| {' | '.join(texts)} |"
+
+    rows = [
+        line(f"**{_in_markdown(c.text)}**" if c.best else _in_markdown(c.text) for c in row)
+        for row in table.rows
+    ]
+    head = [line(map(_in_markdown, table.header)), line("---" for _ in table.header)]
+    return _lines([*head, *rows, *_footer(_in_markdown(table.caption))])
+
+
+def _latex(table: Table) -> str:
+    def line(texts: Iterable[str]) -> str:
+        return f"    {' & '.join(texts)} \\\\"
+
+    rows = [
+        line(rf"\textbf{{{_in_latex(c.text)}}}" if c.best else _in_latex(c.text) for c in row)
+        for row in table.rows
+    ]
+    return _lines(
+        [
+            r"\begin{table}",
+            r"  \centering",
+            *([rf"  \caption{{{_in_latex(table.caption)}}}"] if table.caption else []),
+            rf"  \begin{{tabular}}{{{'l' * len(table.header)}}}",
+            r"    \toprule",
+            line(map(_in_latex, table.header)),
+            r"    \midrule",
+            *rows,
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            r"\end{table}",
+        ]
+    )
+
+
+def _csv(table: Table) -> str:
+    stream = io.StringIO()
+    if table.records:
+        writer = csv.DictWriter(stream, list(table.records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table.records)
+    return stream.getvalue()
+
+
+FORMATS: Mapping[str, Callable[[Table], str]] = {
+    "text": _text,
+    "markdown": _markdown,
+    "latex": _latex,
+    "csv": _csv,
+}
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def _footer(caption: str) -> list[str]:
+    return ["", caption] if caption else []
+
+
+def printable(text: str) -> str:
+    """Text on one line that cannot steer a terminal: names come from files of others."""
+    return "".join(character if character.isprintable() else "�" for character in text)
+
+
+_MARKDOWN = re.compile(r"([\\`*|<>&~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_]))")
+"""What Markdown or HTML would read as markup; _ within a word, as in sac_mil, it would not."""
+
+
+def _in_markdown(text: str) -> str:
+    return _MARKDOWN.sub(r"\\\1", printable(text))
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "–": "--",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    **{character: rf"\{character}" for character in "&%$#_{}"},
+}
+
+
+def _in_latex(text: str) -> str:
+    # a bracket right after \\ would be read as its option
+    escaped = "".join(_LATEX.get(character, character) for character in printable(text))
+    return f"{{}}{escaped}" if escaped.startswith("[") else escaped

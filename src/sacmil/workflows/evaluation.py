@@ -1,0 +1,337 @@
+"""Models on another cohort, and the predictions of several runs side by side."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.bag import Bag
+from sacmil.card import CARD, model_folders
+from sacmil.cohorts.table import Cohort, LabelledSlide
+from sacmil.errors import CohortWarning, RunError, SacMILError
+from sacmil.evaluation.localisation import Localisation, localisation
+from sacmil.formats import read_bag
+from sacmil.results import Prediction, Predictions, read_predictions
+
+if TYPE_CHECKING:
+    from sacmil.models import MILModel
+
+Floats = npt.NDArray[np.float64]
+Progress = Callable[[str, int, int], None]
+
+
+class Failure(NamedTuple):
+    """A slide that a model could not answer."""
+
+    slide_id: str
+    model: str
+    """Empty where no model could: the bag itself cannot be read."""
+    reason: str
+
+
+class Evaluation(NamedTuple):
+    """What became of models on a cohort."""
+
+    predictions: Predictions
+    """One test part, fold 0 and seed 0; a slide that failed has no row."""
+    failures: list[Failure]
+    localisation: dict[str, list[Localisation]]
+    """By model, one for each of its parts; empty where no bag has instance labels."""
+    doubts: list[str]
+    """Why figures may mislead; each is also a CohortWarning."""
+
+
+@dataclass
+class _Contestant:
+    """One of the models: its parts, and what they said of instances so far."""
+
+    name: str
+    parts: list[MILModel]
+    columns: list[list[int]]
+    """Of each part: which of its classes is the cohort's first, second, …"""
+    scores: list[dict[str, npt.NDArray[np.float32]]] = field(default_factory=list)
+
+
+@dataclass
+class _Record:
+    """What has become of the slides so far."""
+
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    answers: list[Floats] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    truth: dict[str, npt.NDArray[np.integer]] = field(default_factory=dict)
+    """Labels of the instances, where a bag has them."""
+
+    def fail(self, slide: LabelledSlide, reason: object, model: str = "") -> None:
+        text = f"{model}: {reason}" if model else str(reason)
+        self.failures.append(Failure(slide.slide_id, model, text))
+
+
+def evaluate_models(
+    models: Sequence[Path],
+    cohort: Cohort,
+    bags: Mapping[str, Path],
+    *,
+    device: str = "cpu",
+    progress: Progress = lambda task, done, total: None,
+) -> Evaluation:
+    """Answer every slide of a cohort with every model; one bad bag does not stop the others.
+
+    Args:
+        models: model folders, or runs, which mean the mean over their parts.
+        cohort: what is true; its classes must be those of the models, in any order.
+        bags: a file per slide id.
+        device: cpu, cuda:0, …
+        progress: called with (task, done, of how many).
+    """
+    contestants = [_contestant(*named, cohort, device) for named in _named(models)]
+    doubts = [doubt for path in models if (doubt := _known_slides(path, cohort))]
+    for doubt in doubts:
+        warnings.warn(doubt, CohortWarning, stacklevel=2)
+    record = _Record()
+    for done, slide in enumerate(cohort.slides, start=1):
+        _ask(contestants, slide, bags, record)
+        progress("evaluating", done, len(cohort.slides))
+    predictions = Predictions.of(cohort.classes, record.rows, record.answers)
+    found = {each.name: _located(each, record) for each in contestants} if record.truth else {}
+    return Evaluation(predictions, record.failures, found, doubts)
+
+
+def read_runs(paths: Sequence[Path]) -> Predictions:
+    """The predictions of several runs, with names by which every model can be told from others.
+
+    Args:
+        paths: run folders or files like predictions.csv; their classes must have the same names.
+    """
+    found = [read_predictions(path) for path in paths]
+    folders = [path.parent if path.is_file() else path for path in paths]
+    models = [
+        (folder, str(model))
+        for folder, predictions in zip(folders, found, strict=True)
+        for model in np.unique(predictions.model)
+    ]
+    names = dict(zip(models, distinct_names(models), strict=True))
+    first = found[0].classes
+    return Predictions.joined(
+        _renamed(in_classes(predictions, first), folder, names)
+        for folder, predictions in zip(folders, found, strict=True)
+    )
+
+
+def what_was_asked(paths: Sequence[Path]) -> dict[str, str]:
+    """Settings and versions that runs or models were made with, as their files tell them."""
+    told = {}
+    for path in paths:
+        folder = path.parent if path.is_file() else path
+        for file in (place / name for place in (folder, _run_of(folder)) for name in _ASKED):
+            if file.is_file():
+                told[str(file)] = file.read_text(encoding="utf-8", errors="replace")
+    return told
+
+
+_ASKED = ("config.yaml", "provenance.json", CARD)
+
+
+def distinct_names(found: Sequence[tuple[Path, str]]) -> list[str]:
+    """Names of models; those that several folders share get as much of the folder as it takes.
+
+    >>> distinct_names([(Path("a"), "abmil"), (Path("b"), "abmil"), (Path("b"), "dsmil")])
+    ['a/abmil', 'b/abmil', 'dsmil']
+    """
+    counted = Counter(name for _, name in found)
+    folders = [folder.resolve().parts for folder, _ in found]
+    for depth in range(max(map(len, folders), default=0) + 1):
+        names = [
+            _with_folder(parts[len(parts) - depth :], name) if counted[name] > 1 else name
+            for parts, (_, name) in zip(folders, found, strict=True)
+        ]
+        if len(set(names)) == len(names):
+            return names
+    twice = next(str(folder) for folder, name in found if counted[name] > 1)
+    raise RunError(f"{twice}: is given twice; expected every run or model once")
+
+
+def _with_folder(parts: tuple[str, ...], name: str) -> str:
+    """A part of a run lies in a folder called like its model, which need not be said twice."""
+    return "/".join(parts if parts and parts[-1] == name else (*parts, name))
+
+
+def in_classes(predictions: Predictions, classes: tuple[str, ...]) -> Predictions:
+    """The same predictions with their classes in another order."""
+    if set(predictions.classes) != set(classes):
+        raise RunError(
+            f"runs of different classes cannot be put side by side: {', '.join(classes)}; and "
+            f"{', '.join(predictions.classes)}"
+        )
+    columns = [predictions.classes.index(name) for name in classes]
+    place = np.argsort(columns)
+    return replace(
+        predictions,
+        classes=classes,
+        label=place[predictions.label],
+        probabilities=predictions.probabilities[:, columns],
+    )
+
+
+def _renamed(
+    predictions: Predictions, folder: Path, names: Mapping[tuple[Path, str], str]
+) -> Predictions:
+    renamed = [names[folder, str(model)] for model in predictions.model]
+    return replace(predictions, model=np.array(renamed, dtype=np.str_))
+
+
+# --- models --------------------------------------------------------------------------------------
+
+
+def _named(models: Sequence[Path]) -> list[tuple[str, list[MILModel]]]:
+    from sacmil.models import load_model
+
+    parts = [[load_model(folder) for folder in model_folders(path)] for path in models]
+    found = [(path, each[0].name) for path, each in zip(models, parts, strict=True)]
+    return list(zip(distinct_names(found), parts, strict=True))
+
+
+def _contestant(name: str, parts: list[MILModel], cohort: Cohort, device: str) -> _Contestant:
+    columns = [_columns(name, part, cohort.classes) for part in parts]
+    placed = [_on(part, device) for part in parts]
+    return _Contestant(name, placed, columns, [{} for _ in parts])
+
+
+def _on(model: MILModel, device: str) -> MILModel:
+    try:
+        return model.to(device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA only asserts
+        reason = str(error).splitlines()[0]
+        raise RunError(
+            f"the device {device!r} cannot be used ({reason}); expected cpu, or cuda:0, cuda:1, …: "
+            "sacmil doctor lists them"
+        ) from error
+
+
+def _columns(name: str, model: MILModel, classes: tuple[str, ...]) -> list[int]:
+    """Which output of the model speaks of each class of the table."""
+    known = _known_classes(name, model, classes)
+    if set(known) != set(classes):
+        raise RunError(
+            f"{name}: knows the classes {', '.join(model.classes or known)}; the table has "
+            f"{', '.join(classes)}; expected the same names, rename them in the table"
+        )
+    return [known.index(each) for each in classes]
+
+
+def _known_classes(name: str, model: MILModel, classes: tuple[str, ...]) -> tuple[str, ...]:
+    outputs = max(2, model.num_classes)  # a single output speaks of class 1 and so of class 0
+    if model.classes is None:
+        if outputs != len(classes):
+            raise RunError(
+                f"{name}: has {outputs} classes, which its card does not name; the table has "
+                f"{len(classes)}: {', '.join(classes)}"
+            )
+        warnings.warn(
+            f"{name}: its card does not name its classes; they are taken for {', '.join(classes)}, "
+            "in this order",
+            CohortWarning,
+            stacklevel=2,
+        )
+        return classes
+    if len(model.classes) == 1:
+        others = [each for each in classes if each != model.classes[0]]
+        return (*others, *model.classes) if len(others) == 1 else model.classes
+    return model.classes
+
+
+def _known_slides(path: Path, cohort: Cohort) -> str:
+    """A model has seen the slides it was made from: the sentence that says so, if there are any."""
+    seen = _slides_of_run(path)
+    known = [slide.slide_id for slide in cohort.slides if slide.slide_id in seen]
+    if not known:
+        return ""
+    return (
+        f"{path}: {len(known)} of the {len(cohort.slides)} slides in the table are those it was "
+        f"made from, such as {known[0]}; what it says of them is no test"
+    )
+
+
+def _slides_of_run(path: Path) -> frozenset[str]:
+    """Every id in the splits of the run that a path is or lies in."""
+    lines = (line for file in _run_of(path).glob(_SPLITS) for line in _lines(file))
+    return frozenset(cell.strip().strip('"') for line in lines for cell in line.split(","))
+
+
+_SPLITS = "splits/splits_*.csv"
+
+
+def _run_of(path: Path) -> Path:
+    """The run that a part lies in, run/model/seed/fold; the path itself where it is no part."""
+    for folder in (path, *path.resolve().parents[:3]):
+        if any(folder.glob(_SPLITS)):
+            return folder
+    return path
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []  # only a warning hangs on it
+
+
+# --- slides --------------------------------------------------------------------------------------
+
+
+def _ask(
+    contestants: Sequence[_Contestant],
+    slide: LabelledSlide,
+    bags: Mapping[str, Path],
+    record: _Record,
+) -> None:
+    """Put one slide to every model."""
+    try:
+        bag = read_bag(bags[slide.slide_id])
+    except KeyError:
+        return record.fail(slide, f"{slide.slide_id}: has no bag")
+    except (SacMILError, OSError) as error:
+        return record.fail(slide, error)
+    if bag.labels is not None:
+        record.truth[slide.slide_id] = bag.labels
+    for contestant in contestants:
+        try:
+            answer = _answer(contestant, slide, bag)
+        except SacMILError as error:
+            record.fail(slide, error, contestant.name)
+            continue
+        record.rows.append((*slide[:2], "test", 0, 0, contestant.name, slide.label))
+        record.answers.append(answer)
+    return None
+
+
+def _answer(contestant: _Contestant, slide: LabelledSlide, bag: Bag) -> Floats:
+    """The mean over a model's parts; their scores are kept where the truth is known."""
+    from sacmil.models import predict
+
+    said = [predict(part, bag) for part in contestant.parts]
+    pairs = zip(said, contestant.columns, strict=True)
+    answer = np.mean([_probabilities(one)[columns] for one, columns in pairs], axis=0)
+    if not np.isfinite(answer).all():
+        raise RunError(f"{slide.slide_id}: its probabilities are not finite; expected numbers")
+    if bag.labels is not None:
+        for kept, one in zip(contestant.scores, said, strict=True):
+            kept[slide.slide_id] = one.scores
+    return np.asarray(answer, dtype=np.float64)
+
+
+def _probabilities(prediction: Prediction) -> Floats:
+    """One per class; a single output is the probability of class 1."""
+    p = prediction.probabilities
+    return np.array([1 - p[0], p[0]]) if len(p) == 1 else p
+
+
+def _located(contestant: _Contestant, record: _Record) -> list[Localisation]:
+    return [localisation(scores, record.truth) for scores in contestant.scores]

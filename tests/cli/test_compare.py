@@ -1,0 +1,159 @@
+"""``sacmil compare``."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from predicted import predicted
+
+from sacmil.results import Predictions, write_predictions
+
+FEW = ("--draws", 200)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Writes predictions as a run folder."""
+
+    def run(name: str, predictions: Predictions) -> Path:
+        write_predictions(tmp_path / name / "predictions.csv", predictions)
+        return tmp_path / name
+
+    return run
+
+
+@pytest.fixture
+def run(write: Callable) -> Path:
+    """A strong model, a weak one and its twin."""
+    made = predicted(("strong", "weak"), strengths=(4.0, 0.0))
+    twin = made.where(made.model == "weak")
+    twin.model[:] = "twin"
+    return write("run", Predictions.joined([made, twin]))
+
+
+def test_who_is_better_is_said_in_words(sacmil: Callable, run: Path) -> None:
+    done = sacmil("compare", run, *FEW)
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    (won,) = [line for line in lines if line.startswith("strong is better than weak by 0.")]
+    assert " AUC [0." in won
+    assert won.endswith(" after Holm.")
+    twins = (
+        "No difference can be claimed between twin and weak: 0.000 AUC [0.000, 0.000], p = 1.000"
+    )
+    assert any(line.startswith(twins) for line in lines)
+    assert "Unit: the patient (60 patients, 60 slides); 3 folds, 1 seed;" in done.out
+
+
+def test_against_one_model_only_its_pairs_are_told(sacmil: Callable, run: Path) -> None:
+    done = sacmil("compare", run, "--against", "weak", "--format", "csv", *FEW)
+    rows = list(csv.DictReader(io.StringIO(done.out)))
+    assert [(row["first"], row["second"]) for row in rows] == [("weak", "strong"), ("weak", "twin")]
+    assert float(rows[0]["difference"]) < 0
+
+
+def test_of_a_cost_the_lower_one_is_better(sacmil: Callable, run: Path) -> None:
+    done = sacmil("compare", run, "--metric", "log_loss", *FEW)
+    assert "strong is better than weak by " in done.out
+    assert " Log loss [" in done.out
+
+
+@pytest.mark.parametrize(
+    ("layout", "start"), [("markdown", "| first |"), ("latex", r"\begin{table}"), ("csv", "first,")]
+)
+def test_other_formats_are_the_table_alone(
+    sacmil: Callable, run: Path, layout: str, start: str
+) -> None:
+    done = sacmil("compare", run, "--format", layout, *FEW)
+    assert done.out.startswith(start)
+    assert "is better than" not in done.out
+
+
+def test_equal_calls_print_equal_figures(sacmil: Callable, run: Path) -> None:
+    assert sacmil("compare", run, *FEW).out == sacmil("compare", run, *FEW).out
+    assert sacmil("compare", run, *FEW).out != sacmil("compare", run, *FEW, "--seed", 1).out
+
+
+def test_runs_with_equal_models_are_told_apart(sacmil: Callable, write: Callable) -> None:
+    one = write("one", predicted(("sac_mil",), strengths=(1.0,)))
+    two = write("two", predicted(("sac_mil",), strengths=(1.1,)))
+    done = sacmil("compare", one, two, *FEW)
+    assert done.code == 0
+    assert "one/sac_mil" in done.out
+    assert "two/sac_mil" in done.out
+
+
+def test_out_holds_the_report(sacmil: Callable, run: Path, tmp_path: Path) -> None:
+    (run / "config.yaml").write_text("epochs: 7\n")
+    out = tmp_path / "out"
+    done = sacmil("compare", run, "--out", out, *FEW)
+    assert done.code == 0
+    assert done.err == f"Report: {out / 'report.html'}\n"
+    page = (out / "report.html").read_text()
+    assert "epochs: 7" in page
+    assert "strong is better than weak" in page
+    assert (out / "plots" / "ranks.png").stat().st_size > 1000
+    assert "strong" in (out / "comparison.tex").read_text()
+
+
+def test_without_matplotlib_nothing_is_computed_for_a_report(
+    sacmil: Callable, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sacmil.evaluation.plots.find_spec", lambda name: None)
+    done = sacmil("compare", run, "--out", tmp_path / "out", *FEW)
+    assert done.code == 1
+    assert "pip install 'sacmil[plots]'" in done.err
+    assert not (tmp_path / "out").exists()
+    assert sacmil("compare", run, *FEW).code == 0
+
+
+def test_one_model_cannot_be_compared(sacmil: Callable, write: Callable) -> None:
+    done = sacmil("compare", write("run", predicted(("abmil",))))
+    assert done.code == 1
+    assert done.err == "Error: a comparison needs two models; found abmil: give more runs\n"
+
+
+def test_models_tested_on_different_patients_are_refused(sacmil: Callable, write: Callable) -> None:
+    one, two = write("one", predicted(("a",))), write("two", predicted(("b",), patients=40))
+    done = sacmil("compare", one, two)
+    assert done.code == 1
+    assert done.err.startswith("Error: a and b were tested on ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--metric", "uac"], "did you mean 'auc'"),
+        (["--metric", "auc,f1"], "one metric"),
+        (["--level", "1"], "--level"),
+        (["--draws", "0"], "--draws"),
+        (["--format", "pdf"], "--format"),
+        (["--percnt"], "--percent"),
+    ],
+)
+def test_a_wrong_call_is_told(sacmil: Callable, run: Path, arguments: list[str], told: str) -> None:
+    done = sacmil("compare", run, *arguments)
+    assert done.code == 2
+    assert told in done.err
+
+
+def test_an_unknown_reference_is_told(sacmil: Callable, run: Path) -> None:
+    done = sacmil("compare", run, "--against", "strnog")
+    assert done.code == 1
+    assert "did you mean 'strong'" in done.err
+
+
+@pytest.mark.parametrize("content", [None, "", "a,b\n1,2\n", "\x00\xff"])
+def test_what_is_no_run_is_told_in_one_sentence(
+    sacmil: Callable, tmp_path: Path, content: str | None
+) -> None:
+    if content is not None:
+        (tmp_path / "predictions.csv").write_text(content, encoding="latin-1")
+    done = sacmil("compare", tmp_path)
+    assert done.code == 1
+    assert done.err.startswith(f"Error: {tmp_path}")
+    assert done.err.count("\n") == 1

@@ -1,0 +1,98 @@
+"""Comparisons in words."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from sacmil.evaluation.claims import better_first, claims
+from sacmil.evaluation.comparison import Comparison
+from sacmil.evaluation.tables import Style
+
+
+def pair(difference: float, p: float | None, metric: str = "auc", names: str = "ab") -> Comparison:
+    low, high = difference - 0.02, difference + 0.03
+    return Comparison(names[0], names[1], metric, difference, low, high, p, None, None, p)
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        (
+            pair(0.031, 0.03),
+            "a is better than b by 0.031 AUC [0.011, 0.061], p = 0.030 after Holm.",
+        ),
+        (
+            pair(-0.031, 0.0002),
+            "b is better than a by 0.031 AUC [0.001, 0.051], p < 0.001 after Holm.",
+        ),
+        (
+            pair(-0.031, 0.03, "brier"),
+            "a is better than b by 0.031 Brier score [0.001, 0.051], p = 0.030 after Holm.",
+        ),
+        (
+            pair(0.031, 0.03, "brier"),
+            "b is better than a by 0.031 Brier score [0.011, 0.061], p = 0.030 after Holm.",
+        ),
+        (
+            pair(0.01, 0.3),
+            "No difference can be claimed between a and b: 0.010 AUC [-0.010, 0.040], "
+            "p = 0.300 after Holm.",
+        ),
+        (
+            pair(math.nan, None),
+            "No difference can be claimed between a and b: AUC is not defined in every fold.",
+        ),
+    ],
+)
+def test_a_pair_becomes_a_sentence(told: Comparison, sentence: str) -> None:
+    assert claims([told]) == [sentence]
+
+
+def test_in_percent_differences_are_points() -> None:
+    (sentence,) = claims([pair(0.031, 0.03)], style=Style(percent=True))
+    assert sentence.startswith("a is better than b by 3.1 points of AUC [1.1, 6.1], ")
+
+
+def test_without_a_p_value_nothing_is_claimed() -> None:
+    (sentence,) = claims([pair(0.4, None)])
+    assert sentence.startswith("No difference can be claimed")
+    assert sentence.endswith("no p-value.")
+
+
+def test_the_level_decides_what_is_claimed() -> None:
+    assert "better" in claims([pair(0.1, 0.03)], level=0.95)[0]
+    assert "No difference" in claims([pair(0.1, 0.03)], level=0.99)[0]
+
+
+def test_the_largest_difference_is_told_first_and_the_undecided_last() -> None:
+    told = claims([pair(0.0, 1.0), pair(0.1, 0.01, names="cd"), pair(-0.2, 0.01, names="ef")])
+    assert [sentence.split()[0] for sentence in told] == ["f", "c", "No"]
+
+
+def test_many_undecided_pairs_are_counted() -> None:
+    told = claims([pair(0.1, 0.01)] + [pair(0.0, 1.0)] * 30)
+    assert told[1:] == ["No difference can be claimed in the other 30 pairs."]
+
+
+def test_many_claims_are_told_by_winner() -> None:
+    won = [
+        pair(0.1 + i / 100, 0.01 + i / 1000, names=f"a{loser}") for i, loser in enumerate("hgfedcb")
+    ]
+    lost = [pair(-0.05, 0.0001, names=f"{loser}b") for loser in "cdefgh"]
+    assert claims(won + lost) == [
+        "a is better than b, c, d, e, f, g, h: by 0.100 to 0.160 AUC, p ≤ 0.016 after Holm.",
+        "b is better than c, d, e, f, g, h: by 0.050 to 0.050 AUC, p < 0.001 after Holm.",
+    ]
+
+
+def test_names_cannot_steer_a_terminal() -> None:
+    (told,) = claims([pair(0.1, 0.01, names=["\x1b[2J", "b\nc"])])
+    assert told.isprintable()
+
+
+@pytest.mark.parametrize("metric", ["auc", "log_loss"])
+def test_the_better_one_is_the_same_whichever_comes_first(metric: str) -> None:
+    there, back = pair(0.1, 0.01, metric), pair(-0.1, 0.01, metric, names="ba")
+    assert better_first(there) == better_first(back)

@@ -1,0 +1,153 @@
+"""The report: whole in one file, and inert whatever is written in it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from html.parser import HTMLParser
+from itertools import combinations
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from predicted import predicted
+
+from sacmil.evaluation.comparison import Comparison, compare
+from sacmil.evaluation.report import Report, page, write_folder
+from sacmil.evaluation.summary import summarise
+from sacmil.results import Predictions
+
+EVIL = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
+
+
+def report(predictions: Predictions, **changed: object) -> Report:
+    known = {"title": "My run", "figures": summarise(predictions, draws=20)}
+    if "comparisons" not in changed:
+        known["comparisons"] = compare(predictions, draws=20)
+    return Report(predictions=predictions, **known | changed)
+
+
+class Seen(HTMLParser):
+    """What a browser would make of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def evil_page() -> str:
+    predictions = predicted((EVIL, "b"), classes=(EVIL, "tumour"), patients=20, strengths=(0, 0))
+    predictions.slide_id[:] = predictions.patient_id
+    renamed = {"p0": EVIL, "p1": "\x1b]0;title\x07"}
+    patients = [renamed.get(name, name) for name in predictions.patient_id.tolist()]
+    keys = ("split", "fold", "seed", "model", "label")
+    rows = zip(patients, patients, *(getattr(predictions, key) for key in keys), strict=True)
+    made = Predictions.of(predictions.classes, rows, predictions.probabilities)
+    return page(
+        report(made, title=EVIL, data=EVIL, asked={EVIL: EVIL + "\n" + EVIL}, warnings=[EVIL])
+    )
+
+
+def test_nothing_written_in_a_report_can_run(evil_page: str) -> None:
+    seen = Seen(evil_page)
+    assert "script" not in seen.tags
+    assert not [name for name, _ in seen.attributes if name.startswith("on")]
+    assert seen.open == []
+    assert seen.text.count("alert('x')") > 5  # told, as text
+    assert "\x1b" not in evil_page
+
+
+def test_within_the_pictures_nothing_can_run_either(evil_page: str) -> None:
+    images = re.findall(r"data:image/svg\+xml;base64,([^\"]+)", evil_page)
+    assert len(images) == 4
+    for image in images:
+        tree = ElementTree.fromstring(base64.b64decode(image))
+        names = {element.tag.rpartition("}")[2] for element in tree.iter()}
+        assert "script" not in names
+        assert "img" not in names
+
+
+def test_a_report_fetches_nothing(evil_page: str) -> None:
+    seen = Seen(evil_page)
+    sources = [value for name, value in seen.attributes if name in ("src", "href")]
+    assert all(value.startswith("data:image/svg+xml;base64,") for value in sources)
+    assert "link" not in seen.tags
+    assert "url(" not in evil_page
+    assert "default-src 'none'" in evil_page
+
+
+def test_a_report_has_every_section() -> None:
+    text = page(report(predicted(), asked={"config.yaml": "epochs: 200"}))
+    headings = re.findall("<h2>(.*?)</h2>", text)
+    assert headings == [
+        "What was asked",
+        "Summary",
+        "Who is better than whom, and how sure that is",
+        "Plots",
+        "Fold by fold",
+        "Misclassified",
+    ]
+    assert "epochs: 200" in text
+    assert "Unit: the patient (60 patients" in text
+
+
+def test_of_one_model_nothing_is_compared() -> None:
+    text = page(report(predicted(("sac_mil",))))
+    assert "Who is better" not in text
+    assert text.count("<img") == 3
+    assert "<strong>" not in text
+
+
+def test_ranks_that_are_not_defined_are_not_drawn() -> None:
+    predictions = predicted(patients=24)
+    made = report(predictions.where((predictions.fold > 0) | (predictions.label == 0)))
+    assert list(made.pictures) == ["roc", "calibration", "confusion"]
+    assert "AUC is not defined in every fold" in page(made)
+
+
+def test_twenty_models_and_three_classes_fit() -> None:
+    models = [f"m{i:02}" for i in range(20)]
+    predictions = predicted(models, classes=("x", "y", "z"), patients=18, folds=2)
+    undecided = [
+        Comparison(*pair, "auc", 0.01, -0.1, 0.1, 0.8, None, None, 1.0)
+        for pair in combinations(models, 2)
+    ]
+    text = page(report(predictions, comparisons=undecided))
+    assert Seen(text).open == []
+    assert "190 lines" in text
+    assert "No difference can be claimed in the" in text
+
+
+def test_a_folder_holds_the_page_the_tables_and_the_plots(tmp_path: Path) -> None:
+    made = report(predicted(patients=12))
+    written = write_folder(tmp_path / "out", made)
+    assert written == tmp_path / "out" / "report.html"
+    names = {str(file.relative_to(written.parent)) for file in written.parent.rglob("*.*")}
+    assert names == {
+        "report.html",
+        *(f"{stem}.{suffix}" for stem in ("summary", "comparison") for suffix in FORMATS),
+        *(f"plots/{stem}.{suffix}" for stem in PLOTS for suffix in ("png", "svg")),
+    }
+    # equal predictions give equal pages
+    assert written.read_text(encoding="utf-8") == page(report(predicted(patients=12)))
+
+
+FORMATS = ("csv", "md", "tex")
+PLOTS = ("roc", "calibration", "confusion", "ranks")

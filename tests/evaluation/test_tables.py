@@ -1,0 +1,231 @@
+"""Tables: what is rounded, what is marked, and what names of others cannot do."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from predicted import predicted
+
+from sacmil.evaluation.comparison import Comparison
+from sacmil.evaluation.localisation import Localisation
+from sacmil.evaluation.metrics import TITLES
+from sacmil.evaluation.summary import Figure
+from sacmil.evaluation.tables import (
+    FORMATS,
+    Style,
+    caption,
+    comparison_table,
+    fold_table,
+    localisation_table,
+    p_value,
+    render,
+    summary_table,
+)
+
+NAN = math.nan
+
+
+def figure(mean: float, std: float = 0.01, low: float = 0.8, high: float = 0.9) -> Figure:
+    return Figure((mean,), mean, std, low, high)
+
+
+def pair(first: str = "a", second: str = "b", **changed: object) -> Comparison:
+    known = {
+        "metric": "auc",
+        "difference": -0.0312,
+        "low": -0.06,
+        "high": 0.002,
+        "p_bootstrap": 0.03,
+        "p_t": None,
+        "p_delong": None,
+        "p_holm": 0.06,
+    }
+    return Comparison(first, second, **known | changed)
+
+
+@pytest.mark.parametrize(
+    ("style", "shown"),
+    [
+        (Style(), "0.912 ± 0.010 [0.800, 0.900]"),
+        (Style(spread="std"), "0.912 ± 0.010"),
+        (Style(spread="interval"), "0.912 [0.800, 0.900]"),
+        (Style(spread="none"), "0.912"),
+        (Style(percent=True), "91.2 ± 1.0 [80.0, 90.0]"),
+    ],
+)
+def test_a_figure_is_printed_in_the_style_asked_for(style: Style, shown: str) -> None:
+    assert style.figure(figure(0.9123)) == shown
+
+
+def test_what_is_not_defined_is_a_dash_or_left_out() -> None:
+    assert Style().figure(figure(NAN)) == "–"
+    assert Style().figure(figure(0.5, std=NAN)) == "0.500 [0.800, 0.900]"
+    assert Style().figure(figure(0.5, low=NAN, high=NAN)) == "0.500 ± 0.010"
+
+
+@given(st.floats(-1e-3, 1e-3), st.sampled_from([Style(), Style(percent=True)]))
+def test_nothing_is_printed_as_minus_zero(value: float, style: Style) -> None:
+    shown = style.number(value)
+    assert float(shown) != 0 or not shown.startswith("-")
+
+
+@pytest.mark.parametrize(
+    ("p", "shown"), [(None, "–"), (NAN, "–"), (0.0004, "<0.001"), (0.001, "0.001"), (1.0, "1.000")]
+)
+def test_small_p_values_are_only_told_to_be_small(p: float | None, shown: str) -> None:
+    assert p_value(p) == shown
+
+
+def best(metric: str, *means: float) -> list[bool]:
+    figures = {f"m{i}": {metric: figure(mean)} for i, mean in enumerate(means)}
+    return [row[1].best for row in summary_table(figures).rows]
+
+
+def test_the_best_is_marked_whichever_way_the_metric_points() -> None:
+    assert best("auc", 0.8, 0.9, 0.7) == [False, True, False]
+    assert best("brier", 0.8, 0.9, 0.7) == [False, False, True]
+
+
+def test_means_that_print_alike_are_best_together() -> None:
+    assert best("auc", 0.90001, 0.90002, 0.8) == [True, True, False]
+
+
+def test_an_undefined_mean_is_never_best() -> None:
+    assert best("auc", NAN, 0.4) == [False, True]
+    assert best("auc", NAN, NAN) == [False, False]
+
+
+def test_among_one_model_nobody_is_best() -> None:
+    assert best("auc", 0.9) == [False]
+
+
+def test_the_best_is_bold_in_markdown_and_latex_only() -> None:
+    table = summary_table({"a": {"auc": figure(0.9)}, "b": {"auc": figure(0.8)}})
+    assert "**0.900 ± 0.010 [0.800, 0.900]**" in render(table, "markdown")
+    assert r"\textbf{0.900 $\pm$ 0.010 [0.800, 0.900]}" in render(table, "latex")
+    assert "*" not in render(table, "text")
+
+
+def test_csv_keeps_every_digit() -> None:
+    table = summary_table({"a": {"auc": figure(1 / 3, std=NAN)}}, style=Style(percent=True))
+    (row,) = csv.DictReader(io.StringIO(render(table, "csv")))
+    assert (row["model"], row["metric"]) == ("a", "auc")
+    assert float(row["mean"]) == 1 / 3
+    assert math.isnan(float(row["std"]))
+
+
+HOSTILE = [
+    r"50%_of_$x^2$ & {b} #1 ~ \input{/etc/passwd}",
+    "<script>alert(1)</script>",
+    "a | b | c",
+    "two\nlines\r\nand \x1b[31mred",
+    "**bold** `code` _em_ [x](http://y)",
+    '"quoted", comma',
+    "",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_name_breaks_out_of_its_cell(name: str) -> None:
+    table = summary_table({name: {"auc": figure(0.9)}, "b": {"auc": figure(0.8)}}, caption=name)
+    text, markdown, latex = (render(table, layout) for layout in ("text", "markdown", "latex"))
+    assert len(text.splitlines()) == 4 + 2 * bool(name)
+    assert "\x1b" not in text + markdown + latex
+    line = markdown.splitlines()[2]
+    assert len(re.findall(r"(?<!\\)\|", line)) == 3
+    assert not re.search(r"(?<!\\)<", markdown)
+    (row,) = [line for line in latex.splitlines() if r"0.900 $\pm$" in line]
+    assert len(re.findall(r"(?<!\\)&", row)) == 1
+    assert not re.search(r"(?<!\\)[%#_]", row)
+    assert r"\input" not in latex
+    first = next(csv.DictReader(io.StringIO(render(table, "csv"), newline="")))
+    assert first["model"].splitlines() == name.splitlines()
+
+
+@given(st.text())
+def test_dollars_and_braces_in_latex_always_balance(name: str) -> None:
+    latex = render(summary_table({name: {"auc": figure(0.9)}}, caption=name), "latex")
+    bare = re.sub(r"\\[&%$#_{}]", "", latex.replace(r"\\", ""))
+    depth = np.cumsum([(c == "{") - (c == "}") for c in bare])
+    assert depth.min() >= 0
+    assert depth[-1] == 0
+    assert bare.count("$") % 2 == 0
+
+
+def test_an_underscore_within_a_word_needs_no_escape_in_markdown() -> None:
+    assert "| sac_mil |" in render(summary_table({"sac_mil": {"auc": figure(1)}}), "markdown")
+
+
+def test_columns_stand_below_one_another_in_any_script() -> None:
+    table = summary_table({"模型": {"auc": figure(1)}, "abmil": {"auc": figure(0.5)}})
+    lines = render(table).splitlines()
+    assert lines[2].startswith("模型   1.000")
+    assert lines[3].startswith("abmil  0.500")
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_tables_without_lines_can_be_written(layout: str) -> None:
+    for table in (summary_table({}), comparison_table([])):
+        assert render(table, layout) is not None
+
+
+def test_a_pair_is_told_with_the_tests_that_apply() -> None:
+    table = comparison_table([pair(), pair(p_delong=0.0001)])
+    assert table.header == (
+        *("first", "second", "AUC: first − second", "p (bootstrap)", "p (Holm)", "p (DeLong)"),
+    )
+    shown = [cell.text for cell in table.rows[0]]
+    assert shown == ["a", "b", "-0.031 [-0.060, +0.002]", "0.030", "0.060", "–"]
+    assert table.rows[1][-1].text == "<0.001"
+
+
+def test_every_fold_stands_under_its_own_number() -> None:
+    predictions = predicted(("a", "b"), patients=24, folds=3)
+    kept = predictions.where((predictions.model == "a") | (predictions.fold == 2))
+    figures = {
+        "a": {"auc": Figure((0.1, 0.2, 0.3), 0.2, 0.1, 0, 1)},
+        "b": {"auc": Figure((0.9,), 0.9, NAN, 0, 1)},
+    }
+    table = fold_table(figures, "auc", kept)
+    assert table.header == ("model", "fold 0", "fold 1", "fold 2")
+    assert [cell.text for cell in table.rows[0]] == ["a", "0.100", "0.200", "0.300"]
+    assert [cell.text for cell in table.rows[1]] == ["b", "–", "–", "0.900"]
+
+
+def test_localisation_is_the_mean_over_parts() -> None:
+    parts = [Localisation(0.8, 0.5, 0.7, 0.4, 9), Localisation(0.6, 0.3, 0.5, 0.2, 9)]
+    (row,) = localisation_table({"a": parts}).rows
+    assert [cell.text for cell in row] == ["a", "0.700", "0.400", "0.600", "0.300", "9"]
+
+
+def test_the_caption_tells_unit_folds_seeds_patients_interval_and_data() -> None:
+    told = caption(predicted(slides=2, seeds=2), data="my run", level=0.9, draws=1500)
+    assert told == (
+        "Unit: the patient (60 patients, 120 slides); 3 folds, 2 seeds; mean ± standard deviation "
+        "over folds [90 % interval: patients resampled within folds, 1,500 draws]; data: my run."
+    )
+
+
+def test_the_caption_says_when_slides_are_the_unit() -> None:
+    predictions = predicted(patients=6, folds=1)
+    predictions.patient_id[:] = "p0"
+    told = caption(predictions, style=Style(percent=True, spread="none"))
+    assert told == "Unit: the slide (6 slides of 1 patient); 1 fold, 1 seed; mean; in percent."
+
+
+def test_validation_rows_do_not_count() -> None:
+    predictions = predicted(patients=10)
+    predictions.split[:] = np.where(np.arange(len(predictions)) % 10 < 5, "test", "val")
+    assert "(5 patients, 5 slides)" in caption(predictions)
+
+
+def test_every_metric_has_a_title() -> None:
+    table = summary_table({"a": {metric: figure(0.5) for metric in TITLES}})
+    assert table.header == ("model", *TITLES.values())

@@ -1,0 +1,300 @@
+"""Models on another cohort; runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from predicted import predicted
+
+from sacmil import create_model, load_model, predict, save_model, write_bag
+from sacmil.cohorts.table import Cohort, LabelledSlide
+from sacmil.errors import CohortWarning, ModelFolderError, RunError
+from sacmil.evaluation.localisation import localisation
+from sacmil.results import Predictions, read_predictions, write_predictions
+from sacmil.workflows.evaluation import (
+    distinct_names,
+    evaluate_models,
+    in_classes,
+    read_runs,
+    what_was_asked,
+)
+
+CLASSES = ("normal", "tumour")
+
+
+@pytest.fixture
+def bags(make_bag: Callable, tmp_path: Path) -> dict[str, Path]:
+    """Six bags of sixteen features; half of the instances of the first two are labelled."""
+    found = {}
+    for number in range(6):
+        bag = replace(make_bag(20 + number, seed=number), slide_id=f"s{number}")
+        if number < 2:
+            bag = replace(bag, labels=np.arange(len(bag)) % 2)
+        found[bag.slide_id] = tmp_path / "bags" / f"s{number}.h5"
+        write_bag(found[bag.slide_id], bag)
+    return found
+
+
+def cohort(classes: tuple[str, ...] = CLASSES, slides: int = 6) -> Cohort:
+    rows = [LabelledSlide(f"s{i}", f"p{i // 2}", i // 2 % 2) for i in range(slides)]
+    return Cohort(tuple(rows), classes)
+
+
+@pytest.fixture
+def make_model(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a small model with weights of its own."""
+    made = []
+
+    def make(
+        where: str = "abmil", classes: tuple[str, ...] | None = CLASSES, **options: int
+    ) -> Path:
+        import torch
+
+        torch.manual_seed(len(made))
+        made.append(where)
+        model = create_model("abmil", **{"in_dim": 16, "num_classes": 2, **options})
+        save_model(tmp_path / where, model, classes=classes)
+        return tmp_path / where
+
+    return make
+
+
+def test_answers_are_those_of_predict(make_model: Callable, bags: dict[str, Path]) -> None:
+    from sacmil import read_bag
+
+    path = make_model()
+    found = evaluate_models([path], cohort(), bags).predictions
+    expected = [predict(load_model(path), read_bag(bag)).probabilities for bag in bags.values()]
+    np.testing.assert_array_equal(found.probabilities, expected)
+    assert found.slide_id.tolist() == list(bags)
+    assert found.patient_id.tolist() == ["p0", "p0", "p1", "p1", "p2", "p2"]
+    assert found.label.tolist() == [0, 0, 1, 1, 0, 0]
+    assert set(found.model.tolist()) == {"abmil"}
+    assert set(found.split.tolist()) == {"test"}
+
+
+def test_a_run_is_the_mean_over_its_parts(make_model: Callable, bags: dict[str, Path]) -> None:
+    parts = [make_model(f"run/abmil/seed_0/fold_{fold}") for fold in range(3)]
+    whole = evaluate_models([parts[0].parents[2]], cohort(), bags)
+    alone = [evaluate_models([part], cohort(), bags) for part in parts]
+    mean = np.mean([one.predictions.probabilities for one in alone], axis=0)
+    np.testing.assert_allclose(whole.predictions.probabilities, mean, rtol=1e-12)
+    assert whole.localisation["abmil"] == [one.localisation["abmil"][0] for one in alone]
+
+
+def test_classes_are_matched_by_name(make_model: Callable, bags: dict[str, Path]) -> None:
+    path = make_model()
+    there = evaluate_models([path], cohort(), bags).predictions
+    turned = evaluate_models([path], cohort(("tumour", "normal")), bags).predictions
+    np.testing.assert_array_equal(turned.probabilities, there.probabilities[:, ::-1])
+
+
+@pytest.mark.parametrize("classes", [("normal", "tumor"), ("normal", "tumour", "necrosis")])
+def test_other_classes_are_refused_with_both_lists(
+    make_model: Callable, bags: dict[str, Path], classes: tuple[str, ...]
+) -> None:
+    with pytest.raises(RunError) as refused:
+        evaluate_models([make_model()], cohort(classes), bags)
+    assert ", ".join(CLASSES) in str(refused.value)
+    assert ", ".join(classes) in str(refused.value)
+
+
+@pytest.mark.parametrize("names", [("tumour",), CLASSES])
+@pytest.mark.parametrize("order", [CLASSES, CLASSES[::-1]])
+def test_a_single_output_speaks_of_both_classes(
+    make_model: Callable, bags: dict[str, Path], names: tuple[str, ...], order: tuple[str, ...]
+) -> None:
+    path = make_model(classes=names, num_classes=1)
+    found = evaluate_models([path], cohort(order), bags).predictions
+    np.testing.assert_allclose(found.probabilities.sum(axis=1), 1)
+    from sacmil import read_bag
+
+    tumour = [predict(load_model(path), read_bag(bag)).probabilities[0] for bag in bags.values()]
+    np.testing.assert_allclose(found.probabilities[:, order.index("tumour")], tumour)
+
+
+def test_unnamed_classes_are_taken_in_order_with_a_warning(
+    make_model: Callable, bags: dict[str, Path]
+) -> None:
+    with pytest.warns(CohortWarning, match="does not name its classes.*normal, tumour"):
+        evaluate_models([make_model(classes=None)], cohort(), bags)
+    with pytest.raises(RunError, match="has 2 classes, which its card does not name"):
+        evaluate_models([make_model("other", None)], cohort(("a", "b", "c")), bags)
+
+
+def test_one_bad_bag_does_not_stop_the_others(make_model: Callable, bags: dict[str, Path]) -> None:
+    bags["s1"].write_bytes(b"not a bag")
+    del bags["s2"]
+    found = evaluate_models([make_model()], cohort(), bags)
+    assert found.predictions.slide_id.tolist() == ["s0", "s3", "s4", "s5"]
+    assert [failure.slide_id for failure in found.failures] == ["s1", "s2"]
+    assert str(bags["s1"]) in found.failures[0].reason
+    assert found.failures[1].reason == "s2: has no bag"
+
+
+def test_bags_of_another_encoder_are_told_slide_by_slide(
+    make_model: Callable, bags: dict[str, Path]
+) -> None:
+    fits, wide = make_model("fits"), make_model("wide", in_dim=32)
+    found = evaluate_models([fits, wide], cohort(), bags)
+    assert set(found.predictions.model.tolist()) == {"fits/abmil"}
+    assert len(found.failures) == 6
+    for number, failure in enumerate(found.failures):
+        assert failure.reason.startswith(f"wide/abmil: s{number}: ")
+        assert "16" in failure.reason
+        assert "32" in failure.reason
+
+
+def test_localisation_is_of_the_slides_whose_instances_are_labelled(
+    make_model: Callable, bags: dict[str, Path]
+) -> None:
+    from sacmil import read_bag
+
+    path = make_model()
+    (found,) = evaluate_models([path], cohort(), bags).localisation["abmil"]
+    read = {name: read_bag(bags[name]) for name in ("s0", "s1")}
+    scores = {name: predict(load_model(path), bag).scores for name, bag in read.items()}
+    assert found == localisation(scores, {name: bag.labels for name, bag in read.items()})
+    assert found.slides == 2
+
+
+def test_without_instance_labels_nothing_is_localised(
+    make_model: Callable, bags: dict[str, Path]
+) -> None:
+    rest = Cohort(cohort().slides[2:], CLASSES)
+    assert evaluate_models([make_model()], rest, bags).localisation == {}
+
+
+def test_slides_a_model_was_made_from_are_told(
+    make_model: Callable, bags: dict[str, Path], tmp_path: Path
+) -> None:
+    part = make_model("run/abmil/seed_0/fold_0")
+    (tmp_path / "run" / "splits").mkdir()
+    (tmp_path / "run" / "splits" / "splits_0.csv").write_text(",train,val,test\n0,s3,x,y\n1,s4,,\n")
+    for path in (part, tmp_path / "run"):
+        with pytest.warns(CohortWarning, match="2 of the 6 slides .* such as s3"):
+            found = evaluate_models([path], cohort(), bags)
+        assert len(found.doubts) == 1
+    assert evaluate_models([part], cohort(slides=3), bags).doubts == []
+
+
+def test_a_damaged_model_is_told_before_any_bag_is_read(
+    make_model: Callable, bags: dict[str, Path]
+) -> None:
+    path = make_model()
+    (path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelFolderError):
+        evaluate_models([path], cohort(), {})
+
+
+def test_a_device_that_is_not_there_is_told(make_model: Callable, bags: dict[str, Path]) -> None:
+    with pytest.raises(RunError, match="'cuda:77' cannot be used"):
+        evaluate_models([make_model()], cohort(), bags, device="cuda:77")
+    with pytest.raises(RunError, match="'gpu' cannot be used"):
+        evaluate_models([make_model("b")], cohort(), bags, device="gpu")
+
+
+def test_progress_counts_slides(make_model: Callable, bags: dict[str, Path]) -> None:
+    told = []
+    evaluate_models([make_model()], cohort(), bags, progress=lambda *each: told.append(each))
+    assert told == [("evaluating", done, 6) for done in range(1, 7)]
+
+
+# --- runs side by side ---------------------------------------------------------------------------
+
+
+def write(folder: Path, predictions: Predictions) -> Path:
+    write_predictions(folder / "predictions.csv", predictions)
+    return folder
+
+
+def test_equal_names_get_the_runs_in_front(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", predicted(("abmil", "sac_mil")))
+    two = write(tmp_path / "two", predicted(("sac_mil",)))
+    names = set(read_runs([one, two]).model.tolist())
+    assert names == {"abmil", "one/sac_mil", "two/sac_mil"}
+    assert set(read_runs([one]).model.tolist()) == {"abmil", "sac_mil"}
+    assert set(read_runs([one / "predictions.csv", two]).model.tolist()) == names
+
+
+@pytest.mark.parametrize(
+    ("found", "names"),
+    [
+        ([("a/run", "m"), ("b/run", "m")], ["a/run/m", "b/run/m"]),
+        ([("one/m", "m"), ("two/m", "m")], ["one/m", "two/m"]),
+        ([("a", "m"), ("b", "n")], ["m", "n"]),
+        ([("x/a", "m"), ("y", "m"), ("z", "a/m")], ["x/a/m", "a/y/m", "a/m"]),
+        ([], []),
+    ],
+)
+def test_names_are_as_long_as_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: list, names: list[str]
+) -> None:
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    assert distinct_names([(Path(path), name) for path, name in found]) == names
+
+
+def test_a_run_given_twice_is_told(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", predicted())
+    with pytest.raises(RunError, match="given twice"):
+        read_runs([run, run])
+
+
+def test_classes_in_another_order_are_put_right(tmp_path: Path) -> None:
+    there = predicted(("a",))
+    back = in_classes(predicted(("b",)), ("tumour", "normal"))
+    joined = read_runs([write(tmp_path / "1", there), write(tmp_path / "2", back)])
+    assert joined.classes == ("normal", "tumour")
+    np.testing.assert_array_equal(joined.label[joined.model == "b"], there.label)
+    np.testing.assert_array_equal(
+        joined.probabilities[joined.model == "b"], predicted(("b",)).probabilities
+    )
+
+
+def test_three_classes_turned_and_turned_back_are_the_same() -> None:
+    there = predicted(classes=("x", "y", "z"))
+    turned = in_classes(there, ("z", "x", "y"))
+    names = [turned.classes[label] for label in turned.label]
+    assert names == [there.classes[label] for label in there.label]
+    back = in_classes(turned, ("x", "y", "z"))
+    np.testing.assert_array_equal(back.label, there.label)
+    np.testing.assert_array_equal(back.probabilities, there.probabilities)
+
+
+def test_runs_of_different_classes_are_refused(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", predicted())
+    two = write(tmp_path / "two", predicted(classes=("x", "y")))
+    with pytest.raises(RunError, match=r"normal, tumour; and x, y"):
+        read_runs([one, two])
+
+
+def test_what_was_asked_is_read_where_it_is(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", predicted())
+    (run / "config.yaml").write_bytes(b"epochs: 3 # \xff")
+    assert what_was_asked([run, tmp_path]) == {str(run / "config.yaml"): "epochs: 3 # �"}
+    assert what_was_asked([run / "predictions.csv"]).keys() == {str(run / "config.yaml")}
+
+
+def test_a_part_was_asked_for_by_its_run(tmp_path: Path) -> None:
+    part = tmp_path / "run" / "abmil" / "seed_0" / "fold_0"
+    part.mkdir(parents=True)
+    (tmp_path / "config.yaml").write_text("of somebody else")
+    (tmp_path / "run" / "config.yaml").write_text("epochs: 3")
+    assert what_was_asked([part]) == {}
+    (tmp_path / "run" / "splits").mkdir()
+    (tmp_path / "run" / "splits" / "splits_0.csv").write_text("")
+    assert list(what_was_asked([part, part.parents[1]]).values()) == ["epochs: 3"]
+
+
+def test_what_is_written_is_read_back(make_model: Callable, bags: dict[str, Path]) -> None:
+    path = make_model()
+    found = evaluate_models([path], cohort(), bags).predictions
+    write_predictions(path.parent / "p.csv", found)
+    np.testing.assert_array_equal(
+        read_predictions(path.parent / "p.csv").probabilities, found.probabilities
+    )
