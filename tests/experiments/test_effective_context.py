@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from sacmil.experiments import effective_context
+from sacmil.experiments._request import Request
 from sacmil.experiments.effective_context import Row, changed
 
 PAPER = {
@@ -41,7 +42,7 @@ def test_the_experiment_writes_a_table_and_three_figures(tmp_path, monkeypatch) 
     monkeypatch.setattr(effective_context, "LENGTHS", (64, 256))
     monkeypatch.setattr(effective_context, "BAG", 300)
     monkeypatch.setattr(effective_context, "LAYERS", 4)
-    written = list(effective_context.run(tmp_path / "ecl"))
+    written = list(effective_context.run(tmp_path / "ecl", Request()))
     assert [path.suffix for path in written] == [".csv", ".png", ".png", ".png"]
     assert all(path.stat().st_size > 1000 for path in written[1:])
     header, *lines = written[0].read_text().splitlines()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sacmil.errors import MissingExtraError
+from sacmil.experiments._request import Request
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,8 +38,9 @@ class Row(NamedTuple):
     changed: int
 
 
-def run(out: Path) -> Iterator[Path]:
+def run(out: Path, request: Request) -> Iterator[Path]:
     """Write the table and the three figures, each named as it is done."""
+    request.expect_nothing(NAME)
     _matplotlib()
     rows = [
         Row(name, length, DEPTH, changed(name, length)[-1])
