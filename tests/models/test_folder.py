@@ -142,10 +142,14 @@ def test_a_full_disk_between_weights_and_card_leaves_the_older_model(
 ) -> None:
     before = contents(folder)
 
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
+    write = Path.write_bytes
 
-    monkeypatch.setattr(Path, "write_text", full)
+    def full(path: Path, content: bytes) -> int:
+        if path.name == "card.json":
+            raise OSError(28, "No space left on device")
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="No space left"):
         save_model(folder, small(seed=1))
     assert contents(folder) == before

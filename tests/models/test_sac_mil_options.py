@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -56,9 +57,14 @@ def test_the_defaults_are_those_of_the_definition() -> None:
     assert describe_model("sac_mil").options == DEFINITION
 
 
-@pytest.mark.parametrize("recipe", [PAPER, *model_class("sac_mil").recipes.values()])
+@pytest.mark.parametrize("recipe", [PAPER, model_class("sac_mil").recipes["paper"]])
 def test_the_training_is_that_of_the_definition(recipe) -> None:
     assert {setting: getattr(recipe, setting) for setting in TRAINING} == TRAINING
+
+
+def test_official_differs_only_in_choosing_its_epoch() -> None:
+    official = model_class("sac_mil").recipes["official"]
+    assert official == dataclasses.replace(PAPER, monitor="val_auc")
 
 
 @pytest.mark.parametrize("k", [4, 16])

@@ -225,7 +225,7 @@ RESUMED = {
     "clam_sb": {"hidden": 16},
     "dtfd": {"hidden": 16},
     "ibmil": {"confounders": 2},
-    "norma": {},
+    "norma": {"dim": 32, "segment": 16, "heads": 2},
     "dsmil": {},
 }
 

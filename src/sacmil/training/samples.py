@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -37,11 +37,16 @@ def to_sample(model: MILModel, bag: Bag, label: int) -> Sample:
     coords = bag.patch_coords
     plan = model.plan(coords, bag.features)
     return Sample(
-        features=torch.from_numpy(np.require(bag.features, requirements="W")),
-        coords=torch.from_numpy(coords),
+        features=_own(bag.features),
+        coords=_own(coords),
         plan={key: torch.from_numpy(value) for key, value in plan.items()},
         target=torch.tensor(label),
     )
+
+
+def _own(array: npt.NDArray[Any]) -> Tensor:
+    """A copy in torch's own memory, which lies at even addresses: sums depend on that."""
+    return torch.tensor(array)
 
 
 def moved(sample: Sample, device: torch.device) -> Sample:
@@ -121,8 +126,7 @@ class Samples:
             if str(self._paths[index]) in str(error):
                 raise
             raise type(error)(f"{self._paths[index]}: {error}") from error
-        features = torch.from_numpy(np.require(bag.features, requirements="W"))
-        return known._replace(features=features)
+        return known._replace(features=_own(bag.features))
 
     def _delivered(self, index: int, sample: Sample) -> Sample:
         ready = moved(sample, self.device)
