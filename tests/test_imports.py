@@ -71,6 +71,12 @@ sys.argv = kept
         command("convert --help"),
         command("encoders --help"),
         command("export --help"),
+        command("split --help"),
+        command("train --help"),
+        command("crossval --help"),
+        command("evaluate --help"),
+        command("compare --help"),
+        command("reproduce --help"),
     ],
 )
 def test_importing_and_asking_for_help_load_nothing_heavy(code: str) -> None:
