@@ -1,15 +1,4 @@
-"""What comes out: the prediction of a model for one slide; the predictions of a run.
-
-A run folder holds, for ``sacmil train``, one trained part; for ``sacmil crossval`` one folder per
-part, RUN/<model>/seed_<n>/fold_<n>::
-
-    config.yaml         what was asked for
-    provenance.json     versions and hashes of what it was made from
-    splits/             splits_<fold>.csv: train, val, test
-    metrics.csv         of a part: epoch, loss, …                   (one line per epoch)
-    card.json           of a part, with model.safetensors: the model folder
-    predictions.csv     slide_id, patient_id, split, fold, seed, model, label, p_<class>…
-"""
+"""The predictions of a run: predictions.csv, column by column."""
 
 from __future__ import annotations
 
@@ -28,28 +17,6 @@ from sacmil.errors import RunError
 PREDICTIONS = "predictions.csv"
 KEYS = ("slide_id", "patient_id", "split", "fold", "seed", "model", "label")
 """Columns before the probabilities."""
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """A model's answer for one bag, in numpy; instances stand in the bag's own order."""
-
-    slide_id: str
-    probabilities: npt.NDArray[np.float64]
-    """(C,), summing to one; of class 1 alone for a model with a single output."""
-    scores: npt.NDArray[np.float32]
-    """(N,), how much each instance matters."""
-    class_scores: npt.NDArray[np.float32] | None = None
-    """(N, C), where the model has a score per class."""
-    classes: tuple[str, ...] | None = None
-    """Names of the classes, where the model knows them."""
-
-    @property
-    def label(self) -> int:
-        """Index of the most probable class."""
-        if len(self.probabilities) == 1:
-            return int(self.probabilities[0] >= 0.5)
-        return int(self.probabilities.argmax())
 
 
 @dataclass(frozen=True, eq=False)
