@@ -9,13 +9,17 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from small_cohort import write_material
 
 from sacmil import load_model
 from sacmil.card import model_folders
 from sacmil.cohorts.splits import make_folds
 from sacmil.cohorts.table import Cohort
 from sacmil.errors import RunError
+from sacmil.evaluation.metrics import METRICS
+from sacmil.evaluation.units import to_units
 from sacmil.results import read_predictions
 from sacmil.training.config import Config, make_configs
 from sacmil.training.crossval import Resources, cross_validate
@@ -115,7 +119,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from conftest import write_material
+from small_cohort import write_material
 from sacmil.training.config import make_configs
 from sacmil.training.crossval import Resources, cross_validate
 material = write_material(Path(sys.argv[2]), patients=8)
@@ -125,7 +129,7 @@ cross_validate(Path(sys.argv[3]), *material, configs, resources=Resources(thread
 
 
 def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path) -> None:
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parent.parent / "support")
 
     def start(out: Path) -> subprocess.Popen:
         command = [sys.executable, "-c", SCRIPT, here, str(tmp_path / "bags"), str(out)]
@@ -149,3 +153,39 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path) -> None
     assert ours.read_bytes() == theirs.read_bytes()
     assert len(read_predictions(ours)) == 12
     assert not list((tmp_path / "killed").rglob("*.partial"))
+
+
+def test_a_cluster_gives_the_same_weights(material, tmp_path) -> None:
+    first = {"mean_pool": CONFIGS["mean_pool"]}
+    cluster = Resources(threads=1, engine="ray")
+    found = cross_validate(tmp_path / "cluster", *material, first, resources=cluster)
+    assert not found.failures
+    cross_validate(tmp_path / "here", *material, first, resources=Resources(threads=1))
+    ours, theirs = weights(tmp_path / "cluster"), weights(tmp_path / "here")
+    assert ours.keys() == theirs.keys()
+    ours, theirs = (
+        (tmp_path / name / "predictions.csv").read_bytes() for name in ("cluster", "here")
+    )
+    assert ours == theirs
+
+
+def test_labels_without_meaning_give_chance(tmp_path) -> None:
+    """Labels drawn by lot: over 60 patients, the pooled AUC stays within three errors of 0.5."""
+    cohort, bags, _ = write_material(tmp_path / "bags", patients=60)
+    random = np.random.default_rng(1)
+    drawn = dict(zip(cohort.patients, random.permutation(np.arange(60) % 2), strict=True))
+    slides = tuple(s._replace(label=int(drawn[s.patient_id])) for s in cohort.slides)
+    shuffled = Cohort(slides, cohort.classes)
+    config = Config(model="mean_pool", training={"epochs": 5, "lr": 1e-2})
+    found = cross_validate(
+        tmp_path / "run", shuffled, bags, make_folds(shuffled, 3), {"mean": config}
+    )
+    units = to_units(found.predictions)
+    assert abs(METRICS["auc"](units.label, units.probabilities) - 0.5) < 3 * 0.075
+
+
+def test_labels_with_meaning_are_learnt(material, tmp_path) -> None:
+    config = Config(model="mean_pool", training={"epochs": 5, "lr": 1e-2})
+    found = cross_validate(tmp_path / "run", *material, {"mean": config})
+    units = to_units(found.predictions)
+    assert METRICS["auc"](units.label, units.probabilities) > 0.95
