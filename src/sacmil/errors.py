@@ -16,6 +16,7 @@
     │   └── ModelFolderError    a model folder that is incomplete, damaged or from elsewhere
     ├── CohortError             labels, splits or bags that make no cohort; lists every problem
     ├── ConfigError             a setting that is unknown, or a value it cannot take
+    ├── DeviceError             a device that is not there, or that torch cannot use
     ├── RunError                a run folder that is incomplete, or of another configuration
     └── MissingExtraError       an optional dependency that is not installed
 
@@ -99,6 +100,10 @@ class CohortError(SacMILError):
 
 class ConfigError(SacMILError, ValueError):
     """A setting that is unknown, or a value it cannot take."""
+
+
+class DeviceError(SacMILError):
+    """A device that is not there, or that torch cannot use."""
 
 
 class RunError(SacMILError):

@@ -7,9 +7,13 @@ import platform
 import re
 import sys
 from importlib import metadata
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sacmil._version import __version__
+from sacmil.errors import DeviceError
+
+if TYPE_CHECKING:
+    import torch
 
 _DEVELOPERS_OWN = frozenset({"all", "dev"})
 
@@ -60,6 +64,24 @@ def devices() -> list[str]:
     if torch.backends.mps.is_available():
         found.append("mps: Apple GPU")
     return found if len(found) > 1 else [*found, "gpu: none that torch can use"]
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of that name, tried out; ``auto`` is the first GPU, or the CPU."""
+    import torch
+
+    if name == "auto":
+        name = "cuda:0" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise DeviceError(
+            f"the device {name!r} cannot be used ({reason}); expected auto, cpu, cuda:0, …: "
+            "`sacmil doctor` lists what is here"
+        ) from error
+    return device
 
 
 def _requirements() -> list[tuple[str, str | None]]:

@@ -11,7 +11,7 @@ import pytest
 
 from sacmil.encoders import encoder_card, list_encoders, list_families, load_encoder
 from sacmil.encoders._network import Network, Request
-from sacmil.errors import EncoderError
+from sacmil.errors import EncoderError, SacMILError
 
 
 def test_the_promised_names_are_there() -> None:
@@ -67,7 +67,7 @@ assert not {"torch", "timm", "onnxruntime", "onnx"} & set(sys.modules)
     ],
 )
 def test_what_cannot_be_had_is_told(tiny: Network, options: dict[str, str], told: str) -> None:
-    with pytest.raises(EncoderError, match=told):
+    with pytest.raises(SacMILError, match=told):
         tiny.load(Request(random_weights=True, **options))
 
 

@@ -12,7 +12,7 @@ from predicted import predicted
 
 from sacmil import create_model, load_model, predict, save_model, write_bag
 from sacmil.cohorts.table import Cohort, LabelledSlide
-from sacmil.errors import CohortWarning, ModelFolderError, RunError
+from sacmil.errors import CohortWarning, DeviceError, ModelFolderError, RunError
 from sacmil.evaluation.localisation import localisation
 from sacmil.results import Predictions, read_predictions, write_predictions
 from sacmil.workflows.evaluation import (
@@ -192,9 +192,9 @@ def test_a_damaged_model_is_told_before_any_bag_is_read(
 
 
 def test_a_device_that_is_not_there_is_told(make_model: Callable, bags: dict[str, Path]) -> None:
-    with pytest.raises(RunError, match="'cuda:77' cannot be used"):
+    with pytest.raises(DeviceError, match="'cuda:77' cannot be used"):
         evaluate_models([make_model()], cohort(), bags, device="cuda:77")
-    with pytest.raises(RunError, match="'gpu' cannot be used"):
+    with pytest.raises(DeviceError, match="'gpu' cannot be used"):
         evaluate_models([make_model("b")], cohort(), bags, device="gpu")
 
 

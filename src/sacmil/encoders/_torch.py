@@ -16,6 +16,7 @@ from sacmil.encoders._gpu_queue import GPUQueue
 from sacmil.encoders._resize import resized
 from sacmil.encoders._tiles import check_tiles
 from sacmil.errors import EncoderError, suggestion
+from sacmil.installation import usable_device
 
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -66,7 +67,7 @@ class TorchEncoder(TileEncoder):
     ) -> None:
         self.card = card
         self.hash = weights_hash
-        self._device = _usable(device)
+        self._device = usable_device(device)
         self.device = str(self._device)
         self.precision = precision or ("float16" if self._on_gpu else "float32")
         self.resizes = self._on_gpu  # which has time to spare; on a CPU, Pillow is faster
@@ -145,16 +146,3 @@ def _folded(network: nn.Module) -> nn.Module:
         return fuse(network)
     except torch.fx.proxy.TraceError:  # its path depends on its input
         return network
-
-
-def _usable(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise EncoderError(
-            f"the device {name!r} cannot be used ({reason}); expected cpu or cuda:0, cuda:1, …: "
-            "`sacmil doctor` lists what is here"
-        ) from error
-    return device

@@ -21,7 +21,7 @@ from sacmil.card import CARD, read_card
 from sacmil.cohorts.table import Cohort, LabelledSlide
 from sacmil.errors import RunError, SacMILError
 from sacmil.formats import read_bag
-from sacmil.installation import versions
+from sacmil.installation import usable_device, versions
 from sacmil.models import MILModel, create_model
 from sacmil.models._folder import WEIGHTS, model_files
 from sacmil.results import PREDICTIONS, Predictions, write_predictions
@@ -247,19 +247,3 @@ def bag_facts(bag: Bag) -> dict[str, Any]:
         "patch_um": float(bag.patch_size * bag.mpp) if bag.mpp else None,
         "tile_px": int(bag.tile_px) if bag.tile_px else None,
     }
-
-
-def usable_device(name: str) -> torch.device:
-    """The device of that name; ``auto`` is the first GPU, or the CPU."""
-    if name == "auto":
-        name = "cuda:0" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise SacMILError(
-            f"the device {name!r} cannot be used ({reason}); expected auto, cpu, cuda:0, …: "
-            "`sacmil doctor` lists what is here"
-        ) from error
-    return device

@@ -18,6 +18,7 @@ from sacmil.cohorts.table import Cohort, LabelledSlide
 from sacmil.errors import CohortWarning, RunError, SacMILError
 from sacmil.evaluation.localisation import Localisation, localisation
 from sacmil.formats import read_bag
+from sacmil.installation import usable_device
 from sacmil.results import Prediction, Predictions, read_predictions
 
 if TYPE_CHECKING:
@@ -200,19 +201,8 @@ def _named(models: Sequence[Path]) -> list[tuple[str, list[MILModel]]]:
 
 def _contestant(name: str, parts: list[MILModel], cohort: Cohort, device: str) -> _Contestant:
     columns = [_columns(name, part, cohort.classes) for part in parts]
-    placed = [_on(part, device) for part in parts]
+    placed = [part.to(usable_device(device)) for part in parts]
     return _Contestant(name, placed, columns, [{} for _ in parts])
-
-
-def _on(model: MILModel, device: str) -> MILModel:
-    try:
-        return model.to(device)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA only asserts
-        reason = str(error).splitlines()[0]
-        raise RunError(
-            f"the device {device!r} cannot be used ({reason}); expected cpu, or cuda:0, cuda:1, …: "
-            "sacmil doctor lists them"
-        ) from error
 
 
 def _columns(name: str, model: MILModel, classes: tuple[str, ...]) -> list[int]:
