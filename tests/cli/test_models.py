@@ -34,3 +34,13 @@ def test_an_unknown_model_ends_with_1_and_a_suggestion(sacmil: Callable) -> None
     done = sacmil("models", "sacmil")
     assert done.code == 1
     assert done.err.startswith("Error: there is no model 'sacmil'; did you mean 'sac_mil'")
+
+
+def test_a_models_recipes_are_told(sacmil) -> None:
+    done = sacmil("models", "clam_sb")
+    official = next(line for line in done.out.splitlines() if line.startswith("  official"))
+    assert "lr=0.0002" in official
+    assert "monitor=val_loss" in official
+    assert "sampler=balanced" in official
+    paper = next(line for line in done.out.splitlines() if line.startswith("  paper"))
+    assert paper.endswith("nothing")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
 
 @click.command()
 @click.argument("name", required=False)
 def command(name: str | None) -> None:
-    """List the models, or the options of the model NAME."""
+    """List the models, or the options and recipes of the model NAME."""
     from sacmil import describe_model, list_models
 
     if name is None:
@@ -20,3 +22,13 @@ def command(name: str | None) -> None:
     width = 2 + max(map(len, description.options), default=0)
     for option, default in description.options.items():
         click.echo(f"  {option:<{width}}{default!r:<13}{description.help.get(option, '')}")
+    click.echo(
+        "recipes, and what they set other than the paper's (adam, lr 1e-4, 200 epochs, last):"
+    )
+    for recipe, settings in description.recipes.items():
+        shown = ", ".join(f"{key}={_shown(value)}" for key, value in settings.items())
+        click.echo(f"  {recipe:<{width}}{shown or 'nothing'}")
+
+
+def _shown(value: object) -> str:
+    return str(dict(value)) if isinstance(value, Mapping) else str(value)

@@ -7,12 +7,14 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import sacmil.models
 from sacmil.errors import ModelError, OptionError, UnknownModelError, suggestion
 from sacmil.models._base import MILModel
+from sacmil.models._recipe import PAPER, Recipe
 
 _MODELS: dict[str, type[MILModel]] = {}
 
@@ -61,6 +63,8 @@ class Description(NamedTuple):
     """What can be set, with the defaults."""
     help: dict[str, str]
     """What each option means."""
+    recipes: dict[str, dict[str, Any]]
+    """By name, what each way of training it sets differently from the paper's."""
 
 
 def describe_model(name: str) -> Description:
@@ -70,7 +74,13 @@ def describe_model(name: str) -> Description:
     options = {p.name: p.default for p in parameters if p.name not in ("in_dim", "num_classes")}
     text = inspect.getdoc(model) or ""
     help_ = dict(re.findall(r"^    (\w+): (.+)$", text, flags=re.MULTILINE))
-    return Description(text.split("\n")[0], options, help_)
+    recipes = {name: _settings(recipe) for name, recipe in model.recipes.items()}
+    return Description(text.split("\n")[0], options, help_, recipes)
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    values = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
+    return {name: value for name, value in values.items() if value != getattr(PAPER, name)}
 
 
 def create_model(name: str, *, in_dim: int, num_classes: int, **options: Any) -> MILModel:
