@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -114,6 +115,8 @@ def test_everything_wrong_with_the_material_is_told_at_once(sacmil: Callable, ta
         ("train", ["--fold", "7", "--folds", "2"], "there are folds 0 to 1"),
         ("train", ["--device", "cuda:9", "--folds", "2"], "sacmil doctor"),
         ("train", ["--folds", "9"], "fold"),
+        ("train", ["-o", "k=0"], "expected a whole number of at least 2"),
+        ("train", ["--all", "--folds", "3"], "--all makes none"),
         ("crossval", ["--models", "sac_mil,abmill"], "did you mean 'abmil"),
         ("crossval", ["--gpus", "a"], "expected numbers such as 0,1"),
         ("crossval", ["--address", "x"], "--engine ray"),
@@ -137,3 +140,47 @@ def test_a_bag_of_another_width_is_refused_before_training(sacmil: Callable, tab
     assert done.code == 1
     assert "9 features; expected 6" in done.err
     assert not (table.parent / "run").exists()
+
+
+def test_what_is_said_of_new_folds_is_not_ignored(sacmil: Callable, table: Path) -> None:
+    splits = table.parent / "splits"
+    assert sacmil("split", table, "--folds", 2, "--out", splits).code == 0
+    for option in (["--folds", "3"], ["--repeats", "2"], ["--preserve", "case_id"]):
+        done = sacmil("crossval", *given(table, "run"), "--splits", splits, *option)
+        assert done.code == 2
+        assert f"{option[0]} is for new folds" in done.err
+
+
+def test_slides_without_a_bag_can_be_left_out_of_given_splits(
+    sacmil: Callable, sacmil_process: Callable, table: Path
+) -> None:
+    splits = table.parent / "splits"
+    assert sacmil("split", table, "--folds", 2, "--out", splits).code == 0
+    (table.parent / "bags" / "s3.h5").unlink()
+    call = ("crossval", *given(table, "run"), "--splits", splits, "--models", "mean_pool")
+    done = sacmil_process(*call, "--drop-missing", "-o", "epochs=1")
+    assert done.code == 0, done.err
+    assert "s3" in done.err
+    assert len(read_predictions(table.parent / "run")) == 15
+
+
+def test_one_model_of_a_runs_configuration_can_be_trained(sacmil: Callable, table: Path) -> None:
+    models = ("--models", "sac_mil,mean_pool")
+    assert sacmil("crossval", *given(table, "run"), "--folds", 2, *models, *SMALL).code == 0
+    config = table.parent / "run" / "config.yaml"
+    call = ("train", *given(table, "one"), "--config", config, "--model", "mean_pool")
+    done = sacmil(*call, "--folds", 2)
+    assert done.code == 0, done.err
+    assert "mean_pool, epoch 2 of 2 kept" in done.out
+
+
+def test_bags_that_need_hints_point_to_convert(sacmil: Callable, table: Path) -> None:
+    (table.parent / "clam" / "h5_files").mkdir(parents=True)
+    for number in range(16):
+        with h5py.File(table.parent / f"clam/h5_files/s{number}.h5", "w") as file:
+            file["features"], file["coords"] = np.ones((4, 6), np.float32), np.eye(4, 2) * 256
+    call = ("train", table, "--bags", table.parent / "clam", "--out", table.parent / "run")
+    done = sacmil(*call, *SMALL)
+    assert done.code == 1
+    assert "sacmil convert" in done.err
+    assert "16 to mend" in done.err

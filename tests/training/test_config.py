@@ -62,6 +62,7 @@ def test_slow_weights_can_be_set_and_left_out() -> None:
         ("patience=4", "monitor=val_loss"),
         ("instance_dropout=1", "from 0 to 0.99"),
         ("betas=3", "a list of 2 numbers"),
+        ("betas=[2, 3]", "from 0 to below 1"),
         ("lookahead=3", "steps, alpha"),
         ("k", "expected key=value"),
         ("k=[", "is not YAML"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -9,15 +10,16 @@ import sys
 import time
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from small_cohort import write_material
 
-from sacmil import load_model
+from sacmil import load_model, read_bag, write_bag
 from sacmil.card import model_folders
 from sacmil.cohorts.splits import make_folds
 from sacmil.cohorts.table import Cohort
-from sacmil.errors import RunError
+from sacmil.errors import CohortError, RunError
 from sacmil.evaluation.metrics import METRICS
 from sacmil.evaluation.units import to_units
 from sacmil.results import read_predictions
@@ -90,14 +92,58 @@ def test_a_folder_of_something_else_is_left_alone(material, tmp_path) -> None:
     assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["chapter1.tex"]
 
 
-def test_one_bad_bag_fails_its_folds_and_is_told(material, tmp_path) -> None:
-    """It trains one fold and is tested in the other: both fail, by name, and nothing hangs."""
-    bad = next(iter(material.bags.values()))
-    bad.write_bytes(b"not a bag")
+def test_every_bad_bag_is_told_before_anything_is_trained(material, tmp_path) -> None:
+    names = list(material.bags)[1:4]
+    material.bags[names[0]].write_bytes(b"")
+    material.bags[names[1]].write_bytes(material.bags[names[1]].read_bytes()[:500])
+    with h5py.File(material.bags[names[2]], "r+") as file:
+        file["features"][0, 0] = np.nan
+    with pytest.raises(CohortError) as refusal:
+        cross_validate(tmp_path / "run", *material, {"mean_pool": CONFIGS["mean_pool"]})
+    assert len(refusal.value.problems) == 3
+    for name, problem in zip(names, refusal.value.problems, strict=True):
+        assert name in problem
+    assert not list((tmp_path / "run").glob("mean_pool*"))
+
+
+def test_a_part_that_fails_is_told_and_the_others_are_done(material, tmp_path) -> None:
+    """A validation part of one class leaves fold 0 of the choosing model nothing to choose by."""
+    cohort, bags, folds = material
+    val = tuple(s.slide_id for s in cohort.of(folds[0].val) if s.label == 0)
+    folds = [folds[0]._replace(val=val), folds[1]]
+    found = cross_validate(tmp_path / "run", cohort, bags, folds, CONFIGS)
+    assert sorted(found.failures) == [f"{m}, seed 0, fold 0" for m in ("mean_pool", "sac_mil")]
+    assert all("one class only" in reason for reason in found.failures.values())
+    assert set(found.predictions.fold) == {1}
+
+
+def test_a_run_over_other_bags_is_refused_and_says_so(material, tmp_path) -> None:
+    first = {"mean_pool": CONFIGS["mean_pool"]}
+    cross_validate(tmp_path / "run", *material, first)
+    before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
+    slide_id, path = next(iter(material.bags.items()))
+    bag = read_bag(path)
+    write_bag(path, dataclasses.replace(bag, features=bag.features + 1))
+    with pytest.raises(RunError, match=rf"other bags .*{slide_id}"):
+        cross_validate(tmp_path / "run", *material, {"max_pool": Config(model="max_pool")})
+    assert {f: f.read_bytes() for f in before} | before == before
+
+
+def test_a_refused_command_leaves_the_run_as_it_was(material, tmp_path) -> None:
+    cross_validate(tmp_path / "run", *material, {"mean_pool": CONFIGS["mean_pool"]})
+    before = (tmp_path / "run" / "config.yaml").read_bytes()
+    changed = Config(model="mean_pool", training={"epochs": 1})
+    with pytest.raises(RunError, match="other settings"):
+        cross_validate(tmp_path / "run", *material, {"mean_pool": changed})
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == before
+
+
+def test_a_run_killed_at_its_very_start_can_be_taken_up(material, tmp_path) -> None:
+    (tmp_path / "run" / "splits").mkdir(parents=True)
+    (tmp_path / "run" / ".run.lock").touch()
+    (tmp_path / "run" / "splits" / "splits_0.csv").write_text(",train,val,test\n")
     found = cross_validate(tmp_path / "run", *material, {"mean_pool": CONFIGS["mean_pool"]})
-    assert found.predictions is None
-    assert list(found.failures) == ["mean_pool, seed 0, fold 0", "mean_pool, seed 0, fold 1"]
-    assert all(bad.name in reason for reason in found.failures.values())
+    assert not found.failures
 
 
 def test_a_run_means_all_its_parts(material, tmp_path) -> None:

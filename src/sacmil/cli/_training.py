@@ -31,12 +31,8 @@ _OPTIONS = (
     click.option("--drop-missing", is_flag=True, help="Leave out slides without a bag."),
     click.option("--out", required=True, type=click.Path(path_type=Path), help="The run folder."),
     click.option("--splits", type=_EXISTING, help="Folds made before; by default made here."),
-    click.option(
-        "--folds", default=5, show_default=True, type=click.IntRange(2), help="How many to make."
-    ),
-    click.option(
-        "--split-seed", default=0, show_default=True, type=click.IntRange(0), help="Of new folds."
-    ),
+    click.option("--folds", type=click.IntRange(2), help="How many to make.  [default: 5]"),
+    click.option("--split-seed", type=click.IntRange(0), help="Of new folds.  [default: 0]"),
     click.option("--recipe", help="paper, official, or another the model has.  [default: paper]"),
     click.option("--config", type=_EXISTING, help="YAML: model, options, recipe, training, …"),
     click.option(
@@ -75,33 +71,60 @@ def read_material(
     table: Path,
     folders: tuple[Path, ...],
     splits: Path | None,
-    folds: int,
-    split_seed: int,
     *,
     drop_missing: bool,
-    repeats: int = 1,
     every_slide: bool = False,
+    folds: int | None = None,
+    split_seed: int | None = None,
+    repeats: int | None = None,
     **columns: Any,
 ) -> Material:
     """Cohort, bags and folds, everything checked before anything is trained."""
     from sacmil.cohorts.bags import check_bags, locate_bags, missing_bags
     from sacmil.cohorts.bags import drop_missing as without_missing
-    from sacmil.cohorts.split_files import read_splits
-    from sacmil.cohorts.splits import all_slides, make_folds
 
+    new = {"folds": folds, "split_seed": split_seed, "repeats": repeats}
+    _check_new({**new, "preserve": columns.get("preserve")}, splits, every_slide=every_slide)
     further = None if drop_missing else partial(missing_bags, folders=folders)
-    cohort = read_cohort(table, further=further, **columns)
-    if drop_missing:
-        cohort = without_missing(cohort, folders)
+    whole = read_cohort(table, further=further, **columns)
+    cohort = without_missing(whole, folders) if drop_missing else whole
     bags = locate_bags(cohort, folders)
     check_bags(bags)
+    if splits is None:
+        by_site = bool(columns.get("preserve"))
+        made = _made(cohort, by_site=by_site, every_slide=every_slide, **new)
+        return Material(cohort, bags, made)
+    from sacmil.cohorts.split_files import read_splits
+
+    return Material(cohort, bags, [fold.within(cohort) for fold in read_splits(splits, whole)])
+
+
+def _check_new(given: dict[str, Any], splits: Path | None, *, every_slide: bool) -> None:
+    """What is said of new folds must not be ignored where there are none to make."""
+    named = [name for name, value in given.items() if value is not None]
+    if every_slide and splits is not None:
+        named = ["splits", *named]
+    if named and (splits is not None or every_slide):
+        option, other = named[0].replace("_", "-"), "--all" if every_slide else "--splits"
+        raise click.UsageError(f"--{option} is for new folds, and {other} makes none; leave it out")
+
+
+def _made(
+    cohort: Cohort,
+    folds: int | None,
+    split_seed: int | None,
+    repeats: int | None,
+    *,
+    by_site: bool,
+    every_slide: bool,
+) -> list[Fold]:
+    from sacmil.cohorts.splits import all_slides, make_folds
+
     if every_slide:
-        return Material(cohort, bags, [all_slides(cohort)])
-    if splits is not None:
-        return Material(cohort, bags, read_splits(splits, cohort, seed=split_seed))
-    preserve = bool(columns.get("preserve"))
-    made = make_folds(cohort, folds, seed=split_seed, repeats=repeats, preserve_sites=preserve)
-    return Material(cohort, bags, made)
+        return [all_slides(cohort)]
+    return make_folds(
+        cohort, folds or 5, seed=split_seed or 0, repeats=repeats or 1, preserve_sites=by_site
+    )
 
 
 def config_values(config: Path | None, recipe: str | None) -> dict[str, Any]:

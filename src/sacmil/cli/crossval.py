@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--repeats",
-    default=1,
-    show_default=True,
     type=click.IntRange(1),
-    help="How often the cohort is divided anew.",
+    help="How often the cohort is divided anew.  [default: 1]",
 )
 @click.option("--gpus", help="Such as 0,1; by default all that are there.")
 @click.option(
@@ -40,7 +38,7 @@ def command(
     table: Path,
     models: str | None,
     seeds: int,
-    repeats: int,
+    repeats: int | None,
     gpus: str | None,
     per_gpu: int,
     workers: int | None,

@@ -41,13 +41,14 @@ def command(
     """Train a model on the slides of TABLE; run again, a run that was killed goes on."""
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
     from sacmil.cli._progress import bars
-    from sacmil.training.config import make_config
+    from sacmil.training.config import make_configs
     from sacmil.training.part import Place
     from sacmil.training.run import for_every_slide, train_run
 
-    given = {"model": model, "seed": seed}
-    values = config_values(config, recipe) | {k: v for k, v in given.items() if v is not None}
-    asked = make_config(values, overrides)
+    values = config_values(config, recipe)
+    name = model or values.get("model", "sac_mil")
+    seeds = [] if seed is None else [f"seed={seed}"]
+    asked = make_configs([name], values, [*overrides, *seeds])[name]
     if every_slide:
         asked = _told(asked, for_every_slide(asked))
     found = read_material(table, every_slide=every_slide, **material)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 import warnings
 from collections.abc import Iterable, Iterator
@@ -93,7 +94,8 @@ def _clean(cells: Iterable[str]) -> list[str]:
 def _text_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     text = _decoded(path)
     separator = _separator(text)
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=separator)
+    # Not splitlines: it also breaks at marks that may stand in a cell, such as U+2028.
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
         for cells in reader:
             yield reader.line_num, _clean(cells)

@@ -246,15 +246,29 @@ def _several(names: Sequence[str]) -> str:
 def _doubts(cohort: Cohort, folds: Sequence[Fold]) -> Iterable[str]:
     for number, fold in enumerate(folds):
         yield from _shared_patients(cohort, number, fold)
-        present = {slide.label for slide in cohort.of(fold.test)}
-        absent = [name for label, name in enumerate(cohort.classes) if label not in present]
-        if absent:
-            yield f"fold {number}: no slide of {', '.join(absent)} is in the test part"
+        for name, absent in (
+            ("test", _absent(cohort, fold.test)),
+            ("val", [c for c in _absent(cohort, fold.val) if _has_several(cohort, fold.train, c)]),
+        ):
+            if absent:
+                yield f"fold {number}: no slide of {', '.join(absent)} is in the {name} part"
     yield from _overlaps(folds)
     tested = {slide_id for fold in folds for slide_id in fold.test}
     left = len(cohort) - len(tested)
     if left and len(folds) > 1:
         yield f"{left} of {len(cohort)} slides are in no test part"
+
+
+def _absent(cohort: Cohort, part: Sequence[str]) -> list[str]:
+    """Classes a part has no slide of; none where it has no slides at all."""
+    present = {slide.label for slide in cohort.of(part)}
+    return [name for label, name in enumerate(cohort.classes) if part and label not in present]
+
+
+def _has_several(cohort: Cohort, part: Sequence[str], name: str) -> bool:
+    """Whether a part could do without one of its patients of a class."""
+    label = cohort.classes.index(name)
+    return len({s.patient_id for s in cohort.of(part) if s.label == label}) > 1
 
 
 def _shared_patients(cohort: Cohort, number: int, fold: Fold) -> Iterable[str]:

@@ -39,7 +39,7 @@ def tcga_lung(*sheets: str | Path) -> Cohort:
     """
     read = [read_sheet(path) for path in sheets]
     if len(read) == 1 and not _is_sample_sheet(read[0]):
-        return _labelled(read[0])
+        return _labelled(read[0], LUNG)
     rows = []
     for where, slide_id, project in (found for sheet in read for found in _diagnostic(sheet)):
         rows.append(_row(where, slide_id, project.removeprefix("TCGA-")))
@@ -63,7 +63,7 @@ def tcga_brca(
     if clinical is None:
         if _is_sample_sheet(slides):
             raise CohortError(sheet, ["does not say what is ductal; give a clinical table too"])
-        return _labelled(slides)
+        return _labelled(slides, BRCA)
     listed = _diagnostic(slides)
     types = _types(read_sheet(clinical), column)
     rows = [_row(where, name, _type_of(name, types)) for where, name, _ in listed]
@@ -72,12 +72,15 @@ def tcga_brca(
     return build_cohort(sheet, kept, classes=BRCA)
 
 
-def _labelled(table: Sheet) -> Cohort:
+def _labelled(table: Sheet, classes: tuple[str, ...]) -> Cohort:
     """The cohort of a table that has labels itself; barcodes say the rest."""
     slide = table.find(*SLIDE)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CohortWarning)  # that barcodes name patients is known here
         cohort = read_table(table.path, slide=slide, site="barcode")
+    if not set(cohort.classes) <= set(classes) and not all(c.isdecimal() for c in cohort.classes):
+        found, wanted = ", ".join(cohort.classes), ", ".join(classes)
+        raise CohortError(table.path, [f"has the classes {found}; expected {wanted}"])
     return cohort.only(slide.slide_id for slide in cohort.slides if _is_diagnostic(slide.slide_id))
 
 

@@ -70,6 +70,8 @@ class Recipe:
             if value is not None and not least <= value <= most:
                 expected = f"from {least:g} to {most:g}" if most < math.inf else f">= {least:g}"
                 raise ConfigError(f"{name}={value!r}; expected a number {expected}")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"betas={self.betas!r}; expected two numbers from 0 to below 1")
         if self.patience is not None and self.monitor == "last":
             raise ConfigError(
                 f"patience={self.patience} needs something to wait for; expected monitor=val_loss "

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sacmil.atomic import whole_file
+from sacmil.errors import SacMILError
 
 State = dict[str, Tensor]
 
@@ -58,6 +58,9 @@ class Progress:
     history: list[Epoch] = field(default_factory=list)
 
 
+_DAMAGED = (OSError, SafetensorError, KeyError, TypeError, ValueError)
+"""What reading a file that is missing, cut short or something else ends in."""
+
 _TENSORS = ("weights", "optimisers", "best", "finished")
 
 
@@ -75,13 +78,21 @@ class Checkpoint:
 
     def read(self, fingerprint: str) -> Progress | None:
         """Where training of this stands; None if there is nothing to take up."""
-        with suppress(OSError, SafetensorError, KeyError, TypeError, ValueError):
+        try:
             with safe_open(self.path, "pt") as file:
                 facts = json.loads(file.metadata()["progress"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if facts["fingerprint"] == fingerprint:
-                return _rebuilt(facts, tensors)
-        return None
+            return _rebuilt(facts, tensors) if facts["fingerprint"] == fingerprint else None
+        except _DAMAGED:
+            return None
+
+    def fingerprint(self) -> str | None:
+        """Of what has been begun here; None if nothing has."""
+        try:
+            with safe_open(self.path, "pt") as file:
+                return str(json.loads(file.metadata()["progress"])["fingerprint"])
+        except _DAMAGED:
+            return None
 
     def write(self, progress: Progress) -> None:
         """Keep this, unless the one before is still being written: then the next will do."""
@@ -134,4 +145,7 @@ def _rebuilt(facts: dict[str, Any], tensors: State) -> Progress:
 
 def _write(path: Path, tensors: State, facts: str) -> None:
     with whole_file(path) as partial:
-        save_file(tensors, partial, metadata={"progress": facts})
+        try:
+            save_file(tensors, partial, metadata={"progress": facts})
+        except SafetensorError as error:  # a full disk comes as one
+            raise SacMILError(f"{path}: cannot be written ({error})") from error

@@ -16,10 +16,11 @@ from sacmil.cohorts.table import Cohort
 from sacmil.errors import RunError, SacMILError
 from sacmil.parallel import Outcome, Workers
 from sacmil.results import PREDICTIONS, Predictions, read_predictions, write_predictions
+from sacmil.training.bag_files import check_and_hash
 from sacmil.training.config import Config
 from sacmil.training.journal import last_line
-from sacmil.training.part import Part, Place, sources, train_part
-from sacmil.training.run_folder import hash_bags, open_run, write_configs
+from sacmil.training.part import Part, Place, check_models, sources, train_part
+from sacmil.training.run_folder import open_run, write_configs
 from sacmil.training.samples import Cache
 
 _POLL_S = 0.5
@@ -85,11 +86,13 @@ def cross_validate(
     """
     resources, tell = resources or Resources(), progress or _silent
     _check_names(configs)
+    check_models(configs.values(), bags, cohort.classes)
     with open_run(out, cohort, folds):
-        write_configs(out, configs)
-        hashes = hash_bags(out, bags, tell)
+        hashes = check_and_hash(out, bags, tell)
         parts = list(_parts(out, cohort, bags, hashes, folds, configs, seeds))
-        failures = _run(parts, resources, tell)
+        todo = [part for part in parts if not part.is_finished()]  # refuses what does not fit
+        write_configs(out, configs)
+        failures = _run(parts, todo, resources, tell)
         return CrossValidated(_collected(out, parts), failures)
 
 
@@ -132,9 +135,10 @@ def _parts(
                 )
 
 
-def _run(parts: Sequence[Part], resources: Resources, tell: Tell) -> dict[str, str]:
+def _run(
+    parts: Sequence[Part], todo: Sequence[Part], resources: Resources, tell: Tell
+) -> dict[str, str]:
     """Do what is not done yet; by part, why it failed."""
-    todo = [part for part in parts if not part.is_finished()]
     follow = _Followed(parts, todo, tell)
     follow.look()
     failures: dict[str, str] = {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from sacmil.atomic import whole_file
 from sacmil.bag import Bag
 from sacmil.card import CARD, read_card
 from sacmil.cohorts.table import Cohort, LabelledSlide
-from sacmil.errors import RunError, SacMILError
+from sacmil.errors import ConfigError, RunError, SacMILError
 from sacmil.formats import read_bag
 from sacmil.installation import usable_device, versions
 from sacmil.models import MILModel, create_model
@@ -83,15 +83,17 @@ class Part:
 
     def is_finished(self) -> bool:
         """Whether it has been done; RunError if something else was done under its name."""
-        if not (self.folder / CARD).is_file():
-            return False
-        done = read_card(self.folder)["notes"].get("training", {})
-        if done.get("fingerprint") == self.fingerprint:
-            return True
-        raise RunError(
-            f"{self.folder}: holds a {self.name} trained on other data or with other settings "
-            f"({CONFIG} there says which); choose another --out, or remove that folder"
-        )
+        finished = (self.folder / CARD).is_file()
+        if finished:
+            begun = read_card(self.folder)["notes"].get("training", {}).get("fingerprint")
+        else:
+            begun = Checkpoint(self.folder / CHECKPOINT).fingerprint()
+        if begun not in (None, self.fingerprint):
+            raise RunError(
+                f"{self.folder}: holds a {self.name} trained on other data or with other settings "
+                f"({CONFIG} there says which); choose another --out, or remove that folder"
+            )
+        return finished
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,25 @@ class Place:
     cache: Cache = "auto"
     threads: int | None = None
     """Of torch on the CPU; None leaves them as they are."""
+
+
+def check_models(
+    configs: Iterable[Config], bags: Mapping[str, Path], classes: Sequence[str]
+) -> None:
+    """Refuse options that no model can be made with, before anything else is done."""
+    try:
+        dim = read_bag(next(iter(bags.values()))).dim
+    except SacMILError:
+        return  # told soon, with all others that cannot be read
+    for config in configs:
+        with torch.device("meta"):
+            _made(config, dim, len(classes))
+
+
+def _made(config: Config, dim: int, classes: int) -> MILModel:
+    return create_model(
+        config.model, in_dim=dim, **{"num_classes": classes, **config.model_options()}
+    )
 
 
 def train_part(
@@ -149,17 +170,15 @@ class _Work:
     def __init__(self, part: Part, place: Place, read: Read) -> None:
         self.part, self.place, self.read = part, place, read
         self.recipe = part.config.to_recipe()
-        self.precision = getattr(torch, part.config.precision)
         self.device = usable_device(place.device)
+        self.precision = _precision(part.config, self.device)
         self.first = read(Path(part.train[0].path))
         self.model = self._model()
 
     def _model(self) -> MILModel:
         torch.manual_seed(self.part.config.seed)
-        options = {"num_classes": len(self.part.classes), **self.part.config.model_options()}
-        return create_model(self.part.config.model, in_dim=self.first.dim, **options).to(
-            self.device
-        )
+        made = _made(self.part.config, self.first.dim, len(self.part.classes))
+        return made.to(self.device)
 
     def train(self, checkpoint: Checkpoint, tell: Callable[[Epoch], None]) -> Fitted:
         part, chooses = self.part, self.recipe.monitor != "last"
@@ -236,6 +255,17 @@ class _Work:
             },
             "bags": bag_facts(self.first),
         }
+
+
+def _precision(config: Config, device: torch.device) -> torch.dtype:
+    """Where a CPU has no bfloat16, every product would go the slowest way there is."""
+    slow = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if config.precision == "bfloat16" and slow:
+        raise ConfigError(
+            "precision=bfloat16: this CPU does not compute in it; expected float32, or a GPU"
+        )
+    found: torch.dtype = getattr(torch, config.precision)
+    return found
 
 
 def bag_facts(bag: Bag) -> dict[str, Any]:

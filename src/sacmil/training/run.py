@@ -9,10 +9,11 @@ from pathlib import Path
 from sacmil.cohorts.splits import Fold
 from sacmil.cohorts.table import Cohort
 from sacmil.errors import CohortError
+from sacmil.training.bag_files import check_and_hash
 from sacmil.training.checkpoint import Epoch
 from sacmil.training.config import Config
-from sacmil.training.part import Part, Place, sources, train_part
-from sacmil.training.run_folder import hash_bags, open_run
+from sacmil.training.part import Part, Place, check_models, sources, train_part
+from sacmil.training.run_folder import open_run
 
 
 def train_run(
@@ -42,8 +43,9 @@ def train_run(
     """
     if not 0 <= fold < len(folds):
         raise CohortError("--fold", [f"{fold}: there are folds 0 to {len(folds) - 1}"])
+    check_models([config], bags, cohort.classes)
     with open_run(out, cohort, folds):
-        hashes = hash_bags(out, bags, hashing)
+        hashes = check_and_hash(out, bags, hashing)
         train, val, test = (sources(cohort, ids, bags, hashes) for ids in folds[fold])
         part = Part(
             folder=out,

@@ -1,15 +1,13 @@
-"""What a run folder says of how it was made: config.yaml, splits, hashes of bags, versions."""
+"""What a run folder says of how it was made: config.yaml, splits, versions."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -24,9 +22,6 @@ from sacmil.training.config import Config
 
 CONFIG = "config.yaml"
 PROVENANCE = "provenance.json"
-BAGS = "bags.csv"
-
-_BLOCK = 2**20
 
 
 @contextmanager
@@ -36,11 +31,23 @@ def open_run(out: Path, cohort: Cohort, folds: Sequence[Fold]) -> Iterator[None]
     Models may be added to a run; its slides, labels and folds stay what they are. Two commands
     cannot work in one run at the same time.
     """
-    before = _read_provenance(out)
+    _check_own(out)
     with alone_in(out, what="run"):
         remove_leftovers(out)
-        _open(out, cohort, folds, before)
+        _open(out, cohort, folds, _read_provenance(out))
         yield
+
+
+def _check_own(out: Path) -> None:
+    """A folder of something else is not touched; what a run killed at its start left is ours."""
+    if (out / PROVENANCE).is_file() or not out.exists():
+        return
+    foreign = [file.name for file in out.iterdir() if file.name not in ("splits", ".run.lock")]
+    if foreign:
+        raise RunError(
+            f"{out}: holds {foreign[0]} and is no run folder (no {PROVENANCE}); choose another "
+            "--out"
+        )
 
 
 def _open(out: Path, cohort: Cohort, folds: Sequence[Fold], before: dict[str, Any]) -> None:
@@ -51,7 +58,7 @@ def _open(out: Path, cohort: Cohort, folds: Sequence[Fold], before: dict[str, An
                 f"{out}: is a run over other {name} (they differ from {PROVENANCE} there); choose "
                 "another --out"
             )
-    write_splits(out / "splits", folds, cohort)
+    write_splits(out / "splits", folds, cohort, overwrite=not before)
     with whole_file(out / PROVENANCE) as partial:
         whole = {**facts, "versions": versions(), "devices": devices()}
         partial.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
@@ -65,10 +72,6 @@ def _read_provenance(out: Path) -> dict[str, Any]:
     try:
         found = json.loads((out / PROVENANCE).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        if out.is_dir() and any(out.iterdir()):
-            raise RunError(
-                f"{out}: holds files and is no run folder (no {PROVENANCE}); choose another --out"
-            ) from None
         return {}
     except (OSError, ValueError) as error:
         raise RunError(f"{out / PROVENANCE}: cannot be read ({error})") from error
@@ -84,57 +87,3 @@ def write_configs(out: Path, configs: Mapping[str, Config]) -> None:
     known |= {name: config.to_dict() for name, config in configs.items()}
     with whole_file(path) as partial:
         partial.write_text(yaml.safe_dump(known, sort_keys=False), encoding="utf-8")
-
-
-class _Known(NamedTuple):
-    path: str
-    size: str
-    changed: str
-    sha256: str
-
-
-def hash_bags(
-    out: Path, bags: Mapping[str, Path], tell: Callable[[str, int, int], None]
-) -> dict[str, str]:
-    """SHA-256 of every bag's bytes by slide id; those of unchanged files are read from bags.csv."""
-    known = _read_hashes(out / BAGS)
-
-    def hashed(slide_id: str) -> _Known:
-        path = bags[slide_id]
-        facts = path.stat()
-        now = (str(path), str(facts.st_size), str(facts.st_mtime_ns))
-        before = known.get(slide_id)
-        return before if before and before[:3] == now else _Known(*now, _sha256(path))
-
-    found = {}
-    with ThreadPoolExecutor() as pool:
-        for slide_id, facts in zip(bags, pool.map(hashed, bags), strict=True):
-            found[slide_id] = facts
-            tell("hashing bags", len(found), len(bags))
-    _write_hashes(out / BAGS, known | found)
-    return {slide_id: facts.sha256 for slide_id, facts in found.items()}
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _read_hashes(path: Path) -> dict[str, _Known]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return {row[0]: _Known(*row[1:]) for row in list(csv.reader(file))[1:]}
-    except FileNotFoundError:
-        return {}
-    except (OSError, TypeError, IndexError, UnicodeDecodeError, csv.Error):
-        return {}  # it only saves time
-
-
-def _write_hashes(path: Path, known: Mapping[str, _Known]) -> None:
-    with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["slide_id", *_Known._fields])
-        writer.writerows([slide_id, *facts] for slide_id, facts in known.items())

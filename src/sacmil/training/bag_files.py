@@ -1,0 +1,102 @@
+"""The files a run is made from: every bag read once and hashed before anything is trained."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from sacmil.atomic import whole_file
+from sacmil.errors import CohortError, RunError, SacMILError
+from sacmil.formats import read_bag
+
+BAGS = "bags.csv"
+
+_BLOCK = 2**20
+
+
+class _Known(NamedTuple):
+    path: str
+    size: str
+    changed: str
+    sha256: str
+
+
+def check_and_hash(
+    out: Path, bags: Mapping[str, Path], tell: Callable[[str, int, int], None]
+) -> dict[str, str]:
+    """SHA-256 of every bag's bytes by slide id; all bags that cannot be read in one error.
+
+    Files that bags.csv of the run knows, and that have not been touched since, are not read again.
+    A run over other bags is refused: its models would not be comparable.
+    """
+    known = _read_hashes(out / BAGS)
+    found: dict[str, _Known] = {}
+    problems: list[str] = []
+    with ThreadPoolExecutor() as pool:
+        looked_at = pool.map(lambda slide_id: _look(bags[slide_id], known.get(slide_id)), bags)
+        for number, (slide_id, facts) in enumerate(zip(bags, looked_at, strict=True), start=1):
+            if isinstance(facts, _Known):
+                found[slide_id] = facts
+            else:
+                problems.append(facts)
+            tell("checking bags", number, len(bags))
+    if problems:
+        raise CohortError("bags", problems)
+    _check_same(out, known, found)
+    _write_hashes(out / BAGS, known | found)
+    return {slide_id: facts.sha256 for slide_id, facts in found.items()}
+
+
+def _look(path: Path, before: _Known | None) -> _Known | str:
+    """What a file is now, or why it is no bag."""
+    try:
+        facts = path.stat()
+        now = (str(path), str(facts.st_size), str(facts.st_mtime_ns))
+        if before and before[:3] == now:
+            return before
+        read_bag(path)
+        return _Known(*now, _sha256(path))
+    except SacMILError as error:
+        hint = "; `sacmil convert` takes these options" if "--patch-size" in str(error) else ""
+        text = " ".join(str(error).split())
+        return f"{text if path.name in text else f'{path}: {text}'}{hint}"
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+
+
+def _check_same(out: Path, known: Mapping[str, _Known], found: Mapping[str, _Known]) -> None:
+    other = [s for s, facts in found.items() if s in known and known[s].sha256 != facts.sha256]
+    if other:
+        raise RunError(
+            f"{out}: is a run over other bags ({len(other)} differ from {BAGS} there, such as "
+            f"{found[other[0]].path}); choose another --out"
+        )
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _read_hashes(path: Path) -> dict[str, _Known]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return {row[0]: _Known(*row[1:]) for row in list(csv.reader(file))[1:]}
+    except FileNotFoundError:
+        return {}
+    except (OSError, TypeError, IndexError, UnicodeDecodeError, csv.Error):
+        return {}  # it only saves time
+
+
+def _write_hashes(path: Path, known: Mapping[str, _Known]) -> None:
+    with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["slide_id", *_Known._fields])
+        writer.writerows([slide_id, *facts] for slide_id, facts in known.items())
