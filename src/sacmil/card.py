@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -103,3 +104,13 @@ def model_folders(path: str | Path) -> list[Path]:
         names = ", ".join(str(model) for model in models)
         raise RunError(f"{folder}: holds several models; name one of {names}")
     return found
+
+
+def seen_mark(kind: str, name: str) -> str:
+    """What a card holds of a slide or a patient trained on: enough to know it again, no name.
+
+    Args:
+        kind: slide or patient.
+        name: its id.
+    """
+    return hashlib.sha256(f"{kind}:{name}".encode()).hexdigest()[:16]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from answers import answers, shuffled
 
-from sacmil.evaluation.units import in_order, to_units, unit_of
+from sacmil.evaluation.units import in_order, to_units, unit_of, units_of
 from sacmil.results import KEYS, Predictions
 
 
@@ -72,3 +72,33 @@ def test_sorted_rows_hold_what_is_equal_together(key: str) -> None:
     first = given.where(given.model == "a")
     assert first.seed.tolist() == sorted(first.seed.tolist())
     assert len(getattr(given, key)) == 32
+
+
+def test_what_stands_beside_a_model_does_not_change_its_figures() -> None:
+    """Two runs that number their patients alike, with other labels."""
+    one = answers_of("one", [0, 0, 1])
+    two = answers_of("two", [1, 1, 0])
+    alone, beside = to_units(one), to_units(Predictions.joined([one, two]))
+    assert units_of(Predictions.joined([one, two])) == {"one": "patient", "two": "patient"}
+    rows = beside.model == "one"
+    np.testing.assert_array_equal(beside.probabilities[rows], alone.probabilities)
+    assert beside.slide_id[rows].tolist() == alone.slide_id.tolist() == ["p0", "p1", "p2"]
+
+
+def test_the_order_of_slides_breaks_no_ties() -> None:
+    values = [0.1, 0.7, 0.4]
+    means = set()
+    for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        rows = [(f"s{i}", "p", "test", 0, 0, "m", 1) for i in range(3)]
+        p = [[1 - values[i], values[i]] for i in order]
+        means.add(float(to_units(Predictions.of("ab", rows, p)).probabilities[0, 1]))
+    assert means == {0.4}
+
+
+def answers_of(model: str, labels: list[int]) -> Predictions:
+    rows = [
+        (f"s{p}-{n}", f"p{p}", "test", 0, 0, model, label)
+        for p, label in enumerate(labels)
+        for n in range(2)
+    ]
+    return Predictions.of("ab", rows, [[0.25, 0.75]] * len(rows))

@@ -28,7 +28,9 @@ whole = st.integers(-(2**63), 2**63 - 1)
 def tables(draw: st.DrawFn) -> Predictions:
     classes = draw(st.lists(names, min_size=2, max_size=4, unique=True))
     label = st.integers(0, len(classes) - 1)
-    rows = draw(st.lists(st.tuples(names, names, names, whole, whole, names, label), max_size=6))
+    split = st.sampled_from(["train", "val", "test"])
+    one = st.tuples(names, names, split, whole, whole, names, label)
+    rows = draw(st.lists(one, max_size=6, unique_by=lambda row: row[0]))
     part = st.floats(0, 1, allow_subnormal=True)
     first = draw(st.lists(part, min_size=len(rows), max_size=len(rows)))
     others = [[(1 - p) / (len(classes) - 1)] * (len(classes) - 1) for p in first]
@@ -178,3 +180,28 @@ def test_a_failed_write_leaves_the_old_table(tmp_path: Path) -> None:
         write_predictions(file, broken)
     assert len(read_predictions(file)) == 1
     assert [path.name for path in tmp_path.iterdir()] == [PREDICTIONS]
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (["s1,x,test,0,1,abmil,yes,0.25,0.75", "s1,z,test,0,1,abmil,yes,0.25,0.75"], "2 patients"),
+        (["s1,x,test,0,1,abmil,yes,0.25,0.75", "s1,x,test,1,1,abmil,no,0.25,0.75"], "2 labels"),
+        (["s1,x,tset,0,1,abmil,yes,0.25,0.75"], "split 'tset'"),
+        ([",x,test,0,1,abmil,yes,0.25,0.75"], "is empty"),
+        (["s1,x,test,0,1,abmil,yes,0.25,0.75,9"], "10 cells under 9 columns"),
+    ],
+)
+def test_rows_that_contradict_each_other_are_refused(tmp_path: Path, lines, told) -> None:
+    with pytest.raises(RunError, match=told):
+        read_predictions(written(tmp_path, HEADER, *lines))
+
+
+def test_a_table_with_semicolons_is_told_to_use_commas(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="save it with commas"):
+        read_predictions(written(tmp_path, HEADER.replace(",", ";"), ROW.replace(",", ";")))
+
+
+def test_a_split_may_be_written_in_capitals(tmp_path: Path) -> None:
+    found = read_predictions(written(tmp_path, HEADER, ROW.replace("test", "Test")))
+    assert found.split.tolist() == ["test"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from predicted import predicted
 
 from sacmil import create_model, load_model, predict, save_model, write_bag
+from sacmil.card import seen_mark
 from sacmil.cohorts.table import Cohort, LabelledSlide
 from sacmil.errors import CohortWarning, DeviceError, ModelFolderError, RunError
 from sacmil.evaluation.localisation import localisation
@@ -50,14 +52,17 @@ def make_model(tmp_path: Path) -> Callable[..., Path]:
     made = []
 
     def make(
-        where: str = "abmil", classes: tuple[str, ...] | None = CLASSES, **options: int
+        where: str = "abmil",
+        classes: tuple[str, ...] | None = CLASSES,
+        notes: dict[str, Any] | None = None,
+        **options: int,
     ) -> Path:
         import torch
 
         torch.manual_seed(len(made))
         made.append(where)
         model = create_model("abmil", **{"in_dim": 16, "num_classes": 2, **options})
-        save_model(tmp_path / where, model, classes=classes)
+        save_model(tmp_path / where, model, classes=classes, notes=notes)
         return tmp_path / where
 
     return make
@@ -169,17 +174,26 @@ def test_without_instance_labels_nothing_is_localised(
     assert evaluate_models([make_model()], rest, bags).localisation == {}
 
 
-def test_slides_a_model_was_made_from_are_told(
+def test_slides_a_model_was_made_from_are_told_wherever_it_lies(
+    make_model: Callable, bags: dict[str, Path]
+) -> None:
+    table = cohort()
+    slide, other = table.slides[3], table.slides[5]
+    seen = [seen_mark("slide", slide.slide_id), seen_mark("patient", other.patient_id)]
+    path = make_model(notes={"training": {"seen": seen}})
+    with pytest.warns(CohortWarning, match=f"of the 6 slides .* such as {slide.slide_id}"):
+        found = evaluate_models([path], table, bags)
+    assert len(found.doubts) == 1
+    assert evaluate_models([path], cohort(slides=3), bags).doubts == []
+
+
+def test_splits_of_others_beside_a_model_are_no_reason_for_doubt(
     make_model: Callable, bags: dict[str, Path], tmp_path: Path
 ) -> None:
-    part = make_model("run/abmil/seed_0/fold_0")
-    (tmp_path / "run" / "splits").mkdir()
-    (tmp_path / "run" / "splits" / "splits_0.csv").write_text(",train,val,test\n0,s3,x,y\n1,s4,,\n")
-    for path in (part, tmp_path / "run"):
-        with pytest.warns(CohortWarning, match="2 of the 6 slides .* such as s3"):
-            found = evaluate_models([path], cohort(), bags)
-        assert len(found.doubts) == 1
-    assert evaluate_models([part], cohort(slides=3), bags).doubts == []
+    path = make_model("project/models/abmil")
+    (tmp_path / "project" / "splits").mkdir()
+    (tmp_path / "project" / "splits" / "splits_0.csv").write_text(",train,val,test\n0,s3,x,y\n")
+    assert evaluate_models([path], cohort(), bags).doubts == []
 
 
 def test_a_damaged_model_is_told_before_any_bag_is_read(
@@ -280,15 +294,20 @@ def test_what_was_asked_is_read_where_it_is(tmp_path: Path) -> None:
     assert what_was_asked([run / "predictions.csv"]).keys() == {str(run / "config.yaml")}
 
 
-def test_a_part_was_asked_for_by_its_run(tmp_path: Path) -> None:
+def test_only_what_lies_with_a_model_says_how_it_was_made(tmp_path: Path) -> None:
     part = tmp_path / "run" / "abmil" / "seed_0" / "fold_0"
     part.mkdir(parents=True)
     (tmp_path / "config.yaml").write_text("of somebody else")
-    (tmp_path / "run" / "config.yaml").write_text("epochs: 3")
-    assert what_was_asked([part]) == {}
-    (tmp_path / "run" / "splits").mkdir()
-    (tmp_path / "run" / "splits" / "splits_0.csv").write_text("")
-    assert list(what_was_asked([part, part.parents[1]]).values()) == ["epochs: 3"]
+    (part / "config.yaml").write_text("epochs: 3")
+    assert list(what_was_asked([part]).values()) == ["epochs: 3"]
+
+
+def test_files_of_one_folder_are_told_apart_by_their_names(tmp_path: Path) -> None:
+    header = "slide_id,patient_id,split,fold,seed,model,label,p_no,p_yes\n"
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.csv").write_text(header + "s1,x,test,0,1,abmil,yes,0.25,0.75\n")
+    found = read_runs([tmp_path / "one.csv", tmp_path / "two.csv"])
+    assert found.model.tolist() == ["one/abmil", "two/abmil"]
 
 
 def test_what_is_written_is_read_back(make_model: Callable, bags: dict[str, Path]) -> None:

@@ -26,7 +26,7 @@ _OPTIONS = (
         "--level",
         default=0.95,
         show_default=True,
-        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        type=click.FloatRange(0, 0.9999, min_open=True),
         help="Of intervals; a difference is claimed when p is below one minus this.",
     ),
     click.option(

@@ -42,8 +42,10 @@ def locate_bags(cohort: Cohort, folders: Folders) -> dict[str, Path]:
 def missing_bags(slide_ids: Iterable[str], folders: Folders) -> list[str]:
     """Which slides have no bag, with what their bags may be called instead."""
     bags = _by_slide(_places(folders))
-    missing = [slide_id for slide_id in slide_ids if slide_id not in bags]
-    hints = [_missing(slide_id, bags) for slide_id in missing[:_HINTED]]
+    wanted = list(slide_ids)
+    missing = [slide_id for slide_id in wanted if slide_id not in bags]
+    free = {name: path for name, path in bags.items() if name not in set(wanted)}
+    hints = [_missing(slide_id, free) for slide_id in missing[:_HINTED]]
     return hints + [f"{slide_id}: has no bag" for slide_id in missing[_HINTED:]]
 
 

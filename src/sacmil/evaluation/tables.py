@@ -20,7 +20,7 @@ from sacmil.evaluation.comparison import Comparison
 from sacmil.evaluation.localisation import Localisation
 from sacmil.evaluation.metrics import LOWER_IS_BETTER, TITLES
 from sacmil.evaluation.summary import Figure
-from sacmil.evaluation.units import unit_of
+from sacmil.evaluation.units import units_of
 from sacmil.results import Predictions
 
 Spread = Literal["both", "std", "interval", "none"]
@@ -235,10 +235,21 @@ def caption(
 
 
 def _counted(test: Predictions) -> str:
-    patients, slides = len(np.unique(test.patient_id)), len(np.unique(test.slide_id))
-    if unit_of(test) == "patient":
-        return f"Unit: the patient ({count(patients, 'patient')}, {count(slides, 'slide')})"
-    return f"Unit: the slide ({count(slides, 'slide')} of {count(patients, 'patient')})"
+    """What was counted; where models differ in it, of which models."""
+    told: dict[str, list[str]] = {}
+    for model, unit in units_of(test).items():
+        rows = test.where(test.model == model)
+        told.setdefault(_counted_of(rows, unit), []).append(model)
+    if len(told) < 2:
+        return f"Unit: {next(iter(told), 'none')}"
+    return "Unit: " + "; ".join(f"{text} for {', '.join(of)}" for text, of in told.items())
+
+
+def _counted_of(rows: Predictions, unit: str) -> str:
+    patients, slides = len(np.unique(rows.patient_id)), len(np.unique(rows.slide_id))
+    if unit == "patient":
+        return f"the patient ({count(patients, 'patient')}, {count(slides, 'slide')})"
+    return f"the slide ({count(slides, 'slide')} of {count(patients, 'patient')})"
 
 
 def _repeated(test: Predictions) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -9,40 +10,52 @@ import numpy.typing as npt
 
 from sacmil.results import Predictions
 
+_DIGITS = 12
+
 _ROW = ("slide_id", "patient_id", "split", "fold", "seed", "model")
 """What tells rows apart, least important first, for sorting."""
 
 
-def unit_of(predictions: Predictions) -> Literal["patient", "slide"]:
-    """The patient, unless some patient has slides of different labels."""
-    pairs = {*zip(predictions.patient_id.tolist(), predictions.label.tolist(), strict=True)}
-    patients = {patient for patient, _ in pairs}
-    return "patient" if len(pairs) == len(patients) else "slide"
+Unit = Literal["patient", "slide"]
+
+
+def unit_of(predictions: Predictions) -> Unit:
+    """The patient, unless a model was tested on a patient with slides of different labels."""
+    return "slide" if "slide" in units_of(predictions).values() else "patient"
+
+
+def units_of(predictions: Predictions) -> dict[str, Unit]:
+    """By model, for what stands beside a model must not change what is counted of it."""
+    found: dict[str, Unit] = {}
+    for model in np.unique(predictions.model):
+        rows = predictions.model == model
+        patients = predictions.patient_id[rows].tolist()
+        pairs = {*zip(patients, predictions.label[rows].tolist(), strict=True)}
+        found[str(model)] = "patient" if len(pairs) == len(set(patients)) else "slide"
+    return found
 
 
 def to_units(predictions: Predictions) -> Predictions:
     """A row per patient with the mean of the slides' probabilities, where the unit is the patient.
 
     Rows come sorted by model, seed, fold, split and patient, whatever order they had. A patient's
-    row carries the patient's id as its slide_id. Where the unit is the slide nothing is changed.
+    row carries the patient's id as its slide_id. Rows of models whose unit is the slide stay.
     """
-    if unit_of(predictions) == "slide" or not len(predictions):
+    whole = [model for model, unit in units_of(predictions).items() if unit == "patient"]
+    chosen = np.isin(predictions.model, whole)
+    if not chosen.any():
         return predictions
+    return Predictions.joined([_patients(predictions.where(chosen)), predictions.where(~chosen)])
+
+
+def _patients(predictions: Predictions) -> Predictions:
     rows = in_order(predictions)
     begins = np.flatnonzero(_is_another_patient(rows))
     slides = np.diff(begins, append=len(rows))
     means = np.add.reduceat(rows.probabilities, begins, axis=0) / slides[:, None]
-    first = rows.where(begins)
-    return Predictions(
-        classes=first.classes,
-        slide_id=first.patient_id,
-        patient_id=first.patient_id,
-        split=first.split,
-        fold=first.fold,
-        seed=first.seed,
-        model=first.model,
-        label=first.label,
-        probabilities=means,
+    # Sums of the same numbers in another order differ in their last digits; ties must stay ties.
+    return replace(
+        rows.where(begins), slide_id=rows.patient_id[begins], probabilities=means.round(_DIGITS)
     )
 
 

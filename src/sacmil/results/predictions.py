@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from sacmil.atomic import whole_file
 from sacmil.errors import RunError
 
 PREDICTIONS = "predictions.csv"
+_SPLITS = ("train", "val", "test")
 KEYS = ("slide_id", "patient_id", "split", "fold", "seed", "model", "label")
 """Columns before the probabilities."""
 
@@ -106,9 +108,10 @@ def read_predictions(path: str | Path) -> Predictions:
 def _parsed(file: Path, header: list[str], rows: list[list[str]]) -> Predictions:
     missing = [key for key in KEYS if key not in header]
     classes = [name[2:] for name in header if name.startswith("p_")]
-    if missing or len(classes) < 2:
+    if missing or len(classes) < 2 or "" in classes:
         lacking = ", ".join(missing) or "p_<class> columns"
-        raise RunError(f"{file}: lacks {lacking}; expected {', '.join(KEYS)}, p_<class>…")
+        hint = f" (its header is {header[0]!r}: save it with commas)" if len(header) == 1 else ""
+        raise RunError(f"{file}: lacks {lacking}{hint}; expected {', '.join(KEYS)}, p_<class>…")
     if len(set(header)) < len(header):
         twice = sorted({name for name in header if header.count(name) > 1})
         raise RunError(f"{file}: has columns twice: {', '.join(twice)}; expected each once")
@@ -118,6 +121,8 @@ def _parsed(file: Path, header: list[str], rows: list[list[str]]) -> Predictions
         if not row:  # a blank line, as editors leave at the end
             continue
         try:
+            if len(row) > len(header):
+                raise ValueError(f"{len(row)} cells under {len(header)} columns")
             keys.append(_keys([row[place[key]] for key in KEYS], classes))
             values.append(_probabilities([row[place[f"p_{name}"]] for name in classes]))
         except (IndexError, ValueError, OverflowError) as error:
@@ -126,15 +131,35 @@ def _parsed(file: Path, header: list[str], rows: list[list[str]]) -> Predictions
                 f"for fold and seed, a label among {', '.join(classes)}, and probabilities of all "
                 "classes that sum to one"
             ) from error
-    return Predictions.of(classes, keys, values)
+    found = Predictions.of(classes, keys, values)
+    _check_consistent(file, found)
+    return found
+
+
+def _check_consistent(file: Path, predictions: Predictions) -> None:
+    """A slide is of one patient, and within a model has one label."""
+    for told, columns in (
+        ("patients", ("slide_id", "patient_id")),
+        ("labels", ("model", "slide_id", "label")),
+    ):
+        listed = [getattr(predictions, name).tolist() for name in columns]
+        pairs = {*zip(*listed, strict=True)}
+        known = Counter(pair[:-1] for pair in pairs)
+        for pair, times in known.items():
+            if times > 1:
+                raise RunError(f"{file}: slide {pair[-1]!r} has {times} {told}; expected one")
 
 
 def _keys(texts: list[str], classes: list[str]) -> tuple[Any, ...]:
     slide, patient, split, fold, seed, model, label = texts
+    if not (slide and patient and model):
+        raise ValueError("slide_id, patient_id or model is empty")
+    if split.lower() not in _SPLITS:
+        raise ValueError(f"split {split!r}, not one of {', '.join(_SPLITS)}")
     return (
         slide,
         patient,
-        split,
+        split.lower(),
         np.int64(int(fold)),
         np.int64(int(seed)),
         model,

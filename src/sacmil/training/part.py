@@ -17,7 +17,7 @@ import yaml
 
 from sacmil.atomic import whole_file
 from sacmil.bag import Bag
-from sacmil.card import CARD, read_card
+from sacmil.card import CARD, read_card, seen_mark
 from sacmil.cohorts.table import Cohort, LabelledSlide
 from sacmil.errors import ConfigError, RunError, SacMILError
 from sacmil.formats import read_bag
@@ -239,6 +239,12 @@ class _Work:
             part.classes, rows, predicted(model, samples, self.precision) if side else []
         )
 
+    def _seen(self) -> list[str]:
+        """Marks of the slides and patients that made the model, so that a test can tell them."""
+        slides = [source.slide for source in self.part.train + self.part.val]
+        marks = {seen_mark("slide", slide.slide_id) for slide in slides}
+        return sorted(marks | {seen_mark("patient", slide.patient_id) for slide in slides})
+
     def _notes(self, fitted: Fitted) -> dict[str, Any]:
         part = self.part
         return {
@@ -250,6 +256,7 @@ class _Work:
                 "epochs": fitted.history[-1].epoch,
                 "fingerprint": part.fingerprint,
                 "slides": {"train": len(part.train), "val": len(part.val), "test": len(part.test)},
+                "seen": self._seen(),
                 "device": str(self.device),
                 "versions": versions(),
             },

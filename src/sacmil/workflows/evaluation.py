@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.bag import Bag
-from sacmil.card import CARD, model_folders
+from sacmil.card import CARD, model_folders, read_card, seen_mark
 from sacmil.cohorts.table import Cohort, LabelledSlide
 from sacmil.errors import CohortWarning, RunError, SacMILError
 from sacmil.evaluation.localisation import Localisation, localisation
 from sacmil.formats import read_bag
 from sacmil.installation import usable_device
-from sacmil.results import Prediction, Predictions, read_predictions
+from sacmil.results import PREDICTIONS, Prediction, Predictions, read_predictions
 
 if TYPE_CHECKING:
     from sacmil.models import MILModel
@@ -112,7 +112,7 @@ def read_runs(paths: Sequence[Path]) -> Predictions:
         paths: run folders or files like predictions.csv; their classes must have the same names.
     """
     found = [read_predictions(path) for path in paths]
-    folders = [path.parent if path.is_file() else path for path in paths]
+    folders = [_named_after(path) for path in paths]
     models = [
         (folder, str(model))
         for folder, predictions in zip(folders, found, strict=True)
@@ -126,12 +126,19 @@ def read_runs(paths: Sequence[Path]) -> Predictions:
     )
 
 
+def _named_after(path: Path) -> Path:
+    """The run a file is of; a file that is not called as a run's is named after itself."""
+    if path.is_file():
+        return path.parent if path.name == PREDICTIONS else path.with_suffix("")
+    return path
+
+
 def what_was_asked(paths: Sequence[Path]) -> dict[str, str]:
     """Settings and versions that runs or models were made with, as their files tell them."""
     told = {}
     for path in paths:
         folder = path.parent if path.is_file() else path
-        for file in (place / name for place in (folder, _run_of(folder)) for name in _ASKED):
+        for file in (folder / name for name in _ASKED):
             if file.is_file():
                 told[str(file)] = file.read_text(encoding="utf-8", errors="replace")
     return told
@@ -239,38 +246,20 @@ def _known_classes(name: str, model: MILModel, classes: tuple[str, ...]) -> tupl
 
 def _known_slides(path: Path, cohort: Cohort) -> str:
     """A model has seen the slides it was made from: the sentence that says so, if there are any."""
-    seen = _slides_of_run(path)
-    known = [slide.slide_id for slide in cohort.slides if slide.slide_id in seen]
+    cards = [read_card(folder)["notes"] for folder in model_folders(path)]
+    seen = {mark for notes in cards for mark in notes.get("training", {}).get("seen", ())}
+    known = [slide for slide in cohort.slides if _marks(slide) & seen]
     if not known:
         return ""
     return (
-        f"{path}: {len(known)} of the {len(cohort.slides)} slides in the table are those it was "
-        f"made from, such as {known[0]}; what it says of them is no test"
+        f"{path}: {len(known)} of the {len(cohort.slides)} slides in the table, or other slides of "
+        f"their patients, are those it was made from, such as {known[0].slide_id}; what it says of "
+        "them is no test"
     )
 
 
-def _slides_of_run(path: Path) -> frozenset[str]:
-    """Every id in the splits of the run that a path is or lies in."""
-    lines = (line for file in _run_of(path).glob(_SPLITS) for line in _lines(file))
-    return frozenset(cell.strip().strip('"') for line in lines for cell in line.split(","))
-
-
-_SPLITS = "splits/splits_*.csv"
-
-
-def _run_of(path: Path) -> Path:
-    """The run that a part lies in, run/model/seed/fold; the path itself where it is no part."""
-    for folder in (path, *path.resolve().parents[:3]):
-        if any(folder.glob(_SPLITS)):
-            return folder
-    return path
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []  # only a warning hangs on it
+def _marks(slide: LabelledSlide) -> set[str]:
+    return {seen_mark("slide", slide.slide_id), seen_mark("patient", slide.patient_id)}
 
 
 # --- slides --------------------------------------------------------------------------------------
