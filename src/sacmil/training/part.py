@@ -156,7 +156,10 @@ def train_part(
             if tell:
                 tell(line)
 
-        fitted = work.train(checkpoint, tell_all)
+        try:
+            fitted = work.train(checkpoint, tell_all)
+        finally:
+            checkpoint.finish()
     work.test_and_write(fitted)
     checkpoint.remove()
 
