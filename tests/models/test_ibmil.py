@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from sacmil import create_model
 from sacmil.errors import ModelError, OptionError
 from sacmil.models import Output, Recipe, Sample, load_model, load_reference, save_model
-from sacmil.models.dtfd import inference_orders
 from sacmil.models.ibmil import BASES, IBMIL, MERGES, prototypes
+from sacmil.plans import make_plan
 from sacmil.training.step import Trainer
 
 Arrays = dict[str, np.ndarray]
@@ -49,7 +49,7 @@ def bags(count: int, dim: int = 10) -> list[Sample]:
     for label in range(count):
         features = torch.randn(20 + label, dim) + label % 2
         coords = torch.zeros(len(features), 2)
-        plan = inference_orders(len(features), 0)
+        plan = make_plan("orders", {"shuffles": 0}, coords.numpy())
         made.append(Sample(features, coords, plan, torch.tensor(label % 2)))
     return made
 

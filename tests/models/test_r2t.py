@@ -27,6 +27,24 @@ def answer(model, x: torch.Tensor):
     return model(x, torch.zeros(len(x), 2))
 
 
+def planned(model: R2TMIL, n: int) -> dict[str, torch.Tensor]:
+    return {key: torch.from_numpy(value) for key, value in model.plan(np.zeros((n, 2))).items()}
+
+
+def regional(model: R2TMIL, h: torch.Tensor) -> torch.Tensor:
+    plan = planned(model, len(h))
+    return model.regional(h, plan["inside"], plan["inside_at"])
+
+
+def cross(model: R2TMIL, h: torch.Tensor) -> torch.Tensor:
+    plan = planned(model, len(h))
+    return model.cross(h, plan["across"], plan["across_at"])
+
+
+def embed_again(model: R2TMIL, z: torch.Tensor) -> torch.Tensor:
+    return model.embed_again(z, planned(model, len(z)))
+
+
 def make(**options: object) -> R2TMIL:
     torch.manual_seed(3)
     options = {"dim": 12, "heads": 2, "crmsa_heads": 3, "epeg_k": 5} | options
@@ -43,14 +61,14 @@ def test_answers_are_the_official_ones(name, official) -> None:
     model = load_reference("r2t", golden.state, **UNREADABLE[name]).double()
     output = answer(model, golden.features)
     z = model.project(golden.features)
-    inside = model.regional(z)
+    inside = regional(model, z)
     rows = [0, 1, 150, -1]
     ours = {
         "logits": output.logits,
         "attn": output.scores,
         "after_rmsa": inside[rows],
-        "after_crmsa": model.cross(inside)[rows],
-        "encoder": model.embed_again(z)[rows],
+        "after_crmsa": cross(model, inside)[rows],
+        "encoder": embed_again(model, z)[rows],
     }
     for key, wanted in golden.out.items():
         found = ours[key].detach().reshape(wanted.shape)
@@ -128,42 +146,42 @@ def test_attention_inside_regions_is_the_equation_in_a_loop(n, grid) -> None:
         ):
             if cell < n:
                 wanted[cell] += y
-    torch.testing.assert_close(model.regional(h), wanted)
+    torch.testing.assert_close(regional(model, h), wanted)
 
 
 @pytest.mark.parametrize("mlp", [True, False])
 @pytest.mark.parametrize("n", [40, 130])
 def test_attention_across_regions_is_the_equation_in_a_loop(n, mlp) -> None:
     model = make(crmsa_mlp=mlp, regions=2)
-    cross, h = model.cross, torch.randn(n, 12).double()
+    part, h = model.cross, torch.randn(n, 12).double()
     regions = regions_of(n, 8)
-    xs = [rows_of(cross.norm(h), cells) for cells in regions]
-    logits = [cross.phi(x) for x in xs]
+    xs = [rows_of(part.norm(h), cells) for cells in regions]
+    logits = [part.phi(x) for x in xs]
     wanted = h.clone()
     for j in range(3):
         summaries = torch.stack([g[:, j].softmax(0) @ x for g, x in zip(logits, xs, strict=True)])
-        summaries = attention_by_hand(cross.attention, summaries)
+        summaries = attention_by_hand(part.attention, summaries)
         for cells, g, summary in zip(regions, logits, summaries, strict=True):
             for p, cell in enumerate(cells):
                 scaled = (g[p, j] - g[:, j].min()) / (g[:, j].max() - g[:, j].min() + 1e-8)
                 if cell < n:
                     wanted[cell] += scaled * g[p].softmax(0)[j] * summary
-    torch.testing.assert_close(cross(h), wanted)
+    torch.testing.assert_close(cross(model, h), wanted)
 
 
 def test_the_shortcut_adds_the_projected_instances() -> None:
     plain, short = make(), make(all_shortcut=True)
     z = torch.randn(90, 12).double()
-    h = plain.cross(plain.regional(z))
-    torch.testing.assert_close(plain.embed_again(z), plain.norm(h))
-    torch.testing.assert_close(short.embed_again(z), plain.norm(h + z))
+    h = cross(plain, regional(plain, z))
+    torch.testing.assert_close(embed_again(plain, z), plain.norm(h))
+    torch.testing.assert_close(embed_again(short, z), plain.norm(h + z))
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_scores_are_the_weights_of_the_mean_that_is_classified(activation) -> None:
     model, x = make(activation=activation), torch.randn(90, 6).double()
     output = answer(model, x)
-    h = model.embed_again(model.project(x))
+    h = embed_again(model, model.project(x))
     first, second = model.attention.value.weight, model.attention.weight.weight
     weights = (getattr(torch, activation)(h @ first.T) @ second.T).softmax(0)[:, 0]
     torch.testing.assert_close(output.scores, weights)

@@ -20,6 +20,8 @@ from torch.nn import functional as F
 from sacmil.errors import InputError, ModelError
 from sacmil.models._options import at_least
 from sacmil.models._recipe import CHOSEN, PAPER, Recipe
+from sacmil.plans import Planner as Planner
+from sacmil.plans import make_plan
 
 Array = npt.NDArray[Any]
 Plan = Mapping[str, Array | Tensor]
@@ -78,6 +80,8 @@ class MILModel(nn.Module, ABC):
     plan_keys: ClassVar[frozenset[str]] = frozenset()
     """What a plan must hold; the last axis of each counts the bag's instances."""
     recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": CHOSEN}
+    not_exportable: ClassVar[str] = ""
+    """Why the model cannot be written as ONNX, in a sentence; empty where it can."""
 
     classes: tuple[str, ...] | None = None
     """Names of the outputs, where they are known."""
@@ -122,8 +126,11 @@ class MILModel(nn.Module, ABC):
     # The five hooks.
 
     def plan(self, coords: Array, features: Array | None = None) -> dict[str, Array]:
-        """Whatever depends on the bag but not on the weights, without torch; callers cache it."""
-        return {}
+        """Whatever depends on the bag but not on the weights, without torch; callers cache it.
+
+        A model that says its ``planner`` instead can be exported: the card carries it.
+        """
+        return make_plan(self.planner.name, self.planner.options, coords, features)
 
     def probabilities(self, output: Output) -> Tensor:
         """(C,), summing to one; a single output gives the probability of class 1."""
@@ -149,6 +156,11 @@ class MILModel(nn.Module, ABC):
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """Understand a checkpoint of the official implementation."""
         raise ModelError("there are no official checkpoints of this model")
+
+    @property
+    def planner(self) -> Planner:
+        """How plans are made, as data: a file of sacmil.plans and its options."""
+        return Planner()
 
     @property
     def dtype(self) -> torch.dtype:

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.models._base import Array, MILModel, Output, Reference, classification_loss
+from sacmil.models._base import MILModel, Output, Planner, Reference, classification_loss
 from sacmil.models._options import at_least, choice, flag
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import renamed, shape
@@ -98,6 +97,10 @@ class FirstTier(nn.Module):
         """Features (N, in_dim) in orders (S, N), each cut into pseudo-bags."""
         h = self.project(features).relu()
         raw = self.attention(h)  # (N, 1)
+        if torch.compiler.is_compiling():  # for an export, which must not depend on N
+            found = [self._pseudo_bags(h, raw[:, 0], order) for order in orders]
+            logits = torch.cat([logits for logits, _ in found])
+            return Distilled(logits, [rows for _, rows in found], self.activations(h, raw))
         slides = [[self._pseudo_bag(h[g], raw[g]) for g in self._cut(order)] for order in orders]
         logits = torch.stack([logits for slide in slides for logits, _ in slide])
         rows = [torch.cat([rows for _, rows in slide]) for slide in slides]
@@ -125,10 +128,37 @@ class FirstTier(nn.Module):
         return torch.cat((order[: self.take], order[-self.take :]))  # from -0 on, it is all
 
     def _rank(self, s: Tensor) -> Tensor:
-        if self.independent or s.shape[1] == 1:
-            return s[:, -1]
+        if self.independent or s.shape[-1] == 1:
+            return s[..., -1]
         # The logit of the softmax: the same order, without the ties of rounding near 1 / C.
-        return s[:, -1] - s[:, :-1].logsumexp(1)
+        return s[..., -1] - s[..., :-1].logsumexp(-1)
+
+    def _pseudo_bags(self, h: Tensor, raw: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
+        """All pseudo-bags at once, side by side in a table: logits (G, C) and distilled rows."""
+        n = order.shape[0]
+        size = (n + torch.arange(self.groups).flip(0)).div(self.groups, rounding_mode="floor")
+        place = torch.arange((n + self.groups - 1) // self.groups + self.take)
+        there = place < size[:, None]  # (groups, places)
+        rows = order[((size.cumsum(0) - size)[:, None] + place).clamp(max=n - 1)]
+        raw = raw[rows].masked_fill(~there, torch.finfo(raw.dtype).min)
+        weighted = (raw.softmax(1) * there)[..., None] * h[rows]
+        z = weighted.sum(1)[size > 0]
+        if self.distill == "AFS":
+            return self.classifier(z), z
+        key = raw if self.distill == "MAS" else self._rank(weighted @ self.classifier.weight.T)
+        # ONNX's topk is stable, and there is no other sort.
+        ranked = key.masked_fill(~there, -torch.inf).topk(place.shape[0], dim=1).indices
+        rank, taken = self._ranks(size[:, None], place)
+        return self.classifier(z), h[rows.gather(1, ranked.gather(1, rank))[taken]]
+
+    def _ranks(self, size: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+        """(groups, R), the ranks that are handed on, and whether the pseudo-bag has them."""
+        first = torch.arange(self.take).expand(self.groups, -1)
+        if self.distill != "MaxMinS":
+            return first, first < size
+        last = (first + size - self.take) if self.take else place.expand(self.groups, -1)
+        rank = torch.cat((first, last), dim=1)
+        return rank.clamp(min=0), (rank >= 0) & (rank < size)
 
 
 # --- tier 2 --------------------------------------------------------------------------------------
@@ -159,14 +189,6 @@ def rows_per_end(total: int, groups: int, *, legacy_zero: bool = False) -> int:
     """R, instances a pseudo-bag takes at an end, at least one unless the original's 0 is wanted."""
     shared = at_least("total_instances", total, 1) // at_least("groups", groups, 1)
     return shared if legacy_zero else max(shared, 1)
-
-
-def inference_orders(instances: int, shuffles: int) -> dict[str, Array]:
-    """A plan of fixed shuffles to average over; none means the bag's own order."""
-    if not shuffles:
-        return {"orders": np.arange(instances)[None]}
-    seeds = range(shuffles)
-    return {"orders": np.stack([np.random.default_rng(s).permutation(instances) for s in seeds])}
 
 
 def orders(
@@ -271,9 +293,10 @@ class DTFD(MILModel):
         )
         self.tier2 = SecondTier(GatedAttention(dim), nn.Linear(dim, num_classes))
 
-    def plan(self, coords: Array, features: Array | None = None) -> dict[str, Array]:
+    @property
+    def planner(self) -> Planner:
         """The order, or orders, evaluation takes instances in."""
-        return inference_orders(len(coords), self.inference_shuffles)
+        return Planner("orders", {"shuffles": self.inference_shuffles})
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Pseudo-bags, distilled rows, slide; an instance's score is its class activation."""

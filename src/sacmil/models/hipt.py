@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.models._base import Array, MILModel, Output, Reference
+from sacmil.models._base import MILModel, Output, Planner, Reference
 from sacmil.models._options import at_least, choice, divisor, share
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import renamed, shape
@@ -138,13 +137,24 @@ class RegionViT(nn.Module):
         there = place < size[regions, None]  # (R, T), T the tokens of the largest
         start = (size.cumsum(0) - size)[regions, None]
         rows = (start + place).clamp(max=tokens.shape[0] - 1)
-        cls = (self.cls + self.position[:1]).expand(regions.shape[0], 1, -1)
-        x = torch.cat([cls, tokens[rows]], dim=1)
-        keys = F.pad(there, (1, 0), value=True)[:, None, None]
+        vectors, weights = self._look(tokens[rows], there)
+        return vectors, weights[there], rows[there]
+
+    def look_at_all(self, x: Tensor, places: Tensor, table: Tensor) -> Summary:
+        """forward, in one part and by the plan: an export cannot find sizes while it runs."""
+        tokens = self.project(x) + self.positions().index_select(0, places)
+        vectors, weights = self._look(*_tabled(tokens, table))
+        return Summary(vectors, _untabled(weights, table, x.shape[0]))
+
+    def _look(self, tokens: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+        """(R, dim), class tokens that have looked at tokens (R, T, dim), and where, (R, T)."""
+        cls = (self.cls + self.position[:1]).expand(tokens.shape[0], 1, -1)
+        x = torch.cat([cls, tokens], dim=1)
+        keys = torch.cat([torch.ones_like(there[:, :1]), there], dim=1)[:, None, None]
         for block in self.blocks:
             x = block(x, keys)
         vectors, weights = self.last.first(x, keys)
-        return self.norm(vectors), weights[:, 1:][there], rows[there]
+        return self.norm(vectors), weights[:, 1:]
 
     def positions(self) -> Tensor:
         """(side * side, dim), the learned table resized as officially: 0.1 patches too large."""
@@ -176,6 +186,14 @@ class RegionAttention(nn.Module):
         weights = _softmax_within(self.attention(h)[:, 0], home)
         regions = h.new_zeros(int(home.max()) + 1, h.shape[1])
         return Summary(regions.index_add(0, home, weights[:, None] * h), weights)
+
+    def look_at_all(self, x: Tensor, places: Tensor, table: Tensor) -> Summary:
+        """forward, by the plan: an export cannot find sizes while it runs."""
+        h, there = _tabled(self.project(x), table)
+        logits = self.attention(h)[..., 0].masked_fill(~there, -torch.inf)
+        weights = logits.softmax(1)
+        regions = (weights[:, None] @ h)[:, 0]
+        return Summary(regions, _untabled(weights, table, x.shape[0]))
 
 
 # --- The slide: its regions ----------------------------------------------------------------------
@@ -224,7 +242,7 @@ class HIPT(MILModel):
         self.region = at_least("region", region, 1)
         at_least("depth", depth, 1)
         share("dropout", dropout)
-        self.local: nn.Module | None = None
+        self.local: RegionViT | RegionAttention | None = None
         if local == "vit":
             divisor("heads", heads, dim)
             self.local = RegionViT(in_dim, dim, depth=depth, heads=heads, side=region)
@@ -240,22 +258,15 @@ class HIPT(MILModel):
         self.refine = projection(dim, dim, dropout=dropout)
         self.head = nn.Linear(dim, num_classes)
 
-    def plan(self, coords: Array, features: Array | None = None) -> dict[str, Array]:
-        """slots: region * places of a region + place; regions are numbered by row, then column."""
-        side = self.region
-        if self.local is None:
-            return {"slots": np.arange(len(coords), dtype=np.int64) * side**2}
-        c = np.asarray(coords, np.float64)
-        # Rounded first: 2.9999999 is a 3 that was divided by the size of a patch.
-        column, row = np.floor(np.round(c - c.min(0), 3)).astype(np.int64).T
-        in_a_row = column.max() // side + 1
-        _, home = np.unique(row // side * in_a_row + column // side, return_inverse=True)
-        return {"slots": home * side**2 + row % side * side + column % side}
+    @property
+    def planner(self) -> Planner:
+        """Each patch's region and its place therein."""
+        return Planner("slots", {"side": self.region, "apart": self.local is None})
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the attention a region gets times that of the patch within it."""
         slots = plan["slots"]
-        regions, within = self.summarise(features, slots)  # (R, dim), (N,)
+        regions, within = self.summarise(features, plan)  # (R, dim), (N,)
         h = self.project(regions)
         for layer in self.layers:
             h = among_all(layer, h)
@@ -264,13 +275,21 @@ class HIPT(MILModel):
         scores = weights.index_select(0, slots // self.region**2) * within
         return Output(logits, scores, extras={"regions": regions})
 
-    def summarise(self, features: Tensor, slots: Tensor) -> Summary:
+    def summarise(self, features: Tensor, plan: dict[str, Tensor]) -> Summary:
         """The regions, and how much every instance counts within its own."""
         if self.local is None:
             return Summary(features, features.new_ones(features.shape[0]))
-        taken, which, shared = torch.unique(slots, return_inverse=True, return_counts=True)
-        sums = features.new_zeros(taken.shape[0], features.shape[1]).index_add(0, which, features)
-        regions, attention = self.local(sums / shared[:, None], taken)
+        which, places = plan["which"], plan["places"]
+        shared = features.new_zeros(places.shape[0]).index_add(
+            0, which, torch.ones_like(features[:, 0])
+        )
+        sums = features.new_zeros(places.shape[0], features.shape[1]).index_add(0, which, features)
+        means = sums / shared[:, None]
+        if torch.compiler.is_compiling():
+            regions, attention = self.local.look_at_all(means, places, plan["table"])
+        else:
+            taken = torch.unique(plan["slots"])
+            regions, attention = self.local(means, taken)
         return Summary(regions, attention.index_select(0, which))
 
     @classmethod
@@ -298,7 +317,8 @@ def among_all(layer: nn.Module, x: Tensor) -> Tensor:
     With dropout no kernel of the CPU does without the whole R x R matrix.
     """
     assert isinstance(layer, nn.TransformerEncoderLayer)
-    attended = in_parts(partial(_attended, layer.self_attn, x), torch.split(x, QUERIES))
+    parts = (x,) if torch.compiler.is_compiling() else torch.split(x, QUERIES)
+    attended = in_parts(partial(_attended, layer.self_attn, x), parts)
     x = layer.norm1(x + layer.dropout1(torch.cat(attended)))
     h = layer.linear2(layer.dropout(layer.linear1(x).relu()))
     y: Tensor = layer.norm2(x + layer.dropout2(h))
@@ -320,6 +340,17 @@ def in_parts(function: Callable[[Tensor], T], parts: Sequence[Tensor]) -> list[T
 def _put(values: Tensor, places: Tensor) -> Tensor:
     """values[i] at places[i], each place named once."""
     return torch.empty_like(values).index_copy(0, places, values)
+
+
+def _tabled(rows: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    """(regions, T, dim), the rows (M, dim) of each region; (regions, T), which there are."""
+    m = rows.shape[0]
+    return rows[table.clamp(max=m - 1)], table < m
+
+
+def _untabled(values: Tensor, table: Tensor, m: int) -> Tensor:
+    """(M,), the values (regions, T) back in the rows they stand for."""
+    return values.new_zeros(m + 1).scatter(0, table.flatten(), values.flatten())[:m]
 
 
 def _softmax_within(logits: Tensor, home: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from sacmil.errors import OptionError
 from sacmil.models._base import (
-    Array,
     MILModel,
     Output,
+    Planner,
     Reference,
     Sample,
     classification_loss,
@@ -35,7 +35,6 @@ from sacmil.models.dtfd import (
     SecondTier,
     average,
     by_tier,
-    inference_orders,
     orders,
     predicted,
     rows_per_end,
@@ -265,9 +264,10 @@ class IBMIL(MILModel):
         )
         self.tier2 = SecondTier(attention, head)
 
-    def plan(self, coords: Array, features: Array | None = None) -> dict[str, Array]:
+    @property
+    def planner(self) -> Planner:
         """The order, or orders, evaluation takes instances in."""
-        return inference_orders(len(coords), self.inference_shuffles)
+        return Planner("orders", {"shuffles": self.inference_shuffles})
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """An instance's score is its class activation; with abmil, its attention."""

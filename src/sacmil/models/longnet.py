@@ -77,6 +77,9 @@ class LongNet(MILModel):
     """
 
     order_matters = True
+    not_exportable = (
+        "its segments end where a slide does, and torch cannot leave such a size open in a graph"
+    )
     recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": OFFICIAL}
 
     def __init__(

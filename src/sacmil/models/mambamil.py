@@ -77,7 +77,7 @@ class Mixer(nn.Module):
         xz = self.in_proj(h)
         y = self.straight(xz)
         if self.turned is not None:
-            y = y + self._back(self.turned(self._turn(xz)), len(y))
+            y = y + self._back(self.turned(self._turn(xz)), y.shape[0])
         out: Tensor = self.out_proj(y)
         return out
 
@@ -86,7 +86,9 @@ class Mixer(nn.Module):
             return xz.flip(0)
         # Zeros fill the last round. They are instances like others: the convolution's bias makes
         # something of them, and the scan remembers it.
-        padded = F.pad(xz, (0, 0, 0, -len(xz) % self.rate))
+        n = xz.shape[0]
+        missing = (n + self.rate - 1) // self.rate * self.rate - n
+        padded = torch.cat((xz, xz.new_zeros(missing, xz.shape[1])))
         return padded.view(-1, self.rate, xz.shape[1]).transpose(0, 1).flatten(0, 1)
 
     def _back(self, y: Tensor, length: int) -> Tensor:

@@ -9,12 +9,11 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.models._base import Array, MILModel, Output, Reference
+from sacmil.models._base import MILModel, Output, Planner, Reference
 from sacmil.models._options import at_least, divisor, share
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import renamed, shape
@@ -24,16 +23,6 @@ from sacmil.nn.causal_convolution import CausalConvolution
 from sacmil.nn.projection import projection
 from sacmil.nn.recomputation import recomputed
 from sacmil.nn.state_space_duality import state_space_duality
-from sacmil.nn.tissue_graph import (
-    breadth_first_order,
-    depth_first_postorder,
-    depth_first_preorder,
-    dissimilarity,
-    distance,
-    edges_of,
-    nearest_neighbours,
-    spanning_tree,
-)
 
 SCANS = 8
 """Four orders, each forwards and backwards."""
@@ -65,7 +54,7 @@ class Scan(nn.Module):
         read, step = sequence.tensor_split([-self.heads], dim=1)
         read = F.silu(self.convolution(read))
         x, B, C = read.tensor_split([-2 * self.state, -self.state], dim=1)
-        x = x.reshape(len(x), self.heads, -1)
+        x = x.reshape(x.shape[0], self.heads, -1)
         dt = F.softplus(step.to(torch.promote_types(step.dtype, torch.float32)) + self.dt_bias)
         y = state_space_duality(x, dt, -self.A_log.exp(), B, C).to(x.dtype)
         return torch.addcmul(y, self.D[:, None], x).flatten(1)
@@ -130,7 +119,7 @@ class GENConv(nn.Module):
         )
 
     def forward(self, m: Tensor, neighbours: Tensor) -> Tensor:
-        """(N, dim) to (N, dim); each instance sends to its neighbours (K, N)."""
+        """(N, dim) to (N, dim); each instance sends to its neighbours (K, N), N being nobody."""
         out: Tensor = self.mlp(self._received(m, neighbours) + m)
         return out
 
@@ -138,21 +127,21 @@ class GENConv(nn.Module):
         message = m.relu() + 1e-7
         logits = self.temperature * message
         highest = _highest(logits.detach(), neighbours)
-        weighted, total = torch.zeros_like(logits), torch.zeros_like(logits)
+        weighted, total = torch.zeros_like(highest), torch.zeros_like(highest)
         for receivers in neighbours:  # a neighbour at a time: N x dim, not N x K x dim
             weight = (logits - highest.index_select(0, receivers)).exp()
             weighted = weighted.index_add(0, receivers, weight * message)
             total = total.index_add(0, receivers, weight)
         # The highest weighs 1; below it are only those that nobody sends to, and they get 0.
-        return weighted / total.clamp_min(1)
+        return (weighted / total.clamp_min(1))[:-1]
 
 
 def _highest(logits: Tensor, neighbours: Tensor) -> Tensor:
-    """(N, dim), the largest logit that each instance receives."""
-    out = torch.full_like(logits, -torch.inf)
+    """(N + 1, dim), the largest logit that each instance, and nobody, receives."""
+    out = torch.full_like(logits[:1], -torch.inf).repeat(logits.shape[0] + 1, 1)
     for receivers in neighbours:
         index = receivers[:, None].expand_as(logits)
-        out.scatter_reduce_(0, index, logits, "amax")
+        out = out.scatter_reduce(0, index, logits, "amax")
     return out
 
 
@@ -231,17 +220,10 @@ class MamMIL(MILModel):
         self.head = nn.Linear(dim, num_classes)
         _start(self)
 
-    def plan(self, coords: Array, features: Array | None = None) -> dict[str, Array]:
-        """Whom each patch sends to, and three orders along the tree of the most alike neighbours.
-
-        Without features the nearest count as the most alike.
-        """
-        neighbours = nearest_neighbours(coords, self.neighbours)
-        edges = edges_of(neighbours)
-        weights = distance(coords, edges) if features is None else dissimilarity(features, edges)
-        tree = spanning_tree(edges, weights, len(coords))
-        walks = (depth_first_preorder, depth_first_postorder, breadth_first_order)
-        return {"neighbours": neighbours, "orders": np.stack([walk(tree) for walk in walks])}
+    @property
+    def planner(self) -> Planner:
+        """Whom each patch sends to, and orders along the tree of the most alike neighbours."""
+        return Planner("tissue_graph", {"neighbours": self.neighbours})
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the weights of the mean."""

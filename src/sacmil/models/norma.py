@@ -43,6 +43,10 @@ class Norma(MILModel):
 
     order_matters = True
     coords_matter = False
+    not_exportable = (
+        "it reads segment after segment with a memory that grows, and the loops of ONNX need "
+        "every turn to have the same sizes"
+    )
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
         # And in half precision. Eight slides are read in lock-step there, every slide as long as

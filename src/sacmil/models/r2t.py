@@ -3,7 +3,6 @@ Pathology (Tang et al. 2024), also known as RRT-MIL: attention inside regions, t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.errors import OptionError
-from sacmil.models._base import MILModel, Output, Reference
+from sacmil.models._base import MILModel, Output, Planner, Reference
 from sacmil.models._options import at_least, choice, divisor, flag, share
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import renamed, shape
@@ -40,25 +39,23 @@ CAMELYON = Recipe(
 
 
 class RegionalAttention(nn.Module):
-    """R-MSA: h + attention inside each of grid x grid regions, positions from EPEG.
+    """R-MSA: h + attention inside each region, positions from EPEG.
 
     Args:
         dim: width of an instance.
         heads: attentions side by side.
-        grid: regions on a side.
         epeg_k: length of EPEG's convolution.
     """
 
-    def __init__(self, dim: int, *, heads: int, grid: int, epeg_k: int) -> None:
+    def __init__(self, dim: int, *, heads: int, epeg_k: int) -> None:
         super().__init__()
-        self.grid = grid
         self.norm = nn.LayerNorm(dim)
         self.attention = SelfAttention(dim, heads=heads, epeg_k=epeg_k)
 
-    def forward(self, h: Tensor) -> Tensor:
-        """h (N, dim)."""
-        x = into_regions(self.norm(h), self.grid)
-        return h + out_of_regions(self.attention(x), self.grid, h.shape[0])
+    def forward(self, h: Tensor, regions: Tensor, at: Tensor) -> Tensor:
+        """h (N, dim); regions (grid * grid, P) and at (N,), as planned."""
+        x = into_regions(self.norm(h), regions)
+        return h + out_of_regions(self.attention(x), at)
 
 
 class CrossRegionalAttention(nn.Module):
@@ -77,14 +74,14 @@ class CrossRegionalAttention(nn.Module):
         self.phi = _two_layers(dim, k) if mlp else nn.Linear(dim, k, bias=False)
         self.attention = SelfAttention(dim, heads=heads)
 
-    def forward(self, h: Tensor) -> Tensor:
-        """h (N, dim)."""
-        x = into_regions(self.norm(h), CROSS_GRID)  # (64, P, dim)
+    def forward(self, h: Tensor, regions: Tensor, at: Tensor) -> Tensor:
+        """h (N, dim); regions (64, P) and at (N,), as planned."""
+        x = into_regions(self.norm(h), regions)  # (64, P, dim)
         logits = self.phi(x)  # (64, P, k)
         summaries = logits.softmax(1).mT @ x  # (64, k, dim)
         summaries = self.attention(summaries.transpose(0, 1)).transpose(0, 1)
         x = (_from_least_to_most(logits) * logits.softmax(2)) @ summaries
-        return h + out_of_regions(x, CROSS_GRID, h.shape[0])
+        return h + out_of_regions(x, at)
 
 
 class SelfAttention(nn.Module):
@@ -172,12 +169,12 @@ class R2TMIL(MILModel):
     ) -> None:
         super().__init__(in_dim, num_classes)
         at_least("dim", dim, 1)
+        self.regions = at_least("regions", regions, 1)
         self.all_shortcut = flag("all_shortcut", all_shortcut)
         self.project = projection(in_dim, dim, dropout=share("dropout", dropout))
         self.regional = RegionalAttention(
             dim,
             heads=divisor("heads", heads, dim),
-            grid=at_least("regions", regions, 1),
             epeg_k=_odd("epeg_k", epeg_k),
         )
         self.cross = CrossRegionalAttention(
@@ -192,15 +189,21 @@ class R2TMIL(MILModel):
         self.head = nn.Linear(dim, num_classes)
         _draw(self)
 
+    @property
+    def planner(self) -> Planner:
+        """The regions of the attention inside them, and of that across them."""
+        return Planner("square_regions", {"inside": self.regions, "across": CROSS_GRID})
+
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the weights of the pooling."""
-        h = self.embed_again(self.project(features))
+        h = self.embed_again(self.project(features), plan)
         weights = self.attention(h).softmax(0)[:, 0]  # (N,)
         return Output(self.head(weights @ h), weights)
 
-    def embed_again(self, z: Tensor) -> Tensor:
+    def embed_again(self, z: Tensor, plan: dict[str, Tensor]) -> Tensor:
         """(N, dim) to (N, dim): the re-embedding."""
-        h = self.cross(self.regional(z))
+        h = self.regional(z, plan["inside"], plan["inside_at"])
+        h = self.cross(h, plan["across"], plan["across_at"])
         y: Tensor = self.norm(h + z if self.all_shortcut else h)
         return y
 
@@ -240,18 +243,15 @@ class R2TMIL(MILModel):
         return Reference(options, found)
 
 
-def into_regions(x: Tensor, grid: int) -> Tensor:
-    """(N, dim) to (grid * grid, P, dim): row by row on a square, zeros after the last."""
-    n, dim = x.shape
-    side = -(-(math.isqrt(n - 1) + 1) // grid)  # of a region
-    square = torch.cat([x, x.new_zeros((grid * side) ** 2 - n, dim)])
-    return square.reshape(grid, side, grid, side, dim).transpose(1, 2).reshape(grid**2, -1, dim)
+def into_regions(x: Tensor, regions: Tensor) -> Tensor:
+    """(N, dim) to (grid * grid, P, dim): zeros where there is no instance."""
+    rows = torch.cat([x, torch.zeros_like(x[:1])]).index_select(0, regions.flatten())
+    return rows.reshape(*regions.shape, -1)
 
 
-def out_of_regions(x: Tensor, grid: int, n: int) -> Tensor:
+def out_of_regions(x: Tensor, at: Tensor) -> Tensor:
     """(grid * grid, P, dim) back to (N, dim), without what was added."""
-    side, dim = math.isqrt(x.shape[1]), x.shape[2]
-    return x.reshape(grid, grid, side, side, dim).transpose(1, 2).reshape(-1, dim)[:n]
+    return x.flatten(0, 1).index_select(0, at)
 
 
 def _from_least_to_most(logits: Tensor) -> Tensor:

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from sacmil.errors import OptionError
-from sacmil.models._base import Array, MILModel, Output
+from sacmil.models._base import MILModel, Output, Planner
 from sacmil.models._options import at_least, choice, finite, flag
 from sacmil.models._registry import register_model
 from sacmil.nn.correlations import RIVALS, take_alibi
 from sacmil.nn.pooling import POOLS
 from sacmil.nn.positions import POSITIONS, NoPosition
-from sacmil.nn.rotary import frequencies, pairs, rotate, within_half_a_turn
-from sacmil.regions import CENTRES, ORDERS, arrange
+from sacmil.nn.rotary import frequencies, pairs, polar_angle, rotate, within_half_a_turn
+from sacmil.regions import CENTRES, ORDERS
 
 # --- III-C. Polar rotary position embedding ------------------------------------------------------
 
@@ -40,7 +40,7 @@ class PROPE(nn.Module):
         low, high = c.amin(0), c.amax(0)
         c = (c - low) / torch.where(high > low, high - low, 1.0)  # Eq. (6); a constant axis gives 0
         rho = torch.linalg.vector_norm(c, dim=1, keepdim=True) * self.scale  # Eq. (7)
-        alpha = torch.atan2(c[:, 1:], c[:, :1])
+        alpha = polar_angle(c)
         theta = frequencies(self.pairs, 10000.0, c.device)  # Eq. (4)
         return within_half_a_turn(rho * theta + alpha)
 
@@ -164,9 +164,8 @@ class SACMIL(MILModel):
             raise OptionError(f"k={k}, dim={dim}; a fold needs a channel, expected k <= dim")
         if at_least("depth", depth, 0) * math.log2(k) > 60:
             raise OptionError(f"depth={depth}, k={k}; expected rings of at most 2^60 instances")
-        self.k = k
-        self.centres = choice("centres", centres, CENTRES)
-        self.region_order = choice("region_order", region_order, ORDERS)
+        order = choice("region_order", region_order, ORDERS)
+        self.regions = {"k": k, "centres": choice("centres", centres, CENTRES), "order": order}
         act = ACTIVATIONS[choice("activation", activation, ACTIVATIONS)]
         choice("mlp", mlp, ("linear", "mlp"))
         choice("tail", tail, ("absorb", "split"))
@@ -184,9 +183,10 @@ class SACMIL(MILModel):
         self.pool = POOLS[choice("pool", pool, POOLS)](dim)
         self.head = nn.Linear(dim, num_classes)
 
-    def plan(self, coords: Array, features: Array | None = None) -> dict[str, Array]:
+    @property
+    def planner(self) -> Planner:
         """The arrangement into regions, Sec. III-B."""
-        return {"order": arrange(coords, self.k, self.centres, self.region_order)}
+        return Planner("arrangement", self.regions)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Sec. III: h (N, dim) stands in arranged order until the scores go back."""

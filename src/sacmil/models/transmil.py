@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from sacmil.models._base import MILModel, Output, Reference
+from sacmil.models._base import MILModel, Output, Planner, Reference
 from sacmil.models._options import at_least, divisor, flag, share
 from sacmil.models._recipe import LOOKAHEAD_RADAM, PAPER, Recipe
 from sacmil.models._reference import renamed, shape
@@ -17,7 +17,7 @@ from sacmil.models._registry import register_model
 from sacmil.nn.nystrom import NystromAttention
 from sacmil.nn.peg import PEG
 from sacmil.nn.projection import projection
-from sacmil.nn.square import square_rows, sum_by_row
+from sacmil.nn.square import sum_by_row
 
 
 @register_model("transmil")
@@ -77,13 +77,19 @@ class TransMIL(MILModel):
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, num_classes)
 
+    @property
+    def planner(self) -> Planner:
+        """Which instance stands in each cell of the square."""
+        return Planner("square")
+
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Algorithm 2; scores are what the class token takes from each instance in layer 2."""
-        n = features.shape[0]
-        rows = square_rows(n, features.device)
+        n, cells = features.shape[0], plan["cells"]
+        rows = cells.flatten()
         h = self.project(features).index_select(0, rows)
         h, _ = self.layer1(torch.cat([self.class_token, h]))
-        h = torch.cat([h[:1], self.position(h[1:])])
+        square = h[1:].reshape(1, *cells.shape, -1).permute(0, 3, 1, 2)
+        h = torch.cat([h[:1], self.position.convolve(square)[0].flatten(1).T])
         h, weights = self.layer2(h)
         # An instance that fills the square stands in two cells: both count for it.
         return Output(self.head(self.norm(h[0])), sum_by_row(weights[1:], rows, n))

@@ -50,7 +50,8 @@ def _by_channel(x: Tensor, tracks: int | None) -> Tensor:
     n, dim = x.shape
     powers = torch.pow(2, torch.arange(40, device=x.device))
     count = (powers < n).sum() + 1 if tracks is None else torch.full_like(powers[0], tracks)
-    width, larger = dim // count, dim % count  # the first tracks are larger by one
+    whole = torch.full_like(count, dim)  # ONNX divides tensors by tensors only
+    width, larger = whole // count, whole % count  # the first tracks are larger by one
     channel = torch.arange(dim, device=x.device)
     border = larger * (width + 1)
     beyond = larger + (channel - border) // width.clamp(min=1)

@@ -144,4 +144,4 @@ def _pseudo_inverse_of_repeated(a: Tensor, count: int, iterations: int) -> Tenso
 
 
 def _scale(a: Tensor) -> Tensor:
-    return a.abs().sum(-1).amax() * a.abs().sum(-2).amax()
+    return a.abs().sum(-1).max() * a.abs().sum(-2).max()

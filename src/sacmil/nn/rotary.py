@@ -31,6 +31,13 @@ def within_half_a_turn(angles: Tensor) -> Tensor:
     return turns.sub(turns.round()).mul(2 * math.pi)
 
 
+def polar_angle(places: Tensor) -> Tensor:
+    """(N, 1), of x and y in (N, 2); exported it is float32, as onnxruntime knows no other atan."""
+    if torch.compiler.is_compiling():
+        places = places.float()
+    return torch.atan2(places[:, 1:], places[:, :1])
+
+
 def frequencies(count: int, base: float, device: torch.device) -> Tensor:
     """(count,), base^(-t / count), float64."""
     t = torch.arange(count, dtype=torch.float64, device=device)

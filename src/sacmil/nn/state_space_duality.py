@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 CHUNK = 64
 """Steps of a chunk: its decays grow as the square, the states to hand over become fewer."""
@@ -34,6 +33,8 @@ def state_space_duality(
     dtype = torch.promote_types(dt.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False):
         x, dt, A, B, C = (tensor.to(dtype) for tensor in (x, dt, A, B, C))
+        if torch.compiler.is_compiling():  # neither a number of turns nor min() can be exported
+            return _scan_at_once(x * dt[..., None], dt * A, B, C, chunk)
         return _scan(x * dt[..., None], dt * A, B, C, min(chunk, len(x)))
 
 
@@ -49,6 +50,15 @@ def _scan(entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int)
     return torch.cat(out).flatten(0, 1)[: len(B)]
 
 
+def _scan_at_once(entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int) -> Tensor:
+    """The same, states being handed over by a matrix of the decays between chunks."""
+    n = B.shape[0]
+    entering, exponents, B, C = (_chunks(part, chunk) for part in (entering, exponents, B, C))
+    decay = _decays(exponents.transpose(1, 2))
+    starts = _all_handed_over(_added(entering, decay, B), exponents.sum(1))
+    return _read(starts, entering, exponents, decay, B, C).flatten(0, 1)[:n]
+
+
 def _at_once(tensor: Tensor) -> int:
     """Chunks to compute together: one fits a processor's cache, many fill a graphics card."""
     return 64 if tensor.is_cuda else 1
@@ -56,8 +66,9 @@ def _at_once(tensor: Tensor) -> int:
 
 def _chunks(tensor: Tensor, chunk: int) -> Tensor:
     """(N, ...) to (chunks, chunk, ...)."""
-    missing = -len(tensor) % chunk
-    padded = F.pad(tensor, (0, 0) * (tensor.ndim - 1) + (0, missing)) if missing else tensor
+    n = tensor.shape[0]  # an export takes len() for a constant, and does not know -n % chunk
+    missing = (n + chunk - 1) // chunk * chunk - n
+    padded = torch.cat((tensor, tensor.new_zeros(missing, *tensor.shape[1:])))
     return padded.view(-1, chunk, *tensor.shape[1:])
 
 
@@ -66,14 +77,26 @@ def _group(
 ) -> tuple[Tensor, Tensor]:
     """Outputs of some chunks (G, Q, heads, head_dim), and the state after the last of them."""
     decay = _decays(exponents.transpose(1, 2))  # (G, heads, Q, Q)
+    added = _added(entering, decay, B)
+    starts, state = _handed_over(state, added, exponents.sum(1).exp())
+    return _read(starts, entering, exponents, decay, B, C), state
+
+
+def _added(entering: Tensor, decay: Tensor, B: Tensor) -> Tensor:
+    """(G, state, heads * head_dim), what each chunk adds to the state at its end."""
+    until_the_end = decay[..., -1, :].transpose(1, 2)[..., None]  # (G, Q, heads, 1)
+    return B.mT @ (entering * until_the_end).flatten(2)
+
+
+def _read(
+    starts: Tensor, entering: Tensor, exponents: Tensor, decay: Tensor, B: Tensor, C: Tensor
+) -> Tensor:
+    """(G, Q, heads, head_dim), from the states at the chunks' starts and from inside them."""
     mixing = (C @ B.mT)[:, None] * decay
     inside = mixing @ entering.transpose(1, 2)  # (G, heads, Q, head_dim)
-    until_the_end = decay[..., -1, :].transpose(1, 2)[..., None]  # (G, Q, heads, 1)
-    added = B.mT @ (entering * until_the_end).flatten(2)  # (G, state, heads * head_dim)
-    starts, state = _handed_over(state, added, exponents.sum(1).exp())
     from_the_start = exponents.cumsum(1).exp()[..., None]  # (G, Q, heads, 1)
     before = (C @ starts.flatten(2)).view_as(entering) * from_the_start
-    return before + inside.transpose(1, 2), state
+    return before + inside.transpose(1, 2)
 
 
 def _decays(exponents: Tensor) -> Tensor:
@@ -95,3 +118,17 @@ def _handed_over(state: Tensor, added: Tensor, kept: Tensor) -> tuple[Tensor, Te
         starts.append(state)
         state = state * share[:, None] + more.view_as(state)
     return torch.stack(starts), state
+
+
+def _all_handed_over(added: Tensor, exponents: Tensor) -> Tensor:
+    """The state at the start of every chunk (G, state, heads * head_dim), from all before it.
+
+    Args:
+        added: (G, state, heads * head_dim), what each chunk adds.
+        exponents: (G, heads), how much each lets the earlier ones decay.
+    """
+    decay = _decays(exponents.T)  # (heads, G, G)
+    by_head = added.reshape(*added.shape[:2], exponents.shape[1], -1).permute(2, 0, 1, 3)
+    after = decay @ by_head.flatten(2)  # (heads, G, state * head_dim)
+    after = after.reshape(by_head.shape).permute(1, 2, 0, 3).flatten(2)
+    return torch.cat((torch.zeros_like(after[:1]), after[:-1]))

@@ -1,7 +1,6 @@
 """The graph of neighbouring patches: nearest neighbours, spanning tree, orders of visiting it.
 
-All of it is deterministic: ties are decided by place, then by row. Without torch, because graphs
-are made once per slide, beforehand.
+All of it is deterministic: ties are decided by place, then by row.
 """
 
 from __future__ import annotations
@@ -15,10 +14,30 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial import cKDTree
 
+from sacmil.plans._registry import Array, Plan
+
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Tree = list[list[int]]
 """The tree neighbours of each patch, along the lightest edge first."""
+
+
+def make(coords: Array, features: Array | None = None, *, neighbours: int) -> Plan:
+    """Whom each patch sends to, and three orders along the tree of the most alike neighbours.
+
+    neighbours (``neighbours``, N), N itself where a small bag has no further neighbour;
+    orders (3, N). Without features the nearest count as the most alike.
+    """
+    nearest = nearest_neighbours(coords, neighbours)
+    edges = edges_of(nearest)
+    weights = distance(coords, edges) if features is None else dissimilarity(features, edges)
+    tree = spanning_tree(edges, weights, len(coords))
+    walks = (depth_first_preorder, depth_first_postorder, breadth_first_order)
+    nobody = np.full((neighbours - len(nearest), len(coords)), len(coords))
+    return {
+        "neighbours": np.concatenate([nearest, nobody]),
+        "orders": np.stack([walk(tree) for walk in walks]),
+    }
 
 
 def nearest_neighbours(coords: npt.NDArray[Any], count: int) -> Integers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sacmil.nn.tissue_graph import (
+from sacmil.plans.tissue_graph import (
     breadth_first_order,
     depth_first_postorder,
     depth_first_preorder,

@@ -1,0 +1,49 @@
+"""An exported model against torch, from a bag to a prediction on the CPU, as ratios."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.clock import best_times
+from sacmil import Bag, create_model, predict, save_model
+from sacmil.cohorts.tissue import tissue
+from sacmil.deploy.export import export_model
+from sacmil.deploy.runtime import load
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print milliseconds and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", default=["sac_mil", "abmil", "transmil"])
+    parser.add_argument("--instances", type=int, default=10_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args(arguments)
+    threads = torch.get_num_threads()
+    print(f"runtime, {options.instances:,} instances x 1024, {threads} threads, plans included")
+    for name in options.models:
+        _compare(name, options.instances, options.repeats, threads)
+
+
+def _compare(name: str, n: int, repeats: int, threads: int) -> None:
+    torch.manual_seed(0)
+    features = np.random.default_rng(0).standard_normal((n, 1024), dtype=np.float32)
+    bag = Bag("made", features, tissue(n, seed=0) * 256, 256)
+    model = create_model(name, in_dim=1024, num_classes=2).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(Path(folder) / "model", model)
+        out = export_model(Path(folder) / "model", Path(folder) / "out", sizes=[70])
+        runtime = load(out, threads=threads)
+    calls = {"torch": lambda: predict(model, bag), "runtime": lambda: runtime.predict(bag)}
+    times = best_times(calls, repeats)
+    ratio = times["runtime"] / times["torch"]
+    shown = "".join(f"  {who} {1e3 * seconds:8.1f} ms" for who, seconds in times.items())
+    print(f"  {name:<12}{shown}{ratio:7.2f} x")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""Writes a model as ONNX with a card beside it, after comparing the two engines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from sacmil.atomic import whole_folder
+from sacmil.card import CARD, model_folders, read_card
+from sacmil.deploy.runtime import GRAPH, SCHEMA_VERSION, Runtime, card_hash
+from sacmil.errors import MissingExtraError, ModelError, ModelFolderError, RunError
+from sacmil.evaluation.summary import summarise
+from sacmil.models import load_model
+from sacmil.models._base import MILModel
+from sacmil.results import PREDICTIONS, read_predictions
+
+Array = npt.NDArray[Any]
+
+PARITY = 1e-4
+"""Largest difference allowed: of a probability, and of a score as a share of the largest score."""
+LARGE = (5000, 20001)
+"""Bags that every export is tried on, besides those about the size of a region."""
+REGION = 64
+"""Taken for the size of a region where a model has none."""
+TRACED = (150, 260)
+"""Bags the graph is drawn from; axes of their plans that differ are those that are free."""
+
+
+class Parity(NamedTuple):
+    """How far the two engines are apart for one bag."""
+
+    instances: int
+    difference: float
+
+
+def export_model(
+    source: str | Path, out: str | Path, *, sizes: Sequence[int] | None = None
+) -> Path:
+    """Write model.onnx and card.json, which sacmil.deploy.runtime runs without torch.
+
+    Of a run with several parts each is written, to OUT/part_0, OUT/part_1, …, and they answer
+    together. Nothing is written if one of them differs from torch by more than 1e-4.
+
+    Args:
+        source: a model folder, or a run.
+        out: a folder; an older export there is replaced.
+        sizes: bags on which the engines are compared; None means those that users rely on.
+    """
+    folder = Path(out)
+    _check_replaceable(folder)
+    sources = model_folders(source)
+    with whole_folder(folder) as partial:
+        if len(sources) == 1:
+            _export(sources[0], partial, sizes)
+        else:
+            for number, part in enumerate(sources):
+                (partial / f"part_{number}").mkdir()
+                _export(part, partial / f"part_{number}", sizes)
+    return folder
+
+
+def parity_of(folder: str | Path) -> list[Parity]:
+    """What an export found when it compared the engines."""
+    listed = read_card(folder)["export"]["parity"]
+    return [Parity(row["instances"], row["difference"]) for row in listed]
+
+
+def why_not(model: MILModel) -> str:
+    """Why a model cannot be exported, in a sentence; empty where nothing is known against it."""
+    if model.not_exportable:
+        return f"{model.name} cannot be exported: {model.not_exportable}"
+    if type(model).plan is not MILModel.plan:
+        return (
+            f"{model.name} cannot be exported: it makes its own plans, which only torch's side "
+            "can call; put them into a file of sacmil.plans and name it as the model's planner"
+        )
+    return ""
+
+
+def _check_replaceable(folder: Path) -> None:
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not (folder / GRAPH).is_file() and not any(folder.glob(f"part_*/{GRAPH}")):
+        raise ModelFolderError(
+            f"{folder}: exists and is not an exported model (it has no {GRAPH}); choose another "
+            "--out"
+        )
+
+
+def _export(source: Path, folder: Path, sizes: Sequence[int] | None) -> None:
+    model = load_model(source).float().requires_grad_(requires_grad=False)
+    reason = why_not(model)
+    if reason:
+        raise ModelError(reason)
+    names = _write_graph(model, folder / GRAPH)
+    facts = {
+        "schema_version": SCHEMA_VERSION,
+        "torch_version": str(torch.__version__),
+        "onnx_sha256": hashlib.sha256((folder / GRAPH).read_bytes()).hexdigest(),
+        "dim": model.in_dim,
+        "planner": asdict(model.planner),
+        "inputs": names,
+        "outputs": _outputs(model),
+    }
+    _write_card(folder, source, facts)  # first without parity: the runtime itself is compared
+    found = _compared(model, Runtime(folder), _sizes(model) if sizes is None else sizes)
+    _write_card(folder, source, facts | {"parity": [row._asdict() for row in found]})
+
+
+def _write_card(folder: Path, source: Path, facts: Mapping[str, Any]) -> None:
+    card = read_card(source)
+    notes = dict(card.get("notes") or {})
+    notes["bags"] = _with_mpp(notes.get("bags") or {})
+    card |= {"notes": notes | _metrics(source), "export": facts}
+    card["card_sha256"] = card_hash(json.loads(json.dumps(card)))
+    (folder / CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+
+
+def _with_mpp(bags: Mapping[str, Any]) -> dict[str, Any]:
+    side, pixels = bags.get("patch_um"), bags.get("tile_px")
+    return {**bags, "mpp": side / pixels if side and pixels else None}
+
+
+def _metrics(source: Path) -> dict[str, Any]:
+    """What the part's predictions of its test slides are worth, where there are any."""
+    try:
+        predictions = read_predictions(source / PREDICTIONS)
+    except RunError:
+        return {}
+    tested = predictions.where(predictions.split == "test")
+    if not len(tested):
+        return {}
+    figures = next(iter(summarise(tested, draws=1).values()))
+    values = {name: figure.mean for name, figure in figures.items()}
+    known = {name: None if math.isnan(value) else value for name, value in values.items()}
+    return {"metrics": {"slides": len(tested), **known}}
+
+
+# --- the graph -----------------------------------------------------------------------------------
+
+
+class _Exportable(nn.Module):
+    def __init__(self, model: MILModel, keys: Sequence[str]) -> None:
+        super().__init__()
+        self.model, self.keys = model, keys
+
+    def forward(self, features: Tensor, coords: Tensor, *plan: Tensor) -> tuple[Tensor, ...]:
+        output = self.model.aggregate(features, coords, dict(zip(self.keys, plan, strict=True)))
+        given = (self.model.probabilities(output), output.scores, output.class_scores)
+        return tuple(tensor for tensor in given if tensor is not None)
+
+
+def _write_graph(model: MILModel, file: Path) -> list[str]:
+    """Draw the graph; the names of its inputs."""
+    inputs, smaller = ([*_bag(n, model.in_dim)] for n in TRACED)
+    plan, other = (model.plan(coords, features) for features, coords in (inputs, smaller))
+    free: list[Any] = [{0: torch.export.Dim.DYNAMIC}, {0: torch.export.Dim.DYNAMIC}]
+    if plan:
+        free.append(tuple(_free_axes(plan[key], other[key]) for key in plan))
+    names = ["features", "coords", *plan]
+    try:
+        with _quietly(), torch.no_grad():
+            torch.onnx.export(
+                _Exportable(model, list(plan)),
+                tuple(torch.from_numpy(array) for array in (*inputs, *plan.values())),
+                file,
+                dynamo=True,
+                external_data=False,
+                optimize=False,  # it takes + 1e-8 for + 0; onnxruntime optimises by itself
+                verbose=False,
+                input_names=names,
+                output_names=_outputs(model),
+                dynamic_shapes=tuple(free),
+            )
+    except ImportError as error:
+        raise MissingExtraError("encoders", f"exporting {model.name}") from error
+    except torch.onnx.errors.OnnxExporterError as error:
+        if "installed" in str(error):
+            raise MissingExtraError("encoders", f"exporting {model.name}") from None
+        reason = " ".join(str(error.__cause__ or error).split())[:300]
+        raise ModelError(
+            f"{model.name} cannot be exported with these options: torch cannot draw it for bags "
+            f"of any size ({reason})"
+        ) from error
+    return names
+
+
+def _outputs(model: MILModel) -> list[str]:
+    features, coords = (torch.from_numpy(array) for array in _bag(2, model.in_dim))
+    by_class = model(features, coords).class_scores is not None
+    return ["probabilities", "scores", *(["class_scores"] if by_class else [])]
+
+
+def _free_axes(one: Array, other: Array) -> dict[int, Any]:
+    axes = range(one.ndim)
+    return {a: torch.export.Dim.DYNAMIC for a in axes if one.shape[a] != other.shape[a]}
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """The exporter warns about its own dependencies and logs its progress; users asked neither."""
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+# --- parity --------------------------------------------------------------------------------------
+
+
+def _sizes(model: MILModel) -> list[int]:
+    k = model.planner.options.get("k", REGION)
+    return sorted({1, 2, max(1, k - 1), k, k + 1, *LARGE})
+
+
+def _compared(model: MILModel, runtime: Runtime, sizes: Sequence[int]) -> list[Parity]:
+    found = [Parity(n, _difference(model, runtime, n)) for n in sizes]
+    worst = max(found, key=lambda row: row.difference)
+    if not worst.difference <= PARITY:
+        raise ModelError(
+            f"{model.name}: for {worst.instances:,} instances the exported graph differs from "
+            f"torch by {worst.difference:.1e}, more than {PARITY:.0e}; nothing was written"
+        )
+    return found
+
+
+@torch.inference_mode()
+def _difference(model: MILModel, runtime: Runtime, n: int) -> float:
+    features, coords = _bag(n, model.in_dim)
+    output = model(torch.from_numpy(features), torch.from_numpy(coords))
+    expected = {"probabilities": model.probabilities(output), "scores": output.scores}
+    if output.class_scores is not None:
+        expected["class_scores"] = output.class_scores
+    found = runtime.answer(features, coords)
+    return max(_apart(found[name], expected[name].numpy(), name) for name in expected)
+
+
+def _apart(found: Array, expected: Array, name: str) -> float:
+    if found.shape != expected.shape or not np.isfinite(found).all():
+        return math.inf
+    largest = 1.0 if name == "probabilities" else float(np.abs(expected).max()) or 1.0
+    return float(np.abs(found - expected).max()) / largest
+
+
+def _bag(n: int, dim: int) -> tuple[Array, Array]:
+    """Features (N, D) and a patch of tissue: whole coordinates with holes, in no order."""
+    draw = np.random.default_rng(n)
+    side = math.isqrt(2 * n) + 1
+    cells = draw.permutation(side * side)[:n]
+    coords = np.stack([cells % side, cells // side], axis=1).astype(np.float64)
+    return draw.standard_normal((n, dim), dtype=np.float32), coords

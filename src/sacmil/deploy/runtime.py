@@ -1,0 +1,197 @@
+"""From a bag to a prediction without torch: numpy plans, onnxruntime answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.bag import Bag
+from sacmil.card import CARD, read_card
+from sacmil.errors import BagError, InputError, MissingExtraError, ModelError, ModelFolderError
+from sacmil.plans import make_plan
+from sacmil.results import Prediction
+
+Array = npt.NDArray[Any]
+
+GRAPH = "model.onnx"
+SCHEMA_VERSION = 1
+"""Of what a card says about the graph beside it."""
+
+
+def load(path: str | Path, *, threads: int | None = None) -> Runtime | Ensemble:
+    """What ``sacmil export`` wrote, ready to predict.
+
+    Args:
+        path: a folder with model.onnx and card.json, or one with part_0, part_1, … of them.
+        threads: cores one answer may take; None means all.
+    """
+    folder = Path(path)
+    parts = sorted(folder.glob(f"part_*/{CARD}"), key=lambda card: (len(str(card)), card))
+    if parts and not (folder / CARD).is_file():
+        return Ensemble([Runtime(card.parent, threads=threads) for card in parts])
+    return Runtime(folder, threads=threads)
+
+
+class Runtime:
+    """One exported model.
+
+    Args:
+        folder: with model.onnx and card.json.
+        threads: cores one answer may take; None means all.
+    """
+
+    def __init__(self, folder: Path, *, threads: int | None = None) -> None:
+        self.card = _checked_card(folder)
+        graph = _checked_graph(folder, self.card["export"]["onnx_sha256"])
+        self._session = _session(folder / GRAPH, graph, threads)
+        self._takes = [value.name for value in self._session.get_inputs()]
+        self._gives = [value.name for value in self._session.get_outputs()]
+        _check_fit(folder, self.card, self._takes, self._gives)
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes, where the model knows them."""
+        return tuple(self.card["classes"]) if self.card["classes"] else None
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the weights the model was exported from."""
+        return str(self.card["weights_sha256"])
+
+    def predict(self, bag: Bag) -> Prediction:
+        """Answer one bag of features of the encoder the model was trained on."""
+        found = self.answer(bag.features, bag.patch_coords, where=bag.slide_id)
+        return Prediction(
+            slide_id=bag.slide_id,
+            probabilities=found["probabilities"].astype(np.float64),
+            scores=found["scores"],
+            class_scores=found.get("class_scores"),
+            classes=self.classes,
+        )
+
+    def answer(self, features: Array, coords: Array, *, where: str = "the bag") -> dict[str, Array]:
+        """The graph's outputs by name: probabilities, scores, and class_scores if it has any."""
+        width = self.card["export"]["dim"]
+        if features.shape[1] != width:
+            raise InputError(
+                f"{where}: features are {features.shape[1]} wide; this {self.card['model']} was "
+                f"made for {width}: give it bags of the encoder it was trained on"
+            )
+        planner = self.card["export"]["planner"]
+        try:
+            plan = make_plan(planner["name"], planner["options"], coords, features)
+        except BagError as error:
+            raise type(error)(f"{where}: {error}") from error
+        given = {"features": np.asarray(features, np.float32), "coords": coords, **plan}
+        values = self._session.run(self._gives, {name: given[name] for name in self._takes})
+        return dict(zip(self._gives, values, strict=True))
+
+
+class Ensemble:
+    """The exported parts of one run, which answer together: the mean of what they say."""
+
+    def __init__(self, parts: list[Runtime]) -> None:
+        self.parts = parts
+        if len({part.classes for part in parts}) > 1:
+            told = "; ".join(sorted(", ".join(part.classes or ("?",)) for part in parts))
+            raise ModelFolderError(f"the parts tell different classes apart ({told}); load one")
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """Of the first part."""
+        return self.parts[0].card
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes, where the models know them."""
+        return self.parts[0].classes
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 over the hashes of the parts."""
+        return hashlib.sha256("".join(part.hash for part in self.parts).encode()).hexdigest()
+
+    def predict(self, bag: Bag) -> Prediction:
+        """Probabilities and scores are the means of the parts'."""
+        said = [part.predict(bag) for part in self.parts]
+        by_class = [one.class_scores for one in said if one.class_scores is not None]
+        return Prediction(
+            slide_id=bag.slide_id,
+            probabilities=np.mean([one.probabilities for one in said], axis=0),
+            scores=np.mean([one.scores for one in said], axis=0),
+            class_scores=np.mean(by_class, axis=0) if len(by_class) == len(said) else None,
+            classes=self.classes,
+        )
+
+
+def card_hash(card: Mapping[str, Any]) -> str:
+    """SHA-256 of all that a card says, so that an edited one is noticed."""
+    told = {key: value for key, value in card.items() if key != "card_sha256"}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _checked_card(folder: Path) -> dict[str, Any]:
+    card = read_card(folder)
+    facts = card.get("export")
+    if not isinstance(facts, dict):
+        raise ModelFolderError(
+            f"{folder}: is not an exported model (its card says nothing of {GRAPH}); write one: "
+            f"sacmil export {folder} --out DIR"
+        )
+    if facts.get("schema_version") != SCHEMA_VERSION:
+        raise ModelFolderError(
+            f"{folder}: was exported in version {facts.get('schema_version')!r}; this sacmil reads "
+            f"version {SCHEMA_VERSION}: export the model again, or pip install -U sacmil"
+        )
+    if card.get("card_sha256") != card_hash(card):
+        raise ModelFolderError(
+            f"{folder}: {CARD} was changed after the export; copy the folder again, or export "
+            "the model again"
+        )
+    return card
+
+
+def _checked_graph(folder: Path, digest: str) -> bytes:
+    try:
+        graph = (folder / GRAPH).read_bytes()
+    except OSError as error:
+        raise ModelFolderError(
+            f"{folder}: {GRAPH} cannot be read ({error.strerror}); copy the folder again"
+        ) from error
+    if hashlib.sha256(graph).hexdigest() != digest:
+        raise ModelFolderError(
+            f"{folder}: {GRAPH} is not the file its card was written for (truncated or of another "
+            "model); copy the folder again"
+        )
+    return graph
+
+
+def _session(file: Path, graph: bytes, threads: int | None) -> Any:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtraError("runtime", "running an exported model") from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what goes wrong is raised; it is not also printed
+    options.intra_op_num_threads = threads or 0
+    try:
+        return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class per status code and no common root
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"{file}: onnxruntime cannot load it ({reason}); update it: pip install -U onnxruntime"
+        ) from error
+
+
+def _check_fit(folder: Path, card: Mapping[str, Any], takes: list[str], gives: list[str]) -> None:
+    if takes != card["export"]["inputs"] or gives != card["export"]["outputs"]:
+        raise ModelFolderError(
+            f"{folder}: {GRAPH} takes {', '.join(takes)} and gives {', '.join(gives)}, which is "
+            "not what its card says; export the model again"
+        )

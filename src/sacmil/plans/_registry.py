@@ -1,0 +1,63 @@
+"""Planners by name: each public file of this folder is one."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy.typing as npt
+
+import sacmil.plans
+from sacmil.errors import OptionError, suggestion
+
+Array = npt.NDArray[Any]
+Plan = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Planner:
+    """How a model's plans are made, as data: a card can hold it."""
+
+    name: str = "nothing"
+    """A file of sacmil.plans."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What its ``make`` takes besides the bag; numbers, text and lists of them."""
+
+
+def list_planners() -> list[str]:
+    """Names that make_plan takes."""
+    found = pkgutil.iter_modules(sacmil.plans.__path__)
+    return sorted(module.name for module in found if not module.name.startswith("_"))
+
+
+def make_plan(
+    name: str, options: Mapping[str, Any], coords: Array, features: Array | None = None
+) -> Plan:
+    """What the planner of this name says of a bag.
+
+    Args:
+        name: one of list_planners().
+        options: as the planner's ``make`` takes them.
+        coords: (N, 2), in patch units.
+        features: (N, D); some planners can do without.
+    """
+    make = _planner(name).make
+    try:
+        plan: Plan = make(coords, features, **options)
+    except TypeError as error:
+        raise OptionError(
+            f"the planner {name!r} cannot work with {dict(options)} ({error}); expected the "
+            "options that the model was saved with"
+        ) from error
+    return plan
+
+
+def _planner(name: str) -> ModuleType:
+    known = list_planners()
+    if name not in known:  # so that nothing but a planner is ever imported by a card
+        raise OptionError(f"there is no planner {name!r}; {suggestion(name, known)}")
+    return importlib.import_module(f"sacmil.plans.{name}")

@@ -1,0 +1,183 @@
+"""Exporting: the graph answers as torch does for bags of any size, or it is not written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import make_bag, make_model
+
+from sacmil import list_models, load_model, predict, save_model
+from sacmil.deploy import export
+from sacmil.deploy.export import LARGE, export_model, parity_of, why_not
+from sacmil.deploy.runtime import GRAPH, Ensemble, load
+from sacmil.errors import ModelError, ModelFolderError
+from sacmil.models._base import MILModel, Output
+from sacmil.models._registry import model_class
+from sacmil.plans import Planner
+
+EXPORTABLE = [name for name in list_models() if not model_class(name).not_exportable]
+SLOW_TO_DRAW = {"mammil"}  # a minute, for its eight scans
+SIZES = [1, 2, 3, 4, 5, 9, 63, 64, 65, 300]
+
+
+def same(folder: Path, source: Path, n: int) -> None:
+    """Whether the runtime's prediction is torch's, for a bag the export did not try."""
+    bag = make_bag(n, seed=7)
+    found, wanted = load(folder).predict(bag), predict(load_model(source), bag)
+    assert found.classes == wanted.classes
+    np.testing.assert_allclose(found.probabilities, wanted.probabilities, atol=1e-4)
+    np.testing.assert_allclose(found.scores, wanted.scores, atol=1e-4 * np.abs(wanted.scores).max())
+    assert (found.class_scores is None) == (wanted.class_scores is None)
+    if wanted.class_scores is not None:
+        largest = np.abs(wanted.class_scores).max()
+        np.testing.assert_allclose(found.class_scores, wanted.class_scores, atol=1e-4 * largest)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in SLOW_TO_DRAW else ())
+        for name in EXPORTABLE
+    ],
+)
+def test_every_exportable_model_answers_as_torch_does(
+    name: str, models: Callable[..., Path], tmp_path: Path
+) -> None:
+    source = models(name)
+    folder = export_model(source, tmp_path / "out", sizes=SIZES)
+    assert [row.instances for row in parity_of(folder)] == SIZES
+    for n in (1, 7, 131):
+        same(folder, source, n)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPORTABLE)
+def test_every_exportable_model_is_compared_on_large_slides(
+    name: str, models: Callable[..., Path], tmp_path: Path
+) -> None:
+    rows = parity_of(export_model(models(name), tmp_path / "out"))
+    assert {row.instances for row in rows} >= {1, 2, *LARGE}
+
+
+def test_sac_mil_is_compared_about_its_region_and_on_large_slides(
+    models: Callable[..., Path], tmp_path: Path
+) -> None:
+    rows = parity_of(export_model(models("sac_mil"), tmp_path / "out"))
+    assert [row.instances for row in rows] == [1, 2, 3, 4, 5, 5000, 20001]
+    assert all(row.difference <= 1e-4 for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("sac_mil", {"position": "rope2d", "pool": "attention", "tail": "split"}),
+        ("sac_mil", {"position": "peg", "correlation": "nystrom"}),
+        ("sac_mil", {"num_classes": 1, "dim": 18}),
+        ("dtfd", {"distill": "MaxMinS", "total_instances": 12, "inference_shuffles": 3}),
+        ("dtfd", {"distill": "MAS", "total_instances": 12}),
+        ("dtfd", {"distill": "MaxMinS", "groups": 8, "legacy_zero": True}),
+        ("ibmil", {"base": "abmil"}),
+        ("ibmil", {"loss": "bce", "distill": "MaxS"}),
+        ("transmil", {"legacy_slice": True}),
+        ("r2t", {"crmsa_mlp": True, "all_shortcut": True, "regions": 8}),
+        ("mambamil", {"kind": "bimamba"}),
+        ("hipt", {"local": "attention"}),
+        ("hipt", {"local": "none"}),
+    ],
+)
+def test_options_are_exported_too(
+    name: str, options: dict[str, Any], models: Callable[..., Path], tmp_path: Path
+) -> None:
+    if options.get("num_classes") == 1:
+        source = tmp_path / "model"
+        save_model(source, make_model(name, **options))
+    else:
+        source = models(name, **options)
+    export_model(source, tmp_path / "out", sizes=SIZES)
+    same(tmp_path / "out", source, 131)
+
+
+@pytest.mark.parametrize("name", sorted(set(list_models()) - set(EXPORTABLE)))
+def test_what_cannot_be_exported_says_why_in_a_sentence(
+    name: str, models: Callable[..., Path], tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=f"{name} cannot be exported: it"):
+        export_model(models(name), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_card_says_what_a_user_of_the_model_needs(exported: Path) -> None:
+    card = json.loads((exported / "card.json").read_text())
+    assert card["classes"] == ["a", "b", "c"]
+    assert card["notes"]["bags"]["mpp"] == 0.5
+    assert card["export"]["planner"] == {"name": "nothing", "options": {}}
+    assert card["export"]["inputs"] == ["features", "coords"]
+
+
+def test_a_graph_that_differs_from_torch_is_not_written(
+    models: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "PARITY", -1.0)
+    with pytest.raises(ModelError, match=r"differs from torch by .* nothing was written"):
+        export_model(models("mean_pool"), tmp_path / "out", sizes=[3])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_something_else_is_left_alone(
+    models: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "thesis.docx").touch()
+    with pytest.raises(ModelFolderError, match="is not an exported model"):
+        export_model(models("mean_pool"), tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.docx"]
+
+
+def test_a_run_is_exported_part_by_part_and_answers_with_the_mean(tmp_path: Path) -> None:
+    for fold in range(2):
+        torch.manual_seed(fold)
+        model = model_class("mean_pool")(in_dim=6, num_classes=2)
+        save_model(tmp_path / f"run/m/seed_0/fold_{fold}", model, classes=["a", "b"])
+    runtime = load(export_model(tmp_path / "run", tmp_path / "out", sizes=[2, 70]))
+    assert isinstance(runtime, Ensemble)
+    assert (tmp_path / "out" / "part_1" / GRAPH).is_file()
+    bag = make_bag(20)
+    parts = [load(tmp_path / "out" / f"part_{i}").predict(bag).probabilities for i in range(2)]
+    assert abs(parts[0] - parts[1]).max() > 1e-3
+    np.testing.assert_allclose(runtime.predict(bag).probabilities, np.mean(parts, axis=0))
+
+
+class Planning(MILModel):
+    """Makes plans that no card can describe."""
+
+    name = "planning"
+
+    def plan(self, coords: np.ndarray, features: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        return {"half": coords[:, 0] / 2}
+
+    def aggregate(self, features: Any, coords: Any, plan: Any) -> Output:
+        return Output(features.mean(0), plan["half"])
+
+
+class Named(MILModel):
+    """Says how its plans are made."""
+
+    name = "named"
+
+    @property
+    def planner(self) -> Planner:
+        return Planner("square")
+
+    def aggregate(self, features: Any, coords: Any, plan: Any) -> Output:
+        return Output(features.mean(0), features[:, 0])
+
+
+def test_a_model_with_plans_of_its_own_is_told_to_name_a_planner() -> None:
+    assert "name it as the model's planner" in why_not(Planning(2, 2))
+    assert why_not(Named(2, 2)) == ""

@@ -1,0 +1,36 @@
+"""Small models of every kind, and bags for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from sacmil import Bag, create_model
+
+WIDTH = 6
+SMALL: dict[str, dict[str, Any]] = {
+    "sac_mil": {"dim": 16, "k": 4},
+    "transmil": {"dim": 16, "heads": 2, "landmarks": 4},
+    "r2t": {"dim": 16, "heads": 2, "crmsa_heads": 2, "epeg_k": 3, "regions": 3},
+    "mambamil": {"dim": 16, "state": 4, "depth": 1},
+    "mammil": {"dim": 16, "state": 4, "head_dim": 16},
+    "dtfd": {"dim": 16},
+    "ibmil": {"dim": 16},
+    "hipt": {"dim": 12, "depth": 2, "heads": 2, "region": 4},
+}
+
+
+def make_model(name: str, **options: Any) -> Any:
+    torch.manual_seed(0)
+    options = {"in_dim": WIDTH, "num_classes": 3} | SMALL.get(name, {}) | options
+    return create_model(name, **options).eval()
+
+
+def make_bag(n: int, *, width: int = WIDTH, seed: int = 0) -> Bag:
+    draw = np.random.default_rng(seed)
+    side = int(np.ceil(np.sqrt(n))) + 1
+    cells = draw.permutation(side * side)[:n]
+    coords = np.stack([cells % side, cells // side], axis=1) * 256
+    return Bag(f"slide-{n}", draw.standard_normal((n, width)).astype(np.float32), coords, 256)
