@@ -1,6 +1,6 @@
 """``python -m benchmarks``: every benchmark, one after the other."""
 
-from benchmarks import arrange, extraction, forward, readers, training, zoo
+from benchmarks import arrange, extraction, forward, heatmap, readers, runtime, training, zoo
 
 arrange.main([])
 forward.main([])
@@ -8,3 +8,5 @@ zoo.main(["--instances", "1000", "10000"])
 readers.main([])
 extraction.main(["--side", "8192"])
 training.main([])
+runtime.main([])
+heatmap.main([])

@@ -77,6 +77,7 @@ sys.argv = kept
         command("evaluate --help"),
         command("compare --help"),
         command("reproduce --help"),
+        command("heatmap --help"),
     ],
 )
 def test_importing_and_asking_for_help_load_nothing_heavy(code: str) -> None:

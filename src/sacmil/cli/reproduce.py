@@ -94,11 +94,23 @@ def _experiments() -> dict[str, ModuleType]:
     help="Processes here, or Ray.  [default: local]",
 )
 @click.option("--address", help="Of a running Ray cluster.")
+@click.option(
+    "--truth",
+    type=click.Path(exists=True, path_type=Path),
+    help="Of heatmaps: outlines, as sacmil heatmap reads them.  [default: labels in bags]",
+)
+@click.option(
+    "--images",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Of heatmaps: folder of the slides, to draw on.",
+)
 def command(experiment: str, out: Path, **options: Any) -> None:
     """Make a table or figure of the paper anew; the same command again goes on where it ended."""
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
     from sacmil.cli._progress import bars
 
+    if experiment != "heatmaps" and (options["truth"] or options["images"]):
+        raise click.UsageError("--truth and --images are for heatmaps; leave them out")
     with bars() as progress:
         request = _request(options, progress)
         for path in _experiments()[experiment].run(out, request):

@@ -52,6 +52,10 @@ class Request:
     engine: Literal["local", "ray"] = "local"
     address: str | None = None
     """Of a running Ray cluster."""
+    truth: Path | None = None
+    """Outlines of the slides, a file or a folder: for heatmaps."""
+    images: Path | None = None
+    """Folder of the slides themselves: for heatmaps."""
     progress: Tell | None = field(default=None, compare=False)
 
     def wants(self, dataset: str) -> bool:

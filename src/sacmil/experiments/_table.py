@@ -39,7 +39,7 @@ def reproduce(
     failures: list[str] = []
     written: list[Path] = []
     for material in materials(out, paper, request):
-        done = _cross_validated(out / RUNS / material.name, material, rows, request)
+        done = cross_validated(out / RUNS / material.name, material, rows, request)
         failures += [f"{material.name}, {part}: {why}" for part, why in done.failures.items()]
         outcomes[material.dataset] = _outcome(done.predictions, paper, material, rows, request)
         written = write_report(out, name, paper, outcomes)
@@ -57,9 +57,10 @@ def _told(failures: list[str]) -> str:
     )
 
 
-def _cross_validated(
+def cross_validated(
     out: Path, material: Material, rows: Mapping[str, Variant], request: Request
 ) -> CrossValidated:
+    """Every row trained on every fold of the material, what is there already left alone."""
     from sacmil.training.crossval import cross_validate
 
     return cross_validate(

@@ -1,0 +1,258 @@
+"""The paper's heatmaps: a row per slide, the truth and every model's scores side by side."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sacmil.errors import CohortError, RunError
+from sacmil.experiments._material import Material, materials
+from sacmil.experiments._methods import METHODS
+from sacmil.experiments._request import Request, Source
+from sacmil.experiments._table import RUNS, cross_validated
+from sacmil.experiments.table1 import PAPER
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from PIL.Image import Image
+
+    from sacmil.bag import Bag
+    from sacmil.cohorts.outlines import Outlines
+    from sacmil.cohorts.table import Cohort
+    from sacmil.heatmap.view import View
+    from sacmil.models import MILModel
+    from sacmil.results import Scores
+
+NAME = "heatmaps"
+DATASET = "camelyon16"
+ROWS = {name: METHODS[name] for name in ("SAC-MIL", "AB-MIL", "CLAM-SB", "Trans-MIL")}
+"""The columns of the figure, and what stands behind each."""
+SLIDES = 4
+CELL = 380
+"""Side of a map in pixels."""
+_GAP, _HEAD = 16, 28
+
+
+class Drawn(NamedTuple):
+    """A test slide with truth, and what the models made of it."""
+
+    bag: Bag
+    labels: npt.NDArray[np.integer]
+    """(N,), 1 where the truth is positive."""
+    outlines: Outlines | None
+    scores: Mapping[str, npt.NDArray[np.float32]]
+    """By column."""
+
+
+def run(out: Path, request: Request) -> Iterator[Path]:
+    """Train each model on the first fold, and draw the test slides whose truth is known."""
+    from sacmil.evaluation.localisation import localisation
+    from sacmil.heatmap.furniture import check_can_draw
+
+    check_can_draw()
+    material = _material(out, request)
+    folder = out / RUNS / f"{material.name}-{NAME}"
+    done = cross_validated(folder, material, ROWS, replace(request, seeds=1))
+    if done.failures:
+        told = "\n".join(f"  - {part}: {why}" for part, why in done.failures.items())
+        raise RunError(f"a model of the figure could not be trained:\n{told}")
+    slides = _slides(folder, material, request)
+    truth = {slide.bag.slide_id: slide.labels for slide in slides}
+    found = {
+        row: localisation({s.bag.slide_id: s.scores[row] for s in slides}, truth).auc
+        for row in ROWS
+    }
+    yield _write_table(out / f"{NAME}.csv", slides, found)
+    yield _save(out / f"{NAME}.png", _figure(slides, material, found, request.images))
+
+
+# --- what is drawn -------------------------------------------------------------------------------
+
+
+def _material(out: Path, request: Request) -> Material:
+    """The first fold of the user's own cohort, or of a synthetic one."""
+    from sacmil.cohorts.bags import check_bags, locate_bags
+    from sacmil.cohorts.splits import make_folds
+
+    if not request.data:
+        only = request.only[:1] or (DATASET,)
+        (made,) = materials(out, PAPER, replace(request, only=only))
+        return made._replace(folds=made.folds[:1])
+    dataset, source = next(iter(request.data.items()))
+    cohort = _cohort(source)
+    bags = locate_bags(cohort, source.bags)
+    check_bags(bags)
+    folds = make_folds(cohort, request.folds)[:1]
+    about = f"{source.table.name}, bags of {source.bags.name}"
+    return Material(dataset, source.table.stem, cohort, bags, folds, about, synthetic=False)
+
+
+def _cohort(source: Source) -> Cohort:
+    """CAMELYON16 without its official test set, or any other table."""
+    from sacmil.cohorts.camelyon16 import camelyon16
+    from sacmil.cohorts.table import read_table
+
+    cohort = read_table(source.table)
+    names = [slide.slide_id for slide in cohort.slides]
+    if all(name.startswith(("normal_", "tumor_", "test_")) for name in names):
+        return camelyon16(source.table).training
+    return cohort
+
+
+def _slides(folder: Path, material: Material, request: Request) -> list[Drawn]:
+    """Every test slide that has tiles of both kinds, the largest lesion first."""
+    from sacmil.formats import read_bag
+    from sacmil.models import load_model, predict
+
+    models: dict[str, MILModel] = {
+        row: load_model(folder / variant.name / "seed_0" / "fold_0")
+        for row, variant in ROWS.items()
+    }
+    drawn = []
+    for slide_id in material.folds[0].test:
+        bag = read_bag(material.bags[slide_id])
+        labels, outlines = _truth(bag, request.truth)
+        if labels is None or not labels.any() or labels.all():
+            continue
+        scores = {row: predict(model, bag).scores for row, model in models.items()}
+        drawn.append(Drawn(bag, labels, outlines, scores))
+    if not drawn:
+        raise CohortError(
+            material.about,
+            [
+                "no test slide of the first fold has truth of both kinds; expected bags with "
+                "labels of their tiles, or outlines by --truth"
+            ],
+        )
+    return sorted(drawn, key=lambda slide: -float(slide.labels.mean()))
+
+
+def _truth(bag: Bag, truth: Path | None) -> tuple[npt.NDArray[np.integer] | None, Outlines | None]:
+    import numpy as np
+
+    from sacmil.cohorts.outlines import label_tiles
+    from sacmil.heatmap.truth import read_truth
+
+    found = truth and read_truth(truth, bag.slide_id, bounds_origin=bag.bounds_origin)
+    if found:
+        return label_tiles(bag.coords, float(bag.patch_size), found), found
+    return None if bag.labels is None else (bag.labels > 0).astype(np.int64), None
+
+
+def shown(slides: Sequence[Drawn], count: int = SLIDES) -> list[Drawn]:
+    """Some of the slides, evenly from the largest lesion to the smallest: not the prettiest."""
+    import numpy as np
+
+    places = np.linspace(0, len(slides) - 1, min(count, len(slides))).round().astype(int)
+    return [slides[place] for place in places.tolist()]
+
+
+# --- the figure ----------------------------------------------------------------------------------
+
+
+def _figure(
+    slides: Sequence[Drawn], material: Material, found: Mapping[str, float], images: Path | None
+) -> Image:
+    from sacmil.heatmap.furniture import ColourBar, Panel, compose
+
+    sheet = _sheet(shown(slides), found, images)
+    note = (
+        f"{material.about}; test slides of the first of its folds, from the largest lesion to the "
+        f"smallest of {len(slides)} with truth. AUC: scores against the truth of tiles; means are "
+        "over all of these slides. Colours: rank of the score within each slide."
+    )
+    title = "Where the models look, and where the truth is"
+    return compose(title, note, [Panel("", sheet)], ColourBar(0, 1, "rank"))
+
+
+def _sheet(
+    rows: Sequence[Drawn], found: Mapping[str, float], images: Path | None
+) -> npt.NDArray[np.uint8]:
+    import numpy as np
+    from PIL import Image, ImageDraw
+
+    from sacmil.heatmap.furniture import INK, TEXT, write
+
+    step, line = CELL + _GAP, CELL + _GAP + _HEAD
+    size = (1 + len(ROWS)) * step - _GAP, _HEAD + len(rows) * line
+    sheet = Image.new("RGB", size, "white")
+    draw = ImageDraw.Draw(sheet)
+    heads = ["truth", *(f"{row} · mean AUC {found[row]:.2f}" for row in ROWS)]
+    for column, head in enumerate(heads):
+        write(draw, (column * step, 0), head, TEXT, INK)
+    for number, slide in enumerate(rows):
+        top = _HEAD + number * line
+        for column, (caption, cell) in enumerate(_cells(slide, images)):
+            write(draw, (column * step, top + 4), caption, TEXT - 3, INK)
+            sheet.paste(cell, (column * step, top + _HEAD))
+    return np.asarray(sheet)
+
+
+def _cells(slide: Drawn, images: Path | None) -> Iterator[tuple[str, Image]]:
+    """The truth, then every model's map, with a line about each."""
+    import numpy as np
+    from PIL import Image
+
+    from sacmil.evaluation.metrics import auc
+    from sacmil.heatmap.furniture import scale_bar
+    from sacmil.heatmap.normalisation import normalise
+    from sacmil.heatmap.overlay import blend, draw_truth
+    from sacmil.heatmap.raster import raster
+    from sacmil.heatmap.view import view_of
+    from sacmil.results import Scores
+
+    bag = slide.bag
+    places = Scores(bag.coords, float(bag.patch_size), np.zeros(len(bag), np.float32))
+    view = view_of(places, slide_size=bag.slide_size, side=CELL)
+    pixels = _pixels(bag, places, view, images)
+    truth = slide.labels if slide.outlines is None else slide.outlines
+    first = Image.fromarray(draw_truth(places, truth, pixels, view))
+    scale_bar(first, view.downsample, bag.mpp)
+    yield f"{bag.slide_id}: {slide.labels.mean():.1%} positive", first
+    for scores in slide.scores.values():
+        means, covered = raster(places, normalise(scores, "rank"), view)
+        picture = Image.fromarray(blend(pixels, means, covered))
+        yield f"AUC {auc(slide.labels, scores):.2f}", picture
+
+
+def _pixels(
+    bag: Bag, places: Scores, view: View, images: Path | None
+) -> npt.NDArray[np.uint8] | None:
+    from sacmil.heatmap.view import check_is_slide_of, slide_pixels
+    from sacmil.slides.readers import open_slide
+    from sacmil.slides.search import find_slides
+
+    named = {path.stem: path for path in find_slides([images])} if images else {}
+    if bag.slide_id not in named:
+        return None
+    with open_slide(named[bag.slide_id]) as slide:
+        check_is_slide_of(places, slide, bag.slide_size)
+        return slide_pixels(slide, view)
+
+
+def _write_table(path: Path, slides: Sequence[Drawn], found: Mapping[str, float]) -> Path:
+    """AUC of every model's scores on every slide, and the mean."""
+    from sacmil.atomic import whole_file
+    from sacmil.evaluation.metrics import auc
+
+    with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["slide_id", "tiles", "positive", *ROWS])
+        for slide in slides:
+            aucs = [f"{auc(slide.labels, slide.scores[row]):.6f}" for row in ROWS]
+            positive = int(slide.labels.sum())
+            writer.writerow([slide.bag.slide_id, len(slide.labels), positive, *aucs])
+        writer.writerow(["mean", "", "", *(f"{found[row]:.6f}" for row in ROWS)])
+    return path
+
+
+def _save(path: Path, image: Image) -> Path:
+    from sacmil.atomic import whole_file
+
+    with whole_file(path) as partial:
+        image.save(partial, format="PNG")
+    return path

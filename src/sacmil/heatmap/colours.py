@@ -1,0 +1,74 @@
+"""The colours of scores: even steps for the eye, from dark blue over green to yellow.
+
+Built in OKLab (Ottosson 2020), where equal distances look equally far; hues keep away from the
+pink and violet of stained tissue, and lightness rises all the way, so that it also reads in grey.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.slides.readers import Pixels
+
+_STEPS = 256
+_PATH = (
+    (0.30, 0.14, 278),
+    (0.45, 0.15, 262),
+    (0.60, 0.12, 225),
+    (0.72, 0.13, 175),
+    (0.83, 0.18, 140),
+    (0.95, 0.19, 108),
+)
+"""Lightness, chroma and hue in degrees, from the lowest score to the highest."""
+
+
+def colour(places: npt.NDArray[np.float64]) -> Pixels:
+    """(…, 3), RGB: the colours of places on the scale, 0 to 1."""
+    steps = np.floor(np.clip(places, 0, 1) * (_STEPS - 1) + 0.5).astype(np.intp)
+    return colour_scale()[steps]
+
+
+@cache
+def colour_scale() -> Pixels:
+    """(256, 3): the whole scale, the lowest first."""
+    dense = _between(np.linspace(0, 1, 4096))
+    walked = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(dense, axis=0), axis=1))])
+    even = np.interp(np.linspace(0, walked[-1], _STEPS), walked, np.linspace(0, 1, 4096))
+    scale = (_srgb(_between(even)) * 255 + 0.5).astype(np.uint8)
+    scale.flags.writeable = False
+    return scale
+
+
+def _between(places: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """(N, 3), OKLab: a smooth curve through the path."""
+    from scipy.interpolate import PchipInterpolator
+
+    light, chroma, hue = np.array(_PATH).T
+    angle = np.radians(hue)
+    knots = np.stack([light, chroma * np.cos(angle), chroma * np.sin(angle)], axis=1)
+    return np.asarray(PchipInterpolator(np.linspace(0, 1, len(knots)), knots)(places))
+
+
+_TO_CONES = np.array(
+    [
+        [1.0, 0.3963377774, 0.2158037573],
+        [1.0, -0.1055613458, -0.0638541728],
+        [1.0, -0.0894841775, -1.2914855480],
+    ]
+)
+_TO_LINEAR = np.array(
+    [
+        [4.0767416621, -3.3077115913, 0.2309699292],
+        [-1.2684380046, 2.6097574011, -0.3413193965],
+        [-0.0041960863, -0.7034186147, 1.7076147010],
+    ]
+)
+
+
+def _srgb(oklab: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    linear = np.clip((oklab @ _TO_CONES.T) ** 3 @ _TO_LINEAR.T, 0, 1)
+    curved = 1.055 * linear ** (1 / 2.4) - 0.055
+    return np.asarray(np.where(linear <= 0.0031308, 12.92 * linear, curved))

@@ -1,0 +1,48 @@
+"""Tiles and their scores as a table."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.atomic import whole_file
+from sacmil.heatmap.geojson import default_measurements
+from sacmil.heatmap.normalisation import Floats, Normalisation
+from sacmil.results import Scores
+
+
+def write_csv(
+    path: str | Path,
+    scores: Scores,
+    values: Floats,
+    *,
+    how: Normalisation,
+    measurements: Mapping[str, npt.ArrayLike] | None = None,
+    labels: npt.NDArray[np.integer] | None = None,
+) -> None:
+    """Write x, y, patch_size (level-0 pixels of the whole slide), a column per measurement, label.
+
+    Args:
+        path: of the file.
+        scores: where the tiles are.
+        values: (N,), what normalise made of the scores.
+        how: the normalisation.
+        measurements: (N,) by name; the score, and its normalised value, where none are given.
+        labels: (N,), the truth of tiles where it is known.
+    """
+    if measurements is None:
+        measurements = default_measurements(scores, values, how)
+    columns = [[f"{value:.9g}" for value in np.asarray(c).tolist()] for c in measurements.values()]
+    if labels is not None:
+        columns.append([str(label) for label in labels.tolist()])
+    header = ["x", "y", "patch_size", *measurements, *(["label"] if labels is not None else [])]
+    side = f"{scores.patch_size:g}"
+    with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        x, y = scores.coords.T.tolist()
+        writer.writerows(zip(x, y, [side] * len(x), *columns, strict=True))

@@ -1,0 +1,121 @@
+"""What is true of a slide: outlines an expert drew, or a label for every tile."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.cohorts.asap import read_asap
+from sacmil.cohorts.outlines import Outlines, make_outlines, read_outlines
+from sacmil.errors import CohortError
+from sacmil.heatmap.raster import raster
+from sacmil.heatmap.view import View
+from sacmil.results import Scores
+
+Truth = Outlines | npt.NDArray[np.integer]
+"""Outlines in level-0 pixels, or (N,) labels of the tiles: above zero is what is looked for."""
+
+ONE_SLIDE = (".xml", ".geojson", ".geojson.gz")
+"""Suffixes of ASAP and QuPath."""
+SUFFIXES = (*ONE_SLIDE, ".json", ".json.gz")
+"""And of JSON outlines, which may be of many slides."""
+
+
+def read_truth(
+    path: str | Path, slide_id: str, *, bounds_origin: tuple[int, int] | None = None
+) -> Outlines | None:
+    """The outlines of one slide; None where there are none for it.
+
+    Args:
+        path: ASAP's XML, GeoJSON, JSON outlines of many slides; or a folder of such files, called
+            as their slides are.
+        slide_id: whose.
+        bounds_origin: where viewers that crop a slide begin: GeoJSON counts from there.
+    """
+    path = Path(path)
+    if path.is_dir():
+        files = [path / f"{slide_id}{suffix}" for suffix in SUFFIXES]
+        # a slide's id may be anything, also ../x
+        files = [file for file in files if file.parent == path and file.is_file()]
+        return read_truth(files[0], slide_id, bounds_origin=bounds_origin) if files else None
+    if path.suffix == ".xml":
+        return read_asap(path)
+    found = _read_json(path)
+    if isinstance(found, list) or (isinstance(found, dict) and "type" in found):
+        return _from_geojson(path, found, bounds_origin or (0, 0))
+    return read_outlines(path).get(slide_id)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        raw = path.read_bytes()
+        return json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    except FileNotFoundError:
+        raise CohortError(path, ["there is no such file; check the path"]) from None
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+        problem = f"cannot be read as JSON or GeoJSON ({error}); ASAP's files end in .xml"
+        raise CohortError(path, [problem]) from error
+
+
+def _from_geojson(path: Path, found: Any, origin: tuple[int, int]) -> Outlines:
+    try:
+        polygons = [_moved(polygon, origin) for polygon in _polygons(found)]
+        outer = [rings[0] for rings in polygons if rings]
+        return make_outlines(outer, [hole for rings in polygons for hole in rings[1:]])
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise CohortError(path, [f"cannot be understood as GeoJSON ({error!r})"]) from error
+
+
+def _polygons(found: Any) -> Iterator[Any]:
+    """Rings of every polygon below; points and lines enclose nothing."""
+    if isinstance(found, list):
+        for part in found:
+            yield from _polygons(part)
+    elif found is None:  # a feature may be without geometry
+        return
+    elif found["type"] == "FeatureCollection":
+        yield from _polygons(found["features"])
+    elif found["type"] == "Feature":
+        yield from _polygons(found["geometry"])
+    elif found["type"] == "GeometryCollection":
+        yield from _polygons(found["geometries"])
+    elif found["type"] == "MultiPolygon":
+        yield from found["coordinates"]
+    elif found["type"] == "Polygon":
+        yield found["coordinates"]
+
+
+def _moved(rings: Any, origin: tuple[int, int]) -> list[npt.NDArray[np.float64]]:
+    return [np.asarray(ring, dtype=np.float64)[:, :2] + origin for ring in rings]
+
+
+def truth_mask(truth: Truth, scores: Scores, view: View) -> npt.NDArray[np.bool_]:
+    """(h, w): where the truth is positive."""
+    if isinstance(truth, Outlines):
+        return _filled(truth, view)
+    if len(truth) != len(scores.coords):
+        raise CohortError(
+            "truth", [f"has {len(truth)} labels for {len(scores.coords)} tiles; expected as many"]
+        )
+    positive = truth > 0
+    part = Scores(scores.coords[positive], scores.patch_size, scores.scores[positive])
+    return raster(part, np.ones(len(part.scores)), view)[1]
+
+
+def _filled(outlines: Outlines, view: View) -> npt.NDArray[np.bool_]:
+    from PIL import Image, ImageDraw
+
+    mask = Image.new("1", (view.width, view.height))
+    draw = ImageDraw.Draw(mask)
+    for polygons, inside in ((outlines.positive, 1), (outlines.negative, 0)):
+        for polygon in polygons:
+            points = view.at(polygon) - 0.5  # pixels count from their middle
+            draw.polygon([(x, y) for x, y in points.tolist()], fill=inside)
+    return np.array(mask, dtype=bool)

@@ -1,0 +1,143 @@
+"""Which bags a model can answer, by its card, and how the bags of a slide are made for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Self
+
+from sacmil.bag import Bag
+from sacmil.errors import ModelFolderError
+
+TOLERANCE = 0.05
+"""How far the side of a tile on the glass may be off."""
+
+
+class Fit(NamedTuple):
+    """How a bag compares with what a model was trained on."""
+
+    wrong: list[str]
+    """Each a clause: what was found, what was expected."""
+    unknown: list[str]
+    """What could not be compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BagNeeds:
+    """What a card says of the bags its model was trained on; None where it does not say."""
+
+    encoder: str | None = None
+    encoder_hash: str | None = None
+    dim: int | None = None
+    """Width of a feature vector."""
+    patch_um: float | None = None
+    """Side of a tile on the glass."""
+    tile_px: int | None = None
+    """Side of a tile in pixels at the resolution it was cut at."""
+
+    @classmethod
+    def of(cls, card: Mapping[str, Any], name: str) -> Self:
+        """As a model's card says.
+
+        Args:
+            card: what read_card returned.
+            name: of the model, for messages.
+        """
+        notes = card.get("notes")
+        told = notes.get("bags") if isinstance(notes, dict) else None
+        facts = told if isinstance(told, dict) else {}
+        known = {field.name: facts.get(field.name) for field in fields(cls)}
+        if known["dim"] is None:
+            known["dim"] = card.get("options", {}).get("in_dim")
+        for key, value in known.items():
+            if value is not None and not _is_of_its_kind(key, value):
+                raise ModelFolderError(
+                    f"{name}: its card says {key} is {value!r}, which cannot be; copy the folder "
+                    "again"
+                )
+        return cls(**known)
+
+    @classmethod
+    def joined(cls, needs: Mapping[str, BagNeeds]) -> BagNeeds:
+        """What several models need alike; refused where they need different bags.
+
+        Args:
+            needs: by the model's name.
+        """
+        known: dict[str, Any] = {}
+        for field in fields(cls):
+            said = {
+                name: value
+                for name, need in needs.items()
+                if (value := getattr(need, field.name)) is not None
+            }
+            if len(set(said.values())) > 1:
+                told = "; ".join(f"{name} {value}" for name, value in said.items())
+                raise ModelFolderError(
+                    f"the models need different bags, by their {field.name}: {told}; ask them in "
+                    "one command each, with another --out"
+                )
+            known[field.name] = next(iter(said.values()), None)
+        return cls(**known)
+
+    @property
+    def mpp(self) -> float | None:
+        """Microns per pixel tiles are cut at."""
+        if self.patch_um is None or self.tile_px is None:
+            return None
+        return float(f"{self.patch_um / self.tile_px:.6g}")  # a product of rounded factors
+
+    def missing_for_slides(self) -> list[str]:
+        """What would have to be known to make bags of slides."""
+        return [
+            words
+            for name, words in (
+                ("encoder", "encoder"),
+                ("patch_um", "size of a tile in µm"),
+                ("tile_px", "size of a tile in pixels"),
+            )
+            if getattr(self, name) is None
+        ]
+
+    def check(self, bag: Bag) -> Fit:
+        """Compare a bag with what is needed."""
+        wrong = [text for text in (self._width(bag), *self._encoder(bag)) if text]
+        unknown = []
+        if self.encoder is None or bag.encoder is None:
+            unknown.append("encoder")
+        if self.patch_um is None or bag.patch_size_um is None:
+            unknown.append("size of a tile in µm")
+        elif abs(bag.patch_size_um / self.patch_um - 1) > TOLERANCE:
+            wrong.append(
+                f"its tiles are {bag.patch_size_um:.4g} µm wide, the model's {self.patch_um:.4g} µm"
+            )
+        return Fit(wrong, unknown)
+
+    def _width(self, bag: Bag) -> str | None:
+        if self.dim is None or bag.dim == self.dim:
+            return None
+        return f"its features have {bag.dim} numbers, the model takes {self.dim}"
+
+    def _encoder(self, bag: Bag) -> Iterable[str]:
+        if bag.encoder is not None:
+            yield from self.wrong_encoder(bag.encoder.name, bag.encoder.hash)
+
+    def wrong_encoder(self, name: str, digest: str | None) -> Iterable[str]:
+        """In what an encoder is another than the model's."""
+        if self.encoder is None:
+            return
+        if name != self.encoder:
+            yield f"its encoder is {name}, the model's {self.encoder}"
+        elif self.encoder_hash and digest and digest != self.encoder_hash:
+            yield (
+                f"its {name} has other weights ({digest}) than the model's ({self.encoder_hash})"
+            )
+
+
+def _is_of_its_kind(key: str, value: object) -> bool:
+    if key in ("encoder", "encoder_hash"):
+        return isinstance(value, str) and bool(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 < value < math.inf and (key == "patch_um" or isinstance(value, int))

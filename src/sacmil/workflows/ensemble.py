@@ -1,0 +1,211 @@
+"""Who answers: a model, the parts of a run together, or several of these together.
+
+torch is loaded only for a model that is not exported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.bag import Bag
+from sacmil.card import CARD, model_folders, read_card
+from sacmil.errors import ModelFolderError
+from sacmil.heatmap.normalisation import normalise
+from sacmil.results import Prediction
+
+GRAPH = "model.onnx"
+JOINT = "ensemble"
+"""What several models together are called."""
+
+
+class Member(Protocol):
+    """A model that is loaded."""
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """What it says of itself."""
+
+    def predict(self, bag: Bag) -> Prediction:
+        """Its answer."""
+
+
+class Said(NamedTuple):
+    """The answer of one or several members to one bag."""
+
+    probabilities: npt.NDArray[np.float64]
+    """(C,), the mean of the parts."""
+    parts: npt.NDArray[np.float64]
+    """(M, C), of each member."""
+    scores: npt.NDArray[np.float32]
+    """(N,), the member's own; the mean of ranks from 0 to 1 where there are several."""
+    class_scores: npt.NDArray[np.float32] | None = None
+    """(N, C), likewise."""
+
+    @property
+    def spread(self) -> npt.NDArray[np.float64] | None:
+        """(C,), the standard deviation over members; None where there is one."""
+        return self.parts.std(axis=0) if len(self.parts) > 1 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ensemble:
+    """One model, or the parts of one run."""
+
+    name: str
+    path: Path
+    classes: tuple[str, ...]
+    members: tuple[Member, ...]
+    hash: str
+    """SHA-256 of the weights; of the hashes of its members, where it has several."""
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """That of its first member: the others differ in what they were trained on."""
+        return self.members[0].card
+
+    def ask(self, bag: Bag) -> Said:
+        """Its answer to a bag."""
+        return together([_said(member.predict(bag)) for member in self.members])
+
+
+def together(said: Sequence[Said]) -> Said:
+    """The mean of several answers to one bag, each counting alike."""
+    if len(said) == 1:
+        return said[0]
+    parts = np.stack([one.probabilities for one in said])
+    by_class = [one.class_scores for one in said if one.class_scores is not None]
+    return Said(
+        parts.mean(axis=0),
+        parts,
+        _mean_rank([one.scores for one in said]),
+        _mean_of_classes(by_class) if len(by_class) == len(said) else None,
+    )
+
+
+def _mean_of_classes(scores: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
+    columns = zip(*(one.T for one in scores), strict=True)
+    return np.stack([_mean_rank(column) for column in columns], axis=1)
+
+
+def _mean_rank(scores: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
+    """Of ranks, because members' scores have scales of their own."""
+    ranked = np.stack([normalise(one, "rank") for one in scores])
+    return np.asarray(ranked.mean(axis=0), dtype=np.float32)
+
+
+def _said(answer: Prediction) -> Said:
+    given = np.asarray(answer.probabilities, dtype=np.float64)
+    if len(given) == 1:  # of class 1 alone
+        given = np.array([1 - given[0], given[0]])
+    return Said(given, given[None], answer.scores, answer.class_scores)
+
+
+def joint_hash(hashes: Sequence[str]) -> str:
+    """Of one, its own; of several, that of all of them in their order."""
+    if len(hashes) == 1:
+        return hashes[0]
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+
+def load_ensembles(paths: Sequence[str | Path], *, device: str = "cpu") -> tuple[Ensemble, ...]:
+    """What each path means, loaded; all must tell the same classes apart.
+
+    Args:
+        paths: model folders, exported ones, or runs, which count as the mean of their parts.
+        device: auto, cpu, cuda:0, …; exported models run on the CPU.
+    """
+    distinct = {Path(path).resolve(): Path(path) for path in paths}
+    names = _names(list(distinct))
+    found = tuple(
+        _load(path, name, device) for name, path in zip(names, distinct.values(), strict=True)
+    )
+    told = {one.classes: one.name for one in found}
+    if len(told) > 1:
+        listed = "; ".join(f"{name}: {', '.join(classes)}" for classes, name in told.items())
+        raise ModelFolderError(
+            f"the models tell different classes apart ({listed}); ask them in one command each, "
+            "with another --out"
+        )
+    return found
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """The ends of the paths, as long as it takes to tell them apart."""
+    for length in range(1, max(len(path.parts) for path in paths) + 1):
+        names = ["/".join(path.parts[-length:]) for path in paths]
+        if len({*names, JOINT}) == len(paths) + 1:
+            return names
+    return [str(path) for path in paths]
+
+
+def _load(path: Path, name: str, device: str) -> Ensemble:
+    folders = member_folders(path)
+    members = tuple(_member(folder, device) for folder in folders)
+    classes = {class_names(m.card, folder) for m, folder in zip(members, folders, strict=True)}
+    if len(classes) > 1:
+        told = "; ".join(", ".join(names) for names in sorted(classes))
+        raise ModelFolderError(
+            f"{path}: its parts tell different classes apart ({told}); name one of them"
+        )
+    return Ensemble(
+        name=name,
+        path=path,
+        classes=classes.pop(),
+        members=members,
+        hash=joint_hash([str(member.card["weights_sha256"]) for member in members]),
+    )
+
+
+def member_folders(path: Path) -> list[Path]:
+    """The folders of the models a path means, exported or not."""
+    exported = sorted(path.glob(f"part_*/{GRAPH}"), key=lambda file: (len(file.parent.name), file))
+    if exported and not (path / CARD).is_file():
+        return [file.parent for file in exported]
+    return model_folders(path)
+
+
+def _member(folder: Path, device: str) -> Member:
+    if not (folder / GRAPH).is_file():
+        return _TorchModel(folder, device)
+    from sacmil.deploy.runtime import load
+
+    exported: Member = load(folder)
+    return exported
+
+
+class _TorchModel:
+    def __init__(self, folder: Path, device: str) -> None:
+        from sacmil import load_model  # says how to get torch where it is missing
+        from sacmil.installation import usable_device
+
+        self.card: Mapping[str, Any] = read_card(folder)
+        self._model = load_model(folder).to(usable_device(device))
+
+    def predict(self, bag: Bag) -> Prediction:
+        from sacmil.models import predict
+
+        return predict(self._model, bag)
+
+
+def class_names(card: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
+    """What a model tells apart, two at least: one output speaks of class 1 alone."""
+    names = tuple(card.get("classes") or ())
+    outputs = card.get("options", {}).get("num_classes", len(names))
+    count = max(2, outputs) if isinstance(outputs, int) else 0
+    if not names:
+        names = tuple(f"class_{number}" for number in range(count))
+    elif outputs == 1 and len(names) == 1:
+        names = (f"not {names[0]}", *names)
+    if len(names) != count or len(set(names)) < count:
+        raise ModelFolderError(
+            f"{folder}: its card names the classes {', '.join(names) or 'none'} for "
+            f"{outputs} outputs; expected a different name for each, copy the folder again"
+        )
+    return names

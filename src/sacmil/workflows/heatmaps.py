@@ -1,0 +1,255 @@
+"""Heatmaps of bags already extracted: a model's scores as pictures, GeoJSON and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.bag import Bag
+from sacmil.cohorts.slide_name import slide_name
+from sacmil.errors import ConfigError, FormatError, InputError, SacMILError
+from sacmil.formats import find_bags, read_bag
+from sacmil.heatmap import (
+    Normalisation,
+    Truth,
+    chosen,
+    draw_heatmap,
+    file_name,
+    normalise,
+    read_truth,
+    write_csv,
+    write_geojson,
+)
+from sacmil.heatmap.furniture import check_can_draw
+from sacmil.heatmap.truth import ONE_SLIDE
+from sacmil.results import Scores
+from sacmil.slides.search import find_slides
+from sacmil.workflows.bag_needs import BagNeeds
+from sacmil.workflows.ensemble import Ensemble, Said, load_ensembles
+
+Progress = Callable[[str, int, int], None]
+Named = dict[str, Path]
+
+SCORE_NAMES = {"sac_mil": "L2 norm after the last block"}
+"""What a model's score is, where the paper has a name for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatmapSettings:
+    """What is wanted of every bag."""
+
+    slides: Path | None = None
+    """Folder the slides are searched in; None: maps on white, and no tiles."""
+    classes: tuple[str, ...] = ()
+    """Whose scores to draw; none: the model's own score."""
+    how: Normalisation = "rank"
+    geojson: bool = False
+    csv: bool = False
+    top: int = 8
+    truth: Path | None = None
+    """File or folder; where it has nothing for a slide, the labels in its bag count."""
+    allow_mismatch: bool = False
+    """Draw also bags of another encoder or tile size than the model's."""
+
+
+@dataclass
+class Heatmaps:
+    """What became of the bags."""
+
+    written: dict[str, list[Path]] = field(default_factory=dict)
+    """Files by slide."""
+    failures: dict[Path, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """What could not be shown, and why."""
+
+
+class _Scored(NamedTuple):
+    bag: Bag
+    scores: Scores
+    said: Said
+
+
+def make_heatmaps(
+    items: Sequence[Path],
+    model: Path,
+    out: Path,
+    settings: HeatmapSettings,
+    *,
+    device: str = "cpu",
+    progress: Progress = lambda task, done, total: None,
+) -> Heatmaps:
+    """Score every bag and write its pictures; one bad bag does not stop the others.
+
+    Args:
+        items: bags, or folders of them.
+        model: a model folder, an exported one, or a run, which means the mean of its parts.
+        out: where pictures go.
+        settings: what is wanted.
+        device: cpu, cuda:0, …
+        progress: called with (task, done, of how many).
+    """
+    check_can_draw()
+    bags = find_bags(items, outside=out)
+    _check_truth(settings.truth, len(bags))
+    slides = {} if settings.slides is None else _slides_by_name(settings.slides)
+    (ensemble,) = load_ensembles([model], device=device)
+    needs = BagNeeds.of(ensemble.card, str(model))
+    made = Heatmaps()
+    for done, path in enumerate(bags, start=1):
+        try:
+            scored = _scored(path, ensemble, needs, settings, made)
+            made.written[scored.bag.slide_id] = _write(
+                scored, out, ensemble, slides, settings, made
+            )
+        except (SacMILError, OSError) as error:
+            made.failures[path] = str(error)
+        progress("heatmaps", done, len(bags))
+    return made
+
+
+def _check_truth(path: Path | None, bags: int) -> None:
+    """One slide's file beside many bags would outline them all alike."""
+    if path is not None and bags > 1 and path.is_file() and path.name.endswith(ONE_SLIDE):
+        raise ConfigError(
+            f"{path}: holds the truth of one slide, and there are {bags} bags; expected a folder "
+            "of files called as the slides, or one JSON of all"
+        )
+
+
+def _slides_by_name(folder: Path) -> Named:
+    found = find_slides([folder])
+    return {slide_name(path.name): path for path in found} | {path.stem: path for path in found}
+
+
+def _scored(
+    path: Path, ensemble: Ensemble, needs: BagNeeds, settings: HeatmapSettings, made: Heatmaps
+) -> _Scored:
+    bag = read_bag(path)
+    if bag.slide_id in made.written:
+        raise FormatError(f"{path}: is a second bag of {bag.slide_id}; expected one per slide")
+    _check_fits(bag, needs, settings, made)
+    said = ensemble.ask(bag)
+    scores = Scores(bag.coords, float(bag.patch_size), said.scores, said.class_scores)
+    return _Scored(bag, scores, said)
+
+
+def _check_fits(bag: Bag, needs: BagNeeds, settings: HeatmapSettings, made: Heatmaps) -> None:
+    """Refuse a bag the model was not trained for; a note where that was asked for."""
+    wrong = needs.check(bag).wrong
+    if not wrong:
+        return
+    if not settings.allow_mismatch:
+        raise InputError(
+            f"{bag.slide_id}: {'; '.join(wrong)}; expected a bag as the model was trained on, "
+            "or --allow-mismatch"
+        )
+    made.notes.append(f"{bag.slide_id}: {'; '.join(wrong)}")
+
+
+def _write(
+    scored: _Scored,
+    out: Path,
+    ensemble: Ensemble,
+    slides: Named,
+    settings: HeatmapSettings,
+    made: Heatmaps,
+) -> list[Path]:
+    bag = scored.bag
+    slide = slides.get(bag.slide_id)
+    if slide is None and settings.top:
+        why = "it is not below --slides" if settings.slides else "--slides was not given"
+        made.notes.append(
+            f"{bag.slide_id}: the slide is not there ({why}): the map is on white, and there is "
+            "no strip of tiles"
+        )
+    truth = _truth(bag, settings, made)
+    written: list[Path] = []
+    for which in settings.classes or (None,):
+        pictures = draw_heatmap(
+            out,
+            bag.slide_id,
+            scored.scores,
+            classes=ensemble.classes,
+            which=which,
+            how=settings.how,
+            slide=slide,
+            mpp=bag.mpp,
+            slide_size=bag.slide_size,
+            truth=truth,
+            name=_score_name(ensemble),
+            note=_answer(ensemble, scored.said),
+            top=settings.top,
+        )
+        written += pictures.values()
+    return written + _write_files(scored, out, ensemble, settings)
+
+
+def _write_files(
+    scored: _Scored, out: Path, ensemble: Ensemble, settings: HeatmapSettings
+) -> list[Path]:
+    """GeoJSON and CSV: every score there is, coloured by the first class asked for."""
+    bag, how = scored.bag, settings.how
+    which = settings.classes[0] if settings.classes else None
+    values = normalise(chosen(scored.scores, which, ensemble.classes).scores, how)
+    columns = _columns(scored.scores, ensemble.classes, values, which, how)
+    written = []
+    if settings.geojson:
+        written.append(out / f"{file_name(bag.slide_id)}.geojson.gz")
+        write_geojson(
+            written[-1],
+            scored.scores,
+            values,
+            how=how,
+            measurements=columns,
+            bounds_origin=bag.bounds_origin,
+            slide_id=bag.slide_id,
+        )
+    if settings.csv:
+        written.append(out / f"{file_name(bag.slide_id)}.csv")
+        write_csv(
+            written[-1], scored.scores, values, how=how, measurements=columns, labels=bag.labels
+        )
+    return written
+
+
+def _columns(
+    scores: Scores,
+    classes: Sequence[str],
+    values: npt.NDArray[np.float64],
+    which: str | None,
+    how: str,
+) -> dict[str, npt.ArrayLike]:
+    columns: dict[str, npt.ArrayLike] = {"score": scores.scores}
+    if scores.class_scores is not None and scores.class_scores.shape[1] == len(classes):
+        by_class = zip(classes, scores.class_scores.T, strict=True)
+        columns |= {f"score {name}": column for name, column in by_class}
+    if how != "raw":
+        columns[f"score {which} ({how})" if which else f"score ({how})"] = values
+    return columns
+
+
+def _truth(bag: Bag, settings: HeatmapSettings, made: Heatmaps) -> Truth | None:
+    if settings.truth is None:
+        return bag.labels
+    found = read_truth(settings.truth, bag.slide_id, bounds_origin=bag.bounds_origin)
+    if found is None and bag.labels is None:
+        made.notes.append(f"{bag.slide_id}: {settings.truth} has no truth for it")
+    return bag.labels if found is None else found
+
+
+def _score_name(ensemble: Ensemble) -> str:
+    if len(ensemble.members) > 1:
+        return f"mean rank of {len(ensemble.members)} models' scores"
+    return SCORE_NAMES.get(str(ensemble.card["model"]), "score")
+
+
+def _answer(ensemble: Ensemble, said: Said) -> str:
+    """The model and what it says of the slide as a whole."""
+    told = zip(ensemble.classes, said.probabilities.tolist(), strict=True)
+    answers = ", ".join(f"{name} {p:.2f}" for name, p in told)
+    return f"{ensemble.card['model']} ({ensemble.name}) · {answers}"

@@ -1,0 +1,124 @@
+"""GeoJSON read back and held against what QuPath parses."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sacmil.errors import RunError
+from sacmil.heatmap import normalise, write_geojson
+from sacmil.heatmap.colours import colour
+from sacmil.results import Scores
+
+
+@pytest.fixture
+def scores() -> Scores:
+    random = np.random.default_rng(0)
+    coords = random.integers(1000, 90_000, (37, 2))
+    return Scores(coords, 256, random.normal(size=37).astype(np.float32))
+
+
+def read(path: Path) -> dict:
+    raw = path.read_bytes()
+    return json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+
+
+def write(path: Path, scores: Scores, how: str = "rank", **options) -> list[dict]:
+    write_geojson(path, scores, normalise(scores.scores, how), how=how, **options)
+    found = read(path)
+    assert found["type"] == "FeatureCollection"
+    return found["features"]
+
+
+def test_every_feature_is_a_tile_qupath_reads(tmp_path, scores) -> None:
+    features = write(tmp_path / "a.geojson.gz", scores)
+    assert len(features) == 37
+    for feature in features:
+        assert set(feature) == {"type", "id", "geometry", "properties"}
+        assert feature["type"] == "Feature"
+        assert str(uuid.UUID(feature["id"])) == feature["id"]
+        (ring,) = feature["geometry"]["coordinates"]
+        assert feature["geometry"]["type"] == "Polygon"
+        assert len(ring) == 5
+        assert ring[0] == ring[-1]
+        properties = feature["properties"]
+        assert properties["objectType"] == "tile"
+        assert "classification" not in properties  # one without a colour would not parse
+        assert len(properties["color"]) == 3
+        assert all(isinstance(part, int) and 0 <= part <= 255 for part in properties["color"])
+        assert all(isinstance(v, int | float) for v in properties["measurements"].values())
+    assert len({feature["id"] for feature in features}) == 37
+
+
+def test_places_measurements_and_colours_are_those_of_the_tiles(tmp_path, scores) -> None:
+    ranks = normalise(scores.scores, "rank")
+    for index, feature in enumerate(write(tmp_path / "a.geojson", scores)):
+        x, y = scores.coords[index].tolist()
+        ring = [[x, y], [x + 256, y], [x + 256, y + 256], [x, y + 256], [x, y]]
+        assert feature["geometry"]["coordinates"] == [ring]
+        measured = feature["properties"]["measurements"]
+        assert np.float32(measured["score"]) == scores.scores[index]
+        assert measured["score (rank)"] == pytest.approx(ranks[index], abs=1e-8)
+        assert feature["properties"]["color"] == colour(ranks[index : index + 1])[0].tolist()
+
+
+def test_slide_bounds_are_subtracted(tmp_path, scores) -> None:
+    plain = write(tmp_path / "a.geojson", scores)
+    moved = write(tmp_path / "b.geojson", scores, bounds_origin=(1000, 300))
+    for one, other in zip(plain, moved, strict=True):
+        apart = np.subtract(one["geometry"]["coordinates"], other["geometry"]["coordinates"])
+        assert (apart == (1000, 300)).all()
+
+
+def test_ids_differ_between_slides_and_stay_the_same_for_one(tmp_path, scores) -> None:
+    ids = [
+        {feature["id"] for feature in write(tmp_path / "a.geojson", scores, slide_id=name)}
+        for name in ("a", "b", "a")
+    ]
+    assert ids[0] == ids[2]
+    assert not ids[0] & ids[1]
+
+
+def test_raw_scores_are_measured_once(tmp_path, scores) -> None:
+    assert set(write(tmp_path / "a.geojson", scores, "raw")[0]["properties"]["measurements"]) == {
+        "score"
+    }
+
+
+def test_any_name_of_a_measurement_survives(tmp_path, scores) -> None:
+    names = ['100% "IDC"', "%s \\ \n", "Ж"]
+    features = write(
+        tmp_path / "a.geojson", scores, measurements={name: scores.scores for name in names}
+    )
+    assert list(features[0]["properties"]["measurements"]) == names
+
+
+def test_more_tiles_than_are_written_at_once_stay_in_order(tmp_path) -> None:
+    count = 12_001
+    coords = np.stack([np.arange(count), np.zeros(count, int)], axis=1)
+    many = Scores(coords, 1, np.arange(count, dtype=np.float32))
+    features = write(tmp_path / "a.geojson.gz", many)
+    assert [f["properties"]["measurements"]["score"] for f in features] == list(range(count))
+
+
+def test_tiles_off_the_pixel_grid_keep_their_fractions(tmp_path) -> None:
+    one = Scores(np.array([[0.5, 1.25]]), 10.5, np.ones(1, np.float32))
+    (feature,) = write(tmp_path / "a.geojson", one)
+    assert feature["geometry"]["coordinates"][0][2] == [11.0, 11.75]
+
+
+def test_a_measurement_that_is_no_number_is_refused_and_leaves_no_file(tmp_path, scores) -> None:
+    with pytest.raises(RunError, match="finite"):
+        write(tmp_path / "a.geojson", scores, measurements={"score": np.full(37, np.nan)})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_scores_are_the_same_bytes(tmp_path, scores) -> None:
+    for name in ("a.geojson.gz", "b.geojson.gz"):
+        write(tmp_path / name, scores)
+    assert (tmp_path / "a.geojson.gz").read_bytes() == (tmp_path / "b.geojson.gz").read_bytes()

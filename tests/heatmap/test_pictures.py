@@ -1,0 +1,151 @@
+"""Pictures of whole slides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sacmil.cohorts.outlines import make_outlines
+from sacmil.errors import ConfigError, RunError, SlideError
+from sacmil.heatmap import draw_heatmap, top_tiles
+from sacmil.heatmap.colours import colour_scale
+from sacmil.heatmap.view import View, slide_pixels, view_of
+from sacmil.results import Scores
+from sacmil.slides.readers import open_slide
+
+
+def pixels(path) -> np.ndarray:
+    return np.asarray(Image.open(path).convert("RGB"))
+
+
+def holds(picture: np.ndarray, colour: np.ndarray) -> bool:
+    return bool((picture == colour).all(axis=2).any())
+
+
+def test_with_the_slide_there_are_overlay_map_and_tiles(tmp_path, scores, slide) -> None:
+    written = draw_heatmap(tmp_path / "out", "a", scores, slide=slide, mpp=0.5)
+    assert {kind: path.name for kind, path in written.items()} == {
+        "overlay": "a_overlay.png",
+        "map": "a_map.png",
+        "tiles": "a_tiles.png",
+    }
+    assert all(pixels(path).size for path in written.values())
+
+
+def test_without_the_slide_there_is_the_map_alone_on_white(tmp_path, scores) -> None:
+    written = draw_heatmap(tmp_path, "a", scores)
+    assert set(written) == {"overlay", "map"}
+    drawn = pixels(written["overlay"])
+    assert holds(drawn, colour_scale()[0])
+    assert holds(drawn, colour_scale()[-1])
+
+
+def test_truth_widens_the_picture_by_a_panel_and_is_a_black_line(tmp_path, scores) -> None:
+    outlines = make_outlines([[(100, 100), (500, 100), (500, 500), (100, 500)]])
+    plain = pixels(draw_heatmap(tmp_path, "a", scores)["overlay"])
+    for truth in (outlines, (scores.coords[:, 0] > 300).astype(int)):
+        beside = pixels(draw_heatmap(tmp_path, "b", scores, truth=truth)["overlay"])
+        assert beside.shape[1] > 1.5 * plain.shape[1]
+        assert (beside == 0).all(axis=2).sum() > 500 + (plain == 0).all(axis=2).sum()
+
+
+def test_a_class_has_pictures_and_a_name_of_its_own(tmp_path, scores) -> None:
+    one, other = (
+        draw_heatmap(tmp_path, "a", scores, classes=("no", "yes"), which=name)["map"]
+        for name in ("no", "yes")
+    )
+    assert (one.name, other.name) == ("a_no_map.png", "a_yes_map.png")
+    assert one.read_bytes() != other.read_bytes()
+
+
+def test_a_class_there_is_not_is_told_with_those_there_are(tmp_path, scores) -> None:
+    with pytest.raises(ConfigError, match="known are: no, yes"):
+        draw_heatmap(tmp_path, "a", scores, classes=("no", "yes"), which="tumour")
+    with pytest.raises(ConfigError, match="leave the class out"):
+        draw_heatmap(tmp_path, "a", replace(scores, class_scores=None), which="yes")
+
+
+@pytest.mark.parametrize("slide_id", ["../x", "/etc/x", "a/b", "..", "C:\\x", "a\nb", "Ж" * 300])
+def test_a_hostile_slide_id_writes_only_into_its_folder(tmp_path, scores, slide_id) -> None:
+    out = tmp_path / "deep" / "out"
+    written = draw_heatmap(out, slide_id, scores, classes=("../a", "b"), which="../a")
+    assert {path.parent for path in written.values()} == {out}
+    assert {path.parent for path in tmp_path.rglob("*.png")} == {out}
+
+
+@pytest.mark.parametrize("how", ["raw", "minmax", "rank"])
+@pytest.mark.parametrize(
+    ("coords", "patch_size", "values"),
+    [
+        ([(5, 5)], 100, [3.0]),
+        ([(0, 0), (100, 0)], 100, [2.0, 2.0]),
+        ([(0, 0), (50, 0), (100, 0), (50, 50)], 100, [1, 2, 3, 4]),
+        ([(0, 0), (300, 0), (0, 300)], 100, [1, 2, 3]),
+        ([(0.5, 17.25), (333.1, 90.7)], 64.5, [-1e-30, 1e30]),
+        ([(i * 100, 0) for i in range(500)], 100, range(500)),
+        ([(-20, -20), (0, 10**7)], 20, [0, 1]),
+    ],
+    ids=["one", "constant", "overlapping", "apart", "off the grid", "a line", "far"],
+)
+def test_any_layout_of_tiles_is_drawn(tmp_path, how, coords, patch_size, values) -> None:
+    scores = Scores(np.array(coords), patch_size, np.array(values, np.float32))
+    for path in draw_heatmap(tmp_path, "a", scores, how=how, mpp=0.25).values():
+        assert max(pixels(path).shape) < 3000
+
+
+def test_scores_that_are_no_numbers_are_refused(tmp_path, scores) -> None:
+    broken = replace(scores, scores=np.full(len(scores.scores), np.nan, np.float32))
+    with pytest.raises(RunError, match="NaN"):
+        draw_heatmap(tmp_path, "a", broken)
+
+
+def test_another_slide_is_refused(tmp_path, scores, slide) -> None:
+    with pytest.raises(SlideError, match="900 x 700 pixels, the bag is of a slide of 9,000"):
+        draw_heatmap(tmp_path, "a", scores, slide=slide, slide_size=(9000, 700))
+    with pytest.raises(SlideError, match="tiles lie outside it"):
+        draw_heatmap(tmp_path, "a", replace(scores, coords=scores.coords + 800), slide=slide)
+
+
+def test_the_slide_lies_beneath_its_tiles(slide) -> None:
+    with open_slide(slide) as opened:
+        whole = opened.read(0, 0, 0, 900, 700)
+        shown = slide_pixels(opened, View(100, 200, 300, 150, 1))
+        beyond = slide_pixels(opened, View(-50, -50, 100, 100, 1))
+    assert (shown == whole[200:350, 100:400]).all()
+    assert (beyond[:50] == 255).all()
+    assert (beyond[50:, 50:] == whole[:50, :50]).all()
+
+
+def test_the_view_holds_every_tile_and_ends_with_the_slide(scores) -> None:
+    view = view_of(scores, slide_size=(900, 700), side=450)
+    assert view == View(0, 0, 450, 350, 2)
+    corners = view_of(scores).at([scores.coords.min(0), scores.coords.max(0) + 100])
+    assert (corners > 0).all()
+
+
+def test_the_top_tiles_are_the_highest_first_and_ties_in_order() -> None:
+    coords = np.array([(i * 10, 0) for i in range(6)])
+    scores = Scores(coords, 10, np.zeros(6, np.float32))
+    assert top_tiles(scores, np.array([1.0, 5, 3, 5, 0, 2]), 4).tolist() == [1, 3, 2, 5]
+    assert top_tiles(scores, np.zeros(6), 10).tolist() == [0, 1, 2, 3, 4, 5]
+    assert top_tiles(scores, np.zeros(6), 0).tolist() == []
+
+
+def test_tiles_that_overlap_a_better_one_are_left_out() -> None:
+    coords = np.array([(0, 0), (2, 2), (8, 0), (20, 0)])
+    scores = Scores(coords, 10, np.zeros(4, np.float32))
+    assert top_tiles(scores, np.array([3.0, 4, 2, 1]), 4).tolist() == [1, 3]
+
+
+def test_the_strip_shows_the_tiles_themselves(tmp_path, scores, slide) -> None:
+    few = Scores(scores.coords[[5]], 100, np.ones(1, np.float32))
+    drawn = pixels(draw_heatmap(tmp_path, "a", few, slide=slide)["tiles"])
+    frame = (drawn == colour_scale()[128]).all(axis=2)
+    top, left = (np.flatnonzero(frame.any(axis=axis))[0] for axis in (1, 0))
+    shown = drawn[top + 6 : top + 226, left + 6 : left + 226]
+    with open_slide(slide) as opened:
+        tile = Image.fromarray(opened.read(*scores.coords[5].tolist(), 0, 100, 100))
+    assert (shown == np.asarray(tile.resize((220, 220), Image.Resampling.BICUBIC))).all()
