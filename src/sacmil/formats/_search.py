@@ -23,7 +23,7 @@ def find_bags(items: Iterable[Path], *, outside: Path | None = None) -> list[Pat
     """
     found: dict[Path, Path] = {}
     for item in items:
-        files = _search(item, outside) if item.is_dir() else [item]
+        files = bags_in(item, outside) if item.is_dir() else [item]
         if not files:
             raise FormatError(f"{item}: holds no bags ({', '.join(SUFFIXES)}); check the path")
         found |= {file.resolve(): file for file in files}
@@ -32,7 +32,8 @@ def find_bags(items: Iterable[Path], *, outside: Path | None = None) -> list[Pat
     return bags
 
 
-def _search(folder: Path, outside: Path | None) -> list[Path]:
+def bags_in(folder: Path, outside: Path | None = None) -> list[Path]:
+    """Every bag below a folder, if any; arguments as those of find_bags."""
     hidden = outside.resolve() if outside else None
     return [
         file

@@ -5,6 +5,7 @@
     results.json                    this file's Results; every path in it relative to the folder
     scores/<model>/<slide>.npz      coords, patch_size, scores, class_scores
     heatmaps/<model>/<slide>….png
+    thumbnails/<slide>.jpg
     truth/<slide>.geojson
 
 A slide itself may lie anywhere: its path is the only one that may lead out of the folder.
@@ -13,7 +14,7 @@ A slide itself may lie anywhere: its path is the only one that may lead out of t
 from __future__ import annotations
 
 import json
-import zipfile
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -105,40 +106,73 @@ def read_results(folder: str | Path) -> Results:
             tuple(Model(**model) for model in found["models"]),
             tuple(_slide(slide) for slide in found["slides"]),
         )
-        _check_paths(results)
+        _check(results)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{file}: is not what sacmil predict writes ({error!r})") from error
     return results
 
 
 def _slide(found: dict[str, Any]) -> SlideResult:
-    answers = tuple(
-        Answer(
-            **answer
-            | {
-                "probabilities": tuple(map(float, answer["probabilities"])),
-                "spread": tuple(answer["spread"]) if answer.get("spread") else None,
-            }
-        )
-        for answer in found["answers"]
-    )
-    size = tuple(found["size"]) if found.get("size") else None
+    answers = tuple(_answer(answer) for answer in found["answers"])
+    size = found.get("size")
+    if size is not None:
+        width, height = map(int, size)
+        size = (width, height)
     return SlideResult(**found | {"answers": answers, "size": size})
 
 
-def _check_paths(results: Results) -> None:
+def _answer(found: dict[str, Any]) -> Answer:
+    spread = found.get("spread")
+    return Answer(
+        **found
+        | {
+            "probabilities": tuple(map(float, found["probabilities"])),
+            "spread": None if spread is None else tuple(map(float, spread)),
+            "heatmaps": dict(found.get("heatmaps", {})),
+        }
+    )
+
+
+def _check(results: Results) -> None:
+    for model in results.models:
+        if not (isinstance(model.name, str) and isinstance(model.hash, str)):
+            raise TypeError(f"a model is called {model.name!r}")
+    names = {model.name for model in results.models}
     for slide in results.slides:
-        inner = [slide.thumbnail, slide.truth]
+        if not isinstance(slide.slide_id, str):
+            raise TypeError(f"a slide is called {slide.slide_id!r}")
+        if slide.mpp is not None and not 0 < float(slide.mpp) < math.inf:
+            raise ValueError(f"{slide.slide_id} has {slide.mpp!r} microns per pixel")
         for answer in slide.answers:
-            inner += [answer.scores, *answer.heatmaps.values()]
-        for path in inner:
-            if path is not None and not _stays_inside(path):
-                raise ValueError(f"{path!r} leads out of the folder")
+            _check_answer(slide.slide_id, answer, names, len(results.classes))
+        for path in (slide.thumbnail, slide.truth):
+            _check_path(path)
+
+
+def _check_answer(slide_id: str, answer: Answer, models: set[str], classes: int) -> None:
+    if answer.model not in models:
+        raise ValueError(f"{slide_id} has an answer of {answer.model!r}, which is no model here")
+    given = answer.probabilities
+    # not "any(p < 0)": NaN must not pass
+    if len(given) != classes or not all(p >= 0 for p in given) or not abs(sum(given) - 1) < 1e-3:
+        raise ValueError(f"{slide_id} has probabilities {given} for {classes} classes")
+    if answer.spread is not None and (
+        len(answer.spread) != classes or not all(0 <= s < math.inf for s in answer.spread)
+    ):
+        raise ValueError(f"{slide_id} has a spread of {answer.spread} for {classes} classes")
+    for path in (answer.scores, *answer.heatmaps.values()):
+        _check_path(path)
+
+
+def _check_path(path: str | None) -> None:
+    if path is not None and not _stays_inside(path):
+        raise ValueError(f"{path!r} leads out of the folder")
 
 
 def _stays_inside(path: str) -> bool:
     pure = PurePosixPath(path)
-    return not (pure.is_absolute() or ".." in pure.parts or "\\" in path or ":" in path)
+    odd = any(letter in path for letter in "\\:\0")
+    return bool(pure.parts) and not (pure.is_absolute() or ".." in pure.parts or odd)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,11 +205,32 @@ def write_scores(path: str | Path, scores: Scores) -> None:
 def read_scores(path: str | Path) -> Scores:
     """Read such a file; nothing in it is unpickled."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # opened here, for numpy does not close a damaged file
+        with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             classes = file.get("class_scores")
             found = Scores(file["coords"], float(file["patch_size"]), file["scores"], classes)
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise RunError(f"{path}: cannot be read as scores ({error})") from error
-    if found.coords.shape != (len(found.scores), 2):
-        raise RunError(f"{path}: {len(found.scores)} scores and coords {found.coords.shape}")
+    # A damaged file makes numpy and zlib raise nearly anything.
+    except Exception as error:
+        raise RunError(
+            f"{path}: cannot be read as scores ({type(error).__name__}: {error})"
+        ) from error
+    _check_scores(path, found)
     return found
+
+
+def _check_scores(path: str | Path, found: Scores) -> None:
+    arrays = [found.coords, found.scores]
+    arrays += [] if found.class_scores is None else [found.class_scores]
+    if found.scores.ndim != 1 or found.coords.shape != (len(found.scores), 2):
+        raise RunError(
+            f"{path}: has scores {found.scores.shape} and coords {found.coords.shape}; expected "
+            "(N,) and (N, 2)"
+        )
+    if found.class_scores is not None and (
+        found.class_scores.ndim != 2 or len(found.class_scores) != len(found.scores)
+    ):
+        raise RunError(f"{path}: has class scores {found.class_scores.shape}; expected (N, C)")
+    if not all(np.issubdtype(a.dtype, np.number) and np.isfinite(a).all() for a in arrays):
+        raise RunError(f"{path}: holds what is no finite number; expected scores and places")
+    if not 0 < found.patch_size < math.inf:
+        raise RunError(f"{path}: has a patch size of {found.patch_size}; expected one above zero")

@@ -1,0 +1,105 @@
+"""``sacmil predict``: answers for slides and bags nobody has labelled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from sacmil.workflows.prediction import Predicted
+
+_EXISTING = click.Path(exists=True, path_type=Path)
+
+
+@click.command()
+@click.argument("items", nargs=-1, required=True, type=_EXISTING)
+@click.option(
+    "--model",
+    "models",
+    required=True,
+    multiple=True,
+    type=_EXISTING,
+    help="Model folder, exported or not, or a run, which is the mean of its parts; again for more.",
+)
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for predictions.csv, predictions.json, results.json, heatmaps and bags.",
+)
+@click.option("--report", is_flag=True, help="Write one HTML page per slide as well.")
+@click.option(
+    "--slides",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Where the slides of bags are, for pictures.",
+)
+@click.option("--heatmaps/--no-heatmaps", default=True, show_default=True, help="Draw pictures.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda:0, …")
+@click.option(
+    "--slide-mpp",
+    metavar="X|FILE.csv",
+    help="Microns per pixel of the slides, or a table with columns wsi,mpp.",
+)
+@click.option("--encoder", help="Such as onnx:FILE.  [default: what the model's card names]")
+@click.option("--encoder-weights", type=_EXISTING, help="File with the encoder's weights.")
+@click.option("--download", is_flag=True, help="Let the encoder fetch its weights from the hub.")
+@click.option(
+    "--allow-mismatch",
+    is_flag=True,
+    help="Answer bags of another encoder or tile size than the model's, with a warning.",
+)
+@click.option(
+    "--limit",
+    "limit_s",
+    default=600.0,
+    show_default=True,
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds to read a bag.",
+)
+def command(items: tuple[Path, ...], models: tuple[Path, ...], out: Path, **options: Any) -> None:
+    """Answer ITEMS, slides or bags or folders of either, for research use only.
+
+    Encoder, tile size and resolution come from the model's card. An item that cannot be answered
+    is told with its reason, and the others go on. Running the same command again does only what is
+    missing.
+    """
+    from sacmil.cli._extraction_progress import told
+    from sacmil.cli._progress import bars
+    from sacmil.workflows.prediction import predict_items
+    from sacmil.workflows.prediction_settings import Settings, Watcher
+
+    with bars() as tell:
+        watcher = Watcher(tell=tell, extraction=told)
+        predicted = predict_items(items, out, models, Settings(**options), watcher=watcher)
+    _tell(predicted, out, report=options["report"])
+
+
+def _tell(predicted: Predicted, out: Path, *, report: bool) -> None:
+    for record in predicted.records:
+        for text in record.warnings:
+            click.echo(f"Warning: {text}", err=True)
+    for failure in predicted.failures:
+        click.echo(f"Error: {failure.reason}", err=True)
+    for record in predicted.records[:_SHOWN]:
+        for answer in record.by(predicted.models):
+            best = answer.probabilities[predicted.classes.index(answer.winner(predicted.classes))]
+            spread = f" ± {max(answer.spread):.2f}" if answer.spread else ""
+            click.echo(
+                f"{record.slide_id}  {answer.model}: {answer.winner(predicted.classes)} "
+                f"{best:.2f}{spread}"
+            )
+    left = len(predicted.records) - _SHOWN
+    if left > 0:
+        click.echo(f"… and {left} more")
+    pages = f", pages in {out / 'reports'}" if report and predicted.records else ""
+    answered, failed = len(predicted.records), len(predicted.failures)
+    click.echo(f"{answered} of {answered + failed} answered: {out / 'predictions.csv'}{pages}")
+    if failed:
+        click.echo(f"{failed} failed: {out / 'predictions.json'} says why", err=True)
+        raise SystemExit(1)
+
+
+_SHOWN = 20
+"""Slides whose answers are printed."""

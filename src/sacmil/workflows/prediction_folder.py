@@ -1,0 +1,272 @@
+"""Where predictions go, and what is kept of each slide so that nothing is done twice.
+
+::
+
+    OUT/
+    ├── predictions.csv              a row per slide and model
+    ├── predictions.json             the same and more, also what failed and why
+    ├── results.json                 for the viewer: see results/results_folder.py
+    ├── answers/<slide>.json         what is known of a slide, whole as soon as it is answered
+    ├── scores/<model>/<slide>.npz
+    ├── heatmaps/<model>/<slide>….png
+    ├── thumbnails/<slide>.jpg
+    ├── reports/<slide>.html         with --report
+    └── bags/                        of slides: see extraction/folder.py
+
+The tables and results.json tell of the items and models of the last command alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from sacmil._version import __version__
+from sacmil.atomic import whole_file
+from sacmil.heatmap.file_name import file_name
+from sacmil.results import PREDICTIONS, Answer, Model, Results, SlideResult, write_results
+
+SCHEMA_VERSION = 1
+
+
+class BagFile(NamedTuple):
+    """A file, and what changes when it is written again."""
+
+    path: str
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """As it is now."""
+        found = path.stat()
+        return cls(str(path.resolve()), found.st_size, found.st_mtime_ns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelAnswer:
+    """What one model, or several together, said of a slide."""
+
+    model: str
+    hash: str
+    probabilities: tuple[float, ...]
+    parts: tuple[tuple[float, ...], ...]
+    """Of each member, by class."""
+    spread: tuple[float, ...] | None
+    scores: str
+    """Path of the npz, relative to the folder, as are those of pictures."""
+    seconds: float
+    pictures: dict[str, str] = field(default_factory=dict)
+    """Paths by kind, as draw_heatmap names them."""
+
+    def winner(self, classes: Sequence[str]) -> str:
+        """The most probable class."""
+        return classes[max(range(len(classes)), key=lambda c: self.probabilities[c])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlideAnswers:
+    """Everything said of a slide, and what it was said from."""
+
+    slide_id: str
+    item: str
+    """The file the user gave: a slide or a bag."""
+    bag: BagFile
+    classes: tuple[str, ...]
+    instances: int
+    encoder: str | None
+    patch_um: float | None
+    mpp: float | None
+    size: tuple[int, int] | None
+    bounds_origin: tuple[int, int] | None
+    mismatches: tuple[str, ...] = ()
+    """In what the bag is not what the models were trained on; the user wanted answers anyway."""
+    warnings: tuple[str, ...] = ()
+    answers: tuple[ModelAnswer, ...] = ()
+    slide: str | None = None
+    """The slide pictures were drawn from, if any."""
+    thumbnail: str | None = None
+
+    def by(self, models: Sequence[Model]) -> tuple[ModelAnswer, ...]:
+        """The answers of these models, as far as there are any, in their order."""
+        found = {(answer.model, answer.hash): answer for answer in self.answers}
+        keys = [(model.name, model.hash) for model in models]
+        return tuple(found[key] for key in keys if key in found)
+
+    def with_answers(self, newer: Sequence[ModelAnswer]) -> Self:
+        """With these in the place of older ones of the same models."""
+        names = {answer.model for answer in newer}
+        kept = tuple(answer for answer in self.answers if answer.model not in names)
+        return replace(self, answers=(*kept, *newer))
+
+
+@dataclass(frozen=True)
+class PredictionFolder:
+    """The paths of one output folder, and the records in it."""
+
+    out: Path
+
+    @property
+    def bags(self) -> Path:
+        """Where slides are extracted to."""
+        return self.out / "bags"
+
+    def scores(self, model: str, slide_id: str) -> str:
+        """Relative to the folder."""
+        return f"scores/{file_name(model)}/{file_name(slide_id)}.npz"
+
+    def heatmaps(self, model: str) -> Path:
+        """The folder of a model's pictures."""
+        return self.out / "heatmaps" / file_name(model)
+
+    def thumbnail(self, slide_id: str) -> str:
+        """Relative to the folder."""
+        return f"thumbnails/{file_name(slide_id)}.jpg"
+
+    def report(self, slide_id: str) -> Path:
+        """The page of a slide."""
+        return self.out / "reports" / f"{file_name(slide_id)}.html"
+
+    def relative(self, path: Path) -> str:
+        """A path in the folder as files of the folder spell it."""
+        return path.relative_to(self.out).as_posix()
+
+    def _record(self, slide_id: str) -> Path:
+        return self.out / "answers" / f"{file_name(slide_id)}.json"
+
+    def write(self, record: SlideAnswers) -> None:
+        """Keep what is known of a slide."""
+        with whole_file(self._record(record.slide_id)) as partial:
+            partial.write_text(_json(asdict(record)), encoding="utf-8")
+
+    def read(self, slide_id: str) -> SlideAnswers | None:
+        """What is known of a slide; None where that is nothing, or cannot be read."""
+        try:
+            found = json.loads(self._record(slide_id).read_text(encoding="utf-8"))
+            record = _slide_answers(found)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
+        return record if record.slide_id == slide_id and self._has_files(record) else None
+
+    def _has_files(self, record: SlideAnswers) -> bool:
+        """Whether all it speaks of is there, and in this folder."""
+        paths = [answer.scores for answer in record.answers]
+        paths += [path for answer in record.answers for path in answer.pictures.values()]
+        paths += [record.thumbnail] if record.thumbnail else []
+        root = self.out.resolve()
+        places = [(root / path).resolve() for path in paths]
+        return all(root in place.parents and place.is_file() for place in places)
+
+
+def _slide_answers(found: dict[str, Any]) -> SlideAnswers:
+    answers = tuple(
+        ModelAnswer(
+            **answer
+            | {
+                "probabilities": tuple(map(float, answer["probabilities"])),
+                "parts": tuple(tuple(map(float, part)) for part in answer["parts"]),
+                "spread": tuple(map(float, answer["spread"])) if answer["spread"] else None,
+                "pictures": dict(answer["pictures"]),
+            }
+        )
+        for answer in found["answers"]
+    )
+    listed = ("classes", "mismatches", "warnings")
+    pairs = {name: tuple(found[name]) if found[name] else None for name in _PAIRS}
+    lists = {name: tuple(found[name]) for name in listed}
+    return SlideAnswers(
+        **found | lists | pairs | {"bag": BagFile(*found["bag"]), "answers": answers}
+    )
+
+
+_PAIRS = ("size", "bounds_origin")
+
+
+class Failure(NamedTuple):
+    """An item without an answer, and why."""
+
+    item: str
+    reason: str
+
+
+def write_tables(
+    folder: PredictionFolder,
+    classes: Sequence[str],
+    models: Sequence[Model],
+    records: Sequence[SlideAnswers],
+    failures: Sequence[Failure],
+) -> None:
+    """Write predictions.csv, predictions.json and results.json."""
+    _write_csv(folder.out / PREDICTIONS, classes, models, records)
+    whole = {
+        "schema_version": SCHEMA_VERSION,
+        "sacmil_version": __version__,
+        "classes": list(classes),
+        "models": [asdict(model) for model in models],
+        "slides": [_told(record, classes, models) for record in records],
+        "failed": [failure._asdict() for failure in failures],
+    }
+    with whole_file(folder.out / "predictions.json") as partial:
+        partial.write_text(_json(whole), encoding="utf-8")
+    slides = tuple(_slide_result(record, models) for record in records)
+    write_results(folder.out, Results(tuple(classes), tuple(models), slides))
+
+
+def _told(
+    record: SlideAnswers, classes: Sequence[str], models: Sequence[Model]
+) -> Mapping[str, Any]:
+    answers = [
+        {"predicted": answer.winner(classes), **asdict(answer)} for answer in record.by(models)
+    ]
+    return asdict(record) | {"bag": record.bag.path, "answers": answers}
+
+
+def _write_csv(
+    path: Path,
+    classes: Sequence[str],
+    models: Sequence[Model],
+    records: Sequence[SlideAnswers],
+) -> None:
+    names = [f"{kind}_{name}" for kind in ("p", "spread") for name in classes]
+    header = ["slide_id", "model", "predicted", *names, "model_hash", "encoder", "seconds"]
+    with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        for record in records:
+            writer.writerows(_rows(record, classes, models))
+
+
+def _rows(
+    record: SlideAnswers, classes: Sequence[str], models: Sequence[Model]
+) -> Iterator[list[str]]:
+    for answer in record.by(models):
+        spread = map(repr, answer.spread) if answer.spread else [""] * len(classes)
+        given = [record.slide_id, answer.model, answer.winner(classes)]
+        rest = [answer.hash, record.encoder or "", f"{answer.seconds:.3f}"]
+        yield [*given, *map(repr, answer.probabilities), *spread, *rest]
+
+
+def _slide_result(record: SlideAnswers, models: Sequence[Model]) -> SlideResult:
+    return SlideResult(
+        record.slide_id,
+        tuple(
+            Answer(a.model, a.probabilities, a.spread, a.scores, _by_class(a.pictures))
+            for a in record.by(models)
+        ),
+        slide=record.slide,
+        thumbnail=record.thumbnail,
+        mpp=record.mpp,
+        size=record.size,
+    )
+
+
+def _by_class(pictures: Mapping[str, str]) -> dict[str, str]:
+    return {"score": pictures["overlay"]} if "overlay" in pictures else {}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

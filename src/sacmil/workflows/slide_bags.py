@@ -1,0 +1,104 @@
+"""Bags of slides, cut and encoded as a model needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+from sacmil.encoders import TileEncoder, load_encoder
+from sacmil.errors import EncoderError, ModelFolderError
+from sacmil.extraction import Settings as ExtractionSettings
+from sacmil.extraction import extract
+from sacmil.slides.resolution import SlideResolutions
+from sacmil.slides.tiling import TileSpec
+from sacmil.workflows.bag_needs import BagNeeds
+from sacmil.workflows.prediction_settings import Settings, Watcher
+
+
+class SlideBags(NamedTuple):
+    """What became of slides, by their names."""
+
+    bags: dict[str, Path]
+    failures: dict[str, str]
+    """Why there is no bag."""
+
+
+def make_bags(
+    slides: Mapping[str, Path], out: Path, needs: BagNeeds, settings: Settings, watcher: Watcher
+) -> SlideBags:
+    """Extract slides into a folder, where it has not been done before.
+
+    Args:
+        slides: files by name.
+        out: see extraction/folder.py for what is put where.
+        needs: what the models' cards say.
+        settings: of them, those about encoder and resolution.
+        watcher: told as it goes on.
+    """
+    chosen = _extraction(slides, needs, settings)
+    encoders = [_encoder(needs, settings)]
+    watch = watcher.extraction(len(slides)) if watcher.extraction else nullcontext()
+    with watch as progress:
+        paths = list(slides.values())
+        rows = extract(paths, out, encoders=encoders, settings=chosen, progress=progress)
+    found = dict(zip(slides, rows, strict=True))
+    return SlideBags(
+        {name: out / row.bag for name, row in found.items() if row.status != "failed"},
+        {name: row.reason for name, row in found.items() if row.status == "failed"},
+    )
+
+
+def _extraction(
+    slides: Mapping[str, Path], needs: BagNeeds, settings: Settings
+) -> ExtractionSettings:
+    missing = needs.missing_for_slides()
+    if needs.mpp is None or needs.tile_px is None or missing:
+        raise _unknown(missing, next(iter(slides.values())))
+    said = settings.slide_mpp
+    return ExtractionSettings(
+        tiles=TileSpec(mpp=needs.mpp, patch_size=needs.tile_px),
+        resolutions=SlideResolutions.parse(said) if said else SlideResolutions(),
+    )
+
+
+def _unknown(missing: Sequence[str], slide: Path) -> ModelFolderError:
+    return ModelFolderError(
+        f"the model's card does not say which {' nor which '.join(missing)} it was trained with, "
+        f"so that {slide} cannot be cut as it needs; make the bags by `sacmil extract SLIDES "
+        "--encoder … --mpp … --patch-size … --out BAGS` and give those"
+    )
+
+
+def _encoder(needs: BagNeeds, settings: Settings) -> TileEncoder:
+    name = settings.encoder or needs.encoder
+    assert name is not None
+    try:
+        loaded = load_encoder(
+            name,
+            weights=settings.encoder_weights,
+            device=_device(settings.device),
+            download=settings.download,
+        )
+    except EncoderError as error:  # which speaks of an option that is called otherwise here
+        raise EncoderError(
+            str(error).replace("--weights PATH", "--encoder-weights PATH")
+        ) from error
+    wrong = list(needs.wrong_encoder(loaded.card.name, loaded.hash))
+    if wrong and not settings.allow_mismatch:
+        raise EncoderError(
+            f"{name}: {wrong[0]}; give that one with --encoder or --encoder-weights, or type "
+            "--allow-mismatch to use this one all the same"
+        )
+    return loaded
+
+
+def _device(device: str) -> str:
+    if device != "auto":
+        return device
+    try:
+        import torch
+    except ImportError:  # the encoder may do without
+        return "cpu"
+    return "cuda:0" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,106 @@
+"""``sacmil predict``: answers on the terminal, a folder of them, and what could not be answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from answering import make_bag, write_bags, write_model, write_run
+
+from sacmil import write_bag
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> tuple[object, ...]:
+    bags = write_bags(tmp_path / "bags", "a", "b", "c")
+    model = write_run(tmp_path / "run", 2)
+    return ("predict", bags, "--model", model, "--out", tmp_path / "out", "--device", "cpu")
+
+
+def test_bags_are_answered_and_get_their_pages(
+    sacmil: Callable, given: tuple[object, ...], tmp_path: Path
+) -> None:
+    done = sacmil(*given, "--report")
+    assert done.code == 0, done.err
+    assert "3 of 3 answered" in done.out
+    assert done.out.count(" ± ") == 3
+    out = tmp_path / "out"
+    assert sorted(page.name for page in (out / "reports").iterdir()) == [
+        "a.html",
+        "b.html",
+        "c.html",
+    ]
+    page = (out / "reports" / "a.html").read_text()
+    assert "Research use only" in page
+    assert "data:image/jpeg" in page
+
+
+def test_one_bad_item_is_told_in_a_sentence_and_in_the_exit_code(
+    sacmil: Callable, given: tuple[object, ...], tmp_path: Path
+) -> None:
+    write_bag(tmp_path / "bags" / "b.h5", make_bag("b", mpp=0.25))
+    done = sacmil(*given, "--no-heatmaps")
+    assert done.code == 1
+    assert "2 of 3 answered" in done.out
+    (told,) = (line for line in done.err.splitlines() if line.startswith("Error: "))
+    assert "its tiles are 64 µm wide, the model's 128 µm" in told
+    insisted = sacmil(*given, "--no-heatmaps", "--allow-mismatch")
+    assert insisted.code == 0
+    assert "Warning: " in insisted.err
+
+
+@pytest.mark.parametrize("file", ["card.json", "model.safetensors"])
+def test_a_truncated_model_is_one_sentence(sacmil: Callable, tmp_path: Path, file: str) -> None:
+    model = write_model(tmp_path / "m")
+    bags = write_bags(tmp_path / "bags", "a")
+    (model / file).write_bytes((model / file).read_bytes()[:60])
+    done = sacmil("predict", bags, "--model", model, "--out", tmp_path / "out")
+    assert done.code == 1
+    assert done.err.startswith(f"Error: {model}")
+    assert done.err.count("\n") == 1
+
+
+def test_killed_outright_it_goes_on_where_it_was(
+    sacmil: Callable, sacmil_process: Callable, given: tuple[object, ...], tmp_path: Path
+) -> None:
+    dying = """
+import os, signal
+from sacmil.workflows import ensemble
+ask = ensemble.Ensemble.ask
+def dying(self, bag):
+    if bag.slide_id == "b":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return ask(self, bag)
+ensemble.Ensemble.ask = dying
+"""
+    killed = sacmil_process(*given, "--no-heatmaps", before=dying)
+    assert killed.code == -9
+    first = tmp_path / "out" / "answers" / "a.json"
+    before = first.stat().st_mtime_ns
+    assert not (tmp_path / "out" / "predictions.csv").exists()
+    done = sacmil(*given, "--no-heatmaps")
+    assert done.code == 0, done.err
+    assert first.stat().st_mtime_ns == before
+    whole = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert [slide["slide_id"] for slide in whole["slides"]] == ["a", "b", "c"]
+    assert list((tmp_path / "out").rglob("*.partial")) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--model", "nowhere"), "does not exist"),
+        ((), "Missing option '--model'"),
+        (("--device", "cuda:77"), "cuda:77"),
+    ],
+)
+def test_wrong_words_are_told(
+    sacmil: Callable, tmp_path: Path, words: tuple[str, ...], told: str
+) -> None:
+    bags = write_bags(tmp_path / "bags", "a")
+    model = ("--model", write_model(tmp_path / "m")) if "--device" in words else ()
+    done = sacmil("predict", bags, "--out", tmp_path / "out", *model, *words)
+    assert done.code != 0
+    assert told in done.err

@@ -1,0 +1,91 @@
+"""A bag is compared with what the model was trained on, fact by fact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from answering import BAGS, ENCODER, make_bag
+
+from sacmil import Encoder
+from sacmil.errors import ModelFolderError
+from sacmil.workflows.bag_needs import BagNeeds
+
+NEEDS = BagNeeds(**BAGS)
+
+
+def test_a_card_says_what_is_needed() -> None:
+    assert BagNeeds.of({"notes": {"bags": BAGS}, "options": {"in_dim": 99}}, "m") == NEEDS
+    assert NEEDS.mpp == 0.5
+
+
+@pytest.mark.parametrize("notes", [None, {}, [], {"bags": None}, {"bags": "x"}])
+def test_of_a_card_without_facts_only_the_width_is_known(notes: Any) -> None:
+    found = BagNeeds.of({"notes": notes, "options": {"in_dim": 6}}, "m")
+    assert found == BagNeeds(dim=6)
+    assert len(found.missing_for_slides()) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"encoder": 3},
+        {"encoder": ""},
+        {"dim": "6"},
+        {"dim": 6.5},
+        {"patch_um": -1},
+        {"patch_um": float("nan")},
+        {"patch_um": float("inf")},
+        {"tile_px": True},
+        {"tile_px": [256]},
+    ],
+)
+def test_a_tampered_card_is_refused_by_its_fact(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ModelFolderError, match=f"m: its card says {next(iter(wrong))} is"):
+        BagNeeds.of({"notes": {"bags": BAGS | wrong}}, "m")
+
+
+def test_the_bag_it_was_made_for_fits() -> None:
+    assert NEEDS.check(make_bag("s")) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"encoder": Encoder("uni", ENCODER.hash)}, "its encoder is uni, the model's lite0"),
+        ({"encoder": Encoder("lite0", "1234")}, "its lite0 has other weights (1234)"),
+        ({"mpp": 0.25}, "its tiles are 64 µm wide, the model's 128 µm"),
+        ({"mpp": 0.5 * 1.051}, "its tiles are 134.5 µm wide"),
+        ({"mpp": 0.5 * 0.949}, "its tiles are 121.5 µm wide"),
+    ],
+)
+def test_what_differs_is_told_with_both_sides(changes: dict[str, Any], told: str) -> None:
+    ((wrong,), unknown) = NEEDS.check(make_bag("s", **changes))
+    assert wrong.startswith(told)
+    assert unknown == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"mpp": 0.5 * 1.049}, {"mpp": 0.5 * 0.951}, {"encoder": Encoder("lite0")}, {"tile_px": 224}],
+)
+def test_small_differences_and_unknown_hashes_are_no_mismatch(changes: dict[str, Any]) -> None:
+    assert NEEDS.check(make_bag("s", **changes)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"), [({"encoder": None}, "encoder"), ({"mpp": None}, "size of a tile in µm")]
+)
+def test_what_a_bag_does_not_say_is_unknown(changes: dict[str, Any], told: str) -> None:
+    assert NEEDS.check(make_bag("s", **changes)) == ([], [told])
+
+
+def test_a_bag_of_another_width_is_told() -> None:
+    ((wrong,), _) = BagNeeds(dim=7).check(make_bag("s"))
+    assert wrong == "its features have 6 numbers, the model takes 7"
+
+
+def test_models_that_need_the_same_are_asked_together_whatever_one_does_not_say() -> None:
+    assert BagNeeds.joined({"a": NEEDS, "b": BagNeeds(dim=6)}) == NEEDS
+    with pytest.raises(ModelFolderError, match=r"by their encoder: a lite0; b uni"):
+        BagNeeds.joined({"a": NEEDS, "b": BagNeeds(encoder="uni")})

@@ -1,0 +1,141 @@
+"""An ensemble is the mean of its members, and says how far they are apart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from answering import CLASSES, make_bag, write_model, write_run
+
+from sacmil import load_model, predict
+from sacmil.card import read_card
+from sacmil.errors import ModelFolderError, RunError
+from sacmil.results import Prediction
+from sacmil.workflows.ensemble import Said, joint_hash, load_ensembles, together
+
+
+def test_a_run_answers_with_the_mean_of_its_parts(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    (ensemble,) = load_ensembles([run])
+    bag = make_bag("s")
+    said = ensemble.ask(bag)
+    parts = [
+        predict(load_model(card.parent), bag) for card in sorted(run.glob("abmil/*/*/card.json"))
+    ]
+    probabilities = np.stack([part.probabilities for part in parts])
+    assert len({tuple(row) for row in probabilities.tolist()}) == 3
+    np.testing.assert_allclose(said.probabilities, probabilities.mean(axis=0), atol=1e-12)
+    np.testing.assert_allclose(said.spread, probabilities.std(axis=0), atol=1e-12)
+    np.testing.assert_array_equal(said.parts, probabilities)
+
+
+def test_scores_of_members_are_joined_by_rank_for_their_scales_differ() -> None:
+    def said(*scores: float) -> Said:
+        given = np.array([0.5, 0.5])
+        return Said(given, given[None], np.array(scores, np.float32))
+
+    joint = together([said(1, 2, 3), said(3000, 1000, 2000)])
+    np.testing.assert_allclose(joint.scores, [0.5, 0.25, 0.75])
+    scaled = together([said(10, 20, 30), said(3, 1, 2)])
+    np.testing.assert_array_equal(joint.scores, scaled.scores)
+
+
+def test_one_model_gives_its_own_answer_and_no_spread(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m")
+    (ensemble,) = load_ensembles([folder])
+    bag = make_bag("s")
+    said, alone = ensemble.ask(bag), predict(load_model(folder), bag)
+    np.testing.assert_array_equal(said.probabilities, alone.probabilities)
+    np.testing.assert_array_equal(said.scores, alone.scores)
+    assert said.spread is None
+    assert ensemble.hash == read_card(folder)["weights_sha256"]
+
+
+def test_a_single_output_speaks_of_two_classes(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m", num_classes=1, classes=("tumour",))
+    (ensemble,) = load_ensembles([folder])
+    said = ensemble.ask(make_bag("s"))
+    assert ensemble.classes == ("not tumour", "tumour")
+    assert said.probabilities.sum() == pytest.approx(1)
+    assert said.probabilities[1] == predict(load_model(folder), make_bag("s")).probabilities[0]
+
+
+def test_a_model_without_class_names_gets_numbers(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m", num_classes=3, classes=None)
+    assert load_ensembles([folder])[0].classes == ("class_0", "class_1", "class_2")
+
+
+def test_the_hash_of_several_depends_on_each_and_on_their_order() -> None:
+    found = {joint_hash(hashes) for hashes in (["a", "b"], ["b", "a"], ["a"], ["a", "b", "c"])}
+    assert len(found) == 4
+
+
+def test_models_are_called_by_as_much_of_their_path_as_tells_them_apart(tmp_path: Path) -> None:
+    for place in ("x/model", "y/model", "ensemble"):
+        write_model(tmp_path / place)
+    two = load_ensembles([tmp_path / "x/model", tmp_path / "y/model"])
+    assert [one.name for one in two] == ["x/model", "y/model"]
+    (joint,) = load_ensembles([tmp_path / "ensemble"])
+    assert joint.name == f"{tmp_path.name}/ensemble", "that name alone means all models together"
+    twice = load_ensembles([tmp_path / "x/model", tmp_path / "x" / ".." / "x" / "model"])
+    assert len(twice) == 1
+
+
+def test_models_of_different_classes_are_not_asked_together(tmp_path: Path) -> None:
+    write_model(tmp_path / "one")
+    write_model(tmp_path / "two", classes=("tumour", "normal"))
+    with pytest.raises(ModelFolderError, match=r"one: normal, tumour; two: tumour, normal"):
+        load_ensembles([tmp_path / "one", tmp_path / "two"])
+
+
+def test_parts_of_different_classes_are_no_ensemble(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 2)
+    card = run / "abmil" / "seed_0" / "fold_0" / "card.json"
+    card.write_text(json.dumps(json.loads(card.read_text()) | {"classes": ["a", "b"]}))
+    with pytest.raises(ModelFolderError, match="its parts tell different classes apart"):
+        load_ensembles([run])
+
+
+@pytest.mark.parametrize("classes", [["a"], ["a", "b", "c"], ["a", "a"]])
+def test_a_card_whose_classes_are_not_the_outputs_is_refused(
+    tmp_path: Path, classes: list[str]
+) -> None:
+    folder = write_model(tmp_path / "m")
+    card = folder / "card.json"
+    card.write_text(json.dumps(json.loads(card.read_text()) | {"classes": classes}))
+    with pytest.raises(ModelFolderError, match=r"for 2 outputs; expected a different name"):
+        load_ensembles([folder])
+
+
+def test_what_is_no_model_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="neither a model folder"):
+        load_ensembles([tmp_path])
+
+
+@pytest.mark.parametrize("parts", [["."], ["part_0", "part_1", "part_10", "part_2"]])
+def test_an_exported_folder_goes_to_the_runtime_part_by_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[str]
+) -> None:
+    from sacmil.deploy import runtime
+
+    for part in parts:
+        folder = write_model(tmp_path / "exported" / part)
+        (folder / "model.onnx").write_bytes(b"")
+        (folder / "model.safetensors").unlink()
+    loaded: list[str] = []
+
+    def load(folder: Path) -> Any:
+        loaded.append(folder.name)
+        answer = Prediction("s", np.array([0.25, 0.75]), np.zeros(2, np.float32))
+        return SimpleNamespace(card=read_card(folder), predict=lambda bag: answer)
+
+    monkeypatch.setattr(runtime, "load", load)
+    (ensemble,) = load_ensembles([tmp_path / "exported"])
+    assert len(ensemble.members) == len(parts)
+    assert ensemble.classes == CLASSES
+    if len(parts) > 1:
+        assert loaded == ["part_0", "part_1", "part_2", "part_10"]
