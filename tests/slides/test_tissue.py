@@ -245,3 +245,13 @@ def test_the_mask_has_the_foretold_downsample_and_lies_where_the_tissue_does(
         survey(slide, MicronsPerPixel(mpp), no_limits), MicronsPerPixel(mpp), no_limits
     )
     assert again.hash == tissue.hash
+
+
+def test_a_picture_of_a_few_tiles_may_hold_less_than_a_speck() -> None:
+    """32 pixels of 8 µm: all of it is 0.066 mm², and a third of that would be a speck elsewhere."""
+    place = disc(16, 16, 10, side=32)
+    pixels = glass(side=32)
+    pixels[place] = PINK
+    assert overlap(find(grainy(pixels)), place) > 0.7
+    with pytest.raises(NoTissueError):
+        find(grainy(glass(side=32)))

@@ -24,6 +24,7 @@ from sacmil.units import MicronsPerPixel
 
 _PICTURE_SIDE = 1200  # a picture for the eye should have that many pixels, where the slide has
 _MAX_SIDE = 4000
+_SPECK_SHARE = 0.05  # of a small picture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +130,10 @@ def _mask(pixels: Pixels, mpp: float, settings: TissueSettings) -> Mask:
     chroma = ndimage.gaussian_filter(chroma, settings.smoothing_um / mpp)
     threshold = np.clip(_otsu(chroma[~ink]), settings.faintest, settings.boldest)
     tissue = np.asarray(chroma > threshold, bool) & ~ink
-    tissue = without_specks(tissue, settings.min_area_mm2 * pixels_per_mm2)
-    filled = ~without_specks(~tissue, settings.max_hole_mm2 * pixels_per_mm2)
+    # A picture of a few tiles is no larger than what would be a speck or a hole on a slide.
+    most = _SPECK_SHARE * tissue.size
+    tissue = without_specks(tissue, min(settings.min_area_mm2 * pixels_per_mm2, most))
+    filled = ~without_specks(~tissue, min(settings.max_hole_mm2 * pixels_per_mm2, most))
     return filled & ~ink
 
 
