@@ -75,7 +75,7 @@ def test_equal_models_are_called_different_as_rarely_as_they_say() -> None:
         compare(answers({"a": 1, "b": 1}, patients=80, folds=2, seed=seed), draws=100)[
             0
         ].p_bootstrap
-        < 0.1  # type: ignore[operator]
+        < 0.1
         for seed in range(120)
     )
     assert wrong <= 22
@@ -101,7 +101,7 @@ def test_all_pairs_or_those_asked_for_or_one_against_the_rest() -> None:
     given = answers({"c": 1, "a": 1, "b": 1}, patients=30)
 
     def named(**options: object) -> list[tuple[str, str]]:
-        return [(c.first, c.second) for c in compare(given, draws=20, **options)]  # type: ignore
+        return [(c.first, c.second) for c in compare(given, draws=20, **options)]
 
     assert named() == list(combinations("abc", 2))
     assert named(pairs=[("c", "a")]) == [("c", "a")]
@@ -224,13 +224,13 @@ def test_models_that_are_not_compared_need_not_be_alike() -> None:
 @pytest.mark.parametrize("options", [{"against": "sacmil"}, {"pairs": [("abmil", "sacmil")]}])
 def test_an_unknown_model_is_told_with_the_nearest(options: dict[str, object]) -> None:
     with pytest.raises(RunError, match="'sacmil'; did you mean 'sac_mil'"):
-        compare(answers({"sac_mil": 1, "abmil": 1}), **options)  # type: ignore[arg-type]
+        compare(answers({"sac_mil": 1, "abmil": 1}), **options)
 
 
 @pytest.mark.parametrize("options", [{"metric": "acu"}, {"level": 1}, {"draws": -1}])
 def test_a_wrong_setting_is_told(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        compare(answers({"a": 1, "b": 1}), **options)  # type: ignore[arg-type]
+        compare(answers({"a": 1, "b": 1}), **options)
 
 
 def test_a_metric_that_a_fold_leaves_undefined_gives_no_p() -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +18,7 @@ from torch import Tensor, nn
 from sacmil.atomic import whole_folder
 from sacmil.card import CARD, model_folders, read_card
 from sacmil.deploy.runtime import GRAPH, SCHEMA_VERSION, Runtime, card_hash
+from sacmil.encoders._export import quietly
 from sacmil.errors import MissingExtraError, ModelError, ModelFolderError, RunError
 from sacmil.evaluation.summary import summarise
 from sacmil.models import load_model
@@ -172,7 +170,7 @@ def _write_graph(model: MILModel, file: Path) -> list[str]:
         free.append(tuple(_free_axes(plan[key], other[key]) for key in plan))
     names = ["features", "coords", *plan]
     try:
-        with _quietly(), torch.no_grad():
+        with quietly(), torch.no_grad():
             torch.onnx.export(
                 _Exportable(model, list(plan)),
                 tuple(torch.from_numpy(array) for array in (*inputs, *plan.values())),
@@ -207,18 +205,6 @@ def _outputs(model: MILModel) -> list[str]:
 def _free_axes(one: Array, other: Array) -> dict[int, Any]:
     axes = range(one.ndim)
     return {a: torch.export.Dim.DYNAMIC for a in axes if one.shape[a] != other.shape[a]}
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """The exporter warns about its own dependencies and logs its progress; users asked neither."""
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 # --- parity --------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def _write_graph(module: torch.nn.Module, file: Path, card: EncoderCard) -> None
     options = _in_one_file() if size < _ONE_FILE else _with_weights_beside()
     options |= {"input_names": ["tiles"], "output_names": ["features"]}
     try:
-        with _quietly():
+        with quietly():
             torch.onnx.export(module, (tiles,), file, **options)
     except (ImportError, torch.onnx.errors.OnnxExporterError) as error:
         if "onnx" not in str(error) or "installed" not in str(error):
@@ -181,9 +181,9 @@ def _with_weights_beside() -> dict[str, Any]:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """The exporter warns about its own dependencies and logs its progress; users asked neither."""
-    logging.disable(logging.WARNING)
+    logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._higher_order_ops.scan import scan
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 
 class Recurrence(NamedTuple):
@@ -77,11 +77,11 @@ def selective_scan(
 
 class _SelectiveScan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, recurrence: Recurrence, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, recurrence: Recurrence, *tensors: Tensor) -> Tensor:
         inputs = _Inputs(*tensors)
         y, starts = _scan(inputs, recurrence)
         ctx.save_for_backward(*inputs, starts)
-        ctx.recurrence = recurrence  # type: ignore[attr-defined]
+        ctx.recurrence = recurrence
         return y
 
     @staticmethod
