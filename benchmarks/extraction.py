@@ -29,13 +29,12 @@ from sacmil.extraction.reading import read_batch
 from sacmil.extraction.survey import Request, survey
 from sacmil.slides.tiling import TileSpec
 
-TILE = 256
-
 
 def main(arguments: list[str] | None = None) -> None:
     """Print rates and ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--side", type=int, default=20480, help="of the slide, in pixels")
+    parser.add_argument("--tile", type=int, default=256, help="side of the tiles, in pixels")
     parser.add_argument("--slides", type=int, default=1, help="copies of it to extract")
     parser.add_argument("--encoder", default="lite0")
     parser.add_argument("--random-weights", action="store_true")
@@ -51,8 +50,9 @@ def main(arguments: list[str] | None = None) -> None:
     resources = Resources(
         workers=options.workers, threads=options.threads, batch_size=options.batch_size
     ).chosen(options.device)
+    settings = Settings(tiles=TileSpec(mpp=0.5, patch_size=options.tile))
     with tempfile.TemporaryDirectory() as folder:
-        slides = make_slides(Path(folder), options.side, options.slides)
+        slides = make_slides(Path(folder), options.side, options.slides, options.tile)
         print(
             f"{options.slides} x {options.side:,} pixels square, "
             f"{slides[0].stat().st_size / 2**20:.0f} MiB; {encoder.card.name} on {encoder.device} "
@@ -60,16 +60,16 @@ def main(arguments: list[str] | None = None) -> None:
         )
         alone = encoder_alone(encoder, resources)
         if encoder.device != "cpu":
-            parts_on_gpu(encoder, resources, alone)
-        reading = reading_alone(slides[0], encoder, resources.batch_size)
-        lay_tiles(slides, Path(folder) / "out")
-        rate = pipeline_rate(slides, Path(folder) / "out", encoder, resources)
+            parts_on_gpu(encoder, resources, alone, options.tile)
+        reading = reading_alone(slides[0], encoder, resources.batch_size, settings)
+        lay_tiles(slides, Path(folder) / "out", settings)
+        rate = pipeline_rate(slides, Path(folder) / "out", encoder, resources, settings)
         report(encoder, alone, reading, rate)
         if options.plain_tiles:
             plain_loop(slides[0], options, rate)
 
 
-def make_slides(folder: Path, side: int, copies: int) -> list[Path]:
+def make_slides(folder: Path, side: int, copies: int, tile: int) -> list[Path]:
     """Pyramids of JPEG tiles: a texture, shifted from tile to tile."""
     random = np.random.default_rng(0)
     coarse = random.random((64, 64)).repeat(32, 0).repeat(32, 1)
@@ -79,7 +79,7 @@ def make_slides(folder: Path, side: int, copies: int) -> list[Path]:
     texture = (pink + (purple - pink) * stain[..., None]).astype(np.uint8)
     first = folder / "slide-0.tif"
     options = {
-        "tile": (TILE, TILE),
+        "tile": (tile, tile),
         "photometric": "rgb",
         "compression": "jpeg",
         "compressionargs": {"level": 80},
@@ -90,7 +90,7 @@ def make_slides(folder: Path, side: int, copies: int) -> list[Path]:
     with tifffile.TiffWriter(first, bigtiff=True) as file:
         for level, factor in enumerate((1, 4, 16)):
             shape = (side // factor, side // factor, 3)
-            tiles = _tiles(texture, shape[0])
+            tiles = _tiles(texture, shape[0], tile)
             file.write(tiles, shape=shape, dtype="uint8", subfiletype=int(level > 0), **options)
     copied = [folder / f"slide-{number}.tif" for number in range(copies)]
     for path in copied[1:]:
@@ -98,12 +98,12 @@ def make_slides(folder: Path, side: int, copies: int) -> list[Path]:
     return copied
 
 
-def _tiles(texture: np.ndarray, side: int) -> Iterator[np.ndarray]:
+def _tiles(texture: np.ndarray, side: int, tile: int) -> Iterator[np.ndarray]:
     random = np.random.default_rng(1)
-    count = -(-side // TILE)
+    count = -(-side // tile)
     for _ in range(count * count):
-        x, y = random.integers(0, len(texture) - TILE, 2)
-        yield np.ascontiguousarray(texture[y : y + TILE, x : x + TILE])
+        x, y = random.integers(0, len(texture) - tile, 2)
+        yield np.ascontiguousarray(texture[y : y + tile, x : x + tile])
 
 
 def encoder_alone(encoder: TileEncoder, resources: Resources) -> float:
@@ -138,10 +138,10 @@ def on_tensors(encoder: TileEncoder, side: int, batch: int) -> float:
     return _seconds(encode, time.perf_counter, at_least=3.0) / (10 * batch)
 
 
-def parts_on_gpu(encoder: TileEncoder, resources: Resources, alone: float) -> None:
+def parts_on_gpu(encoder: TileEncoder, resources: Resources, alone: float, tile: int) -> None:
     """What is left of the network's rate when tiles are resized too, then copied there as well."""
     batch, threads = resources.batch_size, resources.threads
-    tiles = encoder.room_for(batch * TILE * TILE * 3).reshape(batch, TILE, TILE, 3)
+    tiles = encoder.room_for(batch * tile * tile * 3).reshape(batch, tile, tile, 3)
     tiles[:] = np.random.default_rng(0).integers(0, 255, tiles.shape, dtype=np.uint8)
     each = [tiles] * 20 * threads
     with encoder.side_by_side(), ThreadPoolExecutor(threads) as pool:
@@ -149,16 +149,17 @@ def parts_on_gpu(encoder: TileEncoder, resources: Resources, alone: float) -> No
             lambda: list(pool.map(encoder.encode, each)), time.perf_counter, at_least=3.0
         )
     seconds = {
-        "resized on the GPU": on_tensors(encoder, TILE, batch),
+        "resized on the GPU": on_tensors(encoder, tile, batch),
         "from memory, by threads": from_memory / (batch * len(each)),
     }
-    for name, tile in seconds.items():
-        print(f"{name}: {1 / tile:,.0f} tiles/s = {alone / tile:.0%} of the network alone")
+    for name, each_takes in seconds.items():
+        share = alone / each_takes
+        print(f"{name}: {1 / each_takes:,.0f} tiles/s = {share:.0%} of the network alone")
 
 
-def reading_alone(slide: Path, encoder: TileEncoder, batch: int) -> float:
+def reading_alone(slide: Path, encoder: TileEncoder, batch: int, settings: Settings) -> float:
     """Seconds of a core that reading a tile takes."""
-    request = Request(path=slide, settings=SETTINGS, encoder=facts_of(encoder), batch_size=batch)
+    request = Request(path=slide, settings=settings, encoder=facts_of(encoder), batch_size=batch)
     tiles = survey(request).tiles
     assert tiles is not None
     starts = iter(range(0, 10**9, batch))
@@ -168,9 +169,6 @@ def reading_alone(slide: Path, encoder: TileEncoder, batch: int) -> float:
         read_batch(request, tiles.side, tiles.coords[first : first + batch])
 
     return _seconds(read, time.process_time, at_least=2.0) / batch
-
-
-SETTINGS = Settings(tiles=TileSpec(mpp=0.5, patch_size=TILE))
 
 
 def _seconds(call: Callable[[], object], clock: Callable[[], float], at_least: float) -> float:
@@ -183,10 +181,10 @@ def _seconds(call: Callable[[], object], clock: Callable[[], float], at_least: f
     return (clock() - start) / calls
 
 
-def lay_tiles(slides: list[Path], out: Path) -> None:
+def lay_tiles(slides: list[Path], out: Path, settings: Settings) -> None:
     """Find tissue and tiles first: a slide's share of that depends on how large slides are."""
     start = time.perf_counter()
-    extract(slides, out, settings=SETTINGS, until="tiles")
+    extract(slides, out, settings=settings, until="tiles")
     print(f"tissue and tiles: {(time.perf_counter() - start) / len(slides):.2f} s a slide")
 
 
@@ -212,11 +210,11 @@ class _Stopwatch:
 
 
 def pipeline_rate(
-    slides: list[Path], out: Path, encoder: TileEncoder, resources: Resources
+    slides: list[Path], out: Path, encoder: TileEncoder, resources: Resources, settings: Settings
 ) -> float:
     """Tiles per second once everything runs; the whole run, start and end included, is printed."""
     watch = _Stopwatch()
-    options = {"settings": SETTINGS, "resources": resources, "progress": watch}
+    options = {"settings": settings, "resources": resources, "progress": watch}
     extract(slides, out, encoders=[encoder], **options)
     seconds, tiles = time.perf_counter() - watch.start, sum(n for _, n in watch.encoded)
     print(f"{tiles:,} tiles in {seconds:.1f} s, {tiles / seconds:,.1f} tiles/s from start to end")
@@ -252,7 +250,7 @@ def plain_loop(slide: Path, options: argparse.Namespace, rate: float) -> None:
     )
     count = options.plain_tiles
     loader = torch.utils.data.DataLoader(
-        _Plain(slide, encoder.card.input_px, count),
+        _Plain(slide, options.tile, encoder.card.input_px, count),
         batch_size=32,
         num_workers=len(os.sched_getaffinity(0)),
     )
@@ -267,8 +265,8 @@ def plain_loop(slide: Path, options: argparse.Namespace, rate: float) -> None:
 class _Plain:
     """Tiles of a slide, one by one, as a map-style dataset."""
 
-    def __init__(self, slide: Path, side: int, count: int) -> None:
-        self._path, self._side, self._count = slide, side, count
+    def __init__(self, slide: Path, tile: int, side: int, count: int) -> None:
+        self._path, self._tile, self._side, self._count = slide, tile, side, count
         self._slide = None
 
     def __len__(self) -> int:
@@ -279,9 +277,9 @@ class _Plain:
 
         if self._slide is None:
             self._slide = openslide.OpenSlide(self._path)
-        across = self._slide.dimensions[0] // TILE
-        corner = (index % across * TILE, index // across * TILE)
-        tile = self._slide.read_region(corner, 0, (TILE, TILE)).convert("RGB")
+        across = self._slide.dimensions[0] // self._tile
+        corner = (index % across * self._tile, index // across * self._tile)
+        tile = self._slide.read_region(corner, 0, (self._tile, self._tile)).convert("RGB")
         return np.array(tile.resize((self._side, self._side)))
 
 
