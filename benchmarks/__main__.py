@@ -1,6 +1,16 @@
 """``python -m benchmarks``: every benchmark, one after the other."""
 
-from benchmarks import arrange, extraction, forward, heatmap, readers, runtime, training, zoo
+from benchmarks import (
+    arrange,
+    extraction,
+    forward,
+    heatmap,
+    readers,
+    runtime,
+    training,
+    viewer,
+    zoo,
+)
 
 arrange.main([])
 forward.main([])
@@ -10,3 +20,4 @@ extraction.main(["--side", "8192"])
 training.main([])
 runtime.main([])
 heatmap.main([])
+viewer.main([])

@@ -78,6 +78,7 @@ sys.argv = kept
         command("compare --help"),
         command("reproduce --help"),
         command("heatmap --help"),
+        command("view --help"),
     ],
 )
 def test_importing_and_asking_for_help_load_nothing_heavy(code: str) -> None:
@@ -90,6 +91,7 @@ def test_importing_and_asking_for_help_load_nothing_heavy(code: str) -> None:
         ("from sacmil import Bag", {"torch", "h5py", "scipy"}),
         ("from sacmil import read_bag", {"torch", "scipy"}),
         ("import sacmil.results", {"torch", "h5py", "scipy"}),
+        ("import sacmil.viewer.server, sacmil.viewer.page", {"torch", "h5py"}),
         ("import sacmil.evaluation.metrics, sacmil.cohorts.synthetic, sacmil.regions", {"torch"}),
     ],
 )

@@ -149,6 +149,11 @@ class Workers:
             worker.stop()
             worker.end()
 
+    def kill(self) -> None:
+        """End what runs now, so that its tasks fail; another thread may call this."""
+        for worker in list(self._workers):
+            worker.process.kill()
+
     def submit(
         self, key: Any, function: Callable[..., Any], *arguments: Any, limit_s: float
     ) -> None:

@@ -118,7 +118,9 @@ def _slide(found: dict[str, Any]) -> SlideResult:
     if size is not None:
         width, height = map(int, size)
         size = (width, height)
-    return SlideResult(**found | {"answers": answers, "size": size})
+    mpp = found.get("mpp")
+    known = {"answers": answers, "size": size, "mpp": None if mpp is None else float(mpp)}
+    return SlideResult(**found | known)
 
 
 def _answer(found: dict[str, Any]) -> Answer:
@@ -137,11 +139,18 @@ def _check(results: Results) -> None:
     for model in results.models:
         if not (isinstance(model.name, str) and isinstance(model.hash, str)):
             raise TypeError(f"a model is called {model.name!r}")
+        if not isinstance(model.members, int):
+            raise TypeError(f"{model.name} has {model.members!r} members")
     names = {model.name for model in results.models}
     for slide in results.slides:
         if not isinstance(slide.slide_id, str):
             raise TypeError(f"a slide is called {slide.slide_id!r}")
-        if slide.mpp is not None and not 0 < float(slide.mpp) < math.inf:
+        for text in (slide.label, slide.slide):
+            if not isinstance(text, str | None):
+                raise TypeError(f"{slide.slide_id} has {text!r} for a label or a path")
+        if slide.size is not None and min(slide.size) < 1:
+            raise ValueError(f"{slide.slide_id} has a size of {slide.size}")
+        if slide.mpp is not None and not 0 < slide.mpp < math.inf:
             raise ValueError(f"{slide.slide_id} has {slide.mpp!r} microns per pixel")
         for answer in slide.answers:
             _check_answer(slide.slide_id, answer, names, len(results.classes))
@@ -230,7 +239,7 @@ def _check_scores(path: str | Path, found: Scores) -> None:
         found.class_scores.ndim != 2 or len(found.class_scores) != len(found.scores)
     ):
         raise RunError(f"{path}: has class scores {found.class_scores.shape}; expected (N, C)")
-    if not all(np.issubdtype(a.dtype, np.number) and np.isfinite(a).all() for a in arrays):
+    if not all(a.dtype.kind in "iuf" and np.isfinite(a).all() for a in arrays):
         raise RunError(f"{path}: holds what is no finite number; expected scores and places")
     if not 0 < found.patch_size < math.inf:
         raise RunError(f"{path}: has a patch size of {found.patch_size}; expected one above zero")

@@ -54,6 +54,9 @@ class Slide(ABC):
     def close(self) -> None:
         """Let the file go."""
 
+    def keep_decoded(self, most_bytes: int) -> None:  # noqa: B027 - most readers keep nothing
+        """Keep at most so many bytes of decoded tiles for later reads."""
+
     @property
     def size(self) -> tuple[int, int]:
         """Width and height of level 0."""

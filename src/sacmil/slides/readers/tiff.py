@@ -65,6 +65,10 @@ class TiffSlide(Slide):
                 _paste(region, tile, left=tile_left - left, top=tile_top - top)
         return region
 
+    def keep_decoded(self, most_bytes: int) -> None:
+        """Keep at most so many bytes of decoded tiles for later reads."""
+        self._tiles = _TileCache(most_bytes)
+
     def close(self) -> None:
         """Let the file go."""
         self._file.close()

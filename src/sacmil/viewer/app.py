@@ -1,0 +1,189 @@
+"""The web app over a results folder, address by address.
+
+Only GET and HEAD; n is the index of a slide, m that of a model, both as /api/results lists them; no
+address holds a path. Whatever is wrong with a request or a file is answered 4xx with
+``{"error": sentence}``; too many tiles asked for at once 503 with Retry-After.
+
+::
+
+    GET /                             the page; /assets/… and what else its build made
+    GET /api/results                  title, classes: [name],
+                                      models: [{name, hash, members}],
+                                      colours: [[r, g, b]] x 256, the lowest score first,
+                                      slides: [{slide_id, label|null, size: [w, h]|null, mpp|null,
+                                        zoomable: bool, why_not: sentence|null,
+                                        thumbnail: bool, truth: bool,
+                                        answers: [{model: m, probabilities: [p], spread: [s]|null,
+                                          predicted: name of a class, scored: bool}]}]
+    GET /api/slides/n                 size: [w, h]|null, mpp|null, tile: 256, levels: count,
+                                      zoomable, why_not, bounds: [x, y]|null
+                                      opens the slide: zoomable here is the last word; levels is 0
+                                      where it is false
+    GET /api/slides/n/tiles/level/x_y.jpg
+                                      Deep Zoom: tiles of 256 pixels without overlap; level 0 is one
+                                      pixel, levels - 1 the slide in full; 404 beyond the border
+    GET /api/slides/n/thumbnail       JPEG or PNG; 404 where there is none
+    GET /api/slides/n/truth           GeoJSON, as it lies in the folder: level-0 pixels, counted
+                                      from bounds where a slide has them, as QuPath counts
+    GET /api/slides/n/scores/m        patch_size, x: [left], y: [top], all in level-0 pixels,
+                                      scores: [s], class_scores: {name: [s]}|null,
+                                      low, high: of scores, null where there are none;
+                                      404 where scored is false
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from sacmil.errors import SacMILError
+from sacmil.viewer.content import AbsentError, Content
+from sacmil.viewer.documents import packed
+from sacmil.viewer.gate import Gate
+from sacmil.viewer.hosts import Hosts
+from sacmil.viewer.page import STATIC, page_files
+from sacmil.viewer.refusal import refusal
+from sacmil.viewer.work_queue import FullError, GoneError, WorkQueue
+
+_NUMBER = re.compile(r"[0-9]{1,9}")  # not \d: other scripts have digits too
+_TILE = re.compile(r"([0-9]{1,9})_([0-9]{1,9})\.jpg")
+_NOTHING_THERE = "there is nothing at this address"
+
+
+class Document(NamedTuple):
+    """What an address answers with."""
+
+    body: bytes
+    media_type: str
+    gzipped: bool = False
+
+
+def create_app(
+    content: Content,
+    hosts: Hosts,
+    *,
+    token: str | None = None,
+    queue: WorkQueue | None = None,
+    static: Path = STATIC,
+) -> ASGIApp:
+    """The app, behind its gate.
+
+    Args:
+        content: what there is to see; closed when the server ends.
+        hosts: names of the server.
+        token: that a browser must bring; None where only this machine can ask.
+        queue: where slides and files are read.
+        static: the page's build.
+    """
+    work = queue or WorkQueue()
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        content.interrupt()
+        work.close()
+        content.close()
+
+    app = Starlette(
+        routes=[*_page_routes(static), *_content_routes(content, work)],
+        exception_handlers={HTTPException: _no_such_address},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    return Gate(app, hosts, token)
+
+
+def _page_routes(static: Path) -> list[Route]:
+    def route(address: str, document: Document) -> Route:
+        async def answer(request: Request) -> Response:
+            return _answer(request, document)
+
+        return Route(address, answer)
+
+    return [route(address, Document(*file)) for address, file in page_files(static).items()]
+
+
+def _content_routes(content: Content, work: WorkQueue) -> list[Route]:
+    asked: dict[str, Callable[[Request], Document]] = {
+        "/api/results": lambda _: _json(content.results()),
+        "/api/slides/{n}": lambda r: _json(packed(content.slide(_number(r, "n")))),
+        "/api/slides/{n}/tiles/{level}/{tile}": lambda r: _tile(content, r),
+        "/api/slides/{n}/thumbnail": lambda r: Document(*content.thumbnail(_number(r, "n"))),
+        "/api/slides/{n}/truth": lambda r: _json(content.truth(_number(r, "n"))),
+        "/api/slides/{n}/scores/{m}": lambda r: _json(
+            content.scores(_number(r, "n"), _number(r, "m"))
+        ),
+    }
+    return [Route(address, _worked(make, work)) for address, make in asked.items()]
+
+
+def _worked(
+    make: Callable[[Request], Document], work: WorkQueue
+) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint that makes its answer in a thread and turns what is wrong into a sentence."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return _answer(request, await work.do(lambda: make(request), request.is_disconnected))
+        except AbsentError as error:
+            return refusal(404, str(error))
+        except SacMILError as error:
+            return refusal(422, str(error))
+        except OSError as error:
+            return refusal(422, f"a file cannot be read ({error.strerror})")
+        except FullError:
+            return refusal(503, "too much is asked for at once", {"Retry-After": "1"})
+        except GoneError:
+            return Response(status_code=499)  # nobody reads it
+
+    return answer
+
+
+def _tile(content: Content, request: Request) -> Document:
+    place = _TILE.fullmatch(request.path_params["tile"])
+    if place is None:
+        raise AbsentError("a tile is called x_y.jpg, by its column and row")
+    number, level = _number(request, "n"), _number(request, "level")
+    return Document(content.tile(number, level, int(place[1]), int(place[2])), "image/jpeg")
+
+
+def _number(request: Request, name: str) -> int:
+    text = request.path_params[name]
+    if _NUMBER.fullmatch(text) is None:
+        raise AbsentError(_NOTHING_THERE)
+    return int(text)
+
+
+def _json(body: bytes) -> Document:
+    return Document(body, "application/json", gzipped=True)
+
+
+def _answer(request: Request, document: Document) -> Response:
+    """A browser asks each time whether what it has is still right: numbers change their meaning."""
+    tag = f'"{hashlib.blake2b(document.body, digest_size=16).hexdigest()}"'
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    body = document.body
+    if document.gzipped and "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+    elif document.gzipped:
+        body = gzip.decompress(body)
+    return Response(body, headers=headers, media_type=document.media_type)
+
+
+async def _no_such_address(_: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return refusal(status, _NOTHING_THERE)

@@ -1,0 +1,128 @@
+"""Everything that can be asked of a results folder, by number; knows no HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sacmil.errors import SacMILError
+from sacmil.results import SlideResult, read_results
+from sacmil.viewer import documents
+from sacmil.viewer.byte_cache import ByteCache
+from sacmil.viewer.catalogue import catalogue
+from sacmil.viewer.confinement import Place, place_of
+from sacmil.viewer.deep_zoom import TILE
+from sacmil.viewer.slide_places import SlidePlaces
+from sacmil.viewer.slide_processes import SlideProcesses
+from sacmil.viewer.slide_reading import read_shape, read_tile
+
+
+class AbsentError(LookupError):
+    """What was asked for is not there; says so in a sentence."""
+
+
+class Content:
+    """A results folder as the page asks for it; for any number of threads.
+
+    results.json is read once: numbers of slides and models mean the same as long as this lives.
+    What can be wrong with a file is a SacMILError, what is not there an AbsentError.
+
+    Args:
+        folder: of the results.
+        slide_folders: where slides may lie besides.
+        processes: that read slides.
+        cache: of answers.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        slide_folders: Sequence[str | Path] = (),
+        *,
+        processes: SlideProcesses | None = None,
+        cache: ByteCache | None = None,
+    ) -> None:
+        self._folder = Path(folder)
+        self._results = read_results(folder)
+        self._root = self._folder.resolve()
+        self._places = SlidePlaces(self._folder, [Path(each) for each in slide_folders])
+        self._processes = processes or SlideProcesses()
+        self._cache = cache or ByteCache()
+
+    def results(self) -> bytes:
+        """Gzipped JSON: the list of slides."""
+
+        def make() -> bytes:
+            title = self._root.name
+            return documents.packed(catalogue(title, self._results, self._places, self._is_there))
+
+        return self._cache.get("results", make)
+
+    def slide(self, number: int) -> dict[str, Any]:
+        """What a zooming page must know of a slide, or why it cannot be zoomed into."""
+        slide = self._slide(number)
+        told: dict[str, Any] = {"size": slide.size, "mpp": slide.mpp, "tile": TILE, "levels": 0}
+        told |= {"zoomable": False, "bounds": None}
+        try:
+            shape = self._processes.call(read_shape, self._places.find(slide), slide.size)
+        except SacMILError as error:
+            return told | {"why_not": str(error)}
+        mpp = shape.mpp if slide.mpp is None else slide.mpp
+        return told | shape._asdict() | {"mpp": mpp, "zoomable": True, "why_not": None}
+
+    def tile(self, number: int, level: int, x: int, y: int) -> bytes:
+        """A Deep Zoom tile as JPEG."""
+        slide = self._slide(number)
+        place = self._places.find(slide)
+
+        def make() -> bytes:
+            tile = self._processes.call(read_tile, place, slide.size, level, x, y)
+            if tile is None:
+                raise AbsentError(f"level {level} of the slide has no tile {x}, {y}")
+            return tile
+
+        return self._cache.get((place, level, x, y), make)
+
+    def thumbnail(self, number: int) -> tuple[bytes, str]:
+        """The picture and its media type."""
+        return documents.picture(self._file(self._slide(number).thumbnail, "thumbnail"))
+
+    def truth(self, number: int) -> bytes:
+        """Gzipped GeoJSON."""
+        place = self._file(self._slide(number).truth, "truth")
+        return self._cache.get(place, lambda: documents.truth(place))
+
+    def scores(self, number: int, model: int) -> bytes:
+        """Gzipped JSON: where tiles are and what a model gave them."""
+        slide = self._slide(number)
+        if not 0 <= model < len(self._results.models):
+            raise AbsentError(f"there is no model {model}; {len(self._results.models)} are known")
+        name = self._results.models[model].name
+        answer = next((answer for answer in slide.answers if answer.model == name), None)
+        place = self._file(answer.scores if answer else None, "heatmap of this model")
+        return self._cache.get(place, lambda: documents.scores(place, self._results.classes))
+
+    def interrupt(self) -> None:
+        """End what is being read, so that nobody has to wait for it."""
+        self._processes.interrupt()
+
+    def close(self) -> None:
+        """Let the slides go."""
+        self._processes.close()
+
+    def _slide(self, number: int) -> SlideResult:
+        if not 0 <= number < len(self._results.slides):
+            raise AbsentError(
+                f"there is no slide {number}; the folder has {len(self._results.slides)}"
+            )
+        return self._results.slides[number]
+
+    def _file(self, path: str | None, kind: str) -> Place:
+        place = place_of(self._folder / path, (self._root,)) if path is not None else None
+        if place is None:
+            raise AbsentError(f"there is no {kind} for this slide in the folder")
+        return place
+
+    def _is_there(self, path: str | None) -> bool:
+        return path is not None and place_of(self._folder / path, (self._root,)) is not None

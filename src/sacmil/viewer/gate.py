@@ -1,0 +1,123 @@
+"""What every request must pass before the app sees it, and what every answer carries."""
+
+from __future__ import annotations
+
+import hmac
+from urllib.parse import parse_qsl, quote, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sacmil.viewer.hosts import Hosts
+from sacmil.viewer.refusal import refusal
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_MOST_ADDRESS_BYTES = 4096
+
+
+class Gate:
+    """Lets through GET and HEAD under the server's own name, from its own page, with its token.
+
+    Args:
+        app: behind the gate.
+        hosts: names of the server.
+        token: what a browser must bring once, as ?token=…; None for everybody on this machine.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Hosts, token: str | None = None) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._token = token
+        self._cookie = f"sacmil_view_{hosts.port}"  # browsers do not tell ports apart
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            elif scope["method"] == "HEAD":
+                message = {**message, "body": b""}
+            await send(message)
+
+        answer = self._refused(scope) or self._unknown(scope)
+        await (answer or self._app)(scope, receive, send_on)
+
+    def _refused(self, scope: Scope) -> Response | None:
+        """Why no one may ask this, or may ask it this way."""
+        headers = Headers(scope=scope)
+        if scope["method"] not in ("GET", "HEAD"):
+            return refusal(405, "only GET and HEAD are answered", {"Allow": "GET, HEAD"})
+        address = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
+        if address > _MOST_ADDRESS_BYTES:
+            return refusal(414, f"the address is longer than {_MOST_ADDRESS_BYTES:,} bytes")
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._hosts.allow(hosts[0]):
+            return refusal(
+                421,
+                "the viewer does not answer under this name and port; open it at the address that "
+                f"sacmil view printed, with port {self._hosts.port} also through a tunnel",
+            )
+        if not (self._is_own(headers) or _is_link(headers)):
+            return refusal(403, "pages of other sites are not answered")
+        return None
+
+    def _is_own(self, headers: Headers) -> bool:
+        """Whether the page that asks, if one does, is ours."""
+        origins = headers.getlist("origin")
+        own = all(
+            origin.startswith("http://") and self._hosts.allow(origin.removeprefix("http://"))
+            for origin in origins
+        )
+        return own and headers.get("sec-fetch-site", "none") in ("same-origin", "none")
+
+    def _unknown(self, scope: Scope) -> Response | None:
+        """What one without the token gets; who brings it in the address gets a cookie for it."""
+        if self._token is None:
+            return None
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = [value for name, value in query if name == "token"]
+        if given:
+            rest = urlencode([pair for pair in query if pair[0] != "token"])
+            return self._welcome(scope["path"], rest) if self._is_token(given[-1]) else _stranger()
+        cookie = Request(scope).cookies.get(self._cookie, "")
+        return None if self._is_token(cookie) else _stranger()
+
+    def _is_token(self, given: str) -> bool:
+        expected = (self._token or "").encode()
+        return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected)
+
+    def _welcome(self, path: str, query: str) -> Response:
+        # one slash only: // would begin another host's name
+        place = "/" + quote(path.lstrip("/\\"), errors="replace") + (f"?{query}" if query else "")
+        answer = Response(status_code=303, headers={"Location": place})
+        answer.set_cookie(self._cookie, self._token or "", httponly=True, samesite="strict")
+        return answer
+
+
+def _is_link(headers: Headers) -> bool:
+    """Whether somebody followed a link to us, which shows nothing to the page it stood on."""
+    return headers.get("sec-fetch-mode") == "navigate" and "origin" not in headers
+
+
+def _stranger() -> Response:
+    return refusal(
+        401, "a token is needed: open the address that sacmil view printed, with its ?token=…"
+    )

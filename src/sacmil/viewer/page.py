@@ -1,0 +1,43 @@
+"""The page as its build left it in static/, each file at its own address."""
+
+from __future__ import annotations
+
+import mimetypes
+from pathlib import Path
+from typing import NamedTuple
+
+STATIC = Path(__file__).parent / "static"
+_TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
+_UNBUILT = (
+    b"<!doctype html><meta charset=utf-8><title>sacmil</title>"
+    b"<p>The page is not built: install Node.js 20 or newer and type <code>make viewer</code>."
+)
+
+
+class PageFile(NamedTuple):
+    """A file of the page."""
+
+    body: bytes
+    media_type: str
+
+
+def is_built(static: Path = STATIC) -> bool:
+    """Whether there is a page to show."""
+    return (static / "index.html").is_file()
+
+
+def page_files(static: Path = STATIC) -> dict[str, PageFile]:
+    """Every file by its address; read at once, so that no address is ever made into a path."""
+    if not is_built(static):
+        return {"/": PageFile(_UNBUILT, "text/html")}
+    files = [path for path in sorted(static.rglob("*")) if path.is_file()]
+    found = {
+        f"/{path.relative_to(static).as_posix()}": PageFile(path.read_bytes(), _type(path))
+        for path in files
+    }
+    return found | {"/": found["/index.html"]}
+
+
+def _type(path: Path) -> str:
+    known = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0]
+    return known or "application/octet-stream"

@@ -1,0 +1,111 @@
+"""Binds an address, and serves the viewer there until it is interrupted."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from sacmil.errors import ConfigError
+from sacmil.viewer.app import create_app
+from sacmil.viewer.content import Content
+from sacmil.viewer.hosts import Hosts, is_everywhere, is_loopback
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~-]{8,200}")
+_BACKLOG = 2048
+_MOST_CONNECTIONS = 4096
+_PATIENCE_S = 2
+
+
+@dataclass(frozen=True)
+class Server:
+    """A bound address with the app that answers there."""
+
+    app: ASGIApp
+    listener: socket.socket
+    url: str
+    """What to open, with the token if there is one."""
+
+    def run(self) -> None:
+        """Serve until Ctrl-C."""
+        config = uvicorn.Config(
+            self.app,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=_BACKLOG,
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_graceful_shutdown=_PATIENCE_S,
+        )
+        try:
+            uvicorn.Server(config).run(sockets=[self.listener])
+        except KeyboardInterrupt:  # raised anew by uvicorn once all is closed
+            pass
+        finally:
+            self.listener.close()
+
+
+def bind(
+    content: Content,
+    host: str,
+    port: int,
+    token: str | None = None,
+    make_token: Callable[[], str] = secrets.token_urlsafe,
+) -> Server:
+    """A server on an address, not yet running.
+
+    Args:
+        content: what it shows.
+        host: beyond this machine's own addresses a token is needed.
+        port: 0 for any that is free.
+        token: what a browser must bring; made where one is needed and none is given.
+        make_token: by lot.
+    """
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise ConfigError(
+            "the token must have 8 to 200 letters, digits or any of . _ ~ -; leave --token out "
+            "to have one made"
+        )
+    if token is None and not is_loopback(host):
+        token = make_token()
+    listener = _listener(host, port)
+    port = listener.getsockname()[1]
+    app = create_app(content, Hosts.of(host, port), token=token)
+    return Server(app, listener, _url(host, port, token))
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"the host {host!r} is not known ({error}); expected 127.0.0.1, or an address of this "
+            "machine"
+        ) from error
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        other = port + 1 if 0 < port < 65_535 else 8765
+        raise ConfigError(
+            f"port {port} of {host} cannot be used ({error.strerror}); type --port {other}, or "
+            "--port 0 for one that is free"
+        ) from error
+    return listener
+
+
+def _url(host: str, port: int, token: str | None) -> str:
+    name = socket.gethostname() if is_everywhere(host) else host
+    name = f"[{name}]" if ":" in name else name
+    return f"http://{name}:{port}/" + (f"?token={token}" if token else "")

@@ -1,0 +1,95 @@
+"""Where the slides of a results folder lie, as far as the viewer may read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from sacmil.errors import SlideError
+from sacmil.results import SlideResult
+from sacmil.slides.search import find_slides
+from sacmil.viewer.confinement import Place, inside, place_of
+
+_WHOLE_SLIDES = (
+    *(b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),  # TIFF and BigTIFF, which most vendors write
+    *(b"\x89PNG", b"\xff\xd8\xff", b"BM"),
+    *(b"SQLite format 3", b"ZISRAWFILE"),  # Sakura, Zeiss
+)
+"""How files begin that hold all of a slide. Others (MIRAX, VMS, DICOM) name or seek further files,
+and what they name is not for a folder of unknown origin to choose."""
+
+
+class SlidePlaces:
+    """Finds slides in the results folder and in the folders the user named.
+
+    Args:
+        folder: of the results.
+        slide_folders: where slides may lie besides, each searched through and through for slides
+            that are not where results.json says.
+    """
+
+    def __init__(self, folder: Path, slide_folders: Sequence[Path] = ()) -> None:
+        self._folder = folder
+        self._root = folder.resolve()
+        self._slide_folders = tuple(each.resolve() for each in slide_folders)
+
+    def find(self, slide: SlideResult) -> Place:
+        """The slide's file, or a SlideError that says what to type."""
+        refusals = []
+        for path in self._candidates(slide):
+            place = place_of(path, (self._root, *self._slide_folders))
+            if place is None:
+                refusals.append(self._why_not(path))
+            elif inside(path, self._slide_folders) or _is_whole(place):
+                return place
+            else:
+                refusals.append(
+                    f"{path.name} is a slide of several files, or none at all; if you trust them, "
+                    f"type {self._line(place.path.parent)}"
+                )
+        raise SlideError(
+            refusals[0]
+            if refusals
+            else f"where this slide lies is not known; type {self._line('FOLDER-OF-THE-SLIDES')}"
+        )
+
+    def _candidates(self, slide: SlideResult) -> Iterator[Path]:
+        if slide.slide is not None:
+            yield self._folder / slide.slide
+        if isinstance(self._by_name, SlideError):
+            raise self._by_name.with_traceback(None)
+        if slide.slide_id in self._by_name:
+            yield self._by_name[slide.slide_id]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Path] | SlideError:
+        """Searched for once, also where that fails."""
+        if not self._slide_folders:
+            return {}
+        try:
+            return {path.stem: path for path in find_slides(self._slide_folders)}
+        except SlideError as error:
+            return error
+        except OSError as error:
+            return SlideError(f"{error.filename}: cannot be searched ({error.strerror})")
+
+    def _why_not(self, path: Path) -> str:
+        if inside(path, (self._root, *self._slide_folders)):
+            return f"{path}: there is no such file; copy the slide there, or type {self._line()}"
+        try:
+            folder = path.resolve().parent
+        except (OSError, ValueError, RuntimeError):
+            return f"the slide's path leads nowhere; type {self._line()}"
+        return f"the slide lies outside the results; type {self._line(folder)}"
+
+    def _line(self, folder: Path | str = "FOLDER-OF-THE-SLIDES") -> str:
+        return f"sacmil view {self._folder} --slides {folder}"
+
+
+def _is_whole(place: Place) -> bool:
+    try:
+        with place.path.open("rb") as file:
+            return file.read(16).startswith(_WHOLE_SLIDES)
+    except OSError as error:
+        raise SlideError(f"{place.path}: cannot be read ({error.strerror})") from error

@@ -1,0 +1,61 @@
+"""Threads that read slides and files while the server goes on answering, and a bounded queue."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+Made = TypeVar("Made")
+
+MOST_WAITING = 2000
+"""A screen shows some 40 tiles; beyond this somebody asks who does not look."""
+_LOOK_S = 0.5
+
+
+class FullError(Exception):
+    """More is waiting than will be done soon."""
+
+
+class GoneError(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class WorkQueue:
+    """Runs work in a few threads.
+
+    Args:
+        threads: how many pieces of work are done at once.
+        most_waiting: pieces of work, those being done included.
+    """
+
+    def __init__(self, threads: int | None = None, most_waiting: int = MOST_WAITING) -> None:
+        self._threads = ThreadPoolExecutor(threads or min(4, os.cpu_count() or 1), "viewer")
+        self._most = most_waiting
+        self._waiting = 0
+
+    async def do(self, work: Callable[[], Made], is_gone: Callable[[], Awaitable[bool]]) -> Made:
+        """The result of some work, which is not begun once nobody waits for it.
+
+        Args:
+            work: what takes time.
+            is_gone: whether the browser has hung up, as it does for tiles it has moved away from.
+        """
+        if self._waiting >= self._most:
+            raise FullError
+        self._waiting += 1
+        try:
+            job = self._threads.submit(work)
+            future = asyncio.wrap_future(job)
+            while not (await asyncio.wait({future}, timeout=_LOOK_S))[0]:
+                if await is_gone() and job.cancel():
+                    raise GoneError
+            return future.result()
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Begin nothing more, and wait for what is under way."""
+        self._threads.shutdown(cancel_futures=True)

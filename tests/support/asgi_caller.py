@@ -1,0 +1,73 @@
+"""Asks an ASGI app as a server would after reading a request from the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+HOST = "127.0.0.1:8765"
+
+
+class Answered(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """The body, which must be JSON."""
+        packed = self.headers.get("content-encoding") == "gzip"
+        return json.loads(gzip.decompress(self.body) if packed else self.body)
+
+
+def ask(app: Any, target: str, **options: Any) -> Answered:
+    """One request; see ``asked`` for its options."""
+    return asyncio.run(asked(app, target, **options))
+
+
+async def asked(
+    app: Any,
+    target: str,
+    *,
+    method: str = "GET",
+    host: str | None = HOST,
+    headers: Mapping[str, str] | None = None,
+    gone: bool = False,
+) -> Answered:
+    """One request; the target is as it stands in a request line, percent signs and all."""
+    raw, _, query = target.encode("latin-1").partition(b"?")
+    given = {**({} if host is None else {"host": host}), **(headers or {})}
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": unquote(raw.decode("latin-1")),
+        "raw_path": raw,
+        "query_string": query,
+        "root_path": "",
+        "headers": [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in given.items()],
+        "client": ("127.0.0.1", 40_000),
+        "server": ("127.0.0.1", 8765),
+    }
+    messages: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        if gone:
+            return {"type": "http.disconnect"}
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    await app(scope, receive, send)
+    start, *rest = messages
+    found = {k.decode("latin-1"): v.decode("latin-1") for k, v in start["headers"]}
+    return Answered(start["status"], found, b"".join(part.get("body", b"") for part in rest))

@@ -1,0 +1,61 @@
+"""A results folder to look at, and an app over it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from results_maker import make_results
+
+from sacmil.viewer.app import create_app
+from sacmil.viewer.content import Content
+from sacmil.viewer.hosts import Hosts
+from sacmil.viewer.slide_processes import SlideProcesses
+from sacmil.viewer.work_queue import WorkQueue
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made once; not to be changed."""
+    return make_results(tmp_path_factory.mktemp("made") / "results")
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy to change."""
+    return Path(shutil.copytree(made, tmp_path / "results"))
+
+
+@pytest.fixture(scope="session")
+def processes() -> Iterator[SlideProcesses]:
+    """Started once: starting them takes longer than most tests."""
+    made = SlideProcesses(2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def make_app(tmp_path: Path, processes: SlideProcesses) -> Iterator[Callable[..., Any]]:
+    """Makes an app over a folder, as ``sacmil view`` would."""
+    queues = []
+
+    def make(folder: Path, *slides: Path, host: str = "127.0.0.1", **options: Any) -> Any:
+        cache = options.pop("cache", None)
+        content = Content(folder, slides, processes=processes, cache=cache)
+        queues.append(options.pop("queue", None) or WorkQueue(2))
+        static = options.pop("static", tmp_path / "no page")
+        hosts = Hosts.of(host, 8765)
+        return create_app(content, hosts, queue=queues[-1], static=static, **options)
+
+    yield make
+    for queue in queues:
+        queue.close()
+
+
+@pytest.fixture
+def app(made: Path, make_app: Callable[..., Any]) -> Any:
+    """Over the folder that is not changed."""
+    return make_app(made)

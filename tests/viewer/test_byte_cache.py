@@ -1,0 +1,39 @@
+"""The cache keeps what was used last, within its bytes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sacmil.viewer.byte_cache import ByteCache
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60))), st.integers(0, 100))
+def test_it_never_keeps_more_than_its_bytes_and_never_lies(asked, most: int) -> None:
+    cache = ByteCache(most)
+    sizes: dict[int, int] = {}
+    for key, size in asked:
+        size = sizes.setdefault(key, size)
+        made = bytes([key]) * size
+        assert cache.get(key, lambda made=made: made) == made
+        assert 0 <= cache.kept_bytes <= most
+
+
+def test_what_was_used_last_is_kept() -> None:
+    cache, made = ByteCache(3), []
+
+    def ask(key: str) -> None:
+        cache.get(key, lambda: made.append(key) or b"1")
+
+    for key in "abcadab":
+        ask(key)
+    assert "".join(made) == "abcdb"
+
+
+def test_many_threads_leave_the_count_right() -> None:
+    cache = ByteCache(5000)
+    with ThreadPoolExecutor(8) as executor:
+        list(executor.map(lambda n: cache.get(n % 300, lambda: bytes(100)), range(5000)))
+    assert cache.kept_bytes == 5000

@@ -1,0 +1,71 @@
+"""Addresses: which need a token, and what is said where one cannot be had."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from sacmil.errors import ConfigError
+from sacmil.viewer.content import Content
+from sacmil.viewer.server import bind
+
+
+@pytest.fixture
+def content(made: Path) -> Content:
+    return Content(made)
+
+
+def test_on_loopback_no_token_is_needed(content) -> None:
+    server = bind(content, "127.0.0.1", 0)
+    with server.listener:
+        port = server.listener.getsockname()[1]
+        assert server.url == f"http://127.0.0.1:{port}/"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_beyond_loopback_a_token_is_made_each_time_anew(content, host: str) -> None:
+    urls = []
+    for _ in range(2):
+        try:
+            server = bind(content, host, 0)
+        except ConfigError:
+            pytest.skip(f"this machine has no {host}")
+        server.listener.close()
+        urls.append(server.url)
+    tokens = [url.partition("?token=")[2] for url in urls]
+    assert len(tokens[0]) >= 40
+    assert tokens[0] != tokens[1]
+
+
+def test_a_token_that_is_given_is_taken(content) -> None:
+    server = bind(content, "127.0.0.1", 0, "mine-and-yours")
+    server.listener.close()
+    assert server.url.endswith("/?token=mine-and-yours")
+
+
+@pytest.mark.parametrize(
+    "token", ["", "short", "with space", "a" * 201, "ümlaut-token", "a\nb" * 9]
+)
+def test_a_token_that_is_none_is_refused(content, token: str) -> None:
+    with pytest.raises(ConfigError, match="8 to 200 letters"):
+        bind(content, "127.0.0.1", 0, token)
+
+
+def test_a_port_in_use_names_another(content) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"port {port} .* type --port {port + 1}, or"):
+            bind(content, "127.0.0.1", port)
+
+
+def test_a_host_that_is_not_known_is_told(content) -> None:
+    for host in ("no.such.host.invalid", "a" * 300, "\ud800"):
+        with pytest.raises(ConfigError, match="is not known"):
+            bind(content, host, 0)
+
+
+def test_an_address_of_another_machine_is_told(content) -> None:
+    with pytest.raises(ConfigError, match=r"port 0 of 192\.0\.2\.1 cannot be used"):
+        bind(content, "192.0.2.1", 0)
