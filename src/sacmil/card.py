@@ -114,3 +114,10 @@ def seen_mark(kind: str, name: str) -> str:
         name: its id.
     """
     return hashlib.sha256(f"{kind}:{name}".encode()).hexdigest()[:16]
+
+
+def joint_hash(hashes: Sequence[str]) -> str:
+    """Of one model, its own; of several, that of all of them in their order."""
+    if len(hashes) == 1:
+        return hashes[0]
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()

@@ -19,10 +19,12 @@ from sacmil.deploy.runtime import GRAPH, Ensemble, load
 from sacmil.errors import ModelError, ModelFolderError
 from sacmil.models._base import MILModel, Output
 from sacmil.models._registry import model_class
+from sacmil.nn.correlations import RIVALS
+from sacmil.nn.positions import POSITIONS
 from sacmil.plans import Planner
 
 EXPORTABLE = [name for name in list_models() if not model_class(name).not_exportable]
-SLOW_TO_DRAW = {"mammil"}  # a minute, for its eight scans
+SLOW_TO_DRAW = {"mammil", "longnet"}  # a minute, for its eight scans; branches in each layer
 SIZES = [1, 2, 3, 4, 5, 9, 63, 64, 65, 300]
 
 
@@ -88,6 +90,8 @@ def test_sac_mil_is_compared_about_its_region_and_on_large_slides(
         ("transmil", {"legacy_slice": True}),
         ("r2t", {"crmsa_mlp": True, "all_shortcut": True, "regions": 8}),
         ("mambamil", {"kind": "bimamba"}),
+        ("longnet", {"legacy_placement": True}),
+        ("longnet", {"segments": [1, 2, 30], "dilations": [7, 1, 16], "states": [0, 1]}),
         ("hipt", {"local": "attention"}),
         ("hipt", {"local": "none"}),
     ],
@@ -101,6 +105,33 @@ def test_options_are_exported_too(
     else:
         source = models(name, **options)
     export_model(source, tmp_path / "out", sizes=SIZES)
+    same(tmp_path / "out", source, 131)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("correlation", ["sac", *RIVALS])
+@pytest.mark.parametrize("position", ["prope", *POSITIONS])
+def test_sac_mil_is_exported_with_every_position_and_correlation(
+    position: str, correlation: str, models: Callable[..., Path], tmp_path: Path
+) -> None:
+    source = models("sac_mil", position=position, correlation=correlation)
+    export_model(source, tmp_path / "out", sizes=[*SIZES, 1000])
+    same(tmp_path / "out", source, 131)
+
+
+def test_chordmixer_counts_its_tracks_anew_for_every_bag(
+    models: Callable[..., Path], tmp_path: Path
+) -> None:
+    source = models("sac_mil", correlation="chordmixer")
+    export_model(source, tmp_path / "out", sizes=[1, 2, 3, 5, 16, 17, 300])
+    same(tmp_path / "out", source, 131)
+
+
+def test_segments_longer_than_the_bags_a_graph_is_drawn_from_stay_open(
+    models: Callable[..., Path], tmp_path: Path
+) -> None:
+    source = models("longnet", depth=1, segments=[300, 1000], dilations=[1, 3])
+    export_model(source, tmp_path / "out", sizes=[1, 299, 300, 301, 999, 1000, 2500])
     same(tmp_path / "out", source, 131)
 
 

@@ -18,6 +18,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "mammil": {"dim": 16, "state": 4, "head_dim": 16},
     "dtfd": {"dim": 16},
     "ibmil": {"dim": 16},
+    "longnet": {
+        "dim": 16,
+        "depth": 2,
+        "heads": 4,
+        "segments": [8, 64, 500],
+        "dilations": [1, 3, 4],
+    },
     "hipt": {"dim": 12, "depth": 2, "heads": 2, "region": 4},
 }
 

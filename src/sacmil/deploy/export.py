@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,12 +16,14 @@ from torch import Tensor, nn
 
 from sacmil.atomic import whole_folder
 from sacmil.card import CARD, model_folders, read_card
+from sacmil.deploy.layer_norm import translations
 from sacmil.deploy.runtime import GRAPH, SCHEMA_VERSION, Runtime, card_hash
 from sacmil.encoders._export import quietly
 from sacmil.errors import MissingExtraError, ModelError, ModelFolderError, RunError
 from sacmil.evaluation.summary import summarise
 from sacmil.models import load_model
 from sacmil.models._base import MILModel
+from sacmil.plans import Planner, make_plan
 from sacmil.results import PREDICTIONS, read_predictions
 
 Array = npt.NDArray[Any]
@@ -109,7 +110,7 @@ def _export(source: Path, folder: Path, sizes: Sequence[int] | None) -> None:
         "torch_version": str(torch.__version__),
         "onnx_sha256": hashlib.sha256((folder / GRAPH).read_bytes()).hexdigest(),
         "dim": model.in_dim,
-        "planner": asdict(model.planner),
+        "planner": {"name": model.planner.name, "options": dict(model.planner.options)},
         "inputs": names,
         "outputs": _outputs(model),
     }
@@ -163,8 +164,10 @@ class _Exportable(nn.Module):
 
 def _write_graph(model: MILModel, file: Path) -> list[str]:
     """Draw the graph; the names of its inputs."""
-    inputs, smaller = ([*_bag(n, model.in_dim)] for n in TRACED)
-    plan, other = (model.plan(coords, features) for features, coords in (inputs, smaller))
+    inputs, _ = bags = [_bag(n, model.in_dim) for n in TRACED]
+    plan, other = (
+        _drawn(model.planner, *pair) for pair in zip(bags, model.planner.drawn, strict=True)
+    )
     free: list[Any] = [{0: torch.export.Dim.DYNAMIC}, {0: torch.export.Dim.DYNAMIC}]
     if plan:
         free.append(tuple(_free_axes(plan[key], other[key]) for key in plan))
@@ -177,6 +180,7 @@ def _write_graph(model: MILModel, file: Path) -> list[str]:
                 file,
                 dynamo=True,
                 external_data=False,
+                custom_translation_table=translations(),
                 optimize=False,  # it takes + 1e-8 for + 0; onnxruntime optimises by itself
                 verbose=False,
                 input_names=names,
@@ -194,6 +198,13 @@ def _write_graph(model: MILModel, file: Path) -> list[str]:
             f"of any size ({reason})"
         ) from error
     return names
+
+
+def _drawn(
+    planner: Planner, bag: tuple[Array, Array], options: Mapping[str, Any]
+) -> dict[str, Array]:
+    features, coords = bag
+    return make_plan(planner.name, {**planner.options, **options}, coords, features)
 
 
 def _outputs(model: MILModel) -> list[str]:

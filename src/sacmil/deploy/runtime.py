@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.bag import Bag
-from sacmil.card import CARD, read_card
+from sacmil.card import CARD, joint_hash, read_card
 from sacmil.errors import BagError, InputError, MissingExtraError, ModelError, ModelFolderError
 from sacmil.plans import make_plan
 from sacmil.results import Prediction
@@ -114,8 +114,8 @@ class Ensemble:
 
     @property
     def hash(self) -> str:
-        """SHA-256 over the hashes of the parts."""
-        return hashlib.sha256("".join(part.hash for part in self.parts).encode()).hexdigest()
+        """SHA-256 over the hashes of the parts, as that of the run they were exported from."""
+        return joint_hash([part.hash for part in self.parts])
 
     def predict(self, bag: Bag) -> Prediction:
         """Probabilities and scores are the means of the parts'."""

@@ -53,12 +53,21 @@ def export_encoder(
     source = find_source(name)
     if not isinstance(source, Network):
         raise EncoderError(f"{name} is an ONNX file already; copy it together with its card")
+    _check_replaceable(Path(out_dir))
     request = Request(
         weights=None if weights is None else Path(weights),
         random_weights=random_weights,
         download=download,
     )
     return export_network(source, request, Path(out_dir))
+
+
+def _check_replaceable(folder: Path) -> None:
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / GRAPH).is_file():
+        raise EncoderError(
+            f"{folder}: exists and is not an exported encoder (it has no {GRAPH}); choose another "
+            "--out"
+        )
 
 
 def export_network(source: Network, request: Request, folder: Path) -> Path:

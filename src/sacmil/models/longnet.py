@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from sacmil.errors import ModelError, OptionError
-from sacmil.models._base import MILModel, Output, Reference
+from sacmil.models._base import MILModel, Output, Planner, Reference
 from sacmil.models._options import at_least, choice, divisor, flag, share
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import renamed, shape
 from sacmil.models._registry import register_model
-from sacmil.nn.dilated_attention import Branch, DilatedAttention
+from sacmil.nn.dilated_attention import Branch, DilatedAttention, Table
 from sacmil.nn.rotary import frequencies
 
 T = TypeVar("T")
@@ -77,9 +77,7 @@ class LongNet(MILModel):
     """
 
     order_matters = True
-    not_exportable = (
-        "its segments end where a slide does, and torch cannot leave such a size open in a graph"
-    )
+    plan_keys = frozenset({"at_0"})
     recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": OFFICIAL}
 
     def __init__(
@@ -102,13 +100,15 @@ class LongNet(MILModel):
         dim = _width(_given(dim, sizes.dim))
         depth = at_least("depth", _given(depth, sizes.depth), 1)
         heads = divisor("heads", _given(heads, sizes.heads), dim)
-        branches = _branches(_given(segments, SEGMENTS), _given(dilations, DILATIONS))
+        self.branches = _branches(_given(segments, SEGMENTS), _given(dilations, DILATIONS))
         self.states = _states(_given(states, (max(1, depth - sizes.unused),)), depth)
-        rate, legacy = share("dropout", dropout), flag("legacy_placement", legacy_placement)
+        rate = share("dropout", dropout)
+        self.legacy = legacy = flag("legacy_placement", legacy_placement)
         self.cls_token = nn.Parameter(torch.empty(1, dim))
         self.project = nn.Linear(in_dim, dim)
         self.layers = nn.ModuleList(
-            Layer(dim, heads, branches, dropout=rate, legacy_placement=legacy) for _ in range(depth)
+            Layer(dim, heads, self.branches, dropout=rate, legacy_placement=legacy)
+            for _ in range(depth)
         )
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(len(self.states) * dim, num_classes)
@@ -116,12 +116,21 @@ class LongNet(MILModel):
         # Which layers nothing depends on is a matter of the options, not of the class.
         object.__setattr__(self, "dead_parameters", self._beyond(max(self.states)))
 
+    @property
+    def planner(self) -> Planner:
+        """Who meets in each branch; a graph is drawn from segments short enough to be several."""
+        lengths, steps = (list(numbers) for numbers in zip(*self.branches, strict=True))
+        options = {"segments": lengths, "dilations": steps, "legacy_placement": self.legacy}
+        short = ({"segments": [r + 1 for r in steps]}, {"segments": [1 for _ in steps]})
+        return Planner("segments", options, short)
+
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the lengths of the tokens after the last layer that is used."""
         x = self.tokens(features, coords)
+        tables = [_table(plan, branch) for branch in range(len(self.branches))]
         seen = [x[0]]
         for layer in self.layers[: max(self.states)]:
-            x = layer(x)
+            x = layer(x, tables)
             seen.append(x[0])
         slide = torch.cat([self.norm(seen[state]) for state in self.states])
         return Output(self.head(slide), x[1:].norm(dim=1))
@@ -212,11 +221,16 @@ class Layer(nn.Module):
         )
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x (N, dim)."""
-        x = x + self.dropout(self.attention(self.attention_norm(x)))
+    def forward(self, x: Tensor, tables: Sequence[Table] | None = None) -> Tensor:
+        """x (N, dim); tables as ``DilatedAttention`` takes them."""
+        x = x + self.dropout(self.attention(self.attention_norm(x), tables))
         y: Tensor = x + self.dropout(self.feed(self.feed_norm(x)))
         return y
+
+
+def _table(plan: Mapping[str, Tensor], branch: int) -> Table:
+    rows = plan[f"at_{branch}"]
+    return Table(plan[f"seen_{branch}"], torch.cat((rows.new_zeros(1), rows)))  # the class token
 
 
 def embed_places(coords: Tensor, dim: int) -> Tensor:

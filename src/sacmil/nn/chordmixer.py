@@ -57,4 +57,5 @@ def _by_channel(x: Tensor, tracks: int | None) -> Tensor:
     beyond = larger + (channel - border) // width.clamp(min=1)
     track = torch.where(channel < border, channel // (width + 1), beyond)
     move = torch.where(track > 0, torch.pow(2, (track - 1).clamp(min=0)), 0)
-    return x.gather(0, (torch.arange(n, device=x.device)[:, None] + move).remainder(n))
+    around = torch.zeros_like(move) + n  # a remainder by a number would fix the length
+    return x.gather(0, (torch.arange(n, device=x.device)[:, None] + move).remainder(around))

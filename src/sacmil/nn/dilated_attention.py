@@ -12,11 +12,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sacmil.plans.segments import at, seen
+
 UNCOVERED = -1e8
 """The log-sum-exp of a token and head that a branch leaves out: next to any other, no weight."""
 
 LOGITS_AT_ONCE = 1 << 22
 """How many attention logits are held at a time to sum their exponentials."""
+
+
+class Table(NamedTuple):
+    """Which of n tokens meet in a branch, as sacmil.plans.segments says."""
+
+    seen: Tensor
+    """(m, t): the tokens of m attentions, r after each other for a segment; n for a zero."""
+    at: Tensor
+    """(n,): where in ``seen`` each token's own answer stands."""
 
 
 class Branch(NamedTuple):
@@ -30,52 +41,88 @@ class Branch(NamedTuple):
     segment: int
     dilation: int
 
+    def table(self, n: int, *, legacy_placement: bool = False) -> Table:
+        """For n tokens."""
+        rows = at(n, self.segment, self.dilation, legacy_placement=legacy_placement)
+        return Table(*map(torch.from_numpy, (seen(n, self.segment, self.dilation), rows)))
+
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *, legacy_placement: bool = False
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        legacy_placement: bool = False,
+        table: Table | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Output (n, heads, dim of a head), zero where uncovered, and log-sum-exp (n, heads)."""
-        n, heads, _ = q.shape
-        q, k, v = self._gather(q), self._gather(k), self._gather(v)
-        h = F.scaled_dot_product_attention(q, k, v)
-        with torch.no_grad():
-            lse = log_sum_exp(q.flatten(0, 1), k.flatten(0, 1)).view(*q.shape[:3], 1)
-        out = self._scatter(h, n, heads, 0.0, legacy_placement=legacy_placement)
-        lse = self._scatter(lse, n, heads, UNCOVERED, legacy_placement=legacy_placement)
-        return out, lse[:, :, 0]
+        if table is None:
+            table = self.table(q.shape[0], legacy_placement=legacy_placement)
+        found, rows = table.seen.to(q.device), table.at.to(q.device)
+        heads = q.shape[1]
+        h, lse = attention(*(self._gather(x, found) for x in (q, k, v)))
+        out = self._scatter(h, found, rows, 0.0)[:, :heads]
+        return out, self._scatter(lse[..., None], found, rows, UNCOVERED)[:, :heads, 0]
 
-    def _gather(self, x: Tensor) -> Tensor:
-        """(n, heads, d) to (segments * groups, heads of a group, tokens of a group, d)."""
-        (n, heads, d), r = x.shape, self.dilation
-        width = min(self.segment, n)
-        x = F.pad(x, (0, 0, 0, -heads % r, 0, -n % width))
-        x = F.pad(x.reshape(-1, width, x.shape[1], d), (0, 0, 0, 0, 0, -width % r))
-        segments, length, heads, _ = x.shape
-        # Of every r tokens, group g takes the g-th.
-        x = x.reshape(segments, length // r, r, r, heads // r, d).diagonal(dim1=2, dim2=3)
-        return x.permute(0, 4, 2, 1, 3).flatten(0, 1)
+    def _gather(self, x: Tensor, found: Tensor) -> Tensor:
+        """(n, heads, d) to (m, heads of a group, t, d)."""
+        r = self.dilation
+        heads = (x.shape[1] + r - 1) // r
+        x = F.pad(x, (0, 0, 0, heads * r - x.shape[1], 0, 1)).reshape(-1, heads, x.shape[2])
+        group = torch.arange(found.shape[0], device=x.device) % r
+        rows = (found * r + group[:, None]).flatten()
+        return x.index_select(0, rows).reshape(*found.shape, *x.shape[1:]).transpose(1, 2)
 
-    def _scatter(
-        self, x: Tensor, n: int, heads: int, fill: float, *, legacy_placement: bool
-    ) -> Tensor:
+    def _scatter(self, x: Tensor, found: Tensor, rows: Tensor, fill: float) -> Tensor:
         """Back to (n, heads, d), with ``fill`` for the tokens that a head did not see."""
         r = self.dilation
-        x = x.reshape(-1, r, *x.shape[1:]).permute(0, 3, 2, 4, 1)
-        whole = x.new_full((*x.shape[:2], r, r, *x.shape[2:4]), fill)
-        whole = torch.diagonal_scatter(whole, x, dim1=2, dim2=3).flatten(1, 2).flatten(2, 3)
-        # The official code leaves the filling of each segment where it is, which moves the rows of
-        # every later segment.
-        segments = whole if legacy_placement else whole[:, : min(self.segment, n)]
-        return segments.flatten(0, 1)[:n, :heads]
+        own = x.transpose(1, 2).flatten(0, 1).index_select(0, rows)  # (n, heads of a group, d)
+        group = rows // found.shape[1] % r
+        covered = group[:, None] == torch.arange(r, device=x.device)
+        return torch.where(covered[:, :, None, None], own[:, None], fill).flatten(1, 2)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax attention and its log-sum-exp, which takes no part in the gradient.
+
+    Args:
+        q: (m, heads, n, d), as are k and v.
+        k: keys.
+        v: values.
+    """
+    if torch.compiler.is_compiling():  # sizes of blocks would be fixed by an export
+        logits = q @ k.mT * q.shape[3] ** -0.5
+        lse = logits.logsumexp(-1)
+        return (logits - lse[..., None]).exp() @ v, lse
+    with torch.no_grad():
+        lse = log_sum_exp(q.flatten(0, 1), k.flatten(0, 1)).view(q.shape[:3])
+    return F.scaled_dot_product_attention(q, k, v), lse
 
 
 def dilated_attention(
-    q: Tensor, k: Tensor, v: Tensor, branches: Sequence[Branch], *, legacy_placement: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    branches: Sequence[Branch],
+    *,
+    legacy_placement: bool = False,
+    tables: Sequence[Table] | None = None,
 ) -> Tensor:
     """The branches' outputs, weighted by the softmax of their log-sum-exp; all (n, heads, d).
 
     The weights are constants to the gradient, as in the official code.
+
+    Args:
+        q: queries.
+        k: keys.
+        v: values.
+        branches: segment lengths and dilations.
+        legacy_placement: put the rows of later segments where the official code does.
+        tables: who meets in each branch; made here when not given.
     """
-    found = [branch.attend(q, k, v, legacy_placement=legacy_placement) for branch in branches]
+    made = tables or [b.table(q.shape[0], legacy_placement=legacy_placement) for b in branches]
+    pairs = zip(branches, made, strict=True)
+    found = [branch.attend(q, k, v, table=table) for branch, table in pairs]
     weights = torch.stack([lse for _, lse in found]).softmax(0).to(v.dtype)
     mixed = torch.zeros_like(v)
     for weight, (out, _) in zip(weights, found, strict=True):
@@ -128,11 +175,12 @@ class DilatedAttention(nn.Module):
         self.norm = nn.LayerNorm(dim)
         self.out = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x (N, dim)."""
+    def forward(self, x: Tensor, tables: Sequence[Table] | None = None) -> Tensor:
+        """x (N, dim); tables as ``dilated_attention`` takes them."""
         q, k, v = (
             layer(x).unflatten(1, (self.heads, -1)) for layer in (self.query, self.key, self.value)
         )
-        h = dilated_attention(q, k, v, self.branches, legacy_placement=self.legacy_placement)
+        legacy = self.legacy_placement
+        h = dilated_attention(q, k, v, self.branches, legacy_placement=legacy, tables=tables)
         y: Tensor = self.out(self.norm(h.flatten(1)))
         return y

@@ -26,6 +26,9 @@ class Planner:
     """A file of sacmil.plans."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What its ``make`` takes besides the bag; numbers, text and lists of them."""
+    drawn: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
+    """Options to draw a graph with where a small bag's plans would have free axes of length one:
+    two sets of them, whose plans differ in every axis that is free."""
 
 
 def list_planners() -> list[str]:

@@ -1,0 +1,186 @@
+"""``sacmil export``: models, runs and encoders as ONNX; a sentence and no folder where it fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from answering import make_bag, write_bags, write_model, write_run
+
+from sacmil import create_model, load_model, predict, save_model
+from sacmil.deploy.runtime import load
+from sacmil.encoders import load_encoder
+from sacmil.workflows.ensemble import load_ensembles
+
+
+def names(folder: Path) -> set[str]:
+    """All that lies in a folder, hidden files too."""
+    return {file.name for file in folder.iterdir()}
+
+
+def refused(done: object, code: int = 1) -> str:
+    """The one sentence in which a command said no."""
+    found, out, err = done  # type: ignore[misc]
+    assert (found, out) == (code, "")
+    (told,) = (line for line in err.splitlines() if line.startswith("Error: "))
+    assert code == 2 or err.count("\n") == 1
+    return told
+
+
+def test_a_model_is_written_with_its_parity_and_answers_as_torch_does(
+    sacmil: Callable, tmp_path: Path
+) -> None:
+    model = write_model(tmp_path / "m")
+    done = sacmil("export", model, "--out", tmp_path / "out")
+    assert done.code == 0, done.err
+    tried = [line.split()[0] for line in done.out.splitlines()[1:-1]]
+    assert tried == ["1", "2", "63", "64", "65", "5,000", "20,001"]
+    assert done.out.endswith(f"use it with sacmil predict --model {tmp_path / 'out'}\n")
+    assert names(tmp_path) == {"m", "out"}
+    assert names(tmp_path / "out") == {"card.json", "model.onnx"}
+    bag = make_bag("s")
+    found, wanted = load(tmp_path / "out").predict(bag), predict(load_model(model), bag)
+    np.testing.assert_allclose(found.probabilities, wanted.probabilities, atol=1e-5)
+
+
+def test_a_run_and_its_export_give_the_same_answers_under_the_same_hash(
+    sacmil: Callable, tmp_path: Path
+) -> None:
+    run, out = write_run(tmp_path / "run", 2), tmp_path / "out"
+    assert sacmil("export", run, "--out", out).code == 0
+    assert names(out) == {"part_0", "part_1"}
+    bags = write_bags(tmp_path / "bags", "a", "b")
+    said = {}
+    for model in (run, out):
+        answers = tmp_path / f"answers-{model.name}"
+        words = ("--model", model, "--out", answers, "--no-heatmaps", "--device", "cpu")
+        done = sacmil("predict", bags, *words)
+        assert done.code == 0, done.err
+        slides = json.loads((answers / "predictions.json").read_text())["slides"]
+        said[model] = [answer for slide in slides for answer in slide["answers"]]
+    assert len(said[run]) == 2
+    for ours, theirs in zip(said[run], said[out], strict=True):
+        assert ours["hash"] == theirs["hash"] == load(out).hash
+        assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-5)
+    assert load_ensembles([run])[0].hash == load(out).hash
+
+
+def test_an_older_export_is_replaced_and_anything_else_is_left_alone(
+    sacmil: Callable, tmp_path: Path
+) -> None:
+    model, out = write_model(tmp_path / "m"), tmp_path / "out"
+    assert sacmil("export", write_run(tmp_path / "run", 2), "--out", out).code == 0
+    assert sacmil("export", model, "--out", out).code == 0
+    assert names(out) == {"card.json", "model.onnx"}
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").touch()
+    told = refused(sacmil("export", model, "--out", tmp_path / "thesis"))
+    assert "is not an exported model (it has no model.onnx); choose another --out" in told
+    told = refused(sacmil("export", "--encoder", "lite0", "--out", tmp_path / "thesis"))
+    assert "is not an exported encoder (it has no encoder.onnx); choose another --out" in told
+    assert names(tmp_path / "thesis") == {"chapter.tex"}
+    refused(sacmil("export", model, "--out", model))
+    assert names(model) == {"card.json", "model.safetensors"}
+
+
+def test_an_encoder_is_written_and_named_for_extraction(sacmil: Callable, tmp_path: Path) -> None:
+    out = tmp_path / "encoder"
+    done = sacmil("export", "--encoder", "lite0", "--out", out)
+    assert done.code == 0, done.err
+    assert done.out == f"{out}: use it with --encoder onnx:{out}\n"
+    assert names(tmp_path) == {"encoder"}
+    tiles = np.random.default_rng(0).integers(0, 256, (2, 224, 224, 3), np.uint8)
+    found, wanted = (load_encoder(name) for name in (f"onnx:{out}", "lite0"))
+    assert found.hash == wanted.hash
+    difference = np.abs(found.encode(tiles) - wanted.encode(tiles)).max()
+    assert difference <= 1e-4 * np.abs(wanted.encode(tiles)).max()
+
+
+def test_wrong_calls_are_told_before_anything_is_done(sacmil: Callable, tmp_path: Path) -> None:
+    model, out = write_model(tmp_path / "m"), tmp_path / "out"
+    file = tmp_path / "file"
+    file.touch()
+    for words, told in [
+        ((model, "--encoder", "lite0", "--out", out), "either a MODEL folder or --encoder NAME"),
+        (("--out", out), "either a MODEL folder or --encoder NAME"),
+        ((model,), "Missing option '--out'"),
+        ((model, "--download", "--out", out), "--weights and --download are for --encoder"),
+        ((model, "--out", file), "is a file"),
+    ]:
+        assert told in refused(sacmil("export", *words), code=2)
+    assert names(tmp_path) == {"m", "file"}
+
+
+def tampered(model: Path) -> None:
+    card = json.loads((model / "card.json").read_text())
+    card["options"]["hidden"] = 3
+    (model / "card.json").write_text(json.dumps(card))
+
+
+def of_another(model: Path) -> None:
+    weights = write_model(model.parent / "other", seed=5) / "model.safetensors"
+    (model / "model.safetensors").write_bytes(weights.read_bytes())
+
+
+def truncated(model: Path) -> None:
+    whole = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+
+
+def without_card(model: Path) -> None:
+    (model / "card.json").unlink()
+
+
+def half_a_card(model: Path) -> None:
+    (model / "card.json").write_text('{"schema_version": 1, "mo')
+
+
+@pytest.mark.parametrize("spoil", [tampered, of_another, truncated, without_card, half_a_card])
+def test_a_spoiled_model_is_one_sentence_that_names_it(
+    sacmil: Callable, tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    model = write_model(tmp_path / "m")
+    spoil(model)
+    told = refused(sacmil("export", model, "--out", tmp_path / "out"))
+    assert told.startswith(f"Error: {model}")
+    assert names(tmp_path) - {"other"} == {"m"}
+
+
+def test_a_run_with_a_spoiled_part_writes_no_part(sacmil: Callable, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 2)
+    truncated(run / "abmil" / "seed_0" / "fold_1")
+    told = refused(sacmil("export", run, "--out", tmp_path / "out"))
+    assert "fold_1" in told
+    assert names(tmp_path) == {"run"}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("nowhere",), "nowhere: is neither a model folder (no card.json) nor a run"),
+        (("empty",), "empty: is neither a model folder (no card.json) nor a run"),
+        (("--encoder", "lite1"), "did you mean 'lite0'"),
+        (("--encoder", "lite0", "--weights", "nowhere.pth"), "nowhere.pth"),
+    ],
+)
+def test_what_is_not_there_is_told(
+    sacmil: Callable,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert told in refused(sacmil("export", *words, "--out", "out"))
+    assert names(tmp_path) == {"empty"}
+
+
+def test_a_model_that_cannot_be_exported_says_why(sacmil: Callable, tmp_path: Path) -> None:
+    save_model(tmp_path / "m", create_model("norma", in_dim=4, num_classes=2))
+    told = refused(sacmil("export", tmp_path / "m", "--out", tmp_path / "out"))
+    assert told.startswith("Error: norma cannot be exported: it reads segment after segment")
+    assert names(tmp_path) == {"m"}

@@ -1,0 +1,75 @@
+"""Layer normalisation written out: torch's numbers, without the node that is slow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sacmil.deploy.layer_norm import translations
+from sacmil.encoders._export import quietly
+
+
+class Norms(nn.Module):
+    """One of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = nn.LayerNorm(12, elementwise_affine=False)
+        self.scaled = nn.LayerNorm(12, eps=1e-3, bias=False)
+        self.planes = nn.LayerNorm((3, 4))
+        for parameter in self.parameters():
+            nn.init.normal_(parameter)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.plain(x), self.scaled(x), self.planes(x.reshape(-1, 3, 4))
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[Norms, Path]:
+    torch.manual_seed(0)
+    file, module = tmp_path_factory.mktemp("norms") / "norms.onnx", Norms().eval()
+    with quietly(), torch.no_grad():
+        torch.onnx.export(
+            module,
+            (torch.randn(5, 12),),
+            file,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+            optimize=False,
+            custom_translation_table=translations(),
+            dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+        )
+    return module, file
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+@pytest.mark.parametrize("spread", [1e-4, 1.0, 1e4])
+def test_rows_of_any_place_and_size_are_normalised_as_torch_does(
+    graph: tuple[Norms, Path], offset: float, spread: float
+) -> None:
+    module, file = graph
+    x = offset * spread + spread * torch.randn(50, 12)
+    x[3] = 7.0  # no spread at all
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    with torch.no_grad():
+        wanted = module(x)
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), atol=2e-4 if offset else 1e-5)
+
+
+def test_onnxruntime_does_not_fuse_it_again(graph: tuple[Norms, Path], tmp_path: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.log_severity_level = 4
+    onnxruntime.InferenceSession(graph[1], options, providers=["CPUExecutionProvider"])
+    kinds = {node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node}
+    assert "ReduceSumSquare" in kinds
+    assert not any("LayerNorm" in kind for kind in kinds)
