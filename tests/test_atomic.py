@@ -229,3 +229,22 @@ def test_a_file_gets_the_permissions_of_any_other_file(tmp_path: Path) -> None:
         partial.write_text("x")
     (tmp_path / "other").write_text("x")
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_the_longest_name_there_is_can_be_written(tmp_path: Path) -> None:
+    for name in ("x" * 255, "ü" * 127):
+        with whole_file(tmp_path / name) as partial:
+            partial.write_text("new")
+        assert (tmp_path / name).read_text() == "new"
+
+
+def test_an_error_of_the_disk_says_which_file(tmp_path: Path) -> None:
+    def fill(disk: Path) -> None:
+        with whole_file(disk / "a") as partial:
+            partial.write_text("half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space") as raised:
+        fill(tmp_path)
+    assert raised.value.filename == str(tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []

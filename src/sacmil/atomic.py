@@ -23,6 +23,9 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         _force_to_disk(partial)
         partial.replace(final)
         _force_to_disk(final.parent)
+    except OSError as error:
+        error.filename = error.filename or str(final)  # a full disk does not say which file
+        raise
     finally:
         partial.unlink(missing_ok=True)
 
@@ -45,7 +48,8 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
 
 
 def _beside(final: Path) -> Path:
-    return final.parent / f".{final.name}.{uuid.uuid4().hex[:8]}.partial"
+    start = os.fsdecode(os.fsencode(final.name)[:200])  # names may hold 255 bytes
+    return final.parent / f".{start}.{uuid.uuid4().hex[:8]}.partial"
 
 
 def _force_to_disk(path: Path) -> None:

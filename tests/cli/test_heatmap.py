@@ -41,7 +41,7 @@ def test_a_bag_and_its_slide_become_pictures_geojson_and_a_table(sacmil, tmp_pat
     assert done.code == 0, done.err
     names = ["a_overlay.png", "a_map.png", "a_tiles.png", "a.geojson.gz", "a.csv"]
     assert done.out.splitlines() == [str(out / name) for name in names]
-    assert {path.name for path in out.iterdir()} == set(names)
+    assert {path.name for path in out.glob("[!.]*")} == set(names)
     features = json.loads(gzip.decompress((out / "a.geojson.gz").read_bytes()))["features"]
     assert features[0]["geometry"]["coordinates"][0][0] == [-10, -20]
     rows = list(csv.DictReader((out / "a.csv").read_text().splitlines()))
@@ -105,7 +105,7 @@ def test_a_hostile_slide_id_does_not_escape(sacmil, tmp_path) -> None:
     done = sacmil("heatmap", bag, "--model", model, "--geojson", "--csv", "--out", out)
     assert done.code == 0, done.err
     assert {Path(line).parent for line in done.out.splitlines()} == {out}
-    assert len(list(out.iterdir())) == 4
+    assert len(list(out.glob("[!.]*"))) == 4
 
 
 def test_truth_of_one_slide_beside_many_bags_is_refused(sacmil, tmp_path) -> None:
@@ -117,3 +117,42 @@ def test_truth_of_one_slide_beside_many_bags_is_refused(sacmil, tmp_path) -> Non
     done = sacmil("heatmap", bag.parent, *line)
     assert done.code == 1
     assert "holds the truth of one slide, and there are 2 bags" in done.err
+
+
+def test_a_class_nobody_knows_is_told_once_and_nothing_is_drawn(sacmil, tmp_path) -> None:
+    for name in ("a", "b"):
+        make_bag(tmp_path, name)
+    out = tmp_path / "out"
+    line = ["--out", out, "--class", "normal", "--class", "tumor"]
+    done = sacmil("heatmap", tmp_path / "bags", "--model", make_model(tmp_path, "dsmil"), *line)
+    assert done.code == 1
+    assert done.err.count("knows no class 'tumor'; did you mean 'tumour'?") == 1
+    assert not out.exists()
+
+
+def test_a_model_without_scores_per_class_says_so_once(sacmil, tmp_path) -> None:
+    for name in ("a", "b"):
+        make_bag(tmp_path, name)
+    line = ["--model", make_model(tmp_path, "abmil"), "--class", "tumour", "--out", tmp_path / "o"]
+    done = sacmil("heatmap", tmp_path / "bags", *line)
+    assert (done.code, done.err.count("this model scores tiles, not tiles per class")) == (1, 1)
+
+
+def test_a_slide_is_sent_to_predict(sacmil, tmp_path) -> None:
+    slide = write_slide(tmp_path / "a.tif", tissue_pixels(900, 700, 0))
+    model = make_model(tmp_path, "abmil")
+    done = sacmil("heatmap", slide, "--model", model, "--out", tmp_path / "out")
+    assert done.code == 1
+    assert "is no bag" in done.err
+    assert "sacmil predict" in done.err
+
+
+def test_a_bag_of_another_width_is_not_insisted_on(sacmil, tmp_path) -> None:
+    bag = make_bag(tmp_path, "a")
+    model = create_model("abmil", in_dim=9, num_classes=2)
+    save_model(tmp_path / "m", model, classes=CLASSES)
+    line = ["--model", tmp_path / "m", "--allow-mismatch", "--out", tmp_path / "out"]
+    done = sacmil("heatmap", bag, *line)
+    assert done.code == 1
+    assert "its features have 8 numbers, the model takes 9" in done.err
+    assert "--allow-mismatch" not in done.err

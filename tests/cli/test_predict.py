@@ -104,3 +104,13 @@ def test_wrong_words_are_told(
     done = sacmil("predict", bags, "--out", tmp_path / "out", *model, *words)
     assert done.code != 0
     assert told in done.err
+
+
+def test_a_name_cannot_steer_the_terminal(sacmil: Callable, tmp_path: Path) -> None:
+    name = "a\x1b[31mb"
+    write_bag(tmp_path / "bags" / f"{name}.h5", make_bag(name))
+    model = write_model(tmp_path / "m")
+    line = ("--model", model, "--out", tmp_path / "out", "--no-heatmaps")
+    done = sacmil("predict", tmp_path / "bags", *line)
+    assert done.code == 0, done.err
+    assert "\x1b" not in done.out + done.err

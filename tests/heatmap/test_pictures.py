@@ -12,6 +12,10 @@ from sacmil.cohorts.outlines import make_outlines
 from sacmil.errors import ConfigError, RunError, SlideError
 from sacmil.heatmap import draw_heatmap, top_tiles
 from sacmil.heatmap.colours import colour_scale
+from sacmil.heatmap.furniture import ColourBar, _ticks
+from sacmil.heatmap.ground import ground_of
+from sacmil.heatmap.overlay import _number_places
+from sacmil.heatmap.pictures import Words, draw_all, draw_alone
 from sacmil.heatmap.view import View, slide_pixels, view_of
 from sacmil.results import Scores
 from sacmil.slides.readers import open_slide
@@ -149,3 +153,26 @@ def test_the_strip_shows_the_tiles_themselves(tmp_path, scores, slide) -> None:
     with open_slide(slide) as opened:
         tile = Image.fromarray(opened.read(*scores.coords[5].tolist(), 0, 100, 100))
     assert (shown == np.asarray(tile.resize((220, 220), Image.Resampling.BICUBIC))).all()
+
+
+def test_numbers_of_neighbouring_tiles_do_not_lie_on_one_another() -> None:
+    for side, corner in ((3.0, (30.0, 30.0)), (6.0, (500.0, 300.0)), (15.0, (500.0, 300.0))):
+        grid = np.stack(np.divmod(np.arange(9), 3), axis=1) * side + corner
+        places = _number_places(grid, side, (1000, 600))
+        apart = np.abs(places[:, None] - places).max(axis=2) + 99 * np.eye(9)
+        assert apart.min() >= 13
+        assert ((places > 0) & (places < (1000, 600))).all()
+
+
+@pytest.mark.parametrize(("low", "high"), [(8.7, 14.6), (0, 1), (-3e-9, 2e-9), (1e6, 1e6 + 3)])
+def test_even_steps_of_a_colour_bar_look_even(low: float, high: float) -> None:
+    steps = np.diff([float(text) for text in _ticks(ColourBar(low, high, "raw"))])
+    np.testing.assert_allclose(steps, (high - low) / 4, rtol=0.1)
+
+
+def test_without_the_slide_beside_it_an_overlay_is_half_as_wide(scores, slide) -> None:
+    words = Words("a", "", "score")
+    with ground_of(scores, slide) as ground:
+        both, alone = draw_all(scores, ground, words)["overlay"], draw_alone(scores, ground, words)
+    assert alone.width < 0.6 * both.width
+    assert alone.height == both.height

@@ -27,17 +27,20 @@ def write_model(
     folder: Path,
     seed: int = 0,
     *,
+    kind: str = "abmil",
     classes: tuple[str, ...] | None = CLASSES,
     bags: dict[str, Any] | None = BAGS,
     seen: tuple[str, ...] = (),
+    metrics: dict[str, Any] | None = None,
     **options: Any,
 ) -> Path:
     """A model folder."""
     torch.manual_seed(seed)
-    model = create_model("abmil", **({"in_dim": DIM, "num_classes": 2} | options))
+    model = create_model(kind, **({"in_dim": DIM, "num_classes": 2} | options))
     marks = [seen_mark("slide", slide_id) for slide_id in seen]
     notes = {"training": {"slides": {"train": 7, "val": 2, "test": 3}, "seen": marks}}
-    save_model(folder, model, classes=classes, notes=notes | ({"bags": bags} if bags else {}))
+    notes |= ({"bags": bags} if bags else {}) | ({"metrics": metrics} if metrics else {})
+    save_model(folder, model, classes=classes, notes=notes)
     return folder
 
 

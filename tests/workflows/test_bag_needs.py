@@ -89,3 +89,12 @@ def test_models_that_need_the_same_are_asked_together_whatever_one_does_not_say(
     assert BagNeeds.joined({"a": NEEDS, "b": BagNeeds(dim=6)}) == NEEDS
     with pytest.raises(ModelFolderError, match=r"by their encoder: a lite0; b uni"):
         BagNeeds.joined({"a": NEEDS, "b": BagNeeds(encoder="uni")})
+
+
+def test_the_way_out_says_what_to_type_and_offers_insisting_only_where_it_helps() -> None:
+    line = "`sacmil extract SLIDE --encoder lite0 --mpp 0.5 --patch-size 256 --out BAGS`"
+    assert line in NEEDS.way_out(make_bag("s", mpp=0.25))
+    assert "--allow-mismatch" in NEEDS.way_out(make_bag("s", mpp=0.25))
+    unknown = BagNeeds(dim=7).way_out(make_bag("s"))
+    assert "--encoder … --out BAGS`, with the encoder the model was trained on" in unknown
+    assert "--allow-mismatch" not in unknown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,10 @@ import pytest
 from answering import CLASSES, make_bag, write_model, write_run
 
 from sacmil import load_model, predict
-from sacmil.card import read_card
+from sacmil.card import joint_hash, read_card
 from sacmil.errors import ModelFolderError, RunError
 from sacmil.results import Prediction
-from sacmil.workflows.ensemble import Said, joint_hash, load_ensembles, together
+from sacmil.workflows.ensemble import Said, load_ensembles, together
 
 
 def test_a_run_answers_with_the_mean_of_its_parts(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ def test_what_is_no_model_is_told(tmp_path: Path) -> None:
         load_ensembles([tmp_path])
 
 
-@pytest.mark.parametrize("parts", [["."], ["part_0", "part_1", "part_10", "part_2"]])
+@pytest.mark.parametrize("parts", [["."], [f"part_{number}" for number in range(11)]])
 def test_an_exported_folder_goes_to_the_runtime_part_by_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[str]
 ) -> None:
@@ -138,4 +139,26 @@ def test_an_exported_folder_goes_to_the_runtime_part_by_part(
     assert len(ensemble.members) == len(parts)
     assert ensemble.classes == CLASSES
     if len(parts) > 1:
-        assert loaded == ["part_0", "part_1", "part_2", "part_10"]
+        assert loaded == parts
+
+
+@pytest.mark.parametrize("lost", ["part_1/model.onnx", "part_1"])
+def test_an_exported_run_that_lost_a_part_does_not_answer_without_it(
+    tmp_path: Path, lost: str
+) -> None:
+    for part in range(3):
+        folder = write_model(tmp_path / "exported" / f"part_{part}")
+        (folder / "model.onnx").write_bytes(b"")
+    gone = tmp_path / "exported" / lost
+    shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+    with pytest.raises(ModelFolderError, match=r"part_1/model.onnx is missing"):
+        load_ensembles([tmp_path / "exported"])
+
+
+def test_a_single_output_has_no_scores_per_class_but_its_own(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m", kind="dsmil", num_classes=1, classes=("tumour",))
+    (ensemble,) = load_ensembles([folder])
+    alone = predict(load_model(folder), make_bag("s"))
+    said = ensemble.ask(make_bag("s"))
+    np.testing.assert_array_equal(said.scores, alone.class_scores[:, 0])
+    assert said.class_scores is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import shutil
@@ -18,9 +19,10 @@ from slide_maker import tissue_pixels, write_slide
 from tiny_encoder import PX, write_encoder
 
 from sacmil import Encoder, load_model, predict, read_bag, write_bag
-from sacmil.errors import EncoderError, ModelFolderError, SacMILError
+from sacmil.errors import EncoderError, ModelFolderError, RunError, SacMILError
 from sacmil.results import read_results, read_scores
 from sacmil.workflows import ensemble as ensembles
+from sacmil.workflows import slide_pictures
 from sacmil.workflows.prediction import Predicted, predict_items
 from sacmil.workflows.prediction_settings import Settings
 
@@ -370,6 +372,91 @@ def test_a_bag_of_another_slide_is_answered_without_a_picture(tmp_path: Path, sl
     (record,) = answer(tmp_path, model, heatmaps=True, slides=slide.parent).records
     assert record.answers[0].pictures == {}
     assert "no heatmap: " in record.warnings[-1]
+
+
+def test_a_model_that_scores_tiles_per_class_gets_a_picture_for_each(
+    tmp_path: Path, slide: Path
+) -> None:
+    classes = ("normal", "tumour", "a/b")
+    model = write_model(tmp_path / "m", kind="dsmil", num_classes=3, classes=classes)
+    write_slide(slide, tissue_pixels(1600, 1600), mpp=0.5)
+    write_bags(tmp_path / "bags", "s")
+    answer(tmp_path, model, heatmaps=True, slides=slide.parent)
+    (found,) = read_results(tmp_path / "out").slides
+    assert set(found.answers[0].heatmaps) == {*classes, "score"}
+    drawn = [(tmp_path / "out" / path).read_bytes() for path in found.answers[0].heatmaps.values()]
+    assert len(set(drawn)) == 4
+    alone = predict(load_model(model), read_bag(tmp_path / "bags" / "s.h5"))
+    kept = read_scores(tmp_path / "out" / found.answers[0].scores)
+    np.testing.assert_array_equal(kept.class_scores, alone.class_scores)
+
+
+def test_slides_and_classes_whose_names_meet_keep_their_own_pictures(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m", kind="dsmil", classes=("b", "score"))
+    write_bags(tmp_path / "bags", "a", "a_b", "classes")
+    answer(tmp_path, model, heatmaps=True)
+    answers = [slide.answers[0] for slide in read_results(tmp_path / "out").slides]
+    paths = [path for one in answers for path in one.heatmaps.values()]
+    assert len(set(paths)) == len(paths) == 6
+    assert all(one.heatmaps["score"].endswith(f"/m/{name}_overlay.png")
+               for one, name in zip(answers, ("a", "a_b", "classes"), strict=True))  # fmt: skip
+
+
+def test_a_lost_picture_of_a_class_is_drawn_again(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m", kind="dsmil")
+    write_bags(tmp_path / "bags", "a")
+    answer(tmp_path, model, heatmaps=True)
+    lost = tmp_path / "out" / "heatmaps" / "m" / "classes" / "tumour" / "a_overlay.png"
+    before = lost.read_bytes()
+    lost.unlink()
+    answer(tmp_path, model, heatmaps=True)
+    assert lost.read_bytes() == before
+
+
+def test_a_full_disk_is_a_failure_that_costs_pictures_and_no_answers(
+    tmp_path: Path, model: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "a.png")
+
+    write_bags(tmp_path / "bags", "a", "b")
+    with monkeypatch.context() as patch:
+        patch.setattr(slide_pictures, "save_picture", full)
+        done = answer(tmp_path, model, heatmaps=True)
+    assert {failure.reason for failure in done.failures} == {
+        "no heatmap: a.png: No space left on device"
+    }
+    assert len(table(tmp_path / "out")) == 2
+    asked.clear()
+    again = answer(tmp_path, model, heatmaps=True)
+    assert (asked, again.failures) == ([], [])
+    assert all(record.answers[0].pictures for record in again.records)
+
+
+@pytest.mark.parametrize("file", ["card.json", "config.yaml", "predictions.csv"])
+def test_answers_are_not_put_into_a_model_or_a_run(tmp_path: Path, model: Path, file: str) -> None:
+    write_bags(tmp_path / "bags", "a")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / file).write_text("of a training")
+    with pytest.raises(RunError, match="choose another --out"):
+        answer(tmp_path, model)
+    assert tree(tmp_path / "out") == {file: b"of a training"}
+
+
+def test_a_file_that_vanishes_is_told_and_the_others_go_on(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bags = write_bags(tmp_path / "bags", "a", "b")
+    ask = ensembles.Ensemble.ask
+
+    def losing(self: ensembles.Ensemble, bag: Any) -> Any:
+        (bags / "b.h5").unlink(missing_ok=True)
+        return ask(self, bag)
+
+    monkeypatch.setattr(ensembles.Ensemble, "ask", losing)
+    done = answer(tmp_path, model)
+    assert [record.slide_id for record in done.records] == ["a"]
+    assert "b.h5" in done.failures[0].reason
 
 
 def test_only_a_model_in_torch_loads_torch() -> None:

@@ -17,13 +17,14 @@ import pytest
 from PIL import Image
 
 from sacmil.results import Model
+from sacmil.workflows.model_facts import ModelFacts
 from sacmil.workflows.prediction_folder import (
     BagFile,
     ModelAnswer,
     PredictionFolder,
     SlideAnswers,
 )
-from sacmil.workflows.slide_report import ModelFacts, page, reading, shown, write_report
+from sacmil.workflows.slide_report import page, reading, shown, write_report
 
 CLASSES = ("normal", "tumour")
 MODEL = Model("m", "ab", 3)
@@ -150,6 +151,32 @@ def test_of_several_models_the_joint_answer_leads_and_all_are_listed(tmp_path: P
     rows = re.findall(r"<tr><td>(\w+)</td><td>(\w+)</td>", text)
     assert rows == [("one", "normal"), ("other", "tumour"), ("ensemble", "normal")]
     assert "There is no heatmap" in text
+
+
+def test_classes_are_shown_one_by_one_the_most_probable_first(tmp_path: Path) -> None:
+    pictures = write_pictures(tmp_path)
+    drawn = dict.fromkeys(("a", "b", "c"), "overlay.png")
+    answer = said((0.2, 0.5, 0.3), pictures=pictures, class_pictures=drawn)
+    text = page(tmp_path, record(answer, classes=("a", "b", "c")), [MODEL], [])
+    assert re.findall(r"<figcaption>(\w): ([\d.]+)</figcaption>", text) == [
+        ("b", "0.50"),
+        ("c", "0.30"),
+        ("a", "0.20"),
+    ]
+    assert "Class by class" not in page(tmp_path, record(said((0.2, 0.8))), [MODEL], [])
+
+
+def test_all_a_page_shows_is_within_it(tmp_path: Path) -> None:
+    pictures = write_pictures(tmp_path)
+    answer = said((0.2, 0.8), pictures=pictures, class_pictures={"tumour": "overlay.png"})
+    links = _Links()
+    text = page(tmp_path, record(answer), [MODEL], [ModelFacts("m", {"Kind": "sac_mil"})])
+    links.feed(text)
+    assert len(links.sources) == 3
+    assert all(source.startswith("data:image/jpeg;base64,") for source in links.sources)
+    assert not {"script", "link", "iframe", "object", "embed", "form", "base"} & set(links.tags)
+    assert "url(" not in text
+    assert "@import" not in text
 
 
 HOSTILE = [

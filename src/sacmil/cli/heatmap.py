@@ -75,12 +75,14 @@ def command(bags: tuple[Path, ...], model: Path, out: Path, device: str, **setti
 
 
 def _tell(made: Heatmaps) -> None:
+    from sacmil.evaluation.printable import printable
+
     for paths in made.written.values():
         for path in paths:
             click.echo(path)
     for note in made.notes:
-        click.echo(f"Note: {note}", err=True)
+        click.echo(f"Note: {printable(note)}", err=True)
     for reason in made.failures.values():
-        click.echo(f"Error: {reason}", err=True)
+        click.echo(f"Error: {printable(reason)}", err=True)
     if made.failures:
         raise SystemExit(1)

@@ -77,25 +77,25 @@ def command(items: tuple[Path, ...], models: tuple[Path, ...], out: Path, **opti
 
 
 def _tell(predicted: Predicted, out: Path, *, report: bool) -> None:
+    from sacmil.evaluation.printable import printable
+
     for record in predicted.records:
         for text in record.warnings:
-            click.echo(f"Warning: {text}", err=True)
+            click.echo(f"Warning: {printable(text)}", err=True)
     for failure in predicted.failures:
-        click.echo(f"Error: {failure.reason}", err=True)
+        click.echo(f"Error: {printable(failure.reason)}", err=True)
     for record in predicted.records[:_SHOWN]:
         for answer in record.by(predicted.models):
-            best = answer.probabilities[predicted.classes.index(answer.winner(predicted.classes))]
             spread = f" ± {max(answer.spread):.2f}" if answer.spread else ""
-            click.echo(
-                f"{record.slide_id}  {answer.model}: {answer.winner(predicted.classes)} "
-                f"{best:.2f}{spread}"
-            )
+            said = f"{answer.winner(predicted.classes)} {max(answer.probabilities):.2f}{spread}"
+            click.echo(printable(f"{record.slide_id}  {answer.model}: {said}"))
     left = len(predicted.records) - _SHOWN
     if left > 0:
         click.echo(f"… and {left} more")
     pages = f", pages in {out / 'reports'}" if report and predicted.records else ""
     answered, failed = len(predicted.records), len(predicted.failures)
-    click.echo(f"{answered} of {answered + failed} answered: {out / 'predictions.csv'}{pages}")
+    asked = {one.item for one in predicted.records} | {one.item for one in predicted.failures}
+    click.echo(f"{answered} of {len(asked)} answered: {out / 'predictions.csv'}{pages}")
     if failed:
         click.echo(f"{failed} failed: {out / 'predictions.json'} says why", err=True)
         raise SystemExit(1)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from sacmil.evaluation.comparison import Comparison
 from sacmil.evaluation.metrics import LOWER_IS_BETTER, TITLES
-from sacmil.evaluation.tables import NOTHING, Style, p_value, printable
+from sacmil.evaluation.printable import printable
+from sacmil.evaluation.tables import NOTHING, Style, p_value
 
 _TOLD = 12
 """How many pairs of a kind are told one by one; more are told together."""

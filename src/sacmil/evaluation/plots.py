@@ -24,7 +24,8 @@ from sacmil.errors import MissingExtraError
 from sacmil.evaluation.claims import is_claimed
 from sacmil.evaluation.comparison import Comparison
 from sacmil.evaluation.metrics import METRICS, TITLES
-from sacmil.evaluation.tables import NOTHING, Style, of_test, printable
+from sacmil.evaluation.printable import printable
+from sacmil.evaluation.tables import NOTHING, Style, of_test
 from sacmil.evaluation.units import to_units
 from sacmil.results import Predictions
 

@@ -7,14 +7,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sacmil._version import __version__
 from sacmil.atomic import whole_file
 from sacmil.evaluation.claims import claims
 from sacmil.evaluation.comparison import Comparison, ranks
+from sacmil.evaluation.html_page import html_page, safe, section, warned
 from sacmil.evaluation.metrics import TITLES
 from sacmil.evaluation.mistakes import mistake_table
 from sacmil.evaluation.plots import (
@@ -33,7 +32,6 @@ from sacmil.evaluation.tables import (
     caption,
     comparison_table,
     fold_table,
-    printable,
     render,
     summary_table,
 )
@@ -146,33 +144,29 @@ def write_report(path: str | Path, report: Report) -> None:
 
 def page(report: Report) -> str:
     """The page as text."""
-    title = _safe(report.title)
     body = "\n".join(part for part in _sections(report) if part)
-    return _PAGE.format(title=title, style=_STYLE, body=body, version=_safe(__version__))
+    footer = "For research use; not a medical device."
+    return html_page(report.title, body, style=_STYLE, footer=footer)
 
 
 def _sections(report: Report) -> Iterator[str]:
-    yield "".join(f'<p class="warning">{_safe(text)}</p>' for text in report.warnings)
-    yield _section("What was asked", _asked(report.asked))
+    yield warned(report.warnings)
+    yield section("What was asked", _asked(report.asked))
     summary = summary_table(report.figures, caption=report.caption(), style=report.style)
-    yield _section("Summary", _table(summary))
-    yield _section("Who is better than whom, and how sure that is", _compared(report))
+    yield section("Summary", _table(summary))
+    yield section("Who is better than whom, and how sure that is", _compared(report))
     for heading, table in report.further.items():
-        yield _section(_safe(heading), _table(table))
+        yield section(safe(heading), _table(table))
     images = "".join(_image(*named) for named in report.drawings.items())
-    yield _section("Plots", f'<div class="plots">{images}</div>')
+    yield section("Plots", f'<div class="plots">{images}</div>')
     folds = [_folds(report, metric) for metric in next(iter(report.figures.values()), {})]
-    yield _section("Fold by fold", "".join(folds))
-    yield _section("Misclassified", _table(mistake_table(report.predictions)))
-
-
-def _section(heading: str, content: str) -> str:
-    return f"<section><h2>{heading}</h2>\n{content}</section>" if content else ""
+    yield section("Fold by fold", "".join(folds))
+    yield section("Misclassified", _table(mistake_table(report.predictions)))
 
 
 def _asked(asked: Mapping[str, str]) -> str:
     return "".join(
-        f"<details><summary>{_safe(heading)}</summary><pre>{_safe_lines(text)}</pre></details>"
+        f"<details><summary>{safe(heading)}</summary><pre>{_safe_lines(text)}</pre></details>"
         for heading, text in asked.items()
     )
 
@@ -181,20 +175,20 @@ def _compared(report: Report) -> str:
     if not report.comparisons:
         return ""
     told = claims(report.comparisons, level=report.level, style=report.style)
-    sentences = "".join(f"<li>{_safe(sentence)}</li>" for sentence in told)
+    sentences = "".join(f"<li>{safe(sentence)}</li>" for sentence in told)
     table = comparison_table(report.comparisons, caption=report.how_compared(), style=report.style)
     return f'<ul class="claims">{sentences}</ul>{_table(table)}'
 
 
 def _folds(report: Report, metric: str) -> str:
     table = fold_table(report.figures, metric, report.predictions, style=report.style)
-    return f"<h3>{_safe(TITLES[metric])}</h3>{_table(table)}"
+    return f"<h3>{safe(TITLES[metric])}</h3>{_table(table)}"
 
 
 def _table(table: Table) -> str:
-    head = "".join(f"<th>{_safe(text)}</th>" for text in table.header)
+    head = "".join(f"<th>{safe(text)}</th>" for text in table.header)
     rows = "\n".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.rows)
-    note = f'<p class="note">{_safe(table.caption)}</p>' if table.caption else ""
+    note = f'<p class="note">{safe(table.caption)}</p>' if table.caption else ""
     if not table.rows:
         return note
     shown = (
@@ -207,7 +201,7 @@ def _table(table: Table) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    text = _safe(cell.text)
+    text = safe(cell.text)
     return f"<td><strong>{text}</strong></td>" if cell.best else f"<td>{text}</td>"
 
 
@@ -225,49 +219,17 @@ def _image(stem: str, svg: bytes) -> str:
     return f'<figure><img alt="{_MEANT[stem]}" src="{source}"></figure>\n'
 
 
-def _safe(text: str) -> str:
-    return escape(printable(text))
-
-
 def _safe_lines(text: str) -> str:
-    return "\n".join(_safe(line.expandtabs(4)) for line in text.splitlines())
+    return "\n".join(safe(line.expandtabs(4)) for line in text.splitlines())
 
 
 _STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.55 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 0 auto;
-  padding: 1.5rem 1.25rem 4rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.7rem; line-height: 1.25; margin: .5rem 0 1rem; }
-h2 { font-size: 1.25rem; margin: 2.5rem 0 .75rem; padding-bottom: .25rem;
-  border-bottom: 2px solid #0072b2; }
-h3 { font-size: 1rem; margin: 1.25rem 0 .25rem; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .25rem 0; }
-th, td { text-align: left; padding: .35rem 1.4rem .35rem 0; border-bottom: 1px solid #e4e4e4;
-  white-space: nowrap; }
-th { font-weight: 600; color: #444; border-bottom-color: #999; }
-.note, footer { color: #555; font-size: .875rem; }
-.warning { background: #fff4e0; border-left: 4px solid #e69f00; padding: .6rem 1rem; }
+th, td { white-space: nowrap; }
 .claims li { margin: .3rem 0; }
 pre { background: #f6f6f6; padding: .8rem 1rem; overflow-x: auto; font-size: .8rem; }
 summary { cursor: pointer; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr));
   gap: 1.5rem 2rem; align-items: start; }
-figure { margin: 0; break-inside: avoid; }
-img { max-width: 100%; height: auto; }
-@media print { body { font-size: 10pt; max-width: none; padding: 0; } .wide { overflow: visible; }
-  h2, h3 { break-after: avoid; } tr { break-inside: avoid; } td, th { padding-right: .8rem; } }
-"""
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>{style}</style></head><body>
-<h1>{title}</h1>
-{body}
-<footer><p>Made by sacmil {version}. For research use; not a medical device.</p></footer>
-</body></html>
+@media print { .wide { overflow: visible; } }
 """

@@ -19,6 +19,7 @@ import numpy as np
 from sacmil.evaluation.comparison import Comparison
 from sacmil.evaluation.localisation import Localisation
 from sacmil.evaluation.metrics import LOWER_IS_BETTER, TITLES
+from sacmil.evaluation.printable import printable
 from sacmil.evaluation.summary import Figure
 from sacmil.evaluation.units import units_of
 from sacmil.results import Predictions
@@ -380,11 +381,6 @@ def _lines(lines: Iterable[str]) -> str:
 
 def _footer(caption: str) -> list[str]:
     return ["", caption] if caption else []
-
-
-def printable(text: str) -> str:
-    """Text on one line that cannot steer a terminal: names come from files of others."""
-    return "".join(character if character.isprintable() else "�" for character in text)
 
 
 _MARKDOWN = re.compile(r"([\\`*|<>&~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_]))")

@@ -127,7 +127,8 @@ _TITLES = {"text": "{}\n", "markdown": "# {}\n", "latex": "% {}"}
 
 
 def _part(layout: str, heading: str, table: Table) -> str:
-    from sacmil.evaluation.tables import printable, render
+    from sacmil.evaluation.printable import printable
+    from sacmil.evaluation.tables import render
 
     if layout == "latex":
         return render(replace(table, caption=f"{heading}. {table.caption}"), layout)

@@ -109,13 +109,14 @@ def _bar_width(bar: ColourBar) -> int:
 
 
 def _ticks(bar: ColourBar) -> list[str]:
-    """Ends and what lies between, with as many figures as tell them apart."""
-    values = np.linspace(bar.low, bar.high, _TICKS)
+    """Ends and what lies between, with as many figures as even steps need to look even."""
+    values = np.linspace(bar.low, bar.high, _TICKS).tolist()
     if bar.low == bar.high:
         return [f"{bar.low:.4g}"]
-    for figures in range(2, 8):
-        texts = [f"{value:.{figures}g}" for value in values.tolist()]
-        if len(set(texts)) == _TICKS:
+    for figures in range(2, 9):
+        texts = [f"{value:.{figures}g}" for value in values]
+        off = max(abs(float(text) - value) for text, value in zip(texts, values, strict=True))
+        if off <= 0.01 * (bar.high - bar.low):
             break
     return texts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ from sacmil.slides.readers import Pixels
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
 
 OPACITY = 0.5
 """Of colours over tissue: half, so that nuclei still show. Tissue beneath is grey, so that every
@@ -27,6 +29,10 @@ _GREY = np.array([54, 183, 19], np.uint16)  # luminance, in 256ths
 _TRUTH = (0, 0, 0)
 _HALO = (255, 255, 255)
 _MARK = (190, 0, 60)
+_ROOM = 13
+"""Side of a tile in pixels from which on a number fits into it."""
+_NEAR = 10
+"""From a tile to the number beside it, in pixels."""
 
 
 def draw_overlay(
@@ -42,6 +48,7 @@ def draw_overlay(
     mpp: float | None = None,
     truth: Truth | None = None,
     marked: npt.NDArray[np.intp] | None = None,
+    beside: bool = True,
 ) -> Image:
     """The slide, with the truth where it is known, and beside it the scores over the tissue.
 
@@ -57,12 +64,13 @@ def draw_overlay(
         mpp: microns per level-0 pixel, for the scale bar.
         truth: outlines, or labels of the tiles.
         marked: indices of tiles to be framed and numbered.
+        beside: whether the slide, or the truth without it, is shown as well.
     """
     places, low, high = places_on_scale(values, how)
     means, covered = raster(scores, places, view)
     line = None if truth is None else border(truth_mask(truth, scores, view))
     over = blend(pixels, means, covered)
-    panels = _first(scores, pixels, view, line, truth, mpp)
+    panels = _first(scores, pixels, view, line, truth, mpp) if beside else []
     last = _finished(over, line, view, mpp)
     _mark(last, scores, view, marked)
     panels.append(Panel(name, np.asarray(last)))
@@ -178,25 +186,46 @@ def _lined(pixels: Pixels, line: npt.NDArray[np.bool_] | None) -> Pixels:
 
 def _mark(image: Image, scores: Scores, view: View, marked: npt.NDArray[np.intp] | None) -> None:
     """Frames with the numbers that the strip of tiles has."""
-    from PIL import ImageDraw
+    from PIL import ImageDraw as drawing
 
-    draw = ImageDraw.Draw(image)
-    for number, index in enumerate([] if marked is None else marked.tolist(), start=1):
-        x, y = view.at(scores.coords[index]).tolist()
-        side = max(scores.patch_size / view.downsample, 6)
+    draw = drawing.Draw(image)
+    side = max(scores.patch_size / view.downsample, 6)
+    corners = view.at(scores.coords[[] if marked is None else marked]).tolist()
+    for x, y in corners:
         draw.rectangle((x - 1, y - 1, x + side, y + side), outline=_MARK, width=2)
-        place = _number_place(x, y, side, image.width)
-        for dx, dy in ((-1, 0), (1, 0), (0, -1), (0, 1)):
-            write(draw, (place[0] + dx, place[1] + dy), str(number), 15, _HALO, anchor="mm")
-        write(draw, place, str(number), 15, _MARK, anchor="mm")
+    middles = np.array(corners).reshape(-1, 2) + side / 2
+    places = _number_places(middles, side, image.size)
+    for middle, place in zip(middles, places, strict=True):
+        if np.abs(place - middle).max() > side / 2 + _NEAR:
+            draw.line((*middle, *place), fill=_MARK, width=1)
+    # after all frames and lines, or those of neighbours would cross them out
+    for number, place in enumerate(places.tolist(), start=1):
+        _number(draw, place, str(number), round(min(max(side, 11), 15)))
 
 
-def _number_place(x: float, y: float, side: float, width: int) -> tuple[float, float]:
-    """In the tile where it is large enough, else beside it."""
-    if side >= 22:
-        return x + side / 2, y + side / 2
-    beside = x + side + 10 if x + side + 20 < width else x - 10
-    return beside, y + side / 2
+def _number_places(
+    middles: npt.NDArray[np.float64], side: float, size: tuple[int, int]
+) -> npt.NDArray[np.float64]:
+    """(M, 2): in the tiles where they are large enough, else as near as there is room."""
+    if side >= _ROOM:
+        return middles
+    ways = np.array([(1, 0), (-1, 0), (0, -1), (0, 1), (1, -1), (1, 1), (-1, -1), (-1, 1)])
+    steps = np.concatenate([ways * (side / 2 + _NEAR * ring) for ring in range(1, 9)])
+    taken = middles
+    for middle in middles:
+        offers = middle + steps
+        inside = ((offers > 8) & (offers < np.subtract(size, 8))).all(axis=1)
+        room = np.abs(offers[:, None] - taken).max(axis=2).min(axis=1).clip(max=_ROOM)
+        best = np.argmax(np.where(inside, room, -1))  # of equal ones the first, which is nearest
+        taken = np.concatenate([taken, offers[[best]]])
+    return taken[len(middles) :]
+
+
+def _number(draw: ImageDraw, place: Sequence[float], text: str, size: int) -> None:
+    x, y = place
+    for dx, dy in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+        write(draw, (x + dx, y + dy), text, size, _HALO, anchor="mm")
+    write(draw, (x, y), text, size, _MARK, anchor="mm")
 
 
 def _note(note: str, name: str, how: Normalisation) -> str:

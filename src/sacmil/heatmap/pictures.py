@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from sacmil.atomic import whole_file
-from sacmil.cohorts.outlines import Outlines
 from sacmil.errors import ConfigError, suggestion
 from sacmil.heatmap.file_name import file_name
 from sacmil.heatmap.furniture import check_can_draw
+from sacmil.heatmap.ground import Ground, ground_of
 from sacmil.heatmap.normalisation import Normalisation, normalise
 from sacmil.heatmap.overlay import draw_map, draw_overlay
 from sacmil.heatmap.strip import draw_strip, top_tiles
 from sacmil.heatmap.truth import Truth
-from sacmil.heatmap.view import check_is_slide_of, slide_pixels, view_of
 from sacmil.results import Scores
-from sacmil.slides.readers import open_slide
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -68,47 +65,79 @@ def draw_heatmap(
     """
     check_can_draw()
     shown = chosen(scores, which, classes)
-    values = normalise(shown.scores, how)
-    name = name if which is None else f"{name} for {which}"
-    with ExitStack() as stack:
-        opened = None if slide is None else stack.enter_context(open_slide(slide))
-        if opened is not None:
-            check_is_slide_of(shown, opened, slide_size)
-            slide_size, mpp = opened.size, mpp or opened.mpp
-        others = truth.positive if isinstance(truth, Outlines) else ()
-        view = view_of(shown, slide_size=slide_size, others=others)
-        pixels = None if opened is None else slide_pixels(opened, view)
-        best = top_tiles(shown, values, top)
-        pictures: dict[str, Image] = {
-            "overlay": draw_overlay(
-                shown,
-                values,
-                pixels,
-                view,
-                how=how,
-                title=slide_id,
-                note=note,
-                name=name,
-                mpp=mpp,
-                truth=truth,
-                marked=best if opened is not None else None,
-            ),
-            "map": draw_map(
-                shown,
-                normalise(shown.scores, "raw"),
-                view,
-                title=slide_id,
-                note=note,
-                name=name,
-                mpp=mpp,
-            ),
-        }
-        if opened is not None and len(best):
-            pictures["tiles"] = draw_strip(
-                opened, shown, values, best, how=how, title=slide_id, note=note, mpp=mpp
-            )
+    words = Words(slide_id, note, name if which is None else f"{name} for {which}", how)
+    with ground_of(shown, slide, mpp=mpp, slide_size=slide_size, truth=truth) as ground:
+        pictures = draw_all(shown, ground, words, top=top)
     stem = "_".join(map(file_name, filter(None, [slide_id, which])))
-    return {kind: _save(Path(out_dir) / f"{stem}_{kind}.png", p) for kind, p in pictures.items()}
+    return {
+        kind: save_picture(Path(out_dir) / f"{stem}_{kind}.png", picture)
+        for kind, picture in pictures.items()
+    }
+
+
+class Words(NamedTuple):
+    """What stands on a picture."""
+
+    title: str
+    """The first line: the slide's id."""
+    note: str
+    """The second, such as the model and its answer."""
+    name: str
+    """What the score is."""
+    how: Normalisation = "rank"
+    """Of the overlay; a map shows scores as they are."""
+
+
+def draw_all(scores: Scores, ground: Ground, words: Words, *, top: int = 8) -> dict[str, Image]:
+    """Overlay, map and, where the slide is there, its highest tiles, by kind.
+
+    Args:
+        scores: of one model, or of one class of it.
+        ground: what they are drawn on.
+        words: what stands on the pictures.
+        top: how many tiles the strip has; 0 for none.
+    """
+    values = normalise(scores.scores, words.how)
+    best = top_tiles(scores, values, top if ground.slide else 0)
+    pictures = {
+        "overlay": draw_overlay(
+            scores,
+            values,
+            ground.pixels,
+            ground.view,
+            truth=ground.truth,
+            marked=best,
+            mpp=ground.mpp,
+            **words._asdict(),
+        ),
+        "map": draw_map(
+            scores,
+            normalise(scores.scores, "raw"),
+            ground.view,
+            mpp=ground.mpp,
+            **words._replace(how="raw")._asdict(),
+        ),
+    }
+    if ground.slide and len(best):
+        pictures["tiles"] = draw_strip(
+            ground.slide,
+            scores,
+            values,
+            best,
+            how=words.how,
+            title=words.title,
+            note=words.note,
+            mpp=ground.mpp,
+        )
+    return pictures
+
+
+def draw_alone(scores: Scores, ground: Ground, words: Words) -> Image:
+    """The overlay without the slide beside it; arguments as those of draw_all."""
+    values = normalise(scores.scores, words.how)
+    return draw_overlay(
+        scores, values, ground.pixels, ground.view, beside=False, mpp=ground.mpp, **words._asdict()
+    )
 
 
 def chosen(scores: Scores, which: str | None, classes: Sequence[str] | None) -> Scores:
@@ -127,7 +156,8 @@ def chosen(scores: Scores, which: str | None, classes: Sequence[str] | None) -> 
     return replace(scores, scores=np.asarray(scores.class_scores[:, names.index(which)]))
 
 
-def _save(path: Path, image: Image) -> Path:
+def save_picture(path: Path, image: Image) -> Path:
+    """Write it as PNG, whole or not at all."""
     with whole_file(path) as partial:
         image.save(partial, format="PNG", compress_level=1)  # half the time of 6, a fifth larger
     return path

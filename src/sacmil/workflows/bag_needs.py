@@ -114,6 +114,16 @@ class BagNeeds:
             )
         return Fit(wrong, unknown)
 
+    def way_out(self, bag: Bag) -> str:
+        """What to type where a bag is not what is needed."""
+        size = f" --mpp {self.mpp:g} --patch-size {self.tile_px}" if self.mpp else ""
+        again = f"`sacmil extract SLIDE --encoder {self.encoder or '…'}{size} --out BAGS`"
+        whose = "" if self.encoder else ", with the encoder the model was trained on"
+        told = f"extract the slide again by {again}{whose}"
+        if self._width(bag):  # no insisting helps
+            return told
+        return f"{told}; or type --allow-mismatch to ask all the same"
+
     def _width(self, bag: Bag) -> str | None:
         if self.dim is None or bag.dim == self.dim:
             return None

@@ -5,7 +5,6 @@ torch is loaded only for a model that is not exported.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.bag import Bag
-from sacmil.card import CARD, model_folders, read_card
+from sacmil.card import CARD, joint_hash, model_folders, read_card
 from sacmil.errors import ModelFolderError
 from sacmil.heatmap.normalisation import normalise
 from sacmil.results import Prediction
@@ -102,16 +101,10 @@ def _mean_rank(scores: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.floa
 
 def _said(answer: Prediction) -> Said:
     given = np.asarray(answer.probabilities, dtype=np.float64)
-    if len(given) == 1:  # of class 1 alone
-        given = np.array([1 - given[0], given[0]])
-    return Said(given, given[None], answer.scores, answer.class_scores)
-
-
-def joint_hash(hashes: Sequence[str]) -> str:
-    """Of one, its own; of several, that of all of them in their order."""
-    if len(hashes) == 1:
-        return hashes[0]
-    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+    by_class = answer.class_scores
+    if len(given) == 1:  # of class 1 alone: its scores are the model's own
+        given, by_class = np.array([1 - given[0], given[0]]), None
+    return Said(given, given[None], answer.scores, by_class)
 
 
 def load_ensembles(paths: Sequence[str | Path], *, device: str = "cpu") -> tuple[Ensemble, ...]:
@@ -165,10 +158,17 @@ def _load(path: Path, name: str, device: str) -> Ensemble:
 
 def member_folders(path: Path) -> list[Path]:
     """The folders of the models a path means, exported or not."""
-    exported = sorted(path.glob(f"part_*/{GRAPH}"), key=lambda file: (len(file.parent.name), file))
-    if exported and not (path / CARD).is_file():
-        return [file.parent for file in exported]
-    return model_folders(path)
+    if (path / CARD).is_file() or not any(path.glob(f"part_*/{GRAPH}")):
+        return model_folders(path)
+    found = len(list(path.glob("part_*/")))
+    parts = [path / f"part_{number}" for number in range(found)]
+    for part in parts:
+        if not (part / GRAPH).is_file():  # the others alone would answer otherwise
+            raise ModelFolderError(
+                f"{path}: {part.name}/{GRAPH} is missing, {found} parts are there; copy the folder "
+                "again"
+            )
+    return parts
 
 
 def _member(folder: Path, device: str) -> Member:

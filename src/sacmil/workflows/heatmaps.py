@@ -10,10 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sacmil.alone import alone_in, remove_leftovers
 from sacmil.bag import Bag
 from sacmil.cohorts.slide_name import slide_name
-from sacmil.errors import ConfigError, FormatError, InputError, SacMILError
+from sacmil.errors import ConfigError, FormatError, InputError, suggestion
 from sacmil.formats import find_bags, read_bag
+from sacmil.formats._search import SUFFIXES
 from sacmil.heatmap import (
     Normalisation,
     Truth,
@@ -31,6 +33,7 @@ from sacmil.results import Scores
 from sacmil.slides.search import find_slides
 from sacmil.workflows.bag_needs import BagNeeds
 from sacmil.workflows.ensemble import Ensemble, Said, load_ensembles
+from sacmil.workflows.items import FAILURES, reason
 
 Progress = Callable[[str, int, int], None]
 Named = dict[str, Path]
@@ -94,22 +97,44 @@ def make_heatmaps(
         progress: called with (task, done, of how many).
     """
     check_can_draw()
-    bags = find_bags(items, outside=out)
+    bags = _bags(items, out)
     _check_truth(settings.truth, len(bags))
     slides = {} if settings.slides is None else _slides_by_name(settings.slides)
     (ensemble,) = load_ensembles([model], device=device)
+    _check_classes(settings.classes, ensemble)
     needs = BagNeeds.of(ensemble.card, str(model))
     made = Heatmaps()
-    for done, path in enumerate(bags, start=1):
-        try:
-            scored = _scored(path, ensemble, needs, settings, made)
-            made.written[scored.bag.slide_id] = _write(
-                scored, out, ensemble, slides, settings, made
-            )
-        except (SacMILError, OSError) as error:
-            made.failures[path] = str(error)
-        progress("heatmaps", done, len(bags))
+    with alone_in(out, what="heatmap"):
+        remove_leftovers(out)
+        for done, path in enumerate(bags, start=1):
+            try:
+                scored = _scored(path, ensemble, needs, settings, made)
+                made.written[scored.bag.slide_id] = _write(
+                    scored, out, ensemble, slides, settings, made
+                )
+            except ConfigError:  # of the call, not of this bag
+                raise
+            except FAILURES as error:
+                made.failures[path] = reason(error)
+            progress("heatmaps", done, len(bags))
     return made
+
+
+def _check_classes(classes: Sequence[str], ensemble: Ensemble) -> None:
+    for which in classes:
+        if which not in ensemble.classes:
+            told = suggestion(which, ensemble.classes)
+            raise ConfigError(f"{ensemble.path}: knows no class {which!r}; {told}")
+
+
+def _bags(items: Sequence[Path], out: Path) -> list[Path]:
+    for item in items:
+        if item.is_file() and item.suffix.lower() not in SUFFIXES:
+            raise FormatError(
+                f"{item}: is no bag ({', '.join(SUFFIXES)}); slides are cut, answered and drawn by "
+                f"sacmil predict {item} --model MODEL --out DIR"
+            )
+    return find_bags(items, outside=out)
 
 
 def _check_truth(path: Path | None, bags: int) -> None:
@@ -143,11 +168,8 @@ def _check_fits(bag: Bag, needs: BagNeeds, settings: HeatmapSettings, made: Heat
     wrong = needs.check(bag).wrong
     if not wrong:
         return
-    if not settings.allow_mismatch:
-        raise InputError(
-            f"{bag.slide_id}: {'; '.join(wrong)}; expected a bag as the model was trained on, "
-            "or --allow-mismatch"
-        )
+    if not settings.allow_mismatch or needs.dim not in (None, bag.dim):
+        raise InputError(f"{bag.slide_id}: {'; '.join(wrong)}; {needs.way_out(bag)}")
     made.notes.append(f"{bag.slide_id}: {'; '.join(wrong)}")
 
 
@@ -252,4 +274,6 @@ def _answer(ensemble: Ensemble, said: Said) -> str:
     """The model and what it says of the slide as a whole."""
     told = zip(ensemble.classes, said.probabilities.tolist(), strict=True)
     answers = ", ".join(f"{name} {p:.2f}" for name, p in told)
-    return f"{ensemble.card['model']} ({ensemble.name}) · {answers}"
+    kind = str(ensemble.card["model"])
+    who = kind if kind == ensemble.name else f"{kind} ({ensemble.name})"
+    return f"{who} · {answers}"

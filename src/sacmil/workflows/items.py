@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sacmil.bag import Bag
-from sacmil.errors import BagWarning, FormatError, SlideError
+from sacmil.errors import BagWarning, FormatError, SacMILError, SlideError
 from sacmil.formats import find_bags, read_bag
 from sacmil.formats._search import SUFFIXES, bags_in
 from sacmil.parallel import Outcome, Workers
 from sacmil.slides.search import find_slides
 
+FAILURES = (SacMILError, OSError, MemoryError, RuntimeError)
+"""What may be wrong with one item while others are answered; torch's memory is a RuntimeError."""
 _AHEAD = 2
 """Bags in memory besides the one that is being answered."""
 
@@ -103,3 +105,11 @@ def read_each(paths: Iterable[Path], *, limit_s: float = 600) -> Iterator[Outcom
 def printable_path(path: str | Path) -> str:
     """A path as UTF-8 can hold it, which file names need not be."""
     return str(path).encode(errors="backslashreplace").decode()
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong with an item, in a sentence."""
+    told = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        told = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return printable_path(told if isinstance(error, SacMILError) else told.splitlines()[0])

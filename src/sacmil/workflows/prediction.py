@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sacmil.alone import alone_in, remove_leftovers
 from sacmil.bag import Bag
-from sacmil.card import seen_mark
+from sacmil.card import joint_hash, seen_mark
 from sacmil.errors import InputError, SacMILError
 from sacmil.results import Model, Scores, write_scores
 from sacmil.slides.search import find_slides
@@ -18,11 +18,17 @@ from sacmil.workflows.ensemble import (
     JOINT,
     Ensemble,
     Said,
-    joint_hash,
     load_ensembles,
     together,
 )
-from sacmil.workflows.items import Reading, find_items, printable_path, read_each
+from sacmil.workflows.items import (
+    FAILURES,
+    Reading,
+    find_items,
+    printable_path,
+    read_each,
+    reason,
+)
 from sacmil.workflows.prediction_folder import (
     BagFile,
     Failure,
@@ -64,6 +70,7 @@ def predict_items(
     """
     settings = settings or Settings()
     folder = PredictionFolder(Path(out))
+    folder.check_is_ours()
     found = find_items(items, outside=folder.out)
     asked = _Asked.load(models, settings)
     with alone_in(folder.out, what="prediction"):
@@ -175,10 +182,8 @@ class _Work:
                 if reading.failure is not None:
                     raise InputError(reading.failure)
                 current[name] = self._answered(name, items[name], bags[name], reading.value)
-            except (SacMILError, MemoryError, RuntimeError) as error:  # torch: out of memory
-                told = str(error) or type(error).__name__
-                reason = told if isinstance(error, SacMILError) else told.splitlines()[0]
-                self.failures.append(Failure(*map(printable_path, (items[name], reason))))
+            except FAILURES as error:
+                self.failures.append(Failure(printable_path(items[name]), reason(error)))
             self.watcher.tell("answering", done, len(todo))
         return [record for record in current.values() if record is not None]
 
@@ -226,7 +231,7 @@ class _Work:
         if bag.slide_id != name:
             wrong.append(f"it holds the slide {bag.slide_id!r}, the file is called {name!r}")
         if wrong and (needs.dim not in (None, bag.dim) or not self.settings.allow_mismatch):
-            raise InputError(f"{path}: {'; '.join(wrong)}; {_way_out(needs, bag)}")
+            raise InputError(f"{path}: {'; '.join(wrong)}; {needs.way_out(bag)}")
         odd = [f"{path}: {text}" for text in wrong]
         if self.asked.have_seen(name):
             odd.append(
@@ -276,30 +281,27 @@ class _Work:
             return record
         try:
             kept = draw_slide(self.folder, record, wanted, slide)
-        except (SacMILError, OSError) as error:
+        except SacMILError as error:
             return replace(record, warnings=(*record.warnings, f"no heatmap: {error}"))
+        except OSError as error:  # the disk is full, say: not a matter of this slide
+            self.failures.append(
+                Failure(printable_path(record.item), f"no heatmap: {reason(error)}")
+            )
+            return record
         self.folder.write(kept)
         return kept
 
     # Pages.
 
     def _report(self, records: Sequence[SlideAnswers]) -> None:
-        from sacmil.workflows.slide_report import ModelFacts, write_report
+        from sacmil.workflows.model_facts import ModelFacts
+        from sacmil.workflows.slide_report import write_report
 
         facts = [ModelFacts.of(one) for one in self.asked.ensembles]
         for done, record in enumerate(records):
             self.watcher.tell("writing pages", done, len(records))
             write_report(self.folder, record, self.asked.models, facts)
         self.watcher.tell("writing pages", len(records), len(records))
-
-
-def _way_out(needs: BagNeeds, bag: Bag) -> str:
-    parts = [f" --encoder {needs.encoder}" if needs.encoder else ""]
-    parts.append(f" --mpp {needs.mpp:g} --patch-size {needs.tile_px}" if needs.mpp else "")
-    again = f"extract the slide again with `sacmil extract SLIDE{''.join(parts)} --out BAGS`"
-    if needs.dim not in (None, bag.dim):
-        return again
-    return f"{again}, or type --allow-mismatch to ask all the same"
 
 
 def _check_is_utf8(path: Path) -> None:

@@ -8,7 +8,7 @@
     ├── results.json                 for the viewer: see results/results_folder.py
     ├── answers/<slide>.json         what is known of a slide, whole as soon as it is answered
     ├── scores/<model>/<slide>.npz
-    ├── heatmaps/<model>/<slide>….png
+    ├── heatmaps/<model>/<slide>….png, classes/<class>/<slide>_overlay.png
     ├── thumbnails/<slide>.jpg
     ├── reports/<slide>.html         with --report
     └── bags/                        of slides: see extraction/folder.py
@@ -27,10 +27,15 @@ from typing import Any, NamedTuple, Self
 
 from sacmil._version import __version__
 from sacmil.atomic import whole_file
+from sacmil.card import CARD
+from sacmil.errors import RunError
 from sacmil.heatmap.file_name import file_name
 from sacmil.results import PREDICTIONS, Answer, Model, Results, SlideResult, write_results
 
 SCHEMA_VERSION = 1
+WHOLE = "predictions.json"
+_OF_TRAINING = (CARD, "config.yaml")
+"""What folders of models and runs hold."""
 
 
 class BagFile(NamedTuple):
@@ -62,6 +67,8 @@ class ModelAnswer:
     seconds: float
     pictures: dict[str, str] = field(default_factory=dict)
     """Paths by kind, as draw_heatmap names them."""
+    class_pictures: dict[str, str] = field(default_factory=dict)
+    """Overlays by class, where the model scores tiles for each."""
 
     def winner(self, classes: Sequence[str]) -> str:
         """The most probable class."""
@@ -110,6 +117,15 @@ class PredictionFolder:
 
     out: Path
 
+    def check_is_ours(self) -> None:
+        """Refuse a model folder or a run, whose predictions.csv would be replaced."""
+        kept = (self.out / PREDICTIONS).exists() and not (self.out / WHOLE).exists()
+        if kept or any((self.out / name).exists() for name in _OF_TRAINING):
+            raise RunError(
+                f"{self.out}: holds a model or a run, expected a folder for new answers alone; "
+                "choose another --out"
+            )
+
     @property
     def bags(self) -> Path:
         """Where slides are extracted to."""
@@ -155,7 +171,8 @@ class PredictionFolder:
     def _has_files(self, record: SlideAnswers) -> bool:
         """Whether all it speaks of is there, and in this folder."""
         paths = [answer.scores for answer in record.answers]
-        paths += [path for answer in record.answers for path in answer.pictures.values()]
+        for answer in record.answers:
+            paths += [*answer.pictures.values(), *answer.class_pictures.values()]
         paths += [record.thumbnail] if record.thumbnail else []
         root = self.out.resolve()
         places = [(root / path).resolve() for path in paths]
@@ -171,6 +188,7 @@ def _slide_answers(found: dict[str, Any]) -> SlideAnswers:
                 "parts": tuple(tuple(map(float, part)) for part in answer["parts"]),
                 "spread": tuple(map(float, answer["spread"])) if answer["spread"] else None,
                 "pictures": dict(answer["pictures"]),
+                "class_pictures": dict(answer["class_pictures"]),
             }
         )
         for answer in found["answers"]
@@ -201,7 +219,6 @@ def write_tables(
     failures: Sequence[Failure],
 ) -> None:
     """Write predictions.csv, predictions.json and results.json."""
-    _write_csv(folder.out / PREDICTIONS, classes, models, records)
     whole = {
         "schema_version": SCHEMA_VERSION,
         "sacmil_version": __version__,
@@ -210,8 +227,9 @@ def write_tables(
         "slides": [_told(record, classes, models) for record in records],
         "failed": [failure._asdict() for failure in failures],
     }
-    with whole_file(folder.out / "predictions.json") as partial:
+    with whole_file(folder.out / WHOLE) as partial:
         partial.write_text(_json(whole), encoding="utf-8")
+    _write_csv(folder.out / PREDICTIONS, classes, models, records)
     slides = tuple(_slide_result(record, models) for record in records)
     write_results(folder.out, Results(tuple(classes), tuple(models), slides))
 
@@ -254,7 +272,7 @@ def _slide_result(record: SlideAnswers, models: Sequence[Model]) -> SlideResult:
     return SlideResult(
         record.slide_id,
         tuple(
-            Answer(a.model, a.probabilities, a.spread, a.scores, _by_class(a.pictures))
+            Answer(a.model, a.probabilities, a.spread, a.scores, _heatmaps(a))
             for a in record.by(models)
         ),
         slide=record.slide,
@@ -264,8 +282,10 @@ def _slide_result(record: SlideAnswers, models: Sequence[Model]) -> SlideResult:
     )
 
 
-def _by_class(pictures: Mapping[str, str]) -> dict[str, str]:
-    return {"score": pictures["overlay"]} if "overlay" in pictures else {}
+def _heatmaps(answer: ModelAnswer) -> dict[str, str]:
+    """By class; the model's own score last, for a class may be called so too."""
+    own = {"score": answer.pictures["overlay"]} if "overlay" in answer.pictures else {}
+    return answer.class_pictures | own
 
 
 def _json(value: Any) -> str:

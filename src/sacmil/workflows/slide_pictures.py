@@ -1,4 +1,4 @@
-"""The pictures of one slide that is answered: a heatmap per model, and the slide in small."""
+"""The pictures of one slide that is answered: heatmaps per model and class, and itself in small."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sacmil.atomic import whole_file
-from sacmil.heatmap import draw_heatmap
-from sacmil.results import read_scores
-from sacmil.slides.readers import open_slide
+from sacmil.heatmap.file_name import file_name
+from sacmil.heatmap.furniture import check_can_draw
+from sacmil.heatmap.ground import Ground, ground_of
+from sacmil.heatmap.pictures import Words, chosen, draw_all, draw_alone, save_picture
+from sacmil.results import Scores, read_scores
+from sacmil.slides.readers import Slide
 from sacmil.slides.thumbnail import thumbnail
 from sacmil.workflows.prediction_folder import ModelAnswer, PredictionFolder, SlideAnswers
 
@@ -26,38 +29,60 @@ def draw_slide(
     Args:
         folder: where scores are, and where pictures go.
         record: what is known of the slide.
-        answers: those of its answers that get pictures.
+        answers: those of its answers that get pictures, one at least.
         slide: its file; None draws scores on white.
     """
-    newer = [_with_pictures(folder, record, answer, slide) for answer in answers]
-    small = _thumbnail(folder, record.slide_id, slide) if slide else None
+    check_can_draw()
+    scored = [read_scores(folder.out / answer.scores) for answer in answers]
+    # all of them are of one bag, so that the slide is read once
+    with ground_of(scored[0], slide, mpp=record.mpp, slide_size=record.size) as ground:
+        newer = [
+            _with_pictures(folder, record, answer, scores, ground)
+            for answer, scores in zip(answers, scored, strict=True)
+        ]
+        small = _thumbnail(folder, record.slide_id, ground.slide) if ground.slide else None
     return replace(record, slide=slide, thumbnail=small).with_answers(newer)
 
 
 def _with_pictures(
-    folder: PredictionFolder, record: SlideAnswers, answer: ModelAnswer, slide: str | None
+    folder: PredictionFolder,
+    record: SlideAnswers,
+    answer: ModelAnswer,
+    scores: Scores,
+    ground: Ground,
 ) -> ModelAnswer:
     members = len(answer.parts)
-    winner = answer.winner(record.classes)
-    pictures = draw_heatmap(
-        folder.heatmaps(answer.model),
-        record.slide_id,
-        read_scores(folder.out / answer.scores),
-        slide=slide,
-        mpp=record.mpp,
-        slide_size=record.size,
-        name="score" if members == 1 else f"mean rank of {members} models' scores",
-        note=f"{answer.model}: {winner} {max(answer.probabilities):.2f}",
+    note = f"{answer.model}: {answer.winner(record.classes)} {max(answer.probabilities):.2f}"
+    name = "score" if members == 1 else f"mean rank of {members} models' scores"
+    words = Words(record.slide_id, note, name)
+    where, stem = folder.heatmaps(answer.model), file_name(record.slide_id)
+    pictures = {
+        kind: save_picture(where / f"{stem}_{kind}.png", picture)
+        for kind, picture in draw_all(scores, ground, words).items()
+    }
+    by_class = {
+        which: save_picture(
+            where / "classes" / file_name(which) / f"{stem}_overlay.png",
+            draw_alone(
+                chosen(scores, which, record.classes),
+                ground,
+                words._replace(name=f"{name} for {which}"),
+            ),
+        )
+        for which in (record.classes if scores.class_scores is not None else ())
+    }
+    return replace(
+        answer,
+        pictures={kind: folder.relative(path) for kind, path in pictures.items()},
+        class_pictures={which: folder.relative(path) for which, path in by_class.items()},
     )
-    return replace(answer, pictures={k: folder.relative(path) for k, path in pictures.items()})
 
 
-def _thumbnail(folder: PredictionFolder, slide_id: str, slide: str) -> str:
+def _thumbnail(folder: PredictionFolder, slide_id: str, slide: Slide) -> str:
     from PIL import Image
 
     path = folder.thumbnail(slide_id)
-    with open_slide(slide) as opened:
-        small = thumbnail(opened, max(opened.size) / _THUMBNAIL_PX, max_side=_THUMBNAIL_PX)
+    small = thumbnail(slide, max(slide.size) / _THUMBNAIL_PX, max_side=_THUMBNAIL_PX)
     with whole_file(folder.out / path) as partial:
         Image.fromarray(small.pixels).save(partial, format="JPEG", quality=88)
     return path

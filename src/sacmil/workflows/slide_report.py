@@ -5,75 +5,23 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
 from pathlib import Path
-from typing import Any
 
-from sacmil._version import __version__
 from sacmil.atomic import whole_file
 from sacmil.errors import MissingExtraError
+from sacmil.evaluation.html_page import html_page, safe, section, warned
 from sacmil.results import Model
-from sacmil.workflows.bag_needs import BagNeeds
-from sacmil.workflows.ensemble import Ensemble
+from sacmil.workflows.model_facts import ModelFacts
 from sacmil.workflows.prediction_folder import ModelAnswer, PredictionFolder, SlideAnswers
 
 _CLEAR, _LEANING = 0.9, 0.7
 """From which probability on an answer is called clear, and from which leaning."""
 _WIDE = 0.15
 """From which spread on members are said to disagree."""
-_PICTURE_PX = 1600
+_PICTURE_PX, _CLASS_PX = 1600, 900
+"""Width of pictures, at the most."""
 _DOTS = 40
 """Members shown one by one; of more only their range is told."""
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """What is told of a model: headings and texts, in order."""
-
-    name: str
-    facts: Mapping[str, str]
-
-    @classmethod
-    def of(cls, ensemble: Ensemble) -> ModelFacts:
-        """As its card says."""
-        card, members = ensemble.card, ensemble.members
-        notes = card.get("notes")
-        training = notes.get("training") if isinstance(notes, dict) else None
-        needs = BagNeeds.of(card, ensemble.name)
-        facts = {
-            "Kind": str(card.get("model", "unknown")),
-            "Members": f"{len(members)}, trained on different parts of the data"
-            if len(members) > 1
-            else "1",
-            "Classes": ", ".join(ensemble.classes),
-            "Trained on": _trained_on(training if isinstance(training, dict) else {})
-            + (" (the first member)" if len(members) > 1 else ""),
-            "Encoder": needs.encoder or "not known",
-            "Tiles": _tiles(needs),
-            "Weights (SHA-256)": ensemble.hash,
-            "Saved by": f"sacmil {card.get('sacmil_version', 'unknown')}",
-        }
-        return cls(ensemble.name, facts)
-
-
-def _trained_on(training: Mapping[str, Any]) -> str:
-    slides = training.get("slides")
-    if not isinstance(slides, dict) or "train" not in slides:
-        return "not known: the card does not say"
-    parts = [f"{slides['train']} slides"]
-    if slides.get("val"):
-        parts.append(f"{slides['val']} to choose the epoch")
-    if slides.get("test"):
-        parts.append(f"{slides['test']} held back for testing")
-    return "; ".join(parts)
-
-
-def _tiles(needs: BagNeeds) -> str:
-    if needs.patch_um is None:
-        return "not known"
-    pixels = f", {needs.tile_px} pixels" if needs.tile_px else ""
-    return f"{needs.patch_um:.4g} µm a side{pixels}"
 
 
 def write_report(
@@ -102,9 +50,8 @@ def page(
     """The page as text; arguments as those of write_report, paths relative to the root."""
     answers = record.by(models)
     body = "\n".join(part for part in _sections(root, record, answers, facts) if part)
-    return _PAGE.format(
-        title=_safe(record.slide_id), style=_STYLE, body=body, version=_safe(__version__)
-    )
+    footer = "Research use only, not a medical device."
+    return html_page(record.slide_id, body, style=_STYLE, banner=_BANNER, footer=footer)
 
 
 def _sections(
@@ -114,20 +61,17 @@ def _sections(
     facts: Sequence[ModelFacts],
 ) -> Iterator[str]:
     answer = answers[-1]
-    yield "".join(f'<p class="warning">{_safe(text)}</p>' for text in record.warnings)
+    yield warned(record.warnings)
     yield _answer(record.classes, answer)
-    yield _section("Where the model looked", _heatmap(root, answer))
-    yield _section("The tiles that scored highest", _picture(root, answer, "tiles", _TILES))
+    yield section("Where the model looked", _heatmap(root, answer))
+    yield section("Class by class", _by_class(root, record.classes, answer))
+    yield section("The tiles that scored highest", _picture(root, answer, "tiles", _TILES))
     if len(answers) > 1:
-        yield _section("Each model's answer", _each(record.classes, answers))
-    yield _section("What was looked at", _definitions(_material(record)))
+        yield section("Each model's answer", _each(record.classes, answers))
+    yield section("What was looked at", _definitions(_material(record)))
     for model in facts:
         title = "The model" if len(facts) == 1 else f"The model {model.name}"
-        yield _section(_safe(title), _definitions(model.facts))
-
-
-def _section(heading: str, content: str) -> str:
-    return f"<section><h2>{heading}</h2>\n{content}</section>" if content else ""
+        yield section(safe(title), _definitions(model.facts))
 
 
 def _answer(classes: Sequence[str], answer: ModelAnswer) -> str:
@@ -140,9 +84,9 @@ def _answer(classes: Sequence[str], answer: ModelAnswer) -> str:
     doubt = " <small>undecided</small>" if max(answer.probabilities) < _LEANING else ""
     key = '<p class="note">Bar: the mean. Marks: each member by itself.</p>'
     return (
-        f'<section class="answer"><p class="label">Answer of {_safe(answer.model)}</p>'
-        f'<p class="winner">{_safe(answer.winner(classes))}{doubt}</p>'
-        f'<p class="reading">{_safe(reading(classes, answer))}</p>'
+        f'<section class="answer"><p class="label">Answer of {safe(answer.model)}</p>'
+        f'<p class="winner">{safe(answer.winner(classes))}{doubt}</p>'
+        f'<p class="reading">{safe(reading(classes, answer))}</p>'
         f'<div class="bars">{bars}</div>{key if len(answer.parts) > 1 else ""}</section>'
     )
 
@@ -152,7 +96,7 @@ def _bar(name: str, probability: float, parts: Sequence[float]) -> str:
         f'<i style="left:{100 * part:.1f}%"></i>' for part in parts if 1 < len(parts) <= _DOTS
     )
     return (
-        f'<span class="class">{_safe(name)}</span>'
+        f'<span class="class">{safe(name)}</span>'
         f'<span class="track"><b style="width:{100 * probability:.1f}%"></b>{marks}</span>'
         f'<span class="value">{shown(probability)}</span>'
     )
@@ -229,14 +173,41 @@ def _heatmap(root: Path, answer: ModelAnswer) -> str:
     )
 
 
+def _by_class(root: Path, classes: Sequence[str], answer: ModelAnswer) -> str:
+    """The most probable class first; nothing where the model does not score tiles per class."""
+    drawn = [number for number, name in enumerate(classes) if name in answer.class_pictures]
+    figures = "\n".join(
+        _figure(
+            root / answer.class_pictures[classes[number]],
+            f"Scores for {safe(classes[number])}",
+            _CLASS_PX,
+            f"{safe(classes[number])}: {safe(shown(answer.probabilities[number]))}",
+        )
+        for number in sorted(drawn, key=lambda c: -answer.probabilities[c])
+    )
+    return f'<div class="classes">{figures}</div>{_APART}' if figures else ""
+
+
+_APART = (
+    '<p class="note">Each class has a scale of its own: how bright a tile is in one picture says '
+    "nothing about how bright it should be in another.</p>"
+)
+
+
 def _picture(root: Path, answer: ModelAnswer, kind: str, meaning: str) -> str:
     if kind not in answer.pictures:
         return ""
-    source = base64.b64encode(_small(root / answer.pictures[kind])).decode()
-    return f'<figure><img alt="{meaning}" src="data:image/jpeg;base64,{source}"></figure>'
+    return _figure(root / answer.pictures[kind], meaning, _PICTURE_PX)
 
 
-def _small(path: Path) -> bytes:
+def _figure(path: Path, meaning: str, width: int, caption: str = "") -> str:
+    """An image within the page; meaning and caption are HTML."""
+    source = base64.b64encode(_small(path, width)).decode()
+    below = f"<figcaption>{caption}</figcaption>" if caption else ""
+    return f'<figure>{below}<img alt="{meaning}" src="data:image/jpeg;base64,{source}"></figure>'
+
+
+def _small(path: Path, width: int) -> bytes:
     """A picture as JPEG, which is a tenth of the PNG, and no larger than a page shows."""
     try:
         from PIL import Image
@@ -244,15 +215,15 @@ def _small(path: Path) -> bytes:
         raise MissingExtraError("slides", "a page with pictures") from None
     buffer = io.BytesIO()
     with Image.open(path) as image:
-        image.thumbnail((_PICTURE_PX, 2 * _PICTURE_PX))
+        image.thumbnail((width, 2 * width))
         image.convert("RGB").save(buffer, format="JPEG", quality=88)
     return buffer.getvalue()
 
 
 def _each(classes: Sequence[str], answers: Sequence[ModelAnswer]) -> str:
-    head = "".join(f"<th>{_safe(name)}</th>" for name in ("model", "answer", *classes))
+    head = "".join(f"<th>{safe(name)}</th>" for name in ("model", "answer", *classes))
     rows = "\n".join(
-        f"<tr><td>{_safe(one.model)}</td><td>{_safe(one.winner(classes))}</td>"
+        f"<tr><td>{safe(one.model)}</td><td>{safe(one.winner(classes))}</td>"
         + "".join(f"<td>{_with_spread(one, number)}</td>" for number in range(len(classes)))
         + "</tr>"
         for one in answers
@@ -262,7 +233,7 @@ def _each(classes: Sequence[str], answers: Sequence[ModelAnswer]) -> str:
 
 def _with_spread(answer: ModelAnswer, number: int) -> str:
     spread = f" ± {answer.spread[number]:.2f}" if answer.spread else ""
-    return _safe(shown(answer.probabilities[number])) + spread
+    return safe(shown(answer.probabilities[number])) + spread
 
 
 def _material(record: SlideAnswers) -> dict[str, str]:
@@ -278,28 +249,20 @@ def _material(record: SlideAnswers) -> dict[str, str]:
 
 
 def _definitions(facts: Mapping[str, str]) -> str:
-    lines = "\n".join(f"<dt>{_safe(k)}</dt><dd>{_safe(v)}</dd>" for k, v in facts.items())
+    lines = "\n".join(f"<dt>{safe(k)}</dt><dd>{safe(v)}</dd>" for k, v in facts.items())
     return f"<dl>{lines}</dl>"
 
 
-def _safe(text: str) -> str:
-    """Text on one line that is neither markup nor steers what stands around it."""
-    return escape("".join(letter if letter.isprintable() else "�" for letter in text))
-
+_BANNER = (
+    '<p class="research">Research use only. This is not a medical device: no diagnosis or '
+    "treatment may rest on it.</p>\n"
+)
 
 _STYLE = """
-:root { color-scheme: light; }
-* { box-sizing: border-box; }
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 0 auto;
-  padding: 1.25rem 1.25rem 3rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.5rem; line-height: 1.25; margin: .75rem 0 1rem; }
-h2 { font-size: 1.1rem; margin: 1.75rem 0 .5rem; padding-bottom: .2rem;
-  border-bottom: 2px solid #0072b2; }
 p { margin: .4rem 0; }
 .research { border: 2px solid #a33; color: #822; padding: .4rem .8rem; font-weight: 600; }
-.warning { background: #fff4e0; border-left: 4px solid #e69f00; padding: .5rem .8rem; }
 .answer { background: #f2f6f9; padding: .9rem 1.1rem 1rem; border-radius: 6px; }
-.label { color: #555; font-size: .85rem; margin: 0; }
+.label { color: #555; font-size: .875rem; margin: 0; }
 .winner { font-size: 1.9rem; font-weight: 700; line-height: 1.2; margin: 0 0 .4rem; }
 .winner small { font-size: 1rem; font-weight: 600; color: #a35a00; margin-left: .6rem; }
 .reading { max-width: 46rem; }
@@ -311,35 +274,19 @@ p { margin: .4rem 0; }
 .track i { position: absolute; top: -3px; bottom: -3px; width: 2px; margin-left: -1px;
   background: #222; }
 .value { font-variant-numeric: tabular-nums; text-align: right; }
-.note, footer { color: #555; font-size: .85rem; }
-figure { margin: .4rem 0; }
-img { display: block; max-width: 100%; max-height: 44rem; height: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .3rem 1.4rem .3rem 0; border-bottom: 1px solid #e4e4e4; }
+img { display: block; max-height: 44rem; }
+.classes { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr));
+  gap: .8rem 1.2rem; align-items: start; }
+figcaption { font-weight: 600; margin-bottom: .2rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; margin: .4rem 0; }
 dt { color: #555; } dd { margin: 0; }
 @page { size: A4; margin: 14mm; }
 @media print {
-  body { font-size: 9.5pt; max-width: none; padding: 0; }
+  body { font-size: 9.5pt; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
-  h1 { font-size: 15pt; margin: .5rem 0; } h2 { break-after: avoid; margin-top: 1rem; }
+  h1 { font-size: 15pt; margin: .5rem 0; } h2 { margin-top: 1rem; }
   .winner { font-size: 18pt; }
-  figure, .answer, dl, tr { break-inside: avoid; }
+  .answer, dl { break-inside: avoid; }
   img { max-height: 118mm; margin: 0 auto; }
 }
-"""
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>{style}</style></head><body>
-<p class="research">Research use only. This is not a medical device: no diagnosis or treatment may
-rest on it.</p>
-<h1>{title}</h1>
-{body}
-<footer><p>Made by sacmil {version}. Research use only, not a medical device.</p></footer>
-</body></html>
 """

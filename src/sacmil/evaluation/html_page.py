@@ -1,0 +1,82 @@
+"""What all pages share: one HTML file that needs nothing else, no network and no script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from sacmil._version import __version__
+from sacmil.evaluation.printable import printable
+
+
+def html_page(title: str, body: str, *, style: str = "", banner: str = "", footer: str) -> str:
+    """A whole page as text.
+
+    Args:
+        title: any text.
+        body: HTML, of safe parts.
+        style: CSS beyond what every page has.
+        banner: HTML above the title.
+        footer: HTML after the version.
+    """
+    return _PAGE.format(
+        title=safe(title),
+        style=_STYLE + style,
+        banner=banner,
+        body=body,
+        version=safe(__version__),
+        footer=footer,
+    )
+
+
+def section(heading: str, content: str) -> str:
+    """A part of a page with a heading, both HTML; nothing where there is no content."""
+    return f"<section><h2>{heading}</h2>\n{content}</section>" if content else ""
+
+
+def safe(text: str) -> str:
+    """Text on one line that is neither markup nor steers what stands around it.
+
+    >>> safe("<b>")
+    '&lt;b&gt;'
+    """
+    return escape(printable(text))
+
+
+def warned(texts: Sequence[str]) -> str:
+    """What a reader must know before believing anything."""
+    return "".join(f'<p class="warning">{safe(text)}</p>' for text in texts)
+
+
+_STYLE = """
+:root { color-scheme: light; }
+* { box-sizing: border-box; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 0 auto;
+  padding: 1.25rem 1.25rem 3.5rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: .75rem 0 1rem; }
+h2 { font-size: 1.2rem; margin: 2rem 0 .6rem; padding-bottom: .2rem;
+  border-bottom: 2px solid #0072b2; }
+h3 { font-size: 1rem; margin: 1.25rem 0 .25rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .25rem 0; }
+th, td { text-align: left; padding: .35rem 1.4rem .35rem 0; border-bottom: 1px solid #e4e4e4; }
+th { font-weight: 600; color: #444; border-bottom-color: #999; }
+.note, footer { color: #555; font-size: .875rem; }
+.warning { background: #fff4e0; border-left: 4px solid #e69f00; padding: .55rem .9rem; }
+figure { margin: 0; break-inside: avoid; }
+img { max-width: 100%; height: auto; }
+@media print { body { font-size: 10pt; max-width: none; padding: 0; }
+  h2, h3 { break-after: avoid; } tr { break-inside: avoid; } td, th { padding-right: .8rem; } }
+"""
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>{style}</style></head><body>
+{banner}<h1>{title}</h1>
+{body}
+<footer><p>Made by sacmil {version}. {footer}</p></footer>
+</body></html>
+"""
