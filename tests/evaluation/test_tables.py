@@ -14,18 +14,17 @@ from hypothesis import strategies as st
 from predicted import predicted
 
 from sacmil.evaluation.comparison import Comparison
+from sacmil.evaluation.layouts import FORMATS, render
 from sacmil.evaluation.localisation import Localisation
 from sacmil.evaluation.metrics import TITLES
 from sacmil.evaluation.summary import Figure
 from sacmil.evaluation.tables import (
-    FORMATS,
     Style,
     caption,
     comparison_table,
     fold_table,
     localisation_table,
     p_value,
-    render,
     summary_table,
 )
 

@@ -14,8 +14,9 @@ _METRICS = ("accuracy", "auc", "f1")
 
 def print_summary(predictions: Predictions, data: str) -> None:
     """Accuracy, AUC and F1 of every model over the test folds, as `sacmil evaluate` has them."""
+    from sacmil.evaluation.layouts import render
     from sacmil.evaluation.summary import summarise
-    from sacmil.evaluation.tables import caption, render, summary_table
+    from sacmil.evaluation.tables import caption, summary_table
 
     figures = summarise(predictions, metrics=_METRICS)
     table = summary_table(figures, caption=caption(predictions, data=data))

@@ -83,7 +83,8 @@ def _check_several(models: list[str]) -> None:
 
 def _print(report: Report, layout: str) -> None:
     from sacmil.evaluation.claims import claims
-    from sacmil.evaluation.tables import comparison_table, render, summary_table
+    from sacmil.evaluation.layouts import render
+    from sacmil.evaluation.tables import comparison_table, summary_table
 
     caption = report.how_compared()
     table = comparison_table(report.comparisons, caption=caption, style=report.style)

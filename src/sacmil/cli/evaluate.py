@@ -13,8 +13,9 @@ from sacmil.cli._figures import check_can_report, figure_options, metric_names, 
 if TYPE_CHECKING:
     from sacmil.cohorts.table import Cohort
     from sacmil.evaluation.comparison import Comparison
+    from sacmil.evaluation.layouts import Table
     from sacmil.evaluation.report import Report
-    from sacmil.evaluation.tables import Style, Table
+    from sacmil.evaluation.tables import Style
     from sacmil.results import Predictions
     from sacmil.workflows.evaluation import Evaluation
 
@@ -216,7 +217,8 @@ def _localised(evaluation: Evaluation, style: Style) -> dict[str, Table]:
 
 
 def _print(report: Report, layout: str) -> None:
-    from sacmil.evaluation.tables import render, summary_table
+    from sacmil.evaluation.layouts import render
+    from sacmil.evaluation.tables import summary_table
 
     table = summary_table(report.figures, caption=report.caption(), style=report.style)
     click.echo(render(table, layout), nl=False)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.evaluation.tables import Cell, Style, Table, count, of_test
+from sacmil.evaluation.layouts import Cell, Table
+from sacmil.evaluation.tables import Style, count, of_test
 from sacmil.evaluation.units import to_units, unit_of
 from sacmil.results import Predictions
 

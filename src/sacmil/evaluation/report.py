@@ -14,6 +14,7 @@ from sacmil.atomic import whole_file
 from sacmil.evaluation.claims import claims
 from sacmil.evaluation.comparison import Comparison, ranks
 from sacmil.evaluation.html_page import html_page, safe, section, warned
+from sacmil.evaluation.layouts import Cell, Table, render
 from sacmil.evaluation.metrics import TITLES
 from sacmil.evaluation.mistakes import mistake_table
 from sacmil.evaluation.plots import (
@@ -25,16 +26,7 @@ from sacmil.evaluation.plots import (
     save_figure,
 )
 from sacmil.evaluation.summary import Figure
-from sacmil.evaluation.tables import (
-    Cell,
-    Style,
-    Table,
-    caption,
-    comparison_table,
-    fold_table,
-    render,
-    summary_table,
-)
+from sacmil.evaluation.tables import Style, caption, comparison_table, fold_table, summary_table
 from sacmil.results import Predictions
 
 if TYPE_CHECKING:

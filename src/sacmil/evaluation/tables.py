@@ -1,25 +1,18 @@
-"""Figures as tables: text, Markdown, LaTeX or CSV.
-
-What is printed is rounded; the records beside it, which CSV is made of, are not.
-"""
+"""Figures as tables: which rows and columns there are, and what they say."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
-from unicodedata import east_asian_width
+from typing import Literal, cast
 
 import numpy as np
 
 from sacmil.evaluation.comparison import Comparison
+from sacmil.evaluation.layouts import Cell, Table
 from sacmil.evaluation.localisation import Localisation
 from sacmil.evaluation.metrics import LOWER_IS_BETTER, TITLES
-from sacmil.evaluation.printable import printable
 from sacmil.evaluation.summary import Figure
 from sacmil.evaluation.units import units_of
 from sacmil.results import Predictions
@@ -27,23 +20,6 @@ from sacmil.results import Predictions
 Spread = Literal["both", "std", "interval", "none"]
 NOTHING = "–"
 """What stands for a figure that is not defined."""
-
-
-class Cell(NamedTuple):
-    """One field of a table, as it is read."""
-
-    text: str
-    best: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells under a header, and the unrounded values they were made of."""
-
-    caption: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    records: tuple[Mapping[str, object], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +52,6 @@ class Style:
         if self.spread in ("both", "interval") and math.isfinite(figure.low + figure.high):
             text += f" {self.interval(figure.low, figure.high)}"
         return text
-
-
-# --- what the tables hold ------------------------------------------------------------------------
 
 
 def summary_table(
@@ -294,118 +267,3 @@ def _best(metric: str, figures: Mapping[str, Mapping[str, Figure]], style: Style
     top = (min if metric in LOWER_IS_BETTER else max)(defined.values())
     # to a reader two means are equal when they are printed alike
     return frozenset(n for n, mean in defined.items() if style.number(mean) == style.number(top))
-
-
-# --- how they are written ------------------------------------------------------------------------
-
-
-def render(table: Table, layout: str = "text") -> str:
-    """The table in one of FORMATS, ending in a newline."""
-    return FORMATS[layout](table)
-
-
-def _text(table: Table) -> str:
-    lines = [table.header, *([cell.text for cell in row] for row in table.rows)]
-    cleaned = [[printable(text) for text in line] for line in lines]
-    widths = [max(map(_columns, column)) for column in zip(*cleaned, strict=True)]
-    shown = [
-        "  ".join(text + " " * (w - _columns(text)) for text, w in zip(line, widths, strict=True))
-        for line in cleaned
-    ]
-    shown.insert(1, "  ".join("-" * width for width in widths))
-    return _lines([*(line.rstrip() for line in shown), *_footer(printable(table.caption))])
-
-
-def _columns(text: str) -> int:
-    """How wide a terminal shows it: Chinese, Japanese and Korean letters take two columns."""
-    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
-
-
-def _markdown(table: Table) -> str:
-    def line(texts: Iterable[str]) -> str:
-        return f"| {' | '.join(texts)} |"
-
-    rows = [
-        line(f"**{_in_markdown(c.text)}**" if c.best else _in_markdown(c.text) for c in row)
-        for row in table.rows
-    ]
-    head = [line(map(_in_markdown, table.header)), line("---" for _ in table.header)]
-    return _lines([*head, *rows, *_footer(_in_markdown(table.caption))])
-
-
-def _latex(table: Table) -> str:
-    def line(texts: Iterable[str]) -> str:
-        return f"    {' & '.join(texts)} \\\\"
-
-    rows = [
-        line(rf"\textbf{{{_in_latex(c.text)}}}" if c.best else _in_latex(c.text) for c in row)
-        for row in table.rows
-    ]
-    return _lines(
-        [
-            r"\begin{table}",
-            r"  \centering",
-            *([rf"  \caption{{{_in_latex(table.caption)}}}"] if table.caption else []),
-            rf"  \begin{{tabular}}{{{'l' * len(table.header)}}}",
-            r"    \toprule",
-            line(map(_in_latex, table.header)),
-            r"    \midrule",
-            *rows,
-            r"    \bottomrule",
-            r"  \end{tabular}",
-            r"\end{table}",
-        ]
-    )
-
-
-def _csv(table: Table) -> str:
-    stream = io.StringIO()
-    if table.records:
-        writer = csv.DictWriter(stream, list(table.records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table.records)
-    return stream.getvalue()
-
-
-FORMATS: Mapping[str, Callable[[Table], str]] = {
-    "text": _text,
-    "markdown": _markdown,
-    "latex": _latex,
-    "csv": _csv,
-}
-
-
-def _lines(lines: Iterable[str]) -> str:
-    return "\n".join(lines) + "\n"
-
-
-def _footer(caption: str) -> list[str]:
-    return ["", caption] if caption else []
-
-
-_MARKDOWN = re.compile(r"([\\`*|<>&~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_]))")
-"""What Markdown or HTML would read as markup; _ within a word, as in sac_mil, it would not."""
-
-
-def _in_markdown(text: str) -> str:
-    return _MARKDOWN.sub(r"\\\1", printable(text))
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": "$-$",
-    "–": "--",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    **{character: rf"\{character}" for character in "&%$#_{}"},
-}
-
-
-def _in_latex(text: str) -> str:
-    # a bracket right after \\ would be read as its option
-    escaped = "".join(_LATEX.get(character, character) for character in printable(text))
-    return f"{{}}{escaped}" if escaped.startswith("[") else escaped

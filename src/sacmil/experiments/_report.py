@@ -12,8 +12,8 @@ from sacmil.atomic import whole_file
 from sacmil.experiments._paper import DATASETS, METRICS, PaperTable
 
 if TYPE_CHECKING:
+    from sacmil.evaluation.layouts import Cell, Table
     from sacmil.evaluation.summary import Figure
-    from sacmil.evaluation.tables import Cell, Table
 
 WIDTH = 100
 FILES = {"txt": "text", "md": "markdown", "tex": "latex", "csv": "csv"}
@@ -51,7 +51,7 @@ def write_report(
 
 def paper_table(paper: PaperTable, dataset: str, outcome: Outcome) -> Table:
     """One dataset's part: a line per row of the paper, and beneath what to know of it."""
-    from sacmil.evaluation.tables import Table
+    from sacmil.evaluation.layouts import Table
 
     header = [
         "",
@@ -66,7 +66,8 @@ def paper_table(paper: PaperTable, dataset: str, outcome: Outcome) -> Table:
 
 
 def _cells(paper: PaperTable, dataset: str, row: str, outcome: Outcome) -> Iterator[Cell]:
-    from sacmil.evaluation.tables import NOTHING, Cell, Style
+    from sacmil.evaluation.layouts import Cell
+    from sacmil.evaluation.tables import NOTHING, Style
 
     style = Style(percent=True, spread="std")
     ours = outcome.figures.get(row, {})
@@ -113,7 +114,7 @@ def _percent(figure: Figure | None, key: str) -> float | str:
 
 
 def _document(layout: str, title: str, tables: Mapping[str, Table]) -> str:
-    from sacmil.evaluation.tables import render
+    from sacmil.evaluation.layouts import render
 
     if layout == "csv":
         joined = [record for table in tables.values() for record in table.records]
@@ -127,8 +128,8 @@ _TITLES = {"text": "{}\n", "markdown": "# {}\n", "latex": "% {}"}
 
 
 def _part(layout: str, heading: str, table: Table) -> str:
+    from sacmil.evaluation.layouts import render
     from sacmil.evaluation.printable import printable
-    from sacmil.evaluation.tables import render
 
     if layout == "latex":
         return render(replace(table, caption=f"{heading}. {table.caption}"), layout)
