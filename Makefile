@@ -1,15 +1,20 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Both need Python >= 3.11 and make only.
+# Two commands on a fresh machine: `make demo` and `make test`. Both need Python >= 3.11 and make only;
+# where npm is there too, they also build the viewer's page.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow check bench install lock clean
+PAGE := src/sacmil/viewer/static/index.html
+PAGE_SOURCES := $(wildcard web/*.json web/build.js web/index.html web/src/*)
+PACKAGES := web/node_modules/.package-lock.json
 
-demo: $(READY)
+.PHONY: demo test test-slow check bench viewer viewer-if-possible install lock clean
+
+demo: $(READY) viewer-if-possible
 	$(BIN)/sacmil demo --out report
 
-test: $(READY)
+test: $(READY) viewer-if-possible
 	$(BIN)/pytest -n 2
 
 test-slow: $(READY)
@@ -20,6 +25,24 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+viewer: $(PAGE)
+
+$(PAGE): $(PAGE_SOURCES) $(PACKAGES)
+	cd web && npm run build
+
+$(PACKAGES): web/package-lock.json web/.npmrc
+	@command -v npm > /dev/null || \
+	  { echo "the viewer's page needs Node.js >= 20: install it and type make viewer"; exit 1; }
+	cd web && npm ci
+	touch $@
+
+# Neither the demo nor the tests hang on it.
+viewer-if-possible:
+	@if ! command -v npm > /dev/null; then \
+	  echo "no npm, so no page for sacmil view: install Node.js >= 20 and type make viewer"; \
+	elif ! $(MAKE) --no-print-directory viewer; then \
+	  echo "the page for sacmil view could not be built: going on without it"; fi
 
 install: $(READY)
 
@@ -37,4 +60,4 @@ lock:
 	  --all-extras --no-header --no-annotate -o constraints.txt pyproject.toml
 
 clean:
-	rm -rf $(VENV) report
+	rm -rf $(VENV) report web/node_modules src/sacmil/viewer/static

@@ -1,0 +1,655 @@
+"""The viewer's page in a real browser: what a user does, and what is then on screen."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from browser import ARGUMENTS, find_browser, skip_unless_ready, viewer
+from PIL import Image
+from results_maker import CLASSES, HOT, SIDE, SIZE, TRUTH, make_results, tile_scores
+from slide_maker import tissue_pixels
+
+from sacmil.heatmap.colours import colour, colour_scale
+from sacmil.heatmap.normalisation import normalise
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Route
+
+SLIDES = [
+    "tumour-1",
+    "normal-1",
+    "unscored",
+    "bag-only",
+    "thumbnail-only",
+    "damaged",
+    "unlabelled",
+]
+MARK = (255, 45, 85)  # of the tile one flew to
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    skip_unless_ready()
+    with viewer(make_results(tmp_path_factory.mktemp("viewer") / "results")) as address:
+        yield address
+
+
+class Window(NamedTuple):
+    """A window of the browser, and what came up in it."""
+
+    page: Page
+    errors: list[str]
+    hosts: set[str]
+
+
+@pytest.fixture(scope="module")
+def window(address: str) -> Iterator[Window]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_browser(), args=[*ARGUMENTS])
+        page = browser.new_page(base_url=address, reduced_motion="reduce")
+        window = Window(page, [], set())
+        page.on("console", lambda m: window.errors.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: window.errors.append(str(error)))
+        page.on("request", lambda request: window.hosts.add(urlsplit(request.url).netloc))
+        yield window
+        browser.close()
+
+
+@pytest.fixture
+def expected_errors() -> list[str]:
+    """Patterns of console errors that a test causes on purpose."""
+    return []
+
+
+@pytest.fixture
+def page(window: Window, address: str, expected_errors: list[str]) -> Iterator[Page]:
+    """An empty page; errors in its console and requests to other hosts fail the test."""
+    window.errors.clear()
+    window.page.set_viewport_size({"width": 1000, "height": 700})
+    window.page.mouse.move(1, 1)
+    yield window.page
+    window.page.goto("about:blank")
+    window.page.unroute_all()
+    assert window.hosts <= {urlsplit(address).netloc, ""}  # data: has no host
+    known = re.compile("|".join(expected_errors) or "(?!)")
+    assert [error for error in window.errors if not known.search(error)] == []
+
+
+@pytest.fixture
+def show(page: Page) -> Callable[..., Page]:
+    """Open the page at a slide, by name, with what else its address shall say."""
+
+    def show(slide: str = "tumour-1", **words: object) -> Page:
+        page.goto("/#" + "&".join(f"{k}={v}" for k, v in {"slide": slide, **words}.items()))
+        settle(page)
+        return page
+
+    return show
+
+
+def settle(page: Page) -> None:
+    """Wait until every picture in sight is there and drawn."""
+    page.wait_for_function(
+        """() => {
+            const stages = [...document.querySelectorAll(".pane:not([hidden]) .stage")];
+            return stages.length && stages.every((stage) => stage.ariaBusy === "false");
+        }"""
+    )
+    page.evaluate("() => new Promise((done) => setTimeout(done, 60))")
+
+
+def wait_until_nearer(page: Page, width: float) -> None:
+    """Wait until less of the slide is in sight than that."""
+    page.wait_for_function(
+        "(width) => document.querySelector('#pane-0').dataset.view.split(',')[2] < width",
+        arg=width,
+    )
+    settle(page)
+
+
+def view(page: Page, pane: int = 0) -> tuple[float, float, float]:
+    """Middle and width of what is in sight, in level-0 pixels."""
+    x, y, width = page.locator(f"#pane-{pane}").get_attribute("data-view").split(",")
+    return float(x), float(y), float(width)
+
+
+def on_screen(page: Page, places: np.ndarray, pane: int = 0) -> np.ndarray:
+    """(N, 2): where places of the slide lie in the window."""
+    x, y, width = view(page, pane)
+    box = page.locator(f"#pane-{pane} .stage").bounding_box()
+    middle = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    return (np.asarray(places) - (x, y)) * (box["width"] / width) + middle
+
+
+def picture(page: Page) -> np.ndarray:
+    """(H, W, 3): the window."""
+    settle(page)
+    return np.asarray(Image.open(io.BytesIO(page.screenshot())).convert("RGB")).astype(int)
+
+
+def around(page: Page, places: np.ndarray, pane: int = 0, reach: int = 2) -> np.ndarray:
+    """(N, M, 3): the pixels around places of the slide."""
+    pixels = picture(page)
+    spots = np.rint(on_screen(page, places, pane)).astype(int)
+    cut = [pixels[y - reach : y + reach + 1, x - reach : x + reach + 1] for x, y in spots]
+    return np.array(cut).reshape(len(spots), -1, 3)
+
+
+def seen(page: Page, places: np.ndarray, pane: int = 0, reach: int = 2) -> np.ndarray:
+    """(N, 3): their means."""
+    return around(page, places, pane, reach).mean(axis=1)
+
+
+def text(page: Page, selector: str) -> str:
+    return page.locator(selector).inner_text()
+
+
+def names(page: Page) -> list[str]:
+    return page.locator("#slide-table tbody td:nth-child(2)").all_inner_texts()
+
+
+def middles(model: str = "sac_mil") -> np.ndarray:
+    """(N, 2): the middles of tiles no legend lies on."""
+    scores = tile_scores(model)
+    return scores.coords + SIDE / 2
+
+
+UNCOVERED = np.s_[24:72]  # tiles of the middle rows
+
+
+# Opening and zooming
+
+
+def test_the_slide_itself_is_on_screen(show: Callable[..., Page]) -> None:
+    page = show(heat=0)
+    places = np.array([(500, 300), (700, 520), (900, 640), (1000, 800), (620, 400)])
+    truth = tissue_pixels(*SIZE, seed=3).astype(int)
+    expected = [truth[y - 6 : y + 6, x - 6 : x + 6].mean(axis=(0, 1)) for x, y in places]
+    assert np.abs(seen(page, places, reach=3) - expected).max() < 16
+
+
+def level_of(route: Route) -> int:
+    return int(re.search(r"tiles/(\d+)/", route.request.url)[1])
+
+
+def test_zooming_in_brings_finer_tiles(show: Callable[..., Page]) -> None:
+    page = show(heat=0)
+    levels: list[int] = []
+    page.route("**/tiles/**", lambda route: levels.append(level_of(route)) or route.continue_())
+    before = view(page)[2]
+    for _ in range(4):
+        page.keyboard.press("+")
+    settle(page)
+    assert view(page)[2] == pytest.approx(before / 1.5**4, rel=0.01)
+    assert max(levels) == 11  # 2**11 pixels hold the slide in full
+    truth = tissue_pixels(*SIZE, seed=3).astype(int)
+    x, y = (round(part) for part in view(page)[:2])
+    places = np.array([(x - 30, y - 30), (x, y), (x + 40, y + 20)])
+    expected = [truth[b - 5 : b + 5, a - 5 : a + 5].mean(axis=(0, 1)) for a, b in places]
+    assert np.abs(seen(page, places, reach=8) - expected).max() < 20
+    page.keyboard.press("0")
+    settle(page)
+    assert view(page)[2] == before
+
+
+def test_the_wheel_zooms_where_the_pointer_is(show: Callable[..., Page]) -> None:
+    page = show()
+    before, place = view(page), np.array([[384, 512]])
+    where = on_screen(page, place)[0]
+    page.mouse.move(*where)
+    page.mouse.wheel(0, -300)
+    wait_until_nearer(page, before[2])
+    assert np.abs(on_screen(page, place)[0] - where).max() < 4
+
+
+def test_the_scale_bar_is_as_long_as_it_says(show: Callable[..., Page]) -> None:
+    page = show()
+    microns = float(re.search(r"([\d.]+) µm", text(page, ".scale-bar"))[1])
+    stage = page.locator(".stage").bounding_box()["width"]
+    drawn = page.locator(".scale-bar .bar").bounding_box()["width"]
+    assert drawn / stage * view(page)[2] * 0.5 == pytest.approx(microns, rel=0.02)
+
+
+# The heatmap
+
+
+def test_every_tile_has_the_colour_python_gives_it(show: Callable[..., Page]) -> None:
+    page = show(opacity=1)
+    scores = tile_scores("sac_mil")
+    by_class = dict(zip(CLASSES, scores.class_scores.T, strict=True))
+    for name, values in {"": scores.scores, **by_class}.items():
+        page.select_option("#score-class", name)
+        for scale in ("rank", "minmax"):
+            page.select_option("#scale", scale)
+            expected = colour(normalise(values, scale))[UNCOVERED]
+            assert np.abs(seen(page, middles()[UNCOVERED]) - expected).max() == 0
+
+
+def test_fading_mixes_slide_and_colour(show: Callable[..., Page]) -> None:
+    page = show(heat=0)
+    places = middles()[UNCOVERED]
+    plain = seen(page, places)
+    page.locator("#heat").click()
+    half = seen(page, places)
+    for _ in range(5):
+        page.keyboard.press("]")
+    assert text(page, "#opacity-shown") == "100 %"
+    full = seen(page, places)
+    assert np.abs(full - plain).max(axis=1).min() > 30
+    assert np.abs(half - (plain + full) / 2).max() < 4
+    page.locator("#opacity").fill("0.25")
+    assert np.abs(seen(page, places) - (0.75 * plain + 0.25 * full)).max() < 5
+    page.keyboard.press("h")
+    assert np.abs(seen(page, places) - plain).max() < 2
+
+
+def test_the_legend_shows_the_servers_colours_and_the_slides_scores(
+    show: Callable[..., Page],
+) -> None:
+    page = show(scale="minmax")
+    box = page.locator(".legend canvas").bounding_box()
+    row = picture(page)[round(box["y"] + box["height"] / 2)]
+    at = np.linspace(0.1, 0.9, 9)
+    drawn = row[np.rint(box["x"] + at * box["width"]).astype(int)]
+    assert np.abs(drawn - colour_scale()[np.rint(at * 255).astype(int)]).max() < 6
+    own = tile_scores("sac_mil").scores
+    ticks = [float(tick) for tick in page.locator(".ticks span").all_inner_texts()]
+    assert ticks[0] == pytest.approx(own.min(), rel=0.01)
+    assert ticks[-1] == pytest.approx(own.max(), rel=0.01)
+    page.select_option("#scale", "rank")
+    ticks = [float(tick) for tick in page.locator(".ticks span").all_inner_texts()]
+    assert ticks[2] == pytest.approx(np.median(own), rel=0.05)
+
+
+def test_the_pointer_reads_score_rank_and_place(show: Callable[..., Page]) -> None:
+    page = show()
+    scores = tile_scores("sac_mil")
+    for tile in (30, 41, 66):
+        page.mouse.move(*on_screen(page, middles()[[tile]])[0])
+        told = text(page, ".readout")
+        rank = 1 + int((scores.scores > scores.scores[tile]).sum())
+        x, y = scores.coords[tile]
+        assert float(told.split()[0]) == pytest.approx(scores.scores[tile], rel=1e-3)
+        assert f"rank {rank} of 120" in told
+        assert f"x {x:,}" in told
+        assert f"y {y:,}" in told
+    page.mouse.move(5, 5)
+    assert page.locator(".readout").is_hidden()
+
+
+def test_another_model_brings_its_own_map(show: Callable[..., Page]) -> None:
+    page = show(opacity=1)
+    page.keyboard.press("2")
+    assert page.locator("#pane-0 select").input_value() == "1"
+    expected = colour(normalise(tile_scores("mean_pool").scores, "rank"))[UNCOVERED]
+    page.get_by_text("Top tiles · mean_pool").wait_for()
+    assert np.abs(seen(page, middles()[UNCOVERED]) - expected).max() == 0
+    assert "normal" in text(page, "#pane-0 .verdict .predicted")
+
+
+# The list
+
+
+def test_the_list_says_who_was_right(show: Callable[..., Page]) -> None:
+    page = show()
+    assert names(page) == SLIDES
+    marks = page.locator("#slide-table tbody td:first-child").all_inner_texts()
+    assert marks == ["✓", "✗", "✓", "✓", "✓", "✗", ""]
+    assert text(page, "#slide-counts") == "7 slides · 2 of 6 labelled wrong"
+    page.keyboard.press("2")  # who says the opposite of everything
+    marks = page.locator("#slide-table tbody td:first-child").all_inner_texts()
+    assert marks == ["✗", "✓", "✗", "✗", "✗", "✓", ""]
+
+
+def test_every_column_sorts_both_ways_and_back(show: Callable[..., Page]) -> None:
+    page = show()
+    by_share = [SLIDES[index] for index in (6, 4, 1, 3, 5, 2, 0)]
+    for column, order in {"slide": sorted(SLIDES), "probability": by_share}.items():
+        head = page.locator(f"th[data-column={column}] button")
+        head.click()
+        assert names(page) == order
+        head.click()
+        assert names(page)[0] == order[-1]
+        head.click()
+        assert names(page) == SLIDES
+    for _ in range(2):
+        page.locator("th[data-column=label] button").click()
+        assert names(page)[-1] == "unlabelled"  # what is unknown comes last, both ways
+    page.locator("th[data-column=mark] button").click()
+    assert names(page)[:2] == ["normal-1", "damaged"]
+    page.select_option("#probability-of", "tumour")
+    page.locator("th[data-column=probability] button").click()
+    assert names(page)[0] == "unscored"
+
+
+def test_filters_leave_what_fits_and_count_it(show: Callable[..., Page]) -> None:
+    page = show()
+    page.keyboard.press("/")
+    page.keyboard.type("ONLY")
+    assert names(page) == ["bag-only", "thumbnail-only"]
+    assert text(page, "#slide-counts").startswith("2 of 7 slides")
+    page.keyboard.press("Escape")
+    page.locator("#filter-text").fill("")
+    page.locator("#filter-wrong").check()
+    assert names(page) == ["normal-1", "damaged"]
+    page.select_option("#filter-label", "normal")
+    assert names(page) == ["normal-1"]
+    page.select_option("#filter-predicted", "normal")
+    assert "No slide fits" in text(page, "#slide-table tbody")
+    assert text(page, "#slide-name") == "tumour-1"  # what was on the desk stays there
+
+
+# Flying and comparing
+
+
+def test_a_top_tile_flies_there_and_is_outlined(show: Callable[..., Page]) -> None:
+    page = show(opacity=0)
+    page.get_by_role("button", name="Fly to top tile 1,").click()
+    settle(page)
+    x, y = HOT["sac_mil"]
+    assert view(page)[:2] == pytest.approx((x + SIDE / 2, y + SIDE / 2), abs=2)
+    edge = [(x + SIDE / 2, y), (x, y + SIDE / 2), (x + SIDE, y + SIDE / 2)]
+    assert np.abs(seen(page, edge, reach=0) - MARK).max() < 40
+    page.keyboard.press("g")
+    settle(page)
+    assert view(page)[:2] != pytest.approx((x + SIDE / 2, y + SIDE / 2), abs=2)
+    page.keyboard.press("G")
+    settle(page)
+    assert view(page)[:2] == pytest.approx((x + SIDE / 2, y + SIDE / 2), abs=2)
+
+
+def test_top_tiles_are_cut_where_they_lie(show: Callable[..., Page]) -> None:
+    page = show()
+    cuts = page.locator("#top-list .cut canvas")
+    cuts.nth(5).wait_for()
+    truth = tissue_pixels(*SIZE, seed=3).astype(int)
+    scores = tile_scores("sac_mil")
+    best = np.argsort(-scores.scores, kind="stable")[:4]
+    for at, tile in enumerate(best):
+        x, y = scores.coords[tile]
+        drawn = np.asarray(Image.open(io.BytesIO(cuts.nth(at).screenshot())).convert("RGB"))
+        expected = truth[y : y + SIDE, x : x + SIDE]
+        halves = [
+            (np.s_[:, : len(part) // 2], np.s_[:, len(part) // 2 :]) for part in (drawn, expected)
+        ]
+        for one, other in zip(*halves, strict=True):
+            assert (
+                np.abs(drawn[one].mean(axis=(0, 1)) - expected[other].mean(axis=(0, 1))).max() < 12
+            )
+
+
+def test_two_models_are_compared_side_by_side_and_move_together(
+    show: Callable[..., Page],
+) -> None:
+    page = show(opacity=1)
+    page.keyboard.press("c")
+    page.locator("#pane-1").wait_for()
+    settle(page)
+    assert view(page, 1) == pytest.approx(view(page, 0), abs=2)
+    inner = np.array([HOT["sac_mil"], HOT["mean_pool"]]) + SIDE / 2
+    for pane, model in enumerate(("sac_mil", "mean_pool")):
+        scores = tile_scores(model)
+        tiles = [int(np.flatnonzero((scores.coords == HOT[m]).all(axis=1))[0]) for m in HOT]
+        expected = colour(normalise(scores.scores, "rank"))[tiles]
+        assert np.abs(seen(page, inner, pane) - expected).max() == 0
+    before = view(page, 0)
+    page.mouse.move(*on_screen(page, inner[:1], pane=1)[0])
+    page.mouse.wheel(0, -400)  # over the second: now that one leads
+    wait_until_nearer(page, before[2])
+    assert view(page, 0) == pytest.approx(view(page, 1), abs=2)
+    assert page.locator("#pane-1.active").count() == 1
+    assert "mean_pool" in text(page, "#top-title")
+    page.keyboard.press("1")
+    assert page.locator("#pane-1 select").input_value() == "0"
+    page.locator("#compare").click()
+    assert page.locator("#pane-1").is_hidden()
+
+
+def test_the_pointer_reads_both_models_at_once(show: Callable[..., Page]) -> None:
+    page = show(beside="mean_pool")
+    page.mouse.move(*on_screen(page, middles()[[41]])[0])
+    told = page.locator(".readout").all_inner_texts()
+    expected = [tile_scores(model).scores[41] for model in HOT]
+    assert [float(words.split()[0]) for words in told] == pytest.approx(expected, rel=1e-3)
+
+
+# Truth
+
+
+def test_outlines_lie_where_the_truth_is(show: Callable[..., Page]) -> None:
+    page = show(heat=0)
+    (left, top), (right, _), (_, bottom), _ = TRUTH
+    places = [(500, top), (left, 600), (right, 600), (500, bottom)]
+    before = around(page, places, reach=3)
+    assert before.max(axis=2).min() > 90  # no black in tissue
+    page.keyboard.press("t")
+    page.wait_for_timeout(300)
+    drawn = around(page, places, reach=3)
+    assert (drawn.max(axis=2).min(axis=1) < 40).all()  # a black line
+    assert (drawn.min(axis=2).max(axis=1) > 200).all()  # with a white one on either side
+    page.locator("#truth").click()
+    assert np.abs(around(page, places, reach=3) - before).max() < 2
+
+
+def test_truth_cannot_be_asked_for_where_none_is_known(show: Callable[..., Page]) -> None:
+    page = show("normal-1")
+    assert page.locator("#truth").is_disabled()
+    page.keyboard.press("t")
+    assert page.locator("#truth").get_attribute("aria-pressed") == "false"
+
+
+# Keys
+
+
+def test_keys_walk_through_the_list_and_the_image(show: Callable[..., Page]) -> None:
+    page = show()
+    for key, expected in (
+        ("j", "normal-1"),
+        ("ArrowDown", "unscored"),
+        ("k", "normal-1"),
+        ("ArrowUp", "tumour-1"),
+        ("k", "tumour-1"),
+    ):
+        page.keyboard.press(key)
+        assert text(page, "#slide-name") == expected
+    settle(page)
+    page.get_by_label("Slide: arrow keys pan").focus()
+    for _ in range(3):
+        page.keyboard.press("+")
+    before = view(page)
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    settle(page)
+    after = view(page)
+    assert after[0] > before[0]
+    assert after[1] > before[1]
+    assert text(page, "#slide-name") == "tumour-1"
+
+
+def test_help_lists_the_keys_and_takes_them_meanwhile(show: Callable[..., Page]) -> None:
+    page = show()
+    page.keyboard.press("?")
+    assert page.get_by_role("dialog").is_visible()
+    page.keyboard.press("j")
+    assert text(page, "#slide-name") == "tumour-1"
+    page.keyboard.press("Escape")
+    assert page.get_by_role("dialog").is_hidden()
+
+
+# What may be missing
+
+
+def test_a_slide_without_scores_says_why_it_has_no_heatmap(show: Callable[..., Page]) -> None:
+    page = show("unscored")
+    assert "left no scores" in text(page, ".notice")
+    for control in ("heat", "opacity", "score-class", "scale"):
+        assert page.locator(f"#{control}").is_disabled()
+    truth = tissue_pixels(*SIZE, seed=3).astype(int)
+    expected = truth[634:646, 894:906].mean(axis=(0, 1))
+    assert np.abs(seen(page, [(900, 640)], reach=3) - expected).max() < 16
+
+
+def test_a_model_that_never_saw_a_slide_is_told_apart(show: Callable[..., Page]) -> None:
+    page = show("unlabelled", model="mean_pool")
+    assert "gave no answer" in text(page, ".notice")
+    assert "no label" in text(page, "#slide-facts")
+
+
+def test_a_bag_without_its_slide_shows_tiles_on_white(show: Callable[..., Page]) -> None:
+    page = show("bag-only", opacity=1)
+    expected = colour(normalise(tile_scores("sac_mil").scores, "rank"))[UNCOVERED]
+    assert np.abs(seen(page, middles()[UNCOVERED]) - expected).max() == 0
+    assert "--slides" in text(page, ".notice")
+    page.keyboard.press("h")
+    assert seen(page, middles()[UNCOVERED]).min() > 250
+
+
+def test_a_lost_slide_shows_its_thumbnail(show: Callable[..., Page]) -> None:
+    page = show("thumbnail-only", heat=0)
+    assert "thumbnail" in text(page, ".notice")
+    truth = tissue_pixels(*SIZE, seed=3).astype(int)
+    expected = truth[600:680, 860:940].mean(axis=(0, 1))
+    assert np.abs(seen(page, [(900, 640)], reach=12) - expected).max() < 20
+
+
+def test_a_slide_that_cannot_be_opened_says_so(show: Callable[..., Page]) -> None:
+    page = show("damaged")
+    assert "damaged.tif" in text(page, ".notice")
+    assert page.locator("#heat").is_enabled()
+
+
+# Links and errors
+
+
+def test_a_link_leads_to_the_same_view(show: Callable[..., Page], page: Page) -> None:
+    first = show(opacity=0.8, scale="minmax", **{"class": "tumour"})
+    first.keyboard.press("c")
+    first.keyboard.press("g")
+    first.locator("#pane-1").wait_for()
+    settle(first)
+    first.wait_for_timeout(400)  # the address follows a moment later
+    there, link = view(first), first.url
+    page.goto("about:blank")
+    page.goto(link)
+    settle(page)
+    assert view(page) == pytest.approx(there, abs=2)
+    assert page.locator("#pane-1").is_visible()
+    assert page.locator("#score-class").input_value() == "tumour"
+    assert page.locator("#scale").input_value() == "minmax"
+    assert text(page, "#opacity-shown") == "80 %"
+
+
+def test_a_nonsense_link_opens_the_first_slide(page: Page) -> None:
+    page.goto("/#slide=%F0%9F%92%A9&model=none&view=NaN,1,-5&opacity=7&class=x&scale=")
+    settle(page)
+    assert text(page, "#slide-name") == "tumour-1"
+    assert text(page, "#opacity-shown") == "50 %"
+
+
+def answering(status: int, words: str) -> Callable[[Route], None]:
+    return lambda route: route.fulfill(status=status, json={"error": words})
+
+
+def test_the_servers_errors_are_shown_as_sentences(page: Page, expected_errors: list[str]) -> None:
+    expected_errors.append("Failed to load resource")
+    page.route("**/api/slides/0/scores/0", answering(404, "The scores are damaged."))
+    page.goto("/")
+    page.get_by_text("The scores are damaged.").wait_for()
+    assert page.locator("#heat").is_disabled()
+    page.route("**/api/slides/1", answering(503, "Too many at once."))
+    page.keyboard.press("j")
+    page.get_by_text("Too many at once.").wait_for()
+    page.route("**/api/results", answering(400, "This folder is no more."))
+    page.reload()
+    page.get_by_text("This folder is no more.").wait_for()
+
+
+def test_a_server_that_is_gone_is_told(page: Page, expected_errors: list[str]) -> None:
+    expected_errors.append("Failed to load resource")
+    page.goto("/")
+    settle(page)
+    page.route("**/api/**", lambda route: route.abort())
+    page.keyboard.press("j")
+    page.get_by_text("Is sacmil view still running?").wait_for()
+
+
+def test_a_thousand_slides_and_a_hundred_thousand_tiles(page: Page) -> None:
+    def many(route: Route) -> None:
+        whole = route.fetch().json()
+        like = whole["slides"][3]
+        whole["slides"] = [like | {"slide_id": f"bag-{n}", "size": None} for n in range(1000)]
+        route.fulfill(json=whole)
+
+    columns, rows = np.meshgrid(np.arange(400) * 256, np.arange(250) * 256)
+    scores = {
+        "patch_size": 256,
+        "x": columns.ravel().tolist(),
+        "y": rows.ravel().tolist(),
+        "scores": np.linspace(0, 1, 100_000).tolist(),
+        "class_scores": None,
+    }
+    image = {"size": None, "mpp": None, "tile": 256, "levels": 0, "zoomable": False}
+    page.route("**/api/results", many)
+    page.route(
+        "**/api/slides/*",
+        lambda route: route.fulfill(json=image | {"why_not": "no slide", "bounds": None}),
+    )
+    page.route("**/api/slides/*/scores/*", lambda route: route.fulfill(json=scores))
+    page.goto("/#slide=bag-999&opacity=1&class=tumour")
+    settle(page)
+    assert text(page, "#slide-counts").startswith("1,000 slides")
+    assert "100,000 tiles" in text(page, "#slide-facts")
+    assert "No scores for tumour here" in text(page, ".notice")
+    assert "model's own score" in text(page, ".legend figcaption")
+    assert page.locator("#score-class").is_disabled()
+    place = np.array([[200 * 256 + 128, 125 * 256 + 128]])
+    expected = colour(np.array([(125 * 400 + 200) / 99_999]))
+    assert np.abs(seen(page, place, reach=0) - expected).max() <= 1
+    page.mouse.move(*on_screen(page, place)[0])
+    assert "of 100,000" in text(page, ".readout")
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (1024, 768)])
+def test_nothing_is_cut_off_or_scrolls(show: Callable[..., Page], size: tuple[int, int]) -> None:
+    page = show(beside="mean_pool")
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    settle(page)
+    beyond = page.evaluate(
+        """() => [...document.querySelectorAll("button, select, .legend, .scale-bar")]
+            .filter((part) => part.checkVisibility() && !part.closest("#top-list, #slide-table"))
+            .map((part) => [part.getBoundingClientRect(), part.id || part.className])
+            .filter(([box]) => box.right > innerWidth || box.bottom > innerHeight || box.left < 0)
+            .map(([, name]) => name)"""
+    )
+    assert beyond == []
+    assert page.evaluate("() => document.documentElement.scrollHeight <= innerHeight")
+
+
+def test_a_long_class_name_never_hides_its_probability(page: Page) -> None:
+    def lengthened(route: Route) -> None:
+        long = {name: f"{name} with a name as long as pathologists give" for name in CLASSES}
+        whole = route.fetch().json()
+        for slide in whole["slides"]:
+            for answer in slide["answers"]:
+                answer["predicted"] = long[answer["predicted"]]
+        route.fulfill(json=whole | {"classes": list(long.values())})
+
+    page.route("**/api/results", lengthened)
+    page.goto("/#beside=mean_pool")
+    settle(page)
+    for pane in (0, 1):
+        head = page.locator(f"#pane-{pane} > header").bounding_box()
+        share = page.locator(f"#pane-{pane} .predicted > span").last.bounding_box()
+        assert share["x"] + share["width"] <= head["x"] + head["width"]
+
+
+def test_whoever_uses_it_reads_that_it_is_for_research(show: Callable[..., Page]) -> None:
+    assert "Research use only" in text(show(), "footer")

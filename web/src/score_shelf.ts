@@ -1,0 +1,27 @@
+// Scores fetched lately, so that going back and forth between models costs nothing.
+
+import { ScoreMap } from "./score_map";
+import { fetchScores, type Scores } from "./server";
+
+const KEPT = 6;
+
+export class ScoreShelf {
+  private readonly kept = new Map<string, Scores>();
+
+  async get(slide: number, model: number, signal: AbortSignal): Promise<Scores> {
+    const key = `${slide}/${model}`;
+    const found = this.kept.get(key) ?? (await fetchScores(slide, model, signal));
+    this.kept.delete(key); // and set again: the last used is the last to go
+    this.kept.set(key, found);
+    const [oldest] = this.kept.keys();
+    if (this.kept.size > KEPT && oldest) this.kept.delete(oldest);
+    return found;
+  }
+}
+
+/** The map of a class, or of the model's own score where it has none by class. */
+export function mapOf(scores: Scores, scoreClass: string): ScoreMap | null {
+  const ofClass = scores.class_scores?.[scoreClass];
+  const values = ofClass ?? scores.scores;
+  return values.length ? new ScoreMap(scores, values, ofClass ? scoreClass : "") : null;
+}
