@@ -1,0 +1,122 @@
+"""From lines of results to figures with intervals: sacmil.evaluation does the statistics."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit
+from scipy.stats import rankdata
+
+from benchmarks.accuracy._lines import Line
+from sacmil.errors import RunError
+from sacmil.evaluation.comparison import Comparison, compare
+from sacmil.evaluation.summary import Figure, summarise
+from sacmil.results import Predictions
+
+METRICS = ("auc", "accuracy", "log_loss")
+DRAWS = 2000
+
+
+class Standing(NamedTuple):
+    """A variant on a task."""
+
+    variant: str
+    figures: Mapping[str, Figure]
+    against: Comparison | None
+    """With the reference, on the same bags; None for the reference itself."""
+    localisation: float
+    """Mean over folds; NaN where instances have no truth."""
+    runs: int
+
+
+def tasks_of(lines: Iterable[Line]) -> dict[str, list[Line]]:
+    """Finished runs by task, in the order of the file; the last line of a job counts."""
+    found: dict[str, dict[str, Line]] = defaultdict(dict)
+    for line in lines:
+        if line["role"] == "run" and not line["failure"]:
+            found[line["task"]][line["key"]] = line
+    return {task: list(by_key.values()) for task, by_key in found.items()}
+
+
+def standings(lines: Sequence[Line], reference: str) -> list[Standing]:
+    """Every variant of a task, the best first; those with folds missing are left out."""
+    whole = _complete(lines)
+    predictions = to_predictions(whole)
+    figures = summarise(predictions, metrics=METRICS, draws=DRAWS)
+    against = {}
+    if reference in figures and len(figures) > 1:
+        compared = compare(predictions, against=reference, draws=DRAWS)
+        against = {one.second: one for one in compared}
+    found = [
+        Standing(
+            variant,
+            figures[variant],
+            against.get(variant),
+            _mean(line["localisation"] for line in whole if line["variant"] == variant),
+            sum(line["variant"] == variant for line in whole),
+        )
+        for variant in figures
+    ]
+    return sorted(found, key=lambda one: -one.figures["auc"].mean)
+
+
+def to_predictions(lines: Sequence[Line]) -> Predictions:
+    """Answers on test bags, as sacmil.evaluation takes them; a window's patient is its slide."""
+    rows, odds = [], []
+    for line in lines:
+        units, labels = line["units"].split(" "), line["labels"].split(" ")
+        for unit, label, answer in zip(units, labels, line["answers"].split(" "), strict=True):
+            whose = unit.split("/")[0]
+            key = (line["fold"], line["seed"], line["variant"], label)
+            rows.append((unit, whose, "test", int(key[0]), int(key[1]), key[2], int(key[3])))
+            odds.append(float(answer))
+    if not rows:
+        raise RunError("no finished runs; expected at least one")
+    positive = expit(np.array(odds))
+    return Predictions.of(("0", "1"), rows, np.stack([1 - positive, positive], axis=1))
+
+
+def mean_ranks(by_task: Mapping[str, Sequence[Standing]]) -> dict[str, float]:
+    """Mean over tasks of the rank by AUC, among variants that every task has."""
+    common = set.intersection(*({one.variant for one in rows} for rows in by_task.values()))
+    names = sorted(common)
+    ranks = []
+    for rows in by_task.values():
+        auc = {one.variant: one.figures["auc"].mean for one in rows}
+        ranks.append(rankdata([-round(auc[name], 12) for name in names]))
+    return dict(zip(names, np.mean(ranks, axis=0).tolist(), strict=True)) if names else {}
+
+
+def ceiling(lines: Sequence[Line]) -> float:
+    """The oracle's mean AUC over the folds of a task; NaN where there is none."""
+    by_fold = {line["fold"]: line["ceiling"] for line in lines}
+    return _mean(by_fold.values())
+
+
+def more(lines: Sequence[Line], name: str) -> dict[str, list[float]]:
+    """What a line tells besides, by variant."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for line in lines:
+        told = json.loads(line["more"] or "{}")
+        if name in told:
+            found[line["variant"]].append(float(told[name]))
+    return dict(found)
+
+
+def _complete(lines: Sequence[Line]) -> list[Line]:
+    """Lines of the variants that have as many folds and seeds as any."""
+    held: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for line in lines:
+        held[line["variant"]].add((line["fold"], line["seed"]))
+    most = max(map(len, held.values()), default=0)
+    return [line for line in lines if len(held[line["variant"]]) == most]
+
+
+def _mean(values: Iterable[str]) -> float:
+    numbers = np.array([float(value) for value in values if value], dtype=np.float64)
+    numbers = numbers[np.isfinite(numbers)]
+    return float(numbers.mean()) if len(numbers) else float("nan")

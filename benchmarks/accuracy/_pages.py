@@ -1,0 +1,148 @@
+"""Tables in Markdown and pictures of one study, ready for docs/results.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.accuracy._figures import (
+    Standing,
+    ceiling,
+    mean_ranks,
+    more,
+    standings,
+    tasks_of,
+)
+from benchmarks.accuracy._lines import Line
+
+REFERENCE = {"inside": "default", "extrapolation": "position=prope"}
+"""What others are held against, where it is not sac_mil."""
+INK, CHANCE = "#1b6ca8", 0.5
+
+
+def block(study: str, lines: Sequence[Line], pictures: Path, address: str) -> str:
+    """Everything figures can say of a study, in Markdown.
+
+    Args:
+        study: its name.
+        lines: its results.
+        pictures: folder for its pictures.
+        address: of that folder, as the page refers to it.
+    """
+    tasks = tasks_of(lines)
+    if not tasks:
+        return "_Not run yet._"
+    reference = REFERENCE.get(study, "sac_mil")
+    ranked = {task: standings(rows, reference) for task, rows in tasks.items()}
+    parts = [table(task, ranked[task], tasks[task], reference) for task in tasks]
+    if study == "extrapolation":
+        parts.append(_lengths(tasks))
+    elif len(ranked) > 1 and (ranks := mean_ranks(ranked)):
+        parts.append(_rank_table(ranks))
+    picture = pictures / f"{study}.png"
+    draw(ranked, picture)
+    parts.append(f"![AUC of every variant on every task]({address}/{picture.name})")
+    return "\n\n".join([*parts, _small_print(lines)])
+
+
+def table(task: str, rows: Sequence[Standing], lines: Sequence[Line], reference: str) -> str:
+    """A task: one row per variant, the best first."""
+    located = any(math.isfinite(row.localisation) for row in rows)
+    head = ["", "AUC [95 %]", f"minus {reference} [95 %]", "p", "accuracy", "runs"]
+    head += ["localisation"] if located else []
+    top = ceiling(lines)
+    told = f"**{task}**" + (f" (oracle {top:.3f}, chance 0.5)" if math.isfinite(top) else "")
+    body = [_row(row, located=located) for row in rows]
+    return f"{told}\n\n" + "\n".join(
+        ["| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *body]]
+    )
+
+
+def _row(row: Standing, *, located: bool) -> list[str]:
+    auc, accuracy, other = row.figures["auc"], row.figures["accuracy"], row.against
+    # A comparison is told as reference minus variant; the table says it the other way round.
+    difference = (
+        ""
+        if other is None
+        else (f"{_signed(-other.difference)} [{_signed(-other.high)}, {_signed(-other.low)}]")
+    )
+    p = "" if other is None or other.p_holm is None else f"{other.p_holm:.3f}"
+    cells = [
+        row.variant,
+        f"{auc.mean:.3f} [{auc.low:.3f}, {auc.high:.3f}]",
+        difference,
+        p,
+        f"{accuracy.mean:.3f}",
+        str(row.runs),
+    ]
+    return cells + ([f"{row.localisation:.3f}"] if located else [])
+
+
+def _signed(value: float) -> str:
+    """With its sign; what rounds to zero has none."""
+    return f"{value:+.3f}" if round(value, 3) else "0.000"
+
+
+def _rank_table(ranks: Mapping[str, float]) -> str:
+    ordered = sorted(ranks, key=lambda name: ranks[name])
+    lines = ["**Mean rank over tasks** (1 is best)", "", "| | rank |", "| --- | --- |"]
+    return "\n".join([*lines, *(f"| {name} | {ranks[name]:.1f} |" for name in ordered)])
+
+
+def _lengths(tasks: Mapping[str, Sequence[Line]]) -> str:
+    """AUC at each length beyond that of training, mean over seeds."""
+    parts = []
+    for task, lines in tasks.items():
+        names = [f"x{times}" for times in (2, 4, 8, 16)]
+        found = {name: more(lines, name) for name in names}
+        variants = sorted({line["variant"] for line in lines})
+        head = f"**{task}, longer bags**\n\n| | {' | '.join(names)} |\n|{' --- |' * 5}"
+        rows = [
+            f"| {v} | " + " | ".join(f"{np.mean(found[n].get(v, [np.nan])):.3f}" for n in names)
+            for v in variants
+        ]
+        parts.append(head + "\n" + "\n".join(f"{row} |" for row in rows))
+    return "\n\n".join(parts)
+
+
+def _small_print(lines: Sequence[Line]) -> str:
+    """What made the figures, so that nobody has to ask."""
+    runs = [line for line in lines if line["role"] == "run" and not line["failure"]]
+    tunes = sum(line["role"] == "tune" for line in lines)
+    hours = sum(float(line["seconds"] or 0) for line in lines) / 3600
+    devices = ", ".join(sorted({f"{line['device']}, torch {line['torch']}" for line in runs}))
+    failed = sum(bool(line["failure"]) for line in lines)
+    return (
+        f"<sub>{len(runs)} runs and {tunes} that tuned, {failed} failed; {hours:.1f} hours of "
+        f"training side by side on {devices}. Intervals: bags (of IDC, slides) drawn again within "
+        "folds, the weights as they are; p: bootstrap, after Holm.</sub>"
+    )
+
+
+def draw(ranked: Mapping[str, Sequence[Standing]], path: Path) -> None:
+    """A panel per task: AUC with its interval, the best on top."""
+    from matplotlib.figure import Figure
+
+    tall = max(len(rows) for rows in ranked.values())
+    figure = Figure(figsize=(3.4 * len(ranked) + 1, 1.2 + 0.24 * tall), layout="constrained")
+    panels = figure.subplots(1, len(ranked), squeeze=False)[0]
+    for axes, (task, rows) in zip(panels, ranked.items(), strict=True):
+        _panel(axes, task, rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def _panel(axes: Any, task: str, rows: Sequence[Standing]) -> None:
+    for place, row in enumerate(rows):
+        auc = row.figures["auc"]
+        axes.plot([auc.low, auc.high], [place, place], color="#9bb8d3", linewidth=2)
+        axes.plot(auc.mean, place, "o", color=INK, markersize=4)
+    axes.axvline(CHANCE, color="grey", linestyle=":", linewidth=1)
+    axes.set_yticks(range(len(rows)), [row.variant for row in rows], fontsize=7)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_title(task, fontsize=9)
+    axes.set_xlabel("AUC", fontsize=8)

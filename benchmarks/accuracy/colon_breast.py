@@ -1,0 +1,95 @@
+"""Study 3: COLON and BREAST, the benchmarks of Ilse et al. (2018), under one protocol.
+
+Every model with the encoder lite0, 10-fold once. SAC-MIL, mean_pool, abmil_gated, transmil and the
+best rival also with lite0_mid, and in the confirmatory run with both over repeats 2 to 5. Colour
+alone (rgb) stands beside them. Folds are dealt by picture, as in the paper; the epoch is chosen on
+an inner validation part, and so are eight settings of the recipe, on the first fold.
+
+Run: python -m benchmarks.accuracy.colon_breast --device cuda --workers 16 --features FOLDER
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.accuracy import _study
+from benchmarks.accuracy._job import Job
+from benchmarks.accuracy._lines import Line
+from benchmarks.accuracy._models import CLOSER, everyone
+from benchmarks.accuracy._study import Request
+from benchmarks.accuracy._tasks import real, recipe
+from benchmarks.accuracy._tuning import tuned
+
+NAME = "colon_breast"
+SETS = ("colon", "breast")
+FOLDS, EPOCHS = 10, 50
+FIRST, SECOND, COLOUR = "lite0", "lite0_mid", "rgb"
+BASELINES = ("mean_pool", "abmil_gated")
+"""What colour alone is tried with."""
+
+
+def jobs(request: Request) -> Sequence[Job]:
+    """Tuning first."""
+    found = [job for each in SETS for job in _of_set(request, each)]
+    return sorted(found, key=lambda job: job.role == "run")
+
+
+def _of_set(request: Request, name: str) -> Iterator[Job]:
+    models = everyone(request.size)
+    closer = [*CLOSER, *best_rival(request.developed, name)]
+    asked = [(model, SECOND) for model in closer] + [(model, COLOUR) for model in BASELINES]
+    asked += [(model, FIRST) for model in (closer if request.confirm else models)]
+    for model, encoder in asked:
+        first = _job(request, name, model, models[model], encoder, repeat=1, fold=0)
+        yield from tuned(request, first, _all_folds(request, first))
+
+
+def best_rival(lines: Sequence[Line], task: str) -> list[str]:
+    """The model with the highest mean AUC in development, of those not looked at anyway."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for line in lines:
+        if line["task"] == task and line["role"] == "run" and line["auc"]:
+            found[line["model"]].append(float(line["auc"]))
+    whole = {m: sum(v) / len(v) for m, v in found.items() if m not in CLOSER and len(v) >= FOLDS}
+    return [max(whole, key=lambda model: whole[model])] if whole else []
+
+
+def _all_folds(request: Request, first: Job) -> Any:
+    def others(fields: Mapping[str, Any]) -> Iterator[Job]:
+        for repeat in request.repeats:
+            for fold in request.folds(FOLDS):
+                split = {**first.split, "repeat": repeat, "fold": fold}
+                training = {**first.training, **fields}
+                yield replace(first, split=split, training=training, seed=repeat)
+
+    return others
+
+
+def _job(
+    request: Request,
+    name: str,
+    model: str,
+    options: Mapping[str, Any],
+    encoder: str,
+    *,
+    repeat: int,
+    fold: int,
+) -> Job:
+    return Job(
+        study=NAME,
+        task=name if encoder == FIRST else f"{name} {encoder}",
+        variant=model,
+        model=model,
+        options=options,
+        source=real(name, encoder, request.features),
+        split={"folds": FOLDS, "repeat": repeat, "fold": fold},
+        seed=repeat,
+        training=recipe(request.size, epochs=EPOCHS),
+    )
+
+
+if __name__ == "__main__":
+    _study.main(NAME, jobs, __doc__ or "")

@@ -1,0 +1,92 @@
+"""The page tells what the lines hold, and leaves the words of people alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks.accuracy._figures import ceiling, mean_ranks, standings, tasks_of
+from benchmarks.accuracy._job import Job
+from benchmarks.accuracy._lines import Line, Lines, to_line
+from benchmarks.accuracy._pages import table
+from benchmarks.accuracy.heatmaps import scores_of
+from benchmarks.accuracy.report import renewed
+
+JOB = Job(study="suite", task="margin", variant="sac_mil", model="sac_mil", source={"seed": 0})
+UNITS = [f"slide-{number}" for number in range(40)]
+LABELS = [number % 2 for number in range(40)]
+
+
+def line(variant: str, noise: float, *, seed: int = 0, task: str = "margin") -> Line:
+    """Answers that are as good as the noise is small."""
+    odds = np.array(LABELS) + noise * np.random.default_rng(seed).standard_normal(40)
+    job = replace(JOB, variant=variant, task=task, source={"seed": seed}, seed=seed)
+    found = {"labels": LABELS, "answers": odds.tolist(), "units": UNITS, "ceiling": 0.9 + seed / 10}
+    return to_line(job, {**found, "localisation": float("nan"), "seconds": 36.0})
+
+
+LINES = [line(v, n, seed=s) for s in (0, 1) for v, n in (("sac_mil", 1.0), ("abmil", 0.2))]
+
+
+def test_the_better_variant_comes_first_with_a_difference_above_zero() -> None:
+    better, reference = standings(LINES, "sac_mil")
+    assert (better.variant, reference.variant) == ("abmil", "sac_mil")
+    assert better.runs == 2
+    assert better.against is not None
+    gap = better.figures["auc"].mean - reference.figures["auc"].mean
+    assert -better.against.difference == pytest.approx(gap)
+    text = table("margin", [better, reference], LINES, "sac_mil")
+    assert f"| abmil | {better.figures['auc'].mean:.3f} [" in text
+    assert f"{-better.against.difference:+.3f} [+" in text
+    assert "oracle 0.950" in text
+    assert ceiling(LINES) == pytest.approx(0.95)
+
+
+def test_a_variant_that_lacks_a_fold_is_not_compared() -> None:
+    found = standings([*LINES, line("dsmil", 0.1)], "sac_mil")
+    assert [one.variant for one in found] == ["abmil", "sac_mil"]
+
+
+def test_a_job_that_failed_first_and_was_done_later_counts_once() -> None:
+    failed = {**LINES[0], "failure": "no memory"}
+    assert tasks_of([failed, *LINES, LINES[0]]) == {"margin": LINES}
+
+
+def test_ranks_are_means_over_tasks() -> None:
+    other = [line("sac_mil", 0.1, task="colon"), line("abmil", 5.0, task="colon")]
+    by_task = {"margin": standings(LINES, "sac_mil"), "colon": standings(other, "sac_mil")}
+    assert mean_ranks(by_task) == {"abmil": 1.5, "sac_mil": 1.5}
+
+
+def test_only_what_stands_between_the_marks_is_renewed(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "suite.csv")
+    for each in LINES:
+        job = replace(JOB, variant=each["variant"], source={"seed": int(each["seed"])})
+        lines.append(job, each)
+    page = "Words.\n<!-- begin suite -->\nformer\n<!-- end suite -->\nMore.\n"
+    made = renewed(page, tmp_path, tmp_path / "images")
+    assert made.startswith("Words.\n<!-- begin suite -->\n\n**margin**")
+    assert "former" not in made
+    assert made.count("| abmil |") == 1
+    assert "\nMore.\n" in made
+    assert (tmp_path / "images" / "suite.png").stat().st_size > 1000
+    assert renewed(made, tmp_path, tmp_path / "images") == made
+
+
+def test_a_study_without_results_says_so(tmp_path: Path) -> None:
+    page = "<!-- begin idc -->\n<!-- end idc -->"
+    assert "_Not run yet._" in renewed(page, tmp_path, tmp_path / "images")
+
+
+def test_heat_comes_from_the_first_repeat_of_the_model_asked_for() -> None:
+    def told(model: str, repeat: int, heat: str) -> Line:
+        split = {"folds": 4, "repeat": repeat, "fold": 0}
+        job = replace(JOB, task="idc", variant=model, split=split)
+        return to_line(job, {"more": {"heat": {"8863": heat}}})
+
+    lines = [told("sac_mil", 1, "0 50"), told("sac_mil", 2, "9 9"), told("abmil", 1, "7 7")]
+    assert {k: v.tolist() for k, v in scores_of(lines, "sac_mil").items()} == {"8863": [0, 50]}
+    assert json.loads(lines[0]["more"])["heat"]

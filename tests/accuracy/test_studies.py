@@ -1,0 +1,145 @@
+"""The protocol: what development may see, what confirms, and that tuning is the same for all."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.accuracy import (
+    _confirm,
+    colon_breast,
+    difficulty,
+    extrapolation,
+    idc,
+    inside,
+    seeds,
+    suite,
+)
+from benchmarks.accuracy._job import Job
+from benchmarks.accuracy._lines import Line, to_line
+from benchmarks.accuracy._study import Request
+from benchmarks.accuracy._tasks import SIZES
+from benchmarks.accuracy._tuning import TRIED, best
+
+from sacmil.models import create_model, list_models
+
+ALL = (difficulty, inside, suite, colon_breast, idc, extrapolation, seeds)
+TUNED = (suite, colon_breast, idc)
+
+
+def request(*lines: Line, confirm: bool = False) -> Request:
+    return Request(SIZES["full"], confirm, lines)
+
+
+def tuning_done(study: object) -> list[Line]:
+    """Lines as if every setting had been tried; the fifth is the best."""
+    made = []
+    for job in study.jobs(request()):  # type: ignore[attr-defined]
+        auc = 0.9 if job.training["lr"] == TRIED[4]["lr"] else 0.8
+        loss = 0.3 if job.training["weight_decay"] == TRIED[4]["weight_decay"] else 0.4
+        made.append(to_line(job, {"val_auc": auc, "val_loss": loss}))
+    return made
+
+
+def looked_at(jobs: list[Job]) -> set[tuple[str, int]]:
+    """Synthetic seeds and repeats that jobs are about."""
+    return {
+        ("repeat", job.split["repeat"]) if job.split else ("seed", job.source["seed"])
+        for job in jobs
+    }
+
+
+@pytest.mark.parametrize("study", ALL, ids=lambda study: study.NAME)
+def test_development_and_confirmation_share_no_data(study: object) -> None:
+    lines = tuning_done(study) if study in TUNED else []
+    developed = study.jobs(request(*lines))  # type: ignore[attr-defined]
+    confirmed = study.jobs(request(*lines, confirm=True))  # type: ignore[attr-defined]
+    assert looked_at(developed) <= {("repeat", 1), *(("seed", seed) for seed in range(10))}
+    assert not looked_at(developed) & looked_at(confirmed)
+    assert {job.role for job in confirmed} == {"run"}
+
+
+@pytest.mark.parametrize("study", ALL, ids=lambda study: study.NAME)
+def test_no_job_is_asked_for_twice_and_every_model_can_be_made(study: object) -> None:
+    lines = tuning_done(study) if study in TUNED else []
+    jobs = study.jobs(request(*lines))  # type: ignore[attr-defined]
+    assert max(Counter(job.key for job in jobs).values()) == 1
+    for name, options in {(job.model, json.dumps(dict(job.options))) for job in jobs}:
+        with torch.device("meta"):
+            create_model(name, in_dim=8, num_classes=2, **json.loads(options))
+
+
+@pytest.mark.parametrize("study", TUNED, ids=lambda study: study.NAME)
+def test_every_model_gets_eight_settings_before_any_run(study: object) -> None:
+    jobs = study.jobs(request())  # type: ignore[attr-defined]
+    assert {job.role for job in jobs} == {"tune"}
+    tried = Counter((job.task, job.variant) for job in jobs)
+    assert set(tried.values()) == {8}
+    assert {model for _, model in tried} == set(list_models())
+
+
+@pytest.mark.parametrize("study", TUNED, ids=lambda study: study.NAME)
+def test_runs_use_the_setting_that_was_best_on_validation(study: object) -> None:
+    lines = tuning_done(study)
+    for confirm in (False, True):
+        jobs = study.jobs(request(*lines, confirm=confirm))  # type: ignore[attr-defined]
+        runs = [job for job in jobs if job.role == "run"]
+        assert runs
+        assert all({**job.training} == {**job.training, **TRIED[4]} for job in runs)
+
+
+@pytest.mark.parametrize("study", TUNED, ids=lambda study: study.NAME)
+def test_nothing_is_confirmed_that_was_not_tuned(study: object) -> None:
+    with pytest.raises(SystemExit, match="has not been tuned"):
+        study.jobs(request(confirm=True))  # type: ignore[attr-defined]
+
+
+def test_a_setting_that_failed_is_never_chosen_and_no_choice_is_made_early() -> None:
+    job = Job(study="s", task="t", variant="v", model="abmil", source={}, training=TRIED[0])
+    trials = [replace(job, training=fields) for fields in TRIED]
+    lines = [to_line(trials[0], {"failure": "diverged"})]
+    lines += [to_line(trial, {"val_auc": 0.7, "val_loss": 0.6}) for trial in trials[1:7]]
+    assert best(trials, lines) is None
+    lines.append(to_line(trials[7], {"val_auc": 0.7, "val_loss": 0.5}))
+    assert best(trials, lines) == dict(TRIED[7])
+
+
+def test_the_confirmatory_run_is_made_once(tmp_path: Path) -> None:
+    mark = tmp_path / "inside.confirm.json"
+    _confirm.begin_to_confirm(mark)
+    _confirm.begin_to_confirm(mark)  # stopped and taken up again
+    _confirm.finish_confirming(mark)
+    with pytest.raises(SystemExit, match="has been confirmed"):
+        _confirm.begin_to_confirm(mark)
+
+
+def test_the_confirmatory_run_does_not_go_on_with_other_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "inside.confirm.json"
+    _confirm.begin_to_confirm(mark)
+    monkeypatch.setattr(_confirm, "code_hash", lambda: "another")
+    with pytest.raises(SystemExit, match="begun with other code"):
+        _confirm.begin_to_confirm(mark)
+
+
+def test_variants_change_one_thing_each() -> None:
+    names = [variant.name for variant in inside.VARIANTS]
+    assert len(set(names)) == len(names)
+    default = create_model("sac_mil", in_dim=8, num_classes=2).options
+    for variant in inside.VARIANTS[1:]:
+        assert variant.arrangement or any(default[k] != v for k, v in variant.options.items())
+
+
+def test_the_best_rival_is_found_by_the_mean_over_whole_cross_validations() -> None:
+    lines = []
+    for model, auc, folds in (("dsmil", 0.8, 10), ("r2t", 0.9, 10), ("hipt", 1.0, 9)):
+        for fold in range(folds):
+            split = {"folds": 10, "repeat": 1, "fold": fold}
+            job = Job(study="s", task="colon", variant=model, model=model, source={}, split=split)
+            lines.append(to_line(job, {"auc": auc}))
+    assert colon_breast.best_rival(lines, "colon") == ["r2t"]
