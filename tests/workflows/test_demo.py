@@ -1,123 +1,232 @@
-"""A reduced demonstration: its files, and that its numbers are those of its own predictions."""
+"""A reduced demonstration: its files, its figures, and that nothing is done twice."""
 
 from __future__ import annotations
 
 import csv
-import dataclasses
 import re
 
+import numpy as np
 import pytest
+from tiny_encoder import write_encoder
 
-import sacmil.workflows.demo as demo
 from sacmil import load_model, predict, read_bag
-from sacmil.evaluation.metrics import accuracy, auc
-from sacmil.training.loop import Fitted
-from sacmil.workflows.demo import CLASSES, CONTESTANTS, Settings, run_demo
+from sacmil.card import read_card, seen_mark
+from sacmil.cohorts.outlines import label_tiles
+from sacmil.cohorts.table import read_table
+from sacmil.deploy.runtime import load
+from sacmil.errors import RunError
+from sacmil.evaluation.metrics import auc
+from sacmil.evaluation.summary import summarise
+from sacmil.heatmap import read_truth
+from sacmil.results import read_predictions, read_results, read_scores
+from sacmil.workflows.demo import Settings, run_demo
+from sacmil.workflows.demo.settings import ANSWERING
+from sacmil.workflows.prediction_settings import Watcher
 
 pytest.importorskip("matplotlib", reason="pip install 'sacmil[plots]'")
+pytest.importorskip("onnxruntime", reason="pip install 'sacmil[runtime]'")
+
+MODELS = {"sac_mil", "transmil", "abmil", "mean_pool"}
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
+def settings(tmp_path_factory):
+    encoder = write_encoder(tmp_path_factory.mktemp("encoder") / "tiny.onnx")
+    return Settings.quick(encoder=encoder)
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory, settings):
     out = tmp_path_factory.mktemp("demo") / "report"
     told = []
-    settings = Settings(slides=12, epochs=1)
-    rows = run_demo(out, settings, lambda *event: told.append(event))
-    return out, rows, told
+    return run_demo(out, settings, Watcher(tell=lambda *event: told.append(event))), told
 
 
-def read_csv(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+@pytest.fixture(scope="module")
+def out(shown):
+    return shown[0].folder.out
 
 
-def test_the_table_is_computed_from_the_predictions(report) -> None:
-    out, rows, _ = report
-    predictions = read_csv(out / "predictions.csv")
-    for row in rows:
-        own = [line for line in predictions if line["model"] == row.name]
-        labels = [CLASSES.index(line["label"]) for line in own]
-        scores = [float(line["p_clustered"]) for line in own]
-        assert len(own) == 4
-        assert row.auc == pytest.approx(auc(labels, scores))
-        assert row.accuracy == pytest.approx(accuracy(labels, [int(s > 0.5) for s in scores]))
+def test_the_two_broken_slides_are_told_and_the_others_go_on(shown, settings) -> None:
+    found, _ = shown
+    broken = {slide.slide_id: slide.mishap for slide in found.drawn[-2:]}
+    assert sorted(broken.values()) == ["no tissue", "truncated"]
+    assert found.bags.failures.keys() == broken.keys()
+    assert len(found.bags.files) == settings.slides
+    page = found.folder.page.read_text()
+    assert all(f"<li>{name}: " in page for name in broken)
 
 
-def test_the_saved_models_give_the_saved_predictions(report) -> None:
-    out, _, _ = report
-    for name in CONTESTANTS:
-        model = load_model(out / "models" / name.replace(" ", "_"))
-        assert model.classes == CLASSES
-        for line in read_csv(out / "predictions.csv"):
-            if line["model"] == name:
-                answer = predict(model, read_bag(out / "bags" / f"{line['slide_id']}.h5"))
-                assert answer.probabilities[1] == pytest.approx(
-                    float(line["p_clustered"]), abs=1e-5
-                )
+def test_the_table_and_the_page_hold_the_figures_of_the_predictions(shown, out) -> None:
+    found, _ = shown
+    predictions = read_predictions(out / "run")
+    assert set(predictions.model.tolist()) == MODELS
+    figures = summarise(predictions)
+    with (out / "evaluation" / "summary.csv").open(newline="") as file:
+        rows = {(row["model"], row["metric"]): row for row in csv.DictReader(file)}
+    page = found.folder.page.read_text()
+    for model, by_metric in figures.items():
+        mean = by_metric["auc"].mean
+        assert found.report.figures[model]["auc"].mean == pytest.approx(mean)
+        assert float(rows[model, "auc"]["mean"]) == pytest.approx(mean)
+        assert f"{mean:.3f}" in page
 
 
-def test_the_page_needs_nothing_else(report) -> None:
-    out, rows, _ = report
-    page = (out / "index.html").read_text()
+def test_every_slide_is_answered_by_a_part_that_has_not_seen_it(out, settings) -> None:
+    answered = read_predictions(out / "predictions.csv")
+    assert set(answered.model.tolist()) == set(ANSWERING)
+    assert len(answered) == len(ANSWERING) * settings.slides
+    for name in ANSWERING:
+        by_fold = {}
+        for part in sorted((out / "onnx" / name).glob("part_*")):
+            training = read_card(part)["notes"]["training"]
+            by_fold[training["fold"]] = set(training["seen"])
+        for slide, fold in zip(answered.slide_id.tolist(), answered.fold.tolist(), strict=True):
+            assert seen_mark("slide", slide) not in by_fold[fold]
+
+
+def test_the_exported_models_say_what_torch_says(out) -> None:
+    trained, exported = (read_predictions(path) for path in (out / "run", out / "predictions.csv"))
+    said = {
+        (model, slide): p
+        for model, slide, p in zip(
+            trained.model, trained.slide_id, trained.probabilities, strict=True
+        )
+    }
+    for model, slide, p in zip(
+        exported.model, exported.slide_id, exported.probabilities, strict=True
+    ):
+        assert p == pytest.approx(said[model, slide], abs=1e-4)
+
+
+def test_the_results_folder_needs_nothing_outside_itself(out, settings) -> None:
+    results = read_results(out / "results")
+    assert [model.name for model in results.models] == list(ANSWERING)
+    assert len(results.slides) == settings.slides + 2
+    for slide in results.slides:
+        assert (out / "results" / slide.slide).is_file()
+        assert slide.label in results.classes
+        paths = [slide.thumbnail, slide.truth]
+        for answer in slide.answers:
+            scores = read_scores(out / "results" / answer.scores)
+            assert len(scores.scores) > 0
+            paths += answer.heatmaps.values()
+        assert all((out / "results" / path).is_file() for path in paths if path)
+    broken = [slide for slide in results.slides if not slide.answers]
+    assert len(broken) == 2
+
+
+def test_labels_in_results_and_table_are_those_of_the_cohort(out, shown) -> None:
+    cohort = read_table(out / "table.csv")
+    in_results = {slide.slide_id: slide.label for slide in read_results(out / "results").slides}
+    for slide in shown[0].drawn:
+        label = cohort.classes[cohort.by_id[slide.slide_id].label]
+        assert in_results[slide.slide_id] == label
+
+
+def test_scores_are_compared_with_the_outlines_that_were_drawn(out, shown) -> None:
+    found, _ = shown
+    for name in ANSWERING:
+        areas = []
+        for slide, path in found.bags.files.items():
+            bag = read_bag(path)
+            outlines = read_truth(out / "results" / "truth", slide)
+            labels = label_tiles(bag.coords, float(bag.patch_size), outlines, least_share=0.25)
+            assert 1 <= labels.sum() <= len(outlines.positive)
+            scores = read_scores(out / "results" / "scores" / name / f"{slide}.npz").scores
+            areas.append(auc(labels, scores))
+        assert found.located[name].auc == pytest.approx(np.mean(areas))
+
+
+def test_tiles_with_a_nest_look_unlike_the_others(shown, out) -> None:
+    """The truth lies where the pixels say: one linear rule finds the nests of every slide."""
+    features, labels = [], []
+    for slide, path in shown[0].bags.files.items():
+        bag = read_bag(path)
+        outlines = read_truth(out / "results" / "truth", slide)
+        labels.append(label_tiles(bag.coords, float(bag.patch_size), outlines, least_share=0.25))
+        features.append(bag.features - np.median(bag.features, axis=0))
+    x, y = np.concatenate(features).astype(float), np.concatenate(labels)
+    rule, *_ = np.linalg.lstsq(np.column_stack([x, np.ones(len(x))]), y, rcond=None)
+    assert auc(y, x @ rule[:-1]) > 0.9
+
+
+def test_new_slides_are_answered_by_the_exported_run(shown, out) -> None:
+    found, _ = shown
+    assert len(found.new) == 2
+    runtime = load(out / "onnx" / "sac_mil")
+    for slide, said in found.new.items():
+        (path,) = (out / "new" / "answers" / "bags").glob(f"*/features_*/{slide}.h5")
+        answer = runtime.predict(read_bag(path))
+        assert said == f"{answer.classes[answer.label]} {answer.probabilities.max():.2f}"
+        assert (out / "new" / "answers" / "reports" / f"{slide}.html").is_file()
+
+
+def test_the_parts_of_the_run_are_models_one_can_load(out, shown, settings) -> None:
+    part = out / "run" / "mean_pool" / f"seed_{settings.seed}" / "fold_1"
+    rows = read_predictions(part)
+    answer = predict(load_model(part), read_bag(shown[0].bags.files[str(rows.slide_id[0])]))
+    assert answer.probabilities == pytest.approx(rows.probabilities[0], abs=1e-5)
+
+
+def test_the_page_needs_nothing_else(shown) -> None:
+    page = shown[0].folder.page.read_text()
     assert not re.search(r"(src|href)=\"(?!data:)", page)
-    assert "http" not in page
-    for row in rows:
-        assert f"<td>{row.auc:.3f}</td>" in page
+    assert page.count("<img") >= 5
+    assert f"sacmil view {shown[0].folder.results}" in page
 
 
-def test_progress_tells_every_task_to_its_end(report) -> None:
-    _, _, told = report
-    last = {task: (done, total) for task, done, total in told}
-    assert len(last) == 1 + len(CONTESTANTS)
+def test_progress_tells_every_task_to_its_end(shown) -> None:
+    last = {task: (done, total) for task, done, total in shown[1]}
+    assert {"drawing slides", "cross-validation, epochs", "exporting"} <= last.keys()
     assert all(done == total for done, total in last.values())
 
 
-def test_nothing_half_written_is_left(report) -> None:
-    out, _, _ = report
+def test_nothing_half_written_is_left(out) -> None:
     assert list(out.rglob("*.partial")) == []
 
 
-def untrained(monkeypatch, out):
-    """A demonstration that only remembers which bags, with which labels, it would train on."""
-    seen = []
-
-    def samples_of(model, bags, labels):
-        seen.append({bag.slide_id: label for bag, label in zip(bags, labels, strict=True)})
-
-    def fit(model, samples, recipe, **rest):
-        return Fitted(model.eval(), recipe.epochs, [])
-
-    monkeypatch.setattr(demo, "fit", fit)
-    monkeypatch.setattr(demo, "samples_of", samples_of)
-    run_demo(out, Settings(slides=6, epochs=1), lambda *event: None)
-    return seen, read_csv(out / "predictions.csv")
+def state(out):
+    kept = ("results", "onnx", "new/slides", "cohort/0.5mpp_224px")
+    files = [file for folder in kept for file in (out / folder).rglob("*") if file.is_file()]
+    files += out.glob("run/*/seed_*/fold_*/*")
+    return {file: file.stat().st_mtime_ns for file in files}
 
 
-def test_no_slide_is_both_trained_on_and_predicted(monkeypatch, tmp_path) -> None:
-    training, predictions = untrained(monkeypatch, tmp_path)
-    settings = Settings(slides=6)
-    made = demo.cluster(settings.slides, seed=settings.seed, **settings.cohort)
-    labels = {bag.slide_id: label for bag, label in made}
-    assert len(training) == len(CONTESTANTS)
-    for name, trained in zip(CONTESTANTS, training, strict=True):
-        tested = {
-            line["slide_id"]: CLASSES.index(line["label"])
-            for line in predictions
-            if line["model"] == name
-        }
-        assert not trained.keys() & tested.keys(), "test slides leaked into training"
-        assert trained | tested == labels
-        assert len(trained) == 2 * len(tested)
+def test_a_second_run_does_nothing_again_and_says_the_same(shown, out, settings) -> None:
+    found, _ = shown
+    assert all(found.done.values())
+    before, page = state(out), found.folder.page.read_text()
+    again = run_demo(out, settings)
+    assert not any(again.done.values())
+    assert state(out) == before
+    assert again.located == found.located
+    assert again.new == found.new
+    assert len(again.folder.page.read_text()) == pytest.approx(len(page), rel=0.01)
 
 
-def test_training_and_testing_use_the_bags_as_read_from_disk(monkeypatch, tmp_path) -> None:
-    def read(file):
-        bag = read_bag(file)
-        return dataclasses.replace(bag, slide_id=f"{bag.slide_id} from disk")
+def test_what_is_lost_is_made_again_and_nothing_else(shown, out, settings) -> None:
+    slide = shown[0].drawn[2]
+    scores = out / "results" / "scores" / "sac_mil" / f"{slide.slide_id}.npz"
+    before = scores.read_bytes()
+    (shown[0].folder.slides / slide.file_name).unlink()
+    (out / "results" / "results.json").unlink()  # as if killed before it was written
+    again = run_demo(out, settings)
+    assert again.done["slides drawn"] == 1
+    assert again.done["bags made"] == again.done["parts trained"] == 0
+    assert again.done["slides answered"] == settings.slides
+    assert scores.read_bytes() == before
 
-    monkeypatch.setattr(demo, "read_bag", read)
-    training, predictions = untrained(monkeypatch, tmp_path)
-    used = {slide for seen in training for slide in seen}
-    used |= {line["slide_id"] for line in predictions}
-    written = {f"{file.stem} from disk" for file in (tmp_path / "bags").glob("*.h5")}
-    assert used == written
+
+def test_a_folder_of_other_settings_is_refused_untouched(shown, out) -> None:
+    before = state(out)
+    with pytest.raises(RunError, match="other settings"):
+        run_demo(out, Settings.quick(seed=5))
+    assert state(out) == before
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path) -> None:
+    (tmp_path / "thesis.doc").write_text("years of work")
+    with pytest.raises(RunError, match=r"thesis\.doc"):
+        run_demo(tmp_path, Settings.quick())
+    assert sorted(file.name for file in tmp_path.iterdir() if file.name[0] != ".") == ["thesis.doc"]

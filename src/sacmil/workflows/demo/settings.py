@@ -1,0 +1,77 @@
+"""How large the demonstration is, and what is trained in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sacmil.cohorts.drawn import Amounts
+from sacmil.slides.tiling import TileSpec
+from sacmil.training.config import Config
+
+ANSWERING = ("sac_mil", "abmil")
+"""Models that are exported, and whose scores are drawn and shown in the viewer."""
+
+_SMALL = Amounts(
+    size=(1120, 1120),
+    tissue_radius=520,
+    nest_radii=(80, 74, 70),
+    glands=1,
+    gland_radius=50,
+    fat_radius=80,
+    fat_cell=26,
+    stroma_cells=300,
+    lymphocytes=80,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that decides what the demonstration does."""
+
+    slides: int = 60
+    """With tissue; two more cannot be used, as is meant."""
+    folds: int = 3
+    epochs: int = 16
+    seed: int = 1
+    """Of slides, folds and weights. Models were settled on slides of seed 0, so not those."""
+    pictures: int = 3
+    """Heatmaps of so many slides of each class: the first ones, not the best."""
+    amounts: Amounts = field(default_factory=Amounts)
+    tiles: TileSpec = field(default_factory=lambda: TileSpec(mpp=0.5, patch_size=224))
+    encoder: str = "lite0"
+
+    @classmethod
+    def quick(cls, **changed: Any) -> Settings:
+        """The reduced demonstration: every step, and figures that mean nothing."""
+        small: dict[str, Any] = {"slides": 8, "folds": 2, "epochs": 2, "pictures": 1}
+        return cls(**{**small, "amounts": _SMALL, **changed})
+
+    def configs(self) -> dict[str, Config]:
+        """The models, all small and all trained in the same way."""
+        training = {
+            "optimiser": "adamw",
+            "lr": 5e-4,
+            "weight_decay": 1e-2,
+            "schedule": "cosine",
+            "warmup_epochs": 1.0,
+            "epochs": self.epochs,
+        }
+        return {
+            name: Config(model=name, options=options, training=training, seed=self.seed)
+            for name, options in _OPTIONS.items()
+        }
+
+    def told(self) -> str:
+        """As JSON, to know a folder of the same demonstration again."""
+        return json.dumps(asdict(self) | {"models": _OPTIONS}, indent=1) + "\n"
+
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    # Small regions, one block, no positions: the task is who stands beside whom.
+    "sac_mil": {"dim": 256, "k": 8, "depth": 1, "position": "none", "centres": "peel"},
+    "transmil": {"dim": 64, "heads": 4},
+    "abmil": {"hidden": 64, "attention_dim": 32},
+    "mean_pool": {"hidden": 64},
+}
