@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from answering import make_bag, write_bags, write_model, write_run
 
 from sacmil import write_bag
+from sacmil.cli.predict import _view
 
 
 @pytest.fixture
@@ -27,6 +30,7 @@ def test_bags_are_answered_and_get_their_pages(
     assert "3 of 3 answered" in done.out
     assert done.out.count(" ± ") == 3
     out = tmp_path / "out"
+    assert done.out.endswith(f"to look at them: sacmil view {out}\n")
     assert sorted(page.name for page in (out / "reports").iterdir()) == [
         "a.html",
         "b.html",
@@ -49,6 +53,13 @@ def test_one_bad_item_is_told_in_a_sentence_and_in_the_exit_code(
     insisted = sacmil(*given, "--no-heatmaps", "--allow-mismatch")
     assert insisted.code == 0
     assert "Warning: " in insisted.err
+
+
+def test_the_viewers_command_names_where_the_slides_are(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "out" / "slides" / "a.tif", tmp_path / "my slides" / "b.tif"
+    records = [SimpleNamespace(slide=slide) for slide in (str(inside), str(outside), None)]
+    words = shlex.split(_view(SimpleNamespace(records=records), tmp_path / "out"))
+    assert words == ["sacmil", "view", str(tmp_path / "out"), "--slides", str(outside.parent)]
 
 
 @pytest.mark.parametrize("file", ["card.json", "model.safetensors"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,10 +97,22 @@ def _tell(predicted: Predicted, out: Path, *, report: bool) -> None:
     answered, failed = len(predicted.records), len(predicted.failures)
     asked = {one.item for one in predicted.records} | {one.item for one in predicted.failures}
     click.echo(f"{answered} of {len(asked)} answered: {out / 'predictions.csv'}{pages}")
+    if answered:
+        click.echo(printable(f"to look at them: {_view(predicted, out)}"))
     if failed:
         click.echo(f"{failed} failed: {out / 'predictions.json'} says why", err=True)
         raise SystemExit(1)
 
 
+def _view(predicted: Predicted, out: Path) -> str:
+    """The command that shows them, naming where the slides are if they are few places."""
+    slides = [Path(record.slide) for record in predicted.records if record.slide]
+    folders = {str(slide.parent) for slide in slides if out.resolve() not in slide.parents}
+    named = [word for folder in sorted(folders) for word in ("--slides", folder)]
+    return shlex.join(["sacmil", "view", str(out), *(named if len(folders) <= _FOLDERS else [])])
+
+
+_FOLDERS = 3
+"""Folders of slides that a command still names."""
 _SHOWN = 20
 """Slides whose answers are printed."""
