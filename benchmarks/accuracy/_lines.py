@@ -65,9 +65,12 @@ class Lines:
     def _read(self) -> list[Line]:
         if not self.path.exists():
             return []
-        csv.field_size_limit(2**24)
-        with self.path.open(newline="", encoding="utf-8") as file:
-            return [dict(line) for line in csv.DictReader(file)]
+        usual = csv.field_size_limit(2**24)
+        try:
+            with self.path.open(newline="", encoding="utf-8") as file:
+                return [dict(line) for line in csv.DictReader(file)]
+        finally:
+            csv.field_size_limit(usual)  # which is that of the whole process
 
 
 def to_line(job: Job, found: Mapping[str, Any]) -> Line:

@@ -60,7 +60,11 @@ def results(draw: st.DrawFn) -> Results:
         size,
     )
     made = tuple(Model(name, "00") for name in models)
-    return Results(tuple(classes), made, tuple(draw(st.lists(slide, max_size=3))))
+    return Results(
+        tuple(classes),
+        made,
+        tuple(draw(st.lists(slide, max_size=3, unique_by=lambda one: one.slide_id))),
+    )
 
 
 @few
@@ -122,6 +126,7 @@ def changed(**changes: Any) -> dict[str, Any]:
         changed(schema_version=2),
         changed(slides=3),
         changed(slides=[None]),
+        changed(slides=changed()["slides"] * 2),
         changed(classes=None),
         changed(model={"name": 3}),
         changed(model={"hash": None}),

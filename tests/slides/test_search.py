@@ -47,7 +47,7 @@ def test_links_that_lead_in_circles_end(tmp_path: Path) -> None:
     (tmp_path / "a/b/up").symlink_to(tmp_path)
     (tmp_path / "a/self").symlink_to(tmp_path / "a/self")
     (tmp_path / "gone.svs").symlink_to(tmp_path / "absent.svs")
-    assert names(tmp_path, find_slides([tmp_path])) == ["a/b/s.svs"]
+    assert names(tmp_path, find_slides([tmp_path])) == ["a/b/s.svs", "gone.svs"]
 
 
 def test_a_folder_of_links_is_a_cohort_like_any_other(tmp_path: Path) -> None:
@@ -57,6 +57,15 @@ def test_a_folder_of_links_is_a_cohort_like_any_other(tmp_path: Path) -> None:
     (tmp_path / "cohort/more").symlink_to(tmp_path / "store")
     found = find_slides([tmp_path / "cohort"])
     assert names(tmp_path / "cohort", found) == ["more/2.svs", "patient.svs"]
+
+
+def test_a_link_that_leads_nowhere_is_not_passed_over(tmp_path: Path) -> None:
+    slide = tmp_path / "whole.svs"
+    slide.touch()
+    for name in ("lost.svs", "lost too.dcm", "lost as well.vms", "lost.txt"):
+        (tmp_path / name).symlink_to(tmp_path / "nowhere" / name)
+    found = [file.name for file in find_slides([tmp_path])]
+    assert found == ["lost as well.vms", "lost too.dcm", "lost.svs", "whole.svs"]
 
 
 def test_the_same_file_given_in_several_ways_is_one(tmp_path: Path) -> None:

@@ -254,12 +254,13 @@ def test_fading_mixes_slide_and_colour(show: Callable[..., Page]) -> None:
 def test_the_legend_shows_the_servers_colours_and_the_slides_scores(
     show: Callable[..., Page],
 ) -> None:
-    page = show(scale="minmax")
+    page = show(scale="minmax", opacity=0.6)
     box = page.locator(".legend canvas").bounding_box()
     row = picture(page)[round(box["y"] + box["height"] / 2)]
     at = np.linspace(0.1, 0.9, 9)
     drawn = row[np.rint(box["x"] + at * box["width"]).astype(int)]
-    assert np.abs(drawn - colour_scale()[np.rint(at * 255).astype(int)]).max() < 6
+    on_white = 0.6 * colour_scale()[np.rint(at * 255).astype(int)] + 0.4 * 255
+    assert np.abs(drawn - on_white).max() < 6
     own = tile_scores("sac_mil").scores
     ticks = [float(tick) for tick in page.locator(".ticks span").all_inner_texts()]
     assert ticks[0] == pytest.approx(own.min(), rel=0.01)
@@ -303,7 +304,7 @@ def test_the_list_says_who_was_right(show: Callable[..., Page]) -> None:
     assert names(page) == SLIDES
     marks = page.locator("#slide-table tbody td:first-child").all_inner_texts()
     assert marks == ["✓", "✗", "✓", "✓", "✓", "✗", ""]
-    assert text(page, "#slide-counts") == "7 slides · 2 of 6 labelled wrong"
+    assert text(page, "#slide-counts") == "7 slides · 2 of 6 labelled slides answered wrong"
     page.keyboard.press("2")  # who says the opposite of everything
     marks = page.locator("#slide-table tbody td:first-child").all_inner_texts()
     assert marks == ["✗", "✓", "✗", "✗", "✗", "✓", ""]
@@ -439,6 +440,27 @@ def test_outlines_lie_where_the_truth_is(show: Callable[..., Page]) -> None:
     assert np.abs(around(page, places, reach=3) - before).max() < 2
 
 
+def test_outlines_of_one_slide_never_lie_on_another(
+    show: Callable[..., Page], page: Page, expected_errors: list[str]
+) -> None:
+    expected_errors.append("Failed to load resource")
+
+    def with_truth(route: Route) -> None:
+        whole = route.fetch().json()
+        whole["slides"][1]["truth"] = True
+        route.fulfill(json=whole)
+
+    page.route("**/api/results", with_truth)
+    page.route("**/api/slides/1/truth", answering(422, "These outlines are damaged."))
+    show(heat=0, truth=1)
+    (left, top), (right, _), (_, bottom), _ = TRUTH
+    places = [(500, top), (left, 600), (right, 600), (500, bottom)]
+    assert (around(page, places, reach=3).max(axis=2).min(axis=1) < 40).all()
+    page.keyboard.press("j")
+    page.get_by_text("These outlines are damaged.").wait_for()
+    assert (around(page, places, reach=3).max(axis=2).min(axis=1) > 60).all()
+
+
 def test_truth_cannot_be_asked_for_where_none_is_known(show: Callable[..., Page]) -> None:
     page = show("normal-1")
     assert page.locator("#truth").is_disabled()
@@ -552,6 +574,10 @@ def test_a_nonsense_link_opens_the_first_slide(page: Page) -> None:
     settle(page)
     assert text(page, "#slide-name") == "tumour-1"
     assert text(page, "#opacity-shown") == "50 %"
+    assert "which is not in these results" in text(page, ".notice")
+    page.keyboard.press("j")
+    settle(page)
+    assert "not in these results" not in text(page, ".notice")
 
 
 def answering(status: int, words: str) -> Callable[[Route], None]:
@@ -570,6 +596,17 @@ def test_the_servers_errors_are_shown_as_sentences(page: Page, expected_errors: 
     page.route("**/api/results", answering(400, "This folder is no more."))
     page.reload()
     page.get_by_text("This folder is no more.").wait_for()
+
+
+def test_a_slide_that_is_lost_while_open_is_told(
+    show: Callable[..., Page], expected_errors: list[str]
+) -> None:
+    expected_errors += ["Failed to load resource", "Tile .* failed to load"]
+    page = show()
+    page.route("**/tiles/**", answering(422, "The slide is gone."))
+    for _ in range(5):
+        page.keyboard.press("+")
+    page.get_by_text("The slide is gone.").wait_for()
 
 
 def test_a_server_that_is_gone_is_told(page: Page, expected_errors: list[str]) -> None:
@@ -608,7 +645,7 @@ def test_a_thousand_slides_and_a_hundred_thousand_tiles(page: Page) -> None:
     assert text(page, "#slide-counts").startswith("1,000 slides")
     assert "100,000 tiles" in text(page, "#slide-facts")
     assert "No scores for tumour here" in text(page, ".notice")
-    assert "model's own score" in text(page, ".legend figcaption")
+    assert "mean rank by 3 members" in text(page, ".legend figcaption")
     assert page.locator("#score-class").is_disabled()
     place = np.array([[200 * 256 + 128, 125 * 256 + 128]])
     expected = colour(np.array([(125 * 400 + 200) / 99_999]))

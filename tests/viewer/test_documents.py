@@ -96,6 +96,7 @@ def test_no_tiles_at_all_are_an_empty_map(folder, make_app) -> None:
         b"{}",
         b"\xff\xfe",
         b'{"type": "Point", "coordinates": [NaN, 1]}',
+        b'{"type": "Point", "coordinates": [1e999, 1]}',
         b'{"type": "Point", "coordinates": [Infinity, 1]}',
         b"[" * 100_000,
         b"\x1f\x8b",

@@ -49,6 +49,16 @@ def test_an_empty_folder_and_a_missing_file_are_told(tmp_path: Path) -> None:
         find_items([tmp_path / "x.svs"], outside=tmp_path / "out")
 
 
+def test_a_link_that_leads_nowhere_comes_as_its_reason(tmp_path: Path) -> None:
+    write_bags(tmp_path, "a")
+    (tmp_path / "lost.h5").symlink_to(tmp_path / "absent")
+    found = find_items([tmp_path], outside=tmp_path / "out")
+    assert list(found.bags) == ["a", "lost"]
+    whole, lost = read_each(found.bags.values())
+    assert whole.value
+    assert "lost.h5" in str(lost.failure)
+
+
 def test_bags_come_in_order_and_a_damaged_one_as_its_reason(tmp_path: Path) -> None:
     write_bags(tmp_path, "a", "b", "c", "d", "e")
     (tmp_path / "c.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + b"\0" * 99)

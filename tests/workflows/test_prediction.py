@@ -433,10 +433,12 @@ def test_a_full_disk_is_a_failure_that_costs_pictures_and_no_answers(
     assert all(record.answers[0].pictures for record in again.records)
 
 
-@pytest.mark.parametrize("file", ["card.json", "config.yaml", "predictions.csv"])
+@pytest.mark.parametrize(
+    "file", ["card.json", "config.yaml", "predictions.csv", "part_0/card.json"]
+)
 def test_answers_are_not_put_into_a_model_or_a_run(tmp_path: Path, model: Path, file: str) -> None:
     write_bags(tmp_path / "bags", "a")
-    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / file).parent.mkdir(parents=True)
     (tmp_path / "out" / file).write_text("of a training")
     with pytest.raises(RunError, match="choose another --out"):
         answer(tmp_path, model)

@@ -92,6 +92,9 @@ def test_members_that_agree_and_members_that_do_not_are_told() -> None:
     assert "2 of 3 members say tumour; they range from 0.20 to 0.90" in apart
     assert "They disagree much" in apart
     assert "They disagree" not in agreed
+    surer = reading(CLASSES, said((0.45, 0.55), (0.01, 0.99)))
+    assert "How sure they are differs much" in surer
+    assert "disagree" not in surer
 
 
 def test_of_many_classes_the_two_nearest_are_named() -> None:

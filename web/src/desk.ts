@@ -23,6 +23,10 @@ export class Desk {
   private loading = new AbortController();
   private image: SlideImage | null = null;
   private picture: Picture | null = null;
+  /** What else there is to say of the slide. */
+  private remark = "";
+  /** Why no outlines are shown that were asked for. */
+  private noOutlines = "";
   /** Why a pane shows no heatmap. */
   private readonly missing: [string, string] = ["", ""];
 
@@ -62,6 +66,7 @@ export class Desk {
       pane.clear();
       pane.showModel(this.slide);
     }
+    this.showOutlines(null); // those of another slide must never lie on this one
     this.describe();
     await this.guarded(async (signal) => {
       const { slide } = this.store.now;
@@ -74,8 +79,15 @@ export class Desk {
     });
   }
 
+  /** Say something of the slide shown, beside what else is said of it. */
+  tell(sentence: string): void {
+    this.remark = sentence;
+    this.tellAll();
+  }
+
   private changed(state: Readonly<State>, changed: ReadonlySet<keyof State>): void {
     const any = (...keys: (keyof State)[]) => keys.some((key) => changed.has(key));
+    if (any("slide")) this.remark = this.noOutlines = "";
     if (any("slide")) void this.load(null);
     else if (any("compare")) void this.compare(state.compare);
     else if (any("models", "scoreClass")) void this.guarded(() => this.loadMaps());
@@ -126,10 +138,17 @@ export class Desk {
         const map = await this.map(pane.number, signal);
         signal.throwIfAborted();
         pane.showMap(map);
-        pane.tell(this.picture?.note ?? "", this.missing[pane.number]);
       }),
     );
+    this.tellAll();
     this.describe();
+  }
+
+  private tellAll(): void {
+    for (const pane of this.shown) {
+      const note = this.picture?.note ?? "";
+      pane.tell(this.remark, this.noOutlines, note, this.missing[pane.number]);
+    }
   }
 
   /** The scores a pane is to show; where there are none, a sentence why is kept. */
@@ -160,8 +179,19 @@ export class Desk {
     const { truth, slide } = this.store.now;
     const wanted = truth && this.slide.truth;
     const origin = this.image?.bounds ?? [0, 0];
-    const path = wanted ? outlinePath(await fetchTruth(slide, signal), origin) : null;
+    let path: Path2D | null = null;
+    this.noOutlines = "";
+    try {
+      if (wanted) path = outlinePath(await fetchTruth(slide, signal), origin);
+    } catch (error) {
+      this.noOutlines = `No outlines: ${words(error)}`;
+    }
     signal.throwIfAborted();
+    this.showOutlines(path);
+    this.tellAll();
+  }
+
+  private showOutlines(path: Path2D | null): void {
     for (const pane of this.panes) {
       pane.stage.outlines = path;
       pane.stage.draw();
@@ -174,7 +204,7 @@ export class Desk {
     const { scale, models } = this.store.now;
     const scoreClass = active.map?.scoreClass;
     const model = this.results.models[models[active.number]]?.name ?? "";
-    const what = `${model}, ${scoreClass ? `for ${scoreClass}` : "model's own score"}`;
+    const what = `${model}, ${scoreClass ? `for ${scoreClass}` : active.ownScore}`;
     showFacts(slide, picture, active.map?.count ?? null);
     this.topTiles.show(active.map, picture, scale, what);
     const scores = this.shown.some((pane) => pane.map);

@@ -12,10 +12,19 @@ export class Legend {
   readonly root = made("figure", "legend");
   private readonly caption = made("figcaption");
   private readonly ticks = made("ol", "ticks");
+  private readonly ramp: HTMLCanvasElement;
 
   constructor(colours: readonly Colour[]) {
-    this.root.append(this.caption, ramp(colours), this.ticks);
+    this.ramp = ramp(colours);
+    const ground = made("div", "ground"); // white, as the slide mostly is
+    ground.append(this.ramp);
+    this.root.append(this.caption, ground, this.ticks);
     this.root.hidden = true;
+  }
+
+  /** As faint as the heatmap: these are the colours one sees on white. */
+  set opacity(share: number) {
+    this.ramp.style.opacity = String(share);
   }
 
   show(map: ScoreMap | null, scale: Scale, what: string): void {
@@ -29,6 +38,7 @@ export class Legend {
 
 function tick(map: ScoreMap, scale: Scale, place: number): HTMLElement {
   const item = made("li");
+  item.style.left = `${100 * place}%`;
   if (scale === "rank") item.append(made("b", "", `${100 * place} %`));
   item.append(made("span", "", score(map.valueAt(place, scale))));
   return item;

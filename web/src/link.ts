@@ -4,6 +4,8 @@ import type { Results } from "./server";
 import type { State, View } from "./state";
 
 export interface Link {
+  /** The slide it asks for, if there is none of that name here. */
+  unknown: string | null;
   state: State;
   view: View | null;
 }
@@ -31,6 +33,7 @@ export function readLink(results: Results, hash: string): Link {
   const opacity = Number.parseFloat(words.get("opacity") ?? "");
   const scoreClass = words.get("class") ?? "";
   return {
+    unknown: slide < 0 ? words.get("slide") : null,
     state: {
       slide: Math.max(0, slide),
       models: [model, modelNamed(results, words.get("beside"), other(model, results))],

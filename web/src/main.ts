@@ -16,7 +16,7 @@ async function start(): Promise<void> {
   element("title").textContent = results.title;
   if (!results.slides.length) throw new Error("This results folder lists no slides.");
   element("panes").replaceChildren();
-  const { state, view } = readLink(results, location.hash);
+  const { state, view, unknown } = readLink(results, location.hash);
   const store = new Store(state);
   let linked = 0;
   const link = () => {
@@ -28,8 +28,12 @@ async function start(): Promise<void> {
   store.onChange(link);
   window.addEventListener("hashchange", () => openLink(results, store, desk));
   listen(store, desk, list);
+  if (unknown) desk.tell(noSuchSlide(unknown));
   await desk.load(view);
 }
+
+const noSuchSlide = (name: string) =>
+  `The link asks for ${name}, which is not in these results: shown is their first slide.`;
 
 function keepLink(results: Results, store: Store, desk: Desk): void {
   // without what stands after ?: a token is nobody else's business
@@ -37,9 +41,10 @@ function keepLink(results: Results, store: Store, desk: Desk): void {
 }
 
 function openLink(results: Results, store: Store, desk: Desk): void {
-  const { state, view } = readLink(results, location.hash);
+  const { state, view, unknown } = readLink(results, location.hash);
   const sameSlide = state.slide === store.now.slide;
   store.change(state);
+  if (unknown) desk.tell(noSuchSlide(unknown));
   if (!sameSlide) void desk.load(view);
   else if (view) desk.moveTo(view);
 }

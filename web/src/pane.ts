@@ -111,8 +111,15 @@ export class Pane {
   fade(): void {
     const { heat, opacity, scale } = this.store.now;
     this.stage.opacity = heat ? opacity : 0;
-    this.legend.show(heat ? this.map : null, scale, this.map?.scoreClass || "model's own score");
+    this.legend.opacity = opacity;
+    this.legend.show(heat ? this.map : null, scale, this.map?.scoreClass || this.ownScore);
     this.stage.draw();
+  }
+
+  /** What a tile's score is where no class is chosen. */
+  get ownScore(): string {
+    const members = this.results.models[this.store.now.models[this.number]]?.members ?? 1;
+    return members > 1 ? `mean rank by ${members} members` : "model's own score";
   }
 
   /** Outline a tile, of whichever model. */

@@ -95,6 +95,16 @@ async function fetchJson<T>(address: string, signal?: AbortSignal): Promise<T> {
   }
 }
 
+/** Why something cannot be had; empty where it can after all. */
+export async function reasonOf(address: string): Promise<string> {
+  try {
+    const response = await fetch(address);
+    return response.ok ? "" : await sentence(response);
+  } catch {
+    return "The server does not answer. Is sacmil view still running?";
+  }
+}
+
 async function sentence(response: Response): Promise<string> {
   try {
     const { error } = (await response.json()) as { error?: unknown };

@@ -96,7 +96,7 @@ export class SlideList {
     const judged = this.shown.filter((row) => row.right !== null);
     const wrong = judged.filter((row) => row.right === false).length;
     const share = this.shown.length < all ? `${counted(this.shown.length)} of ` : "";
-    const marks = `${counted(wrong)} of ${counted(judged.length)} labelled wrong`;
+    const marks = `${counted(wrong)} of ${counted(judged.length)} labelled slides answered wrong`;
     const told = judged.length ? ` · ${marks}` : "";
     element("slide-counts").textContent = share + plural(all, "slide") + told;
   }

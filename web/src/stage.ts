@@ -4,6 +4,7 @@ import OpenSeadragon from "openseadragon";
 
 import type { HeatPicture } from "./heat_picture";
 import type { Picture } from "./picture";
+import { reasonOf } from "./server";
 import type { View } from "./state";
 
 export interface Square {
@@ -160,6 +161,11 @@ export class Stage {
     this.viewer.addHandler("open-failed", () =>
       this.events.failed("The picture could not be opened."),
     );
+    this.viewer.addHandler("tile-load-failed", (event) => {
+      void reasonOf(event.tile?.getUrl() ?? "").then((reason) => {
+        if (reason) this.events.failed(reason);
+      });
+    });
     this.viewer.addHandler("update-viewport", () => {
       const { clientWidth, clientHeight } = this.frame;
       const sight = JSON.stringify([this.view, clientWidth, clientHeight]);

@@ -41,8 +41,13 @@ def bags_in(folder: Path, outside: Path | None = None) -> list[Path]:
         if file.suffix in SUFFIXES
         and _is_bag(file, folder)
         and (hidden is None or hidden not in file.resolve().parents)
-        and file.is_file()
+        and (file.is_file() or _is_lost(file))
     ]
+
+
+def _is_lost(file: Path) -> bool:
+    """A link that leads nowhere: told when it is read, not passed over."""
+    return file.is_symlink() and not file.exists()
 
 
 def _is_bag(file: Path, folder: Path) -> bool:

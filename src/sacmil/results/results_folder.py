@@ -142,9 +142,13 @@ def _check(results: Results) -> None:
         if not isinstance(model.members, int):
             raise TypeError(f"{model.name} has {model.members!r} members")
     names = {model.name for model in results.models}
+    known: set[str] = set()
     for slide in results.slides:
         if not isinstance(slide.slide_id, str):
             raise TypeError(f"a slide is called {slide.slide_id!r}")
+        if slide.slide_id in known:
+            raise ValueError(f"{slide.slide_id} is listed twice")
+        known.add(slide.slide_id)
         for text in (slide.label, slide.slide):
             if not isinstance(text, str | None):
                 raise TypeError(f"{slide.slide_id} has {text!r} for a label or a path")

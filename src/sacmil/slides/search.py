@@ -59,11 +59,17 @@ def _search(folder: Path, seen: set[str]) -> Iterator[Path]:
     files = [entry for entry in entries if entry.is_file()]
     slides = [file for file in files if file.suffix.lower() in EXTENSIONS]
     yield from _one_per_series(_without_parts(slides))
+    yield from (entry for entry in entries if _is_lost(entry))
     companions = {file.stem for file in slides if file.suffix.lower() == ".mrxs"}
     for entry in entries:
         ours = entry.name == "tissue" and folder / "extraction.csv" in files  # previews
         if entry.is_dir() and entry.name not in companions and not ours:
             yield from _search(entry, seen)
+
+
+def _is_lost(entry: Path) -> bool:
+    """A link to a slide that is gone: not to be passed over, but told like other failures."""
+    return entry.suffix.lower() in EXTENSIONS and entry.is_symlink() and not entry.exists()
 
 
 def _visible(folder: Path) -> list[Path]:

@@ -42,7 +42,10 @@ def truth(place: Place) -> bytes:
         raise RunError(f"{place.path.name}: cannot be read as GeoJSON ({error})") from error
     if not isinstance(found, list) and not (isinstance(found, dict) and "type" in found):
         raise RunError(f"{place.path.name}: is JSON without a type; expected GeoJSON")
-    return packed(found)
+    try:
+        return packed(found)
+    except (ValueError, RecursionError) as error:  # 1e999 is read, as infinity
+        raise RunError(f"{place.path.name}: holds a number that is not finite") from error
 
 
 def scores(place: Place, classes: Sequence[str]) -> bytes:

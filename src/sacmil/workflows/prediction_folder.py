@@ -120,7 +120,8 @@ class PredictionFolder:
     def check_is_ours(self) -> None:
         """Refuse a model folder or a run, whose predictions.csv would be replaced."""
         kept = (self.out / PREDICTIONS).exists() and not (self.out / WHOLE).exists()
-        if kept or any((self.out / name).exists() for name in _OF_TRAINING):
+        exported = any(self.out.glob(f"part_*/{CARD}"))
+        if kept or exported or any((self.out / name).exists() for name in _OF_TRAINING):
             raise RunError(
                 f"{self.out}: holds a model or a run, expected a folder for new answers alone; "
                 "choose another --out"

@@ -155,7 +155,8 @@ def _agreement(classes: Sequence[str], answer: ModelAnswer, first: int) -> str:
         f"{agreed}{tail}; they range from {shown(min(given))} to {shown(max(given))} "
         f"(spread {answer.spread[first]:.2f}). "
     )
-    return told + ("They disagree much: look closely. " if answer.spread[first] > _WIDE else "")
+    differs = "How sure they are differs" if for_it == count else "They disagree"
+    return told + (f"{differs} much: look closely. " if answer.spread[first] > _WIDE else "")
 
 
 _OVERLAY = "Scores of the tiles over the slide"

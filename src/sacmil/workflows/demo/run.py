@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sacmil.alone import alone_in, remove_leftovers
@@ -155,7 +155,8 @@ class _Steps:
     def _new(self) -> dict[str, str]:
         """What the exported run says of slides it has never met, as sacmil predict says it."""
         folder, settings = self.folder.out / "new", self.settings
-        unseen = drawn_cohort(4, settings.seed + 1, amounts=settings.amounts)[1 : 1 + _NEW]
+        others = drawn_cohort(4, settings.seed + 1, amounts=settings.amounts)[1 : 1 + _NEW]
+        unseen = [replace(s, slide_id=f"new-{n}") for n, s in enumerate(others, start=1)]
         draw_slides(unseen, folder / "slides", folder / "truth", self.watcher)
         predicted = predict_items(
             [folder / "slides" / slide.file_name for slide in unseen],
