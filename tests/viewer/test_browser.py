@@ -266,6 +266,8 @@ def test_the_legend_shows_the_servers_colours_and_the_slides_scores(
     assert ticks[0] == pytest.approx(own.min(), rel=0.01)
     assert ticks[-1] == pytest.approx(own.max(), rel=0.01)
     page.select_option("#scale", "rank")
+    heights = "labels => labels.map((label) => label.offsetHeight)"
+    assert len(set(page.locator(".ticks b").evaluate_all(heights))) == 1  # a line each
     ticks = [float(tick) for tick in page.locator(".ticks span").all_inner_texts()]
     assert ticks[2] == pytest.approx(np.median(own), rel=0.05)
 
