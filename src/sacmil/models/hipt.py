@@ -21,6 +21,7 @@ from sacmil.models._registry import register_model
 from sacmil.nn.attention import GatedAttention
 from sacmil.nn.projection import projection
 from sacmil.nn.recomputation import recomputed
+from sacmil.nn.sums import sums_by
 
 T = TypeVar("T")
 
@@ -184,8 +185,8 @@ class RegionAttention(nn.Module):
         home = slots // self.side**2
         h = self.project(x)
         weights = _softmax_within(self.attention(h)[:, 0], home)
-        regions = h.new_zeros(int(home.max()) + 1, h.shape[1])
-        return Summary(regions.index_add(0, home, weights[:, None] * h), weights)
+        regions = sums_by(home, weights[:, None] * h, int(home.max()) + 1)
+        return Summary(regions, weights)
 
     def look_at_all(self, x: Tensor, places: Tensor, table: Tensor) -> Summary:
         """forward, by the plan: an export cannot find sizes while it runs."""
@@ -280,11 +281,8 @@ class HIPT(MILModel):
         if self.local is None:
             return Summary(features, features.new_ones(features.shape[0]))
         which, places = plan["which"], plan["places"]
-        shared = features.new_zeros(places.shape[0]).index_add(
-            0, which, torch.ones_like(features[:, 0])
-        )
-        sums = features.new_zeros(places.shape[0], features.shape[1]).index_add(0, which, features)
-        means = sums / shared[:, None]
+        shared = sums_by(which, torch.ones_like(features[:, 0]), places.shape[0])
+        means = sums_by(which, features, places.shape[0]) / shared[:, None]
         if torch.compiler.is_compiling():
             regions, attention = self.local.look_at_all(means, places, plan["table"])
         else:
@@ -360,8 +358,7 @@ def _softmax_within(logits: Tensor, home: Tensor) -> Tensor:
         0, home, logits.detach(), "amax"
     )
     e = (logits - greatest.index_select(0, home)).exp()
-    total = e.new_zeros(regions).index_add(0, home, e)
-    return e / total.index_select(0, home)
+    return e / sums_by(home, e, regions).index_select(0, home)
 
 
 def _truncated_normal(vit: RegionViT) -> None:

@@ -130,8 +130,10 @@ class GENConv(nn.Module):
         weighted, total = torch.zeros_like(highest), torch.zeros_like(highest)
         for receivers in neighbours:  # a neighbour at a time: N x dim, not N x K x dim
             weight = (logits - highest.index_select(0, receivers)).exp()
-            weighted = weighted.index_add(0, receivers, weight * message)
-            total = total.index_add(0, receivers, weight)
+            # not index_add: exported, threads of onnxruntime would lose sums to the same receiver
+            index = receivers[:, None].expand_as(weight)
+            weighted = weighted.scatter_add(0, index, weight * message)
+            total = total.scatter_add(0, index, weight)
         # The highest weighs 1; below it are only those that nobody sends to, and they get 0.
         return (weighted / total.clamp_min(1))[:-1]
 

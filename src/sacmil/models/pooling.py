@@ -15,6 +15,7 @@ from sacmil.models._reference import renamed, shape
 from sacmil.models._registry import register_model
 from sacmil.models.abmil import SLIDES
 from sacmil.nn.projection import projection, xavier_
+from sacmil.nn.sums import sums_by
 
 
 @register_model("mean_pool")
@@ -94,8 +95,8 @@ class MaxMIL(MILModel):
 
     def _by_channel(self, features: Tensor) -> Output:
         largest, winners = features.max(0)
-        won = features.new_zeros(features.shape[0], self.num_classes)
-        return _scored(self.head(largest), won.index_add(0, winners, self.head.weight.T))
+        won = sums_by(winners, self.head.weight.T, features.shape[0])
+        return _scored(self.head(largest), won)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:

@@ -71,5 +71,5 @@ class AdditiveALiBi(nn.Module):
     def forward(self, h: Tensor, coords: Tensor) -> Tensor:
         """h (N, dim), in arranged order."""
         left = torch.arange(h.shape[0], dtype=torch.float64, device=h.device).flip(0)
-        ramp = (left / left.amax().clamp(min=1)).to(h.dtype)
+        ramp = (left / left.amax(0).clamp(min=1)).to(h.dtype)
         return h - ramp[:, None] * self.slopes.to(h.dtype)

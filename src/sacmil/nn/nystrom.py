@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sacmil.nn.sums import sums_by
+
 
 class Factors(NamedTuple):
     """The attention matrix as a product, left @ inverse @ right; P instances, padding in front."""
@@ -115,7 +117,7 @@ def _group_means(x: Tensor, groups: int) -> Tensor:
     """(heads, P, dim) to (heads, groups, dim), means of consecutive rows."""
     size = x.shape[1] // groups
     group = torch.arange(x.shape[1], device=x.device) // size
-    sums = x.new_zeros(x.shape[0], groups, x.shape[2]).index_add(1, group, x)
+    sums = sums_by(group, x.transpose(0, 1), groups).transpose(0, 1)
     return sums / size
 
 

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from sacmil.nn.sums import sums_by
+
 
 def square_rows(n: int, device: torch.device) -> Tensor:
     """(side * side,), which of the n rows stands in each cell.
@@ -24,4 +26,4 @@ def sum_by_row(weights: Tensor, rows: Tensor, n: int) -> Tensor:
     >>> sum_by_row(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 1, 2, 0]), 3).tolist()
     [5.0, 2.0, 3.0]
     """
-    return weights.new_zeros(n).index_add(0, rows, weights)
+    return sums_by(rows, weights, n)
