@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from types import ModuleType
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,10 +36,10 @@ def request(*lines: Line, confirm: bool = False) -> Request:
     return Request(SIZES["full"], confirm, lines)
 
 
-def tuning_done(study: object) -> list[Line]:
+def tuning_done(study: ModuleType) -> list[Line]:
     """Lines as if every setting had been tried; the fifth is the best."""
     made = []
-    for job in study.jobs(request()):  # type: ignore[attr-defined]
+    for job in study.jobs(request()):
         auc = 0.9 if job.training["lr"] == TRIED[4]["lr"] else 0.8
         loss = 0.3 if job.training["weight_decay"] == TRIED[4]["weight_decay"] else 0.4
         made.append(to_line(job, {"val_auc": auc, "val_loss": loss}))
@@ -54,19 +55,19 @@ def looked_at(jobs: list[Job]) -> set[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("study", ALL, ids=lambda study: study.NAME)
-def test_development_and_confirmation_share_no_data(study: object) -> None:
+def test_development_and_confirmation_share_no_data(study: ModuleType) -> None:
     lines = tuning_done(study) if study in TUNED else []
-    developed = study.jobs(request(*lines))  # type: ignore[attr-defined]
-    confirmed = study.jobs(request(*lines, confirm=True))  # type: ignore[attr-defined]
+    developed = study.jobs(request(*lines))
+    confirmed = study.jobs(request(*lines, confirm=True))
     assert looked_at(developed) <= {("repeat", 1), *(("seed", seed) for seed in range(10))}
     assert not looked_at(developed) & looked_at(confirmed)
     assert {job.role for job in confirmed} == {"run"}
 
 
 @pytest.mark.parametrize("study", ALL, ids=lambda study: study.NAME)
-def test_no_job_is_asked_for_twice_and_every_model_can_be_made(study: object) -> None:
+def test_no_job_is_asked_for_twice_and_every_model_can_be_made(study: ModuleType) -> None:
     lines = tuning_done(study) if study in TUNED else []
-    jobs = study.jobs(request(*lines))  # type: ignore[attr-defined]
+    jobs = study.jobs(request(*lines))
     assert max(Counter(job.key for job in jobs).values()) == 1
     for name, options in {(job.model, json.dumps(dict(job.options))) for job in jobs}:
         with torch.device("meta"):
@@ -74,8 +75,8 @@ def test_no_job_is_asked_for_twice_and_every_model_can_be_made(study: object) ->
 
 
 @pytest.mark.parametrize("study", TUNED, ids=lambda study: study.NAME)
-def test_every_model_gets_eight_settings_before_any_run(study: object) -> None:
-    jobs = study.jobs(request())  # type: ignore[attr-defined]
+def test_every_model_gets_eight_settings_before_any_run(study: ModuleType) -> None:
+    jobs = study.jobs(request())
     assert {job.role for job in jobs} == {"tune"}
     tried = Counter((job.task, job.variant) for job in jobs)
     assert set(tried.values()) == {8}
@@ -83,19 +84,19 @@ def test_every_model_gets_eight_settings_before_any_run(study: object) -> None:
 
 
 @pytest.mark.parametrize("study", TUNED, ids=lambda study: study.NAME)
-def test_runs_use_the_setting_that_was_best_on_validation(study: object) -> None:
+def test_runs_use_the_setting_that_was_best_on_validation(study: ModuleType) -> None:
     lines = tuning_done(study)
     for confirm in (False, True):
-        jobs = study.jobs(request(*lines, confirm=confirm))  # type: ignore[attr-defined]
+        jobs = study.jobs(request(*lines, confirm=confirm))
         runs = [job for job in jobs if job.role == "run"]
         assert runs
         assert all({**job.training} == {**job.training, **TRIED[4]} for job in runs)
 
 
 @pytest.mark.parametrize("study", TUNED, ids=lambda study: study.NAME)
-def test_nothing_is_confirmed_that_was_not_tuned(study: object) -> None:
+def test_nothing_is_confirmed_that_was_not_tuned(study: ModuleType) -> None:
     with pytest.raises(SystemExit, match="has not been tuned"):
-        study.jobs(request(confirm=True))  # type: ignore[attr-defined]
+        study.jobs(request(confirm=True))
 
 
 def test_a_setting_that_failed_is_never_chosen_and_no_choice_is_made_early() -> None:
