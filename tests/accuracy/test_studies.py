@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from types import ModuleType
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
