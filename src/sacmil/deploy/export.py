@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from sacmil.atomic import whole_folder
 from sacmil.card import CARD, model_folders, read_card
-from sacmil.deploy.layer_norm import translations
 from sacmil.deploy.runtime import GRAPH, SCHEMA_VERSION, Runtime, card_hash
+from sacmil.deploy.translations import translations
 from sacmil.encoders._export import quietly
 from sacmil.errors import MissingExtraError, ModelError, ModelFolderError, RunError
 from sacmil.evaluation.summary import summarise

@@ -50,41 +50,41 @@ class PROPE(nn.Module):
 
 def shift(x: Tensor, k: int, level: int, tail: str = "absorb") -> Tensor:
     """Eq. (9), (10): channel fold f moves f k^level instances onward in its ring."""
-    return _take(x, _sources(x, k, level, tail, step=-(k**level)))
+    return _move(x, k, level, tail, step=k**level)
 
 
 def unshift(x: Tensor, k: int, level: int, tail: str = "absorb") -> Tensor:
     """Eq. (12), (13): every fold back to where it came from."""
-    return _take(x, _sources(x, k, level, tail, step=k**level))
+    return _move(x, k, level, tail, step=-(k**level))
 
 
-def _sources(x: Tensor, k: int, level: int, tail: str, step: int) -> Tensor:
-    """(N, k), which instance each fold is taken from.
+def _move(x: Tensor, k: int, level: int, tail: str, step: int) -> Tensor:
+    """Fold f of each row to the row f steps onward in its ring."""
+    n, dim = x.shape
+    start, within, size = _rings(n, k ** (level + 1), tail, x.device)
+    folds = torch.arange(k, device=x.device)
+    if dim % k == 0 and not x.is_cuda:  # put rows of one fold each: quick here and in onnxruntime
+        onward = folds * (step * k + 1) + (within * k)[:, None]
+        rows = (start * k)[:, None] + onward.remainder((size * k)[:, None])
+        by_row = x.reshape(n * k, dim // k)
+        return torch.empty_like(by_row).index_copy_(0, rows.flatten(), by_row).reshape(n, dim)
+    sources = start[:, None] + (within[:, None] - folds * step).remainder(size[:, None])
+    if dim % k == 0:  # take by fold: rows of one fold would be fifteen times as slow on a GPU
+        by_fold = x.reshape(n, k, dim // k)
+        return by_fold.gather(0, sources[:, :, None].expand_as(by_fold)).reshape(n, dim)
+    fold = [f for f in range(k) for _ in range((dim - f - 1) // k + 1)]  # first ones may be larger
+    return x.gather(0, sources[:, torch.tensor(fold, device=x.device)])
 
-    Rings have k^(level+1) instances; the last absorbs the remainder (or, "split", is it), a short
-    bag is one ring. The length enters by tensor arithmetic only: one export serves all lengths.
+
+def _rings(n: int, ring: int, tail: str, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """(N,) each: where an instance's ring begins, its place there, and how many are there.
+
+    The last ring absorbs the remainder (or, "split", is it), a short bag is one ring. The length
+    enters by tensor arithmetic only: one export serves all lengths.
     """
-    n, ring = x.shape[0], k ** (level + 1)
-    i = torch.arange(n, device=x.device)
-    last = (n // ring - 1 if tail == "absorb" else n // ring) * ring
-    start: Tensor = ((i // ring) * ring).clamp(max=last).clamp(min=0)
-    left: Tensor = n - start
-    size = torch.where(left < (2 * ring if tail == "absorb" else ring), left, ring)
-    moves = torch.arange(k, device=x.device) * step
-    return start[:, None] + (moves + (i - start)[:, None]).remainder(size[:, None])
-
-
-def _take(x: Tensor, sources: Tensor) -> Tensor:
-    """Fold f of row i from row sources[i, f]; folds are near-equal, the first ones larger."""
-    (n, dim), k = x.shape, sources.shape[1]
-    if dim % k == 0 and x.is_cuda:  # where gathering short rows is fifteen times as slow
-        folds = x.reshape(n, k, dim // k)
-        return folds.gather(0, sources[:, :, None].expand_as(folds)).reshape(n, dim)
-    if dim % k == 0:  # rows of one fold each: one fast row gather instead of one by channel
-        rows = (sources * k + torch.arange(k, device=x.device)).flatten()
-        return x.reshape(n * k, dim // k).index_select(0, rows).reshape(n, dim)
-    fold_of_channel = torch.tensor([f for f in range(k) for _ in range((dim - f - 1) // k + 1)])
-    return x.gather(0, sources[:, fold_of_channel.to(x.device)])
+    i, absorbed = torch.arange(n, device=device), 1 if tail == "absorb" else 0
+    start = (i // ring * ring).clamp(max=(n // ring - absorbed) * ring).clamp(min=0)
+    return start, i - start, torch.where(n - start < (1 + absorbed) * ring, n - start, ring)
 
 
 class SACBlock(nn.Module):

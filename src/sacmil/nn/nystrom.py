@@ -7,8 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sacmil.nn.sums import sums_by
-
 
 class Factors(NamedTuple):
     """The attention matrix as a product, left @ inverse @ right; P instances, padding in front."""
@@ -76,14 +74,18 @@ class NystromAttention(nn.Module):
         n, m = x.shape[0], self.landmarks
         padding = ((n + m - 1) // m) * m - n
         qkv = self.qkv(_pad_in_front(x, padding))
-        q, k, v = qkv.unflatten(1, (3, self.heads, -1)).permute(1, 2, 0, 3)
-        q = q * self.scale
-        q_marks, k_marks = _group_means(q, m), _group_means(k, m)
+        q, k, v = self._by_head(qkv)
+        q_marks, k_marks, _ = self._by_head(qkv.reshape(m, (n + padding) // m, -1).mean(1))
         left = (q @ k_marks.mT).softmax(-1)
         middle = (q_marks @ k_marks.mT).softmax(-1)
         right = (q_marks @ k.mT).softmax(-1)
         inverse = self._inverse(middle, padding * m // (n + padding))
         return Factors(left, inverse, right, v, padding)
+
+    def _by_head(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (heads, …, dim of a head) each."""
+        q, k, v = qkv.unflatten(1, (3, self.heads, -1)).permute(1, 2, 0, 3)
+        return q * self.scale, k, v
 
     def _inverse(self, middle: Tensor, empty: int) -> Tensor:
         """The pseudo-inverse; the first ``empty`` landmarks are means of padding, all the same."""
@@ -111,14 +113,6 @@ def _pad_in_front(x: Tensor, padding: int) -> Tensor:
     """Zero rows before x; by indices, as an export cannot know that padding is never negative."""
     index = torch.arange(x.shape[0] + padding, device=x.device) - padding
     return x.index_select(0, index.clamp(min=0)) * (index >= 0)[:, None]
-
-
-def _group_means(x: Tensor, groups: int) -> Tensor:
-    """(heads, P, dim) to (heads, groups, dim), means of consecutive rows."""
-    size = x.shape[1] // groups
-    group = torch.arange(x.shape[1], device=x.device) // size
-    sums = sums_by(group, x.transpose(0, 1), groups).transpose(0, 1)
-    return sums / size
 
 
 def pseudo_inverse(a: Tensor, iterations: int = 6, scale: Tensor | None = None) -> Tensor:

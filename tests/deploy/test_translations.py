@@ -1,4 +1,4 @@
-"""Layer normalisation written out: torch's numbers, without the node that is slow."""
+"""What is written into graphs in our own way: torch's numbers, without what is slow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sacmil.deploy.layer_norm import translations
+from sacmil.deploy.translations import translations
 from sacmil.encoders._export import quietly
 
 
@@ -30,23 +30,34 @@ class Norms(nn.Module):
         return self.plain(x), self.scaled(x), self.planes(x.reshape(-1, 3, 4))
 
 
+class Puts(nn.Module):
+    """Rows to places of their own, others left alone."""
+
+    def forward(self, x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
+        return x.index_copy(0, index, rows)
+
+
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[Norms, Path]:
     torch.manual_seed(0)
     file, module = tmp_path_factory.mktemp("norms") / "norms.onnx", Norms().eval()
+    _draw(module, (torch.randn(5, 12),), file)
+    return module, file
+
+
+def _draw(module: nn.Module, given: tuple[Tensor, ...], file: Path) -> None:
     with quietly(), torch.no_grad():
         torch.onnx.export(
             module,
-            (torch.randn(5, 12),),
+            given,
             file,
             dynamo=True,
             external_data=False,
             verbose=False,
             optimize=False,
             custom_translation_table=translations(),
-            dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+            dynamic_shapes=tuple({0: torch.export.Dim.DYNAMIC} for _ in given),
         )
-    return module, file
 
 
 @pytest.mark.parametrize("offset", [0.0, 100.0])
@@ -73,3 +84,26 @@ def test_onnxruntime_does_not_fuse_it_again(graph: tuple[Norms, Path], tmp_path:
     kinds = {node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node}
     assert "ReduceSumSquare" in kinds
     assert not any("LayerNorm" in kind for kind in kinds)
+
+
+def test_rows_are_put_where_torch_puts_them(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    _draw(Puts(), (torch.randn(9, 3), torch.tensor([4, 1]), torch.randn(2, 3)), tmp_path / "g.onnx")
+    x, rows, index = torch.randn(70, 3), torch.randn(50, 3), torch.randperm(70)[:50]
+    session = onnxruntime.InferenceSession(tmp_path / "g.onnx", providers=["CPUExecutionProvider"])
+    names = [given.name for given in session.get_inputs()]
+    given = dict(zip(names, (x.numpy(), index.numpy(), rows.numpy()), strict=True))
+    (found,) = session.run(None, given)
+    np.testing.assert_array_equal(found, Puts()(x, index, rows).numpy())
+    assert "Transpose" not in {node.op_type for node in onnx.load(tmp_path / "g.onnx").graph.node}
+
+
+def test_only_rows_are_put(tmp_path: Path) -> None:
+    class Columns(nn.Module):
+        def forward(self, x: Tensor, index: Tensor, columns: Tensor) -> Tensor:
+            return x.index_copy(1, index, columns)
+
+    with pytest.raises(torch.onnx.errors.OnnxExporterError):
+        _draw(
+            Columns(), (torch.randn(3, 9), torch.tensor([4, 1]), torch.randn(3, 2)), tmp_path / "g"
+        )
