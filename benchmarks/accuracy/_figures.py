@@ -68,7 +68,8 @@ def to_predictions(lines: Sequence[Line]) -> Predictions:
     """Answers on test bags, as sacmil.evaluation takes them; a window's patient is its slide."""
     rows, odds = [], []
     for line in lines:
-        units, labels = line["units"].split(" "), line["labels"].split(" ")
+        labels = line["labels"].split(" ")
+        units = line["units"].split(" ") if line["units"] else _numbered(line["fold"], labels)
         for unit, label, answer in zip(units, labels, line["answers"].split(" "), strict=True):
             whose = unit.split("/")[0]
             key = (line["fold"], line["seed"], line["variant"], label)
@@ -78,6 +79,11 @@ def to_predictions(lines: Sequence[Line]) -> Predictions:
         raise RunError("no finished runs; expected at least one")
     positive = expit(np.array(odds))
     return Predictions.of(("0", "1"), rows, np.stack([1 - positive, positive], axis=1))
+
+
+def _numbered(fold: str, labels: Sequence[str]) -> list[str]:
+    """Names for the slides of a synthetic cohort: no two cohorts share one."""
+    return [f"{fold}-{number}" for number in range(len(labels))]
 
 
 def mean_ranks(by_task: Mapping[str, Sequence[Standing]]) -> dict[str, float]:

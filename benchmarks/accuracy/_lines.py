@@ -18,7 +18,7 @@ COLUMNS = (
     *("epochs", "chosen", "parameters", "seconds", "device", "torch"),
     *("more", "labels", "answers", "units", "failure"),
 )
-"""labels, answers (log-odds) and units are of the test bags, a word each."""
+"""labels, answers (log-odds) and units are of the test bags, a word each; no units are numbers."""
 
 Line = dict[str, str]
 

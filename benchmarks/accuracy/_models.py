@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.accuracy._tasks import Size
 from sacmil.models import list_models
 
-CLOSER = ("sac_mil", "mean_pool", "abmil_gated", "transmil")
+CLOSER = ("sac_mil", "sac_mil_local", "mean_pool", "abmil_gated", "transmil")
 """Looked at more closely than the others, with the best of the others beside them."""
 
 
@@ -19,4 +19,4 @@ def everyone(size: Size) -> dict[str, Mapping[str, Any]]:
 
 def options_of(name: str, size: Size) -> Mapping[str, Any]:
     """Of a model's constructor: none, unless the study is a tiny one."""
-    return (size.options or {}) if name == "sac_mil" else {}
+    return (size.options or {}) if name.startswith("sac_mil") else {}

@@ -19,9 +19,11 @@ from benchmarks.accuracy._figures import (
 )
 from benchmarks.accuracy._lines import Line
 
-REFERENCE = {"inside": "default", "extrapolation": "position=prope"}
+REFERENCE = {"inside": "local", "extrapolation": "position=prope"}
 """What others are held against, where it is not sac_mil."""
 INK, CHANCE = "#1b6ca8", 0.5
+SURE = 0.05
+"""Below which a p is called a difference."""
 
 
 def block(study: str, lines: Sequence[Line], pictures: Path, address: str) -> str:
@@ -38,15 +40,62 @@ def block(study: str, lines: Sequence[Line], pictures: Path, address: str) -> st
         return "_Not run yet._"
     reference = REFERENCE.get(study, "sac_mil")
     ranked = {task: standings(rows, reference) for task, rows in tasks.items()}
-    parts = [table(task, ranked[task], tasks[task], reference) for task in tasks]
+    parts = [overview(ranked, reference, {task: ceiling(tasks[task]) for task in tasks})]
     if study == "extrapolation":
         parts.append(_lengths(tasks))
-    elif len(ranked) > 1 and (ranks := mean_ranks(ranked)):
-        parts.append(_rank_table(ranks))
     picture = pictures / f"{study}.png"
     draw(ranked, picture)
     parts.append(f"![AUC of every variant on every task]({address}/{picture.name})")
+    tables = [table(task, ranked[task], tasks[task], reference) for task in tasks]
+    parts.append(_folded("Every task with intervals", tables))
     return "\n\n".join([*parts, _small_print(lines)])
+
+
+def overview(
+    ranked: Mapping[str, Sequence[Standing]], reference: str, ceilings: Mapping[str, float]
+) -> str:
+    """A row per variant, a column per task; the best mean rank first."""
+    ranks = mean_ranks(ranked)
+    by_task = {task: {row.variant: row for row in rows} for task, rows in ranked.items()}
+    names = list(dict.fromkeys(name for rows in by_task.values() for name in rows))
+    names.sort(key=lambda name: ranks.get(name, math.inf))
+    body = [
+        [name, *(_cell(by_task[task].get(name)) for task in ranked), _rank(ranks, name)]
+        for name in names
+    ]
+    if any(math.isfinite(value) for value in ceilings.values()):
+        told = [f"{v:.3f}" if math.isfinite(v) else "" for v in ceilings.values()]
+        body.insert(0, ["_oracle_", *told, ""])
+    note = (
+        f"AUC, mean over runs (minus that of {reference}; **bold** where p < 0.05 after Holm), and "
+        "the mean rank over tasks."
+    )
+    return f"{note}\n\n{_markdown(['', *ranked, 'rank'], body)}"
+
+
+def _cell(row: Standing | None) -> str:
+    if row is None:
+        return ""
+    auc, other = row.figures["auc"].mean, row.against
+    if other is None:
+        return f"{auc:.3f}"
+    text = f"{auc:.3f} ({_signed(-other.difference)})"
+    return f"**{text}**" if other.p_holm is not None and other.p_holm < SURE else text
+
+
+def _rank(ranks: Mapping[str, float], name: str) -> str:
+    return f"{ranks[name]:.1f}" if name in ranks else ""
+
+
+def _folded(title: str, parts: Sequence[str]) -> str:
+    """Shown when asked for."""
+    held = "\n\n".join(parts)
+    return f"<details><summary>{title}</summary>\n\n{held}\n\n</details>"
+
+
+def _markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def table(task: str, rows: Sequence[Standing], lines: Sequence[Line], reference: str) -> str:
@@ -56,10 +105,7 @@ def table(task: str, rows: Sequence[Standing], lines: Sequence[Line], reference:
     head += ["localisation"] if located else []
     top = ceiling(lines)
     told = f"**{task}**" + (f" (oracle {top:.3f}, chance 0.5)" if math.isfinite(top) else "")
-    body = [_row(row, located=located) for row in rows]
-    return f"{told}\n\n" + "\n".join(
-        ["| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *body]]
-    )
+    return f"{told}\n\n" + _markdown(head, [_row(row, located=located) for row in rows])
 
 
 def _row(row: Standing, *, located: bool) -> list[str]:
@@ -85,12 +131,6 @@ def _row(row: Standing, *, located: bool) -> list[str]:
 def _signed(value: float) -> str:
     """With its sign; what rounds to zero has none."""
     return f"{value:+.3f}" if round(value, 3) else "0.000"
-
-
-def _rank_table(ranks: Mapping[str, float]) -> str:
-    ordered = sorted(ranks, key=lambda name: ranks[name])
-    lines = ["**Mean rank over tasks** (1 is best)", "", "| | rank |", "| --- | --- |"]
-    return "\n".join([*lines, *(f"| {name} | {ranks[name]:.1f} |" for name in ordered)])
 
 
 def _lengths(tasks: Mapping[str, Sequence[Line]]) -> str:

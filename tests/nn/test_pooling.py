@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
 from sacmil.nn.pooling import POOLS
@@ -39,3 +40,42 @@ def test_the_weights_of_the_attention_pool_sum_to_one() -> None:
     pool = POOLS["attention"](6).double()
     equal = torch.randn(6, dtype=torch.float64).expand(9, 6)
     torch.testing.assert_close(pool(equal), equal[0])
+
+
+every_pool = pytest.mark.parametrize("name", sorted(POOLS))
+
+
+@every_pool
+@pytest.mark.parametrize("count", [1, 2, 9, 500])
+@torch.no_grad()
+def test_instances_times_their_weights_add_up_to_the_pooled(name: str, count: int) -> None:
+    pool, x = POOLS[name](6).double(), torch.randn(count, 6, dtype=torch.float64)
+    torch.testing.assert_close((pool.weights(x) * x).sum(0), pool(x))
+
+
+@every_pool
+@torch.no_grad()
+def test_instances_that_tie_are_not_counted_twice(name: str) -> None:
+    pool = POOLS[name](6).double()
+    some = torch.randint(0, 2, (9, 6)).double()
+    for x in (some, torch.ones(9, 6, dtype=torch.float64), -some):
+        torch.testing.assert_close((pool.weights(x) * x).sum(0), pool(x))
+        torch.testing.assert_close(pool.weights(x).sum(0).expand(6), x.new_ones(6))
+
+
+@pytest.mark.parametrize("name", ["mean", "attention"])
+@pytest.mark.parametrize("count", [1, 2, 9, 500])
+@torch.no_grad()
+def test_each_instance_has_one_weight_and_all_sum_to_one(name: str, count: int) -> None:
+    pool, x = POOLS[name](6).double(), torch.randn(count, 6, dtype=torch.float64)
+    weights = pool.weights(x)
+    assert weights.shape == (count, 1)
+    assert (weights > 0).all()
+    assert weights.sum().item() == pytest.approx(1.0)
+
+
+def test_the_weights_of_the_max_pool_say_whose_value_was_taken() -> None:
+    x = instances()
+    weights = POOLS["max"](6).weights(x)
+    assert weights.sum(0).tolist() == [1.0] * 6
+    assert weights.argmax(0).tolist() == [channel.index(max(channel)) for channel in x.T.tolist()]

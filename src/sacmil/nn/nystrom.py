@@ -84,7 +84,7 @@ class NystromAttention(nn.Module):
 
     def _by_head(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, (heads, …, dim of a head) each."""
-        q, k, v = qkv.unflatten(1, (3, self.heads, -1)).permute(1, 2, 0, 3)
+        q, k, v = qkv.reshape(qkv.shape[0], 3, self.heads, -1).permute(1, 2, 0, 3)
         return q * self.scale, k, v
 
     def _inverse(self, middle: Tensor, empty: int) -> Tensor:
@@ -132,7 +132,7 @@ def _pseudo_inverse_of_repeated(a: Tensor, count: int, iterations: int) -> Tenso
     1 / sqrt(count) where the others are repeated), and so are all matrices of the iteration.
     """
     weight = torch.ones(a.shape[-1] - count + 1, dtype=a.dtype, device=a.device)
-    weight[0] = count**0.5
+    weight[:1].fill_(count**0.5)  # not by assignment, which copies from the CPU
     b = a[..., count - 1 :, count - 1 :] * weight[:, None] * weight
     z = pseudo_inverse(b, iterations, _scale(a)) / weight[:, None] / weight
     row = (torch.arange(a.shape[-1], device=a.device) - count + 1).clamp(min=0)

@@ -20,7 +20,7 @@ from sacmil.evaluation.metrics import METRICS
 from sacmil.models import MILModel, Recipe, Sample
 from sacmil.training.checkpoint import Checkpoint, Epoch, Progress, copied
 from sacmil.training.samples import Samples
-from sacmil.training.step import Trainer
+from sacmil.training.step import Trainer, answer
 
 Tell = Callable[[Epoch], None]
 """Called after each epoch."""
@@ -48,6 +48,7 @@ def fit(
     checkpoint: Checkpoint | None = None,
     fingerprint: str = "",
     tell: Tell | None = None,
+    trainer: type[Trainer] = Trainer,
 ) -> Fitted:
     """Train a model, stage by stage; the same seed, the same weights.
 
@@ -61,13 +62,14 @@ def fit(
         checkpoint: where to remember every epoch, and to go on from.
         fingerprint: of what is trained on what; tells one checkpoint from another.
         tell: told of every epoch, of those done before too.
+        trainer: what takes the steps.
     """
     _check_can_choose(recipe, validation)
     progress = (checkpoint.read(fingerprint) if checkpoint else None) or Progress(fingerprint)
     if tell:
         for line in progress.history:
             tell(line)
-    run = _Run(training, validation, recipe, seed, precision, checkpoint, tell, progress)
+    run = _Run(training, validation, recipe, seed, precision, checkpoint, tell, progress, trainer)
     run.over_stages(model)
     return Fitted(model.eval(), progress.best_epoch, progress.history)
 
@@ -96,6 +98,7 @@ class _Run:
     checkpoint: Checkpoint | None
     tell: Tell | None
     progress: Progress
+    trainer: type[Trainer]
 
     def over_stages(self, model: MILModel) -> None:
         _draw_from(self.seed, 0, 0)
@@ -108,7 +111,7 @@ class _Run:
             _draw_from(self.seed, number + 1, 0)
 
     def _over_epochs(self, number: int, model: MILModel) -> None:
-        trainer = Trainer(
+        trainer = self.trainer(
             model,
             self.recipe,
             class_weights=_class_weights(self.training, self.recipe, model),
@@ -149,7 +152,7 @@ class _Run:
         loss = float(torch.stack(losses).sum()) / len(self.training)
         val_loss, val_auc = None, None
         if self.validation and self.recipe.monitor != "last":
-            val_loss, val_auc = validate(trainer.model, self.validation, self.precision)
+            val_loss, val_auc = validate(trainer.answer, self.validation)
         if not math.isfinite(loss):
             raise SacMILError(
                 f"the loss of epoch {epoch} is {loss}; expected a number: try a smaller lr, clip "
@@ -187,24 +190,30 @@ class _Run:
         return line.val_auc if self.recipe.monitor == "val_auc" else None
 
 
+Answer = Callable[[Sample], torch.Tensor]
+"""From a bag to its probabilities."""
+
+
+@torch.inference_mode()
 def predicted(
     model: MILModel, samples: Samples, precision: torch.dtype = torch.float32
 ) -> npt.NDArray[np.float64]:
     """(bags, C), the probabilities of each bag; a single output becomes two columns."""
-    model.eval()
-    half = precision != torch.float32
-    with torch.inference_mode(), torch.autocast(samples.device.type, precision, enabled=half):
-        found = [model.probabilities(model(*sample[:3])).float() for sample in samples]
-    table = torch.stack(found).cpu().numpy().astype(np.float64)
-    return np.concatenate([1 - table, table], axis=1) if table.shape[1] == 1 else table
+    return _table(lambda sample: answer(model, sample, precision), samples)
 
 
-def validate(model: MILModel, samples: Samples, precision: torch.dtype) -> tuple[float, float]:
+def validate(ask: Answer, samples: Samples) -> tuple[float, float]:
     """Mean cross-entropy and AUC over bags; instance losses are left out, as they are no claim."""
-    table = predicted(model, samples, precision)
+    table = _table(ask, samples)
     of_truth = table[np.arange(len(samples)), samples.targets]
     loss = -np.log(np.maximum(of_truth, np.finfo(np.float32).tiny)).mean()
     return float(loss), METRICS["auc"](samples.targets, table)
+
+
+def _table(ask: Answer, samples: Samples) -> npt.NDArray[np.float64]:
+    found = [ask(sample) for sample in samples]
+    table = torch.stack(found).cpu().numpy().astype(np.float64)
+    return np.concatenate([1 - table, table], axis=1) if table.shape[1] == 1 else table
 
 
 def _draw_from(seed: int, stage: int, epoch: int) -> np.random.Generator:

@@ -115,7 +115,10 @@ def learning_rate(recipe: Recipe) -> Callable[[float], float]:
 def set_learning_rate(optimiser: Optimizer, rate: float) -> None:
     """Set the rate of every group, keeping the factors of layer decay."""
     for group in optimiser.param_groups:
-        group["lr"] = rate * group["scale"]
+        if isinstance(group["lr"], Tensor):  # of kernels that were recorded
+            group["lr"].fill_(rate * group["scale"])
+        else:
+            group["lr"] = rate * group["scale"]
 
 
 def optimiser_state(optimisers: Mapping[str, Optimizer]) -> dict[str, Tensor]:

@@ -72,9 +72,14 @@ class Trainer:
             samples: the bags of one step; the recipe's ``accumulate`` says how many.
             epoch: epochs done so far, fractions included: it sets the learning rate.
         """
-        self.model.train()
         for optimiser in self.optimisers.values():
             set_learning_rate(optimiser, self.rate(epoch))
+        return self.learn(samples)
+
+    def learn(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
+        """A step with the learning rate as it is."""
+        self.model.train()
+        for optimiser in self.optimisers.values():
             optimiser.zero_grad()
         told = [self._backward(sample, len(samples)) for sample in samples]
         self._clip()
@@ -83,6 +88,11 @@ class Trainer:
         if self.slow:
             self.slow.step()
         return {group: torch.stack([each[group] for each in told]).mean() for group in told[0]}
+
+    @torch.inference_mode()
+    def answer(self, sample: Sample) -> Tensor:
+        """The probabilities of a bag."""
+        return answer(self.model, sample, self.precision)
 
     def _backward(self, sample: Sample, count: int) -> dict[str, Tensor]:
         losses = self._losses(self._thinned(sample))
@@ -126,3 +136,11 @@ class Trainer:
         for prefix, norm in self.recipe.clip.items():
             chosen = [parameter for name, parameter in named.items() if name.startswith(prefix)]
             nn.utils.clip_grad_norm_(chosen, norm)
+
+
+def answer(model: MILModel, sample: Sample, precision: torch.dtype = torch.float32) -> Tensor:
+    """The probabilities of a bag, in float32."""
+    model.eval()
+    half = precision != torch.float32
+    with torch.autocast(sample.features.device.type, precision, enabled=half):
+        return model.probabilities(model(*sample[:3])).float()

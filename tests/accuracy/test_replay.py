@@ -1,0 +1,46 @@
+"""Replayed steps are those of plain training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.accuracy._replay import ReplayTrainer
+
+from sacmil.cohorts.tissue import tissue
+from sacmil.models import MILModel, Recipe, Sample, create_model
+from sacmil.training.step import Trainer
+
+RECIPE = Recipe(optimiser="adamw", lr=1e-3, schedule="cosine", epochs=4, weight_decay=1e-2)
+LENGTHS = (90, 130, 90, 90, 130, 90, 130, 90, 130, 90)
+
+
+def bag(model: MILModel, n: int, number: int) -> Sample:
+    random = np.random.default_rng(number)
+    features = random.standard_normal((n, 16), dtype=np.float32)
+    coords = tissue(n, seed=number).astype(np.float64)
+    plan = {key: torch.from_numpy(value).cuda() for key, value in model.plan(coords).items()}
+    target = torch.tensor(number % 2, device="cuda")
+    return Sample(torch.from_numpy(features).cuda(), torch.from_numpy(coords).cuda(), plan, target)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["sac_mil", "abmil_gated", "transmil", "r2t"])
+def test_replayed_steps_are_those_of_plain_training(name: str) -> None:
+    options = {"dim": 32, "k": 4} if name == "sac_mil" else {}
+    found = []
+    for trainer in (Trainer, ReplayTrainer):
+        torch.manual_seed(0)
+        model = create_model(name, in_dim=16, num_classes=2, **options).cuda()
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0  # numbers are drawn in another order when replayed
+        bags = [bag(model, n, number) for number, n in enumerate(LENGTHS)]
+        taught = trainer(model, RECIPE)
+        losses = [float(taught.step([one], step / 10)["all"]) for step, one in enumerate(bags)]
+        answers = [taught.answer(one) for one in bags]
+        found.append((torch.tensor(losses), torch.stack(answers).cpu()))
+    (plain, plainly), (replayed, again) = found
+    assert plain.std() > 1e-3
+    torch.testing.assert_close(replayed, plain, atol=2e-3, rtol=2e-3)
+    torch.testing.assert_close(again, plainly, atol=5e-3, rtol=5e-3)

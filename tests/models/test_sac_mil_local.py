@@ -1,0 +1,215 @@
+"""SAC-MIL in small regions: a preset of ``sac_mil`` whose scores add up to its answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sacmil import create_model, describe_model
+from sacmil.models import MILModel, Output
+from sacmil.regions import arrange
+
+SMALL = {"in_dim": 16, "dim": 32, "k": 4}
+POOLS = ["mean", "attention", "max"]
+
+CHOSEN = {
+    "dim": 512,
+    "k": 8,
+    "depth": 1,
+    "position": "peg",
+    "centres": "peel",
+    "region_order": "fps",
+    "mlp": "linear",
+    "pool": "mean",
+}
+
+every_pool = pytest.mark.parametrize("pool", POOLS)
+
+
+def as_tensors(bag) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(bag.features).double(), torch.from_numpy(bag.patch_coords)
+
+
+def the_papers(**options: object) -> MILModel:
+    """A ``sac_mil`` with the options of a ``sac_mil_local``."""
+    local = create_model("sac_mil_local", **SMALL, **options)
+    return create_model("sac_mil", **local.options).double().eval()
+
+
+def with_weights_of(other: MILModel, **options: object) -> MILModel:
+    model = create_model("sac_mil_local", **SMALL, **options).double().eval()
+    model.load_state_dict(other.state_dict())
+    return model
+
+
+def make(num_classes: int, **options: object) -> MILModel:
+    return (
+        create_model("sac_mil_local", **SMALL, num_classes=num_classes, **options).double().eval()
+    )
+
+
+def predicting(model: MILModel, bag, wanted: int) -> Output:
+    """The answer once the bias says which class is predicted."""
+    with torch.no_grad():
+        model.head.bias.zero_()
+        model.head.bias[wanted] = 100.0
+        output = model(*as_tensors(bag))
+    assert output.logits.argmax() == wanted
+    return output
+
+
+# --- a preset and nothing else -------------------------------------------------------------------
+
+
+def test_the_defaults_are_what_the_studies_chose() -> None:
+    assert describe_model("sac_mil_local").options == CHOSEN
+
+
+def test_parameters_are_as_many_as_the_documents_say() -> None:
+    with torch.device("meta"):
+        model = create_model("sac_mil_local", in_dim=1024, num_classes=2)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 1_077_762
+
+
+def test_without_options_regions_of_eight_are_found_by_peeling(make_bag) -> None:
+    coords = make_bag(300).patch_coords
+    model = create_model("sac_mil_local", in_dim=16, num_classes=2)
+    np.testing.assert_array_equal(model.plan(coords)["order"], arrange(coords, 8, "peel", "fps"))
+
+
+@every_pool
+@pytest.mark.parametrize("instances", [1, 3, 90])
+def test_with_the_weights_of_sac_mil_the_answer_is_that_of_sac_mil(
+    make_bag, pool: str, instances: int
+) -> None:
+    options = {"num_classes": 3, "pool": pool, "depth": 2}
+    paper, bag = the_papers(**options), as_tensors(make_bag(instances))
+    local = with_weights_of(paper, **options)
+    torch.testing.assert_close(local(*bag).logits, paper(*bag).logits)
+
+
+@every_pool
+def test_with_the_weights_of_sac_mil_the_gradients_are_those_of_sac_mil(make_bag, pool) -> None:
+    options = {"num_classes": 2, "pool": pool, "depth": 2}
+    paper, bag = the_papers(**options), as_tensors(make_bag(90))
+    local = with_weights_of(paper, **options)
+    for model in (paper, local):
+        model.losses(model(*bag), torch.tensor(1))["all"].backward()
+    found = {name: parameter.grad for name, parameter in local.named_parameters()}
+    for name, parameter in paper.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad)
+
+
+# --- scores --------------------------------------------------------------------------------------
+
+
+def centred(values: Tensor) -> Tensor:
+    return values - values.mean(-1, keepdim=True)
+
+
+@every_pool
+@pytest.mark.parametrize("instances", [1, 3, 90])
+def test_scores_and_bias_add_up_to_a_single_logit(make_bag, pool: str, instances: int) -> None:
+    model = make(1, pool=pool)
+    output = model(*as_tensors(make_bag(instances)))
+    torch.testing.assert_close(output.class_scores.sum(0) + model.head.bias, output.logits)
+    assert output.scores.equal(output.class_scores[:, 0])
+
+
+@every_pool
+@pytest.mark.parametrize("num_classes", [2, 3])
+@pytest.mark.parametrize("instances", [1, 3, 90])
+def test_scores_and_bias_add_up_to_the_logits_but_for_what_classes_share(
+    make_bag, pool: str, num_classes: int, instances: int
+) -> None:
+    model = make(num_classes, pool=pool)
+    output = model(*as_tensors(make_bag(instances)))
+    expected = centred(output.logits) - centred(model.head.bias)
+    torch.testing.assert_close(output.class_scores.sum(0), expected)
+    nothing = torch.zeros(instances, dtype=torch.float64)
+    torch.testing.assert_close(output.class_scores.sum(1), nothing)
+
+
+@pytest.mark.parametrize("num_classes", [1, 2, 3])
+def test_without_blocks_and_positions_a_score_is_the_instances_own(
+    make_bag, num_classes: int
+) -> None:
+    model = make(num_classes, depth=0, position="none")
+    features, coords = as_tensors(make_bag(90))
+    own = torch.relu(model.project[0](features)) @ model.head.weight.T / 90
+    expected = own if num_classes == 1 else centred(own)
+    torch.testing.assert_close(model(features, coords).class_scores, expected)
+
+
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_scores_of_two_classes_are_those_of_class_1_whichever_is_predicted(
+    make_bag, wanted: int
+) -> None:
+    output = predicting(make(2), make_bag(90), wanted)
+    assert output.scores.equal(output.class_scores[:, 1])
+    assert not torch.allclose(output.scores, output.class_scores[:, 0])
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 2])
+def test_scores_of_three_classes_are_those_of_the_predicted_one(make_bag, wanted: int) -> None:
+    output = predicting(make(3), make_bag(90), wanted)
+    alike = [output.scores.equal(by_class) for by_class in output.class_scores.T]
+    assert alike == [number == wanted for number in range(3)]
+
+
+@every_pool
+def test_an_instance_adds_something_exactly_where_it_has_weight(make_bag, pool: str) -> None:
+    model = make(2, pool=pool)
+    features, coords = as_tensors(make_bag(200))
+    seen: list[Tensor] = []
+    model.blocks.register_forward_hook(lambda _, __, h: seen.append(h))
+    output = model(features, coords)
+    unweighted = (model.pool.weights(seen[0]) == 0).all(1)
+    order = torch.from_numpy(model.plan(coords.numpy())["order"])
+    assert unweighted.any() == (pool == "max")
+    assert (output.class_scores[order][unweighted] == 0).all()
+    assert (output.class_scores[order][~unweighted] != 0).any(1).all()
+
+
+@every_pool
+@pytest.mark.parametrize("num_classes", [1, 2, 3])
+def test_the_order_of_rows_changes_nothing_but_the_order_of_scores(
+    make_bag, pool: str, num_classes: int
+) -> None:
+    model = make(num_classes, pool=pool, depth=2).float()
+    features, coords = as_tensors(make_bag(700))
+    rows = torch.randperm(700)
+    with torch.no_grad():
+        output, shuffled = model(features, coords), model(features[rows], coords[rows])
+    torch.testing.assert_close(shuffled.logits, output.logits, atol=1e-5, rtol=0)
+    torch.testing.assert_close(shuffled.scores, output.scores[rows], atol=1e-6, rtol=0)
+    expected = output.class_scores[rows]
+    torch.testing.assert_close(shuffled.class_scores, expected, atol=1e-6, rtol=0)
+    assert output.scores.std() > 1e-5, "the tolerance would hide any order"
+
+
+def test_scores_are_to_look_at_and_not_to_learn_from(make_bag) -> None:
+    output = make(2)(*as_tensors(make_bag(20)))
+    assert output.logits.requires_grad
+    assert not output.scores.requires_grad
+    assert not output.class_scores.requires_grad
+
+
+@every_pool
+@pytest.mark.parametrize("num_classes", [1, 3])
+def test_one_export_serves_all_lengths(make_bag, pool: str, num_classes: int) -> None:
+    model = make(num_classes, pool=pool, position="none")
+
+    def inputs(instances: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        features, coords = as_tensors(make_bag(instances))
+        return features, coords, {"order": torch.from_numpy(model.plan(coords.numpy())["order"])}
+
+    n = torch.export.Dim("n", min=1, max=2**19)
+    shapes = ({0: n}, {0: n}, {"order": {0: n}})
+    exported = torch.export.export(model, inputs(300), dynamic_shapes=shapes).module()
+    for instances in (1, 2, 7, 8, 9, 65, 257):
+        found, expected = exported(*inputs(instances)), model(*inputs(instances))
+        for name in ("logits", "scores", "class_scores"):
+            torch.testing.assert_close(getattr(found, name), getattr(expected, name))
