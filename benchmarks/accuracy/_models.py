@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from benchmarks.accuracy._darkness import DARKNESS, Darkness
+from benchmarks.accuracy._job import Job
 from benchmarks.accuracy._tasks import Size
-from sacmil.models import list_models
+from sacmil.models import MILModel, create_model, list_models
 
 CLOSER = ("sac_mil", "sac_mil_local", "mean_pool", "abmil_gated", "transmil")
 """Looked at more closely than the others, with the best of the others beside them."""
+
+SLOW = ("transmil", "norma", "mambamil", "longnet", "hipt", "mammil")
+"""Those whose steps take longest, on bags of any size: they come last."""
+
+
+def in_order(jobs: Iterable[Job]) -> list[Job]:
+    """Every job once: quick models first, of each what tunes, then seed after seed."""
+    once = {job.key: job for job in jobs}
+    return sorted(once.values(), key=lambda job: (_slowness(job), job.role == "run", job.seed))
+
+
+def _slowness(job: Job) -> int:
+    return SLOW.index(job.model) + 1 if job.model in SLOW else 0
 
 
 def everyone(size: Size) -> dict[str, Mapping[str, Any]]:
@@ -20,3 +35,15 @@ def everyone(size: Size) -> dict[str, Mapping[str, Any]]:
 def options_of(name: str, size: Size) -> Mapping[str, Any]:
     """Of a model's constructor: none, unless the study is a tiny one."""
     return (size.options or {}) if name.startswith("sac_mil") else {}
+
+
+def model_of(job: Job, in_dim: int) -> MILModel:
+    """The model of a job, untrained."""
+    if job.model == DARKNESS:
+        return Darkness(in_dim=in_dim, num_classes=2)
+    return create_model(job.model, in_dim=in_dim, num_classes=2, **tuples(job.options))
+
+
+def tuples(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What JSON holds as lists, recipes and models hold as tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}

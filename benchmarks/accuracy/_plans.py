@@ -61,10 +61,10 @@ def _maker(job: Job) -> Callable[[npt.NDArray[Any], npt.NDArray[Any]], Plan]:
 def _planner(job: Job) -> Any:
     import torch
 
-    from sacmil.models import create_model
+    from benchmarks.accuracy._models import model_of
 
     with torch.device("meta"):
-        return create_model(job.model, in_dim=8, num_classes=2, **dict(job.options)).planner
+        return model_of(job, in_dim=8).planner
 
 
 def _raster(coords: npt.NDArray[Any], features: npt.NDArray[Any]) -> Plan:

@@ -20,13 +20,15 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from benchmarks.accuracy._bags import Bags, load_bags, read_bags, save_bags
+from benchmarks.accuracy._darkness import DARKNESS
 from benchmarks.accuracy._job import Job, Source, digest
+from benchmarks.accuracy._models import model_of, tuples
 from benchmarks.accuracy._parts import parts_of
 from benchmarks.accuracy._plans import make_plans, plan_name, read_plans
 from benchmarks.accuracy._replay import ReplayTrainer
 from sacmil.evaluation.localisation import localisation
 from sacmil.evaluation.metrics import METRICS
-from sacmil.models import MILModel, Recipe, Sample, create_model
+from sacmil.models import MILModel, Recipe, Sample
 from sacmil.training.loop import fit, predicted
 from sacmil.training.samples import Samples
 from sacmil.training.step import Trainer
@@ -74,26 +76,14 @@ def train(job: Job, place: Place) -> dict[str, Any]:
     parts = parts_of(kept.bags, job.split)
     plans = kept.plans(job, place)
     torch.manual_seed(job.seed)
-    model = _model(job, kept.bags).to(place.device)
+    model = model_of(job, kept.bags.features.shape[1]).to(place.device)
     features = kept.centred(parts["train"]) if job.split else kept.features
     chosen = {name: Chosen(kept, features, plans, numbers) for name, numbers in parts.items()}
-    recipe = Recipe(**_tuples(job.training))
-    fitted = fit(
-        model,
-        chosen["train"],
-        recipe,
-        validation=chosen["val"],
-        seed=job.seed,
-        trainer=_trainer(job, place),
-    )
-    found = {
-        "epochs": len(fitted.history),
-        "chosen": fitted.epoch,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        **_validated(fitted.history, fitted.epoch),
-    }
+    found = {"parameters": sum(p.numel() for p in model.parameters())}
+    if job.model != DARKNESS:
+        found |= _learnt(job, place, model, chosen)
     if job.role == "run":
-        found |= _tested(fitted.model, chosen, kept.bags, parts, heat=job.study == "idc")
+        found |= _tested(model, chosen, kept.bags, parts, heat=_drawn(job))
         if job.split:  # slides of a synthetic cohort are known by their numbers
             found["units"] = [str(unit) for unit in kept.bags.units[parts["test"]]]
     return found | {
@@ -102,6 +92,27 @@ def train(job: Job, place: Place) -> dict[str, Any]:
         "device": _device_name(place),
         "torch": torch.__version__,
     }
+
+
+def _learnt(
+    job: Job, place: Place, model: MILModel, chosen: Mapping[str, Chosen]
+) -> dict[str, Any]:
+    """Train a model in place, and tell how it went."""
+    fitted = fit(
+        model,
+        chosen["train"],
+        Recipe(**tuples(job.training)),
+        validation=chosen["val"],
+        seed=job.seed,
+        trainer=_trainer(job, place),
+    )
+    told = {"epochs": len(fitted.history), "chosen": fitted.epoch}
+    return told | _validated(fitted.history, fitted.epoch)
+
+
+def _drawn(job: Job) -> bool:
+    """Whether heatmaps are drawn of a job."""
+    return job.study == "idc" and job.split["repeat"] == 1
 
 
 class Kept:
@@ -189,12 +200,6 @@ def _kept_bytes() -> int:
 def _trainer(job: Job, place: Place) -> type[Trainer]:
     replayed = place.device.startswith("cuda") and job.model not in PLAIN
     return ReplayTrainer if replayed else Trainer
-
-
-def _model(job: Job, bags: Bags) -> MILModel:
-    return create_model(
-        job.model, in_dim=bags.features.shape[1], num_classes=2, **_tuples(job.options)
-    )
 
 
 def _validated(history: Sequence[Any], epoch: int) -> dict[str, float]:
@@ -297,8 +302,3 @@ def _bags_file(source: Source, place: Place) -> Path:
 
 def _plans_file(job: Job, place: Place) -> Path:
     return place.scratch / f"{digest(dict(job.source))}.{plan_name(job)}.plans.npz"
-
-
-def _tuples(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON holds as lists, recipes and models hold as tuples."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.accuracy import _study
 from benchmarks.accuracy._job import Job
 from benchmarks.accuracy._lines import Line
-from benchmarks.accuracy._models import CLOSER, everyone
+from benchmarks.accuracy._models import CLOSER, everyone, in_order
 from benchmarks.accuracy._study import Request
 from benchmarks.accuracy._tasks import real, recipe
 from benchmarks.accuracy._tuning import tuned
@@ -32,9 +32,9 @@ BASELINES = ("mean_pool", "abmil_gated")
 
 
 def jobs(request: Request) -> Sequence[Job]:
-    """Tuning first."""
+    """Every model on every fold, once it is tuned."""
     found = [job for each in SETS for job in _of_set(request, each)]
-    return sorted(found, key=lambda job: job.role == "run")
+    return in_order(found)
 
 
 def _of_set(request: Request, name: str) -> Iterator[Job]:

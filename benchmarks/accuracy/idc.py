@@ -2,7 +2,7 @@
 
 Models see windows in training; afterwards they score up to 2,200 patches of a whole test slide,
 and the scores are held against the truth of each patch. Colour alone (rgb) stands beside every
-figure, since it goes a long way here.
+figure, since it goes a long way here, and so does darkness, which needs no training at all.
 
 Run: python -m benchmarks.accuracy.idc --device cuda --workers 16 --features FOLDER
 """
@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.accuracy import _study
+from benchmarks.accuracy._darkness import DARKNESS
 from benchmarks.accuracy._job import Job
-from benchmarks.accuracy._models import everyone
+from benchmarks.accuracy._models import everyone, in_order
 from benchmarks.accuracy._study import Request
 from benchmarks.accuracy._tasks import real, recipe
 from benchmarks.accuracy._tuning import tuned
@@ -27,17 +28,28 @@ BASELINES = ("mean_pool", "abmil_gated", "max_pool")
 
 
 def jobs(request: Request) -> Sequence[Job]:
-    """Tuning first."""
+    """Every model on every fold, once it is tuned."""
     models = everyone(request.size)
     asked = [(model, "lite0") for model in models] + [(model, "rgb") for model in BASELINES]
     found = [job for pair in asked for job in _of_model(request, *pair, models[pair[0]])]
-    return sorted(found, key=lambda job: job.role == "run")
+    found += _all_folds(request, _first(request, DARKNESS, "rgb", {}))
+    return in_order(found)
 
 
 def _of_model(
     request: Request, model: str, encoder: str, options: Mapping[str, Any]
 ) -> Iterator[Job]:
-    first = Job(
+    first = _first(request, model, encoder, options)
+
+    def others(fields: Mapping[str, Any]) -> Iterator[Job]:
+        return _all_folds(request, replace(first, training={**first.training, **fields}))
+
+    yield from tuned(request, first, others)
+
+
+def _first(request: Request, model: str, encoder: str, options: Mapping[str, Any]) -> Job:
+    """On the first fold of development."""
+    return Job(
         study=NAME,
         task="idc" if encoder == "lite0" else f"idc {encoder}",
         variant=model,
@@ -49,14 +61,11 @@ def _of_model(
         training=recipe(request.size, epochs=IDC_EPOCHS),
     )
 
-    def others(fields: Mapping[str, Any]) -> Iterator[Job]:
-        for repeat in request.repeats:
-            for fold in request.folds(IDC_FOLDS):
-                training = {**first.training, **fields}
-                split = idc_split(repeat, fold)
-                yield replace(first, split=split, training=training, seed=repeat)
 
-    yield from tuned(request, first, others)
+def _all_folds(request: Request, first: Job) -> Iterator[Job]:
+    for repeat in request.repeats:
+        for fold in request.folds(IDC_FOLDS):
+            yield replace(first, split=idc_split(repeat, fold), seed=repeat)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Study 6: how much of a figure is luck? Twenty seeds of first weights on one split.
 
-SAC-MIL, abmil_gated and transmil on one cohort of each of two synthetic tasks, and on one fold of
-IDC. Nothing but the seed of weights and of the order of bags differs.
+sac_mil_local, abmil_gated and transmil on one cohort of each of two synthetic tasks, and on one
+fold of IDC. Nothing but the seed of weights and of the order of bags differs.
 
 Run: python -m benchmarks.accuracy.seeds --device cuda --workers 16 --features FOLDER
 """
@@ -18,7 +18,7 @@ from benchmarks.accuracy._tasks import real, recipe, synthetic
 from benchmarks.accuracy.inside import IDC_EPOCHS, idc_split
 
 NAME = "seeds"
-MODELS = ("sac_mil", "abmil_gated", "transmil")
+MODELS = ("sac_mil_local", "abmil_gated", "transmil")
 SEEDS = 20
 
 

@@ -1,8 +1,8 @@
 """Study 2: the synthetic suite. Every registered model, bags of 5,000 to 50,000 instances.
 
 Four tasks, and task 1 again with lesions shaped like real ones (``--outlines``); three seeds.
-Each model is tuned on the short cohort of seed 0 (1,000 to 4,000 instances, eight settings, inner
-validation), then trained on the long ones.
+Each model is tuned on a short cohort of seed 0 (400 to 1,200 instances, eight settings, inner
+validation; lesions of real shapes take what was chosen for drawn ones), then trained on long ones.
 
 Run: python -m benchmarks.accuracy.suite --device cuda --workers 8 --outlines FILE
 """
@@ -15,66 +15,77 @@ from typing import Any
 
 from benchmarks.accuracy import _study
 from benchmarks.accuracy._job import Job
-from benchmarks.accuracy._models import everyone
+from benchmarks.accuracy._models import everyone, in_order
 from benchmarks.accuracy._study import DEVELOPED, Request
 from benchmarks.accuracy._tasks import SETTINGS, Size, recipe, synthetic
 from benchmarks.accuracy._tuning import tuned
 
 NAME = "suite"
 SEEDS = 3
-EPOCHS = 8
-SLIDES = {"train": 400, "val": 60, "test": 120}
-"""Long bags take their time: fewer of them, and shorter training, than in the other studies."""
-SHAPED = "metastasis outlines"
-TASKS = (*SETTINGS, SHAPED)
+EPOCHS = 10
+SLIDES = {"train": 240, "val": 40, "test": 120}
+"""Long bags take their time, and tell more each: fewer of them than in the other studies."""
+TUNING_SLIDES, TUNING_EPOCHS = {"train": 400}, 6
+OUTLINES = " outlines"
+TASKS = (*SETTINGS, f"metastasis{OUTLINES}")
 
 
 def jobs(request: Request) -> Sequence[Job]:
-    """Tuning first; a model's long runs once it is tuned."""
-    found = [job for task in TASKS for job in _of_task(request, task)]
-    return sorted(found, key=lambda job: (job.role == "run", job.seed))
+    """A model's long runs once it is tuned."""
+    return in_order(job for task in TASKS for job in _of_task(request, task))
 
 
 def _of_task(request: Request, task: str) -> Iterator[Job]:
+    drawn = task.removesuffix(OUTLINES)
     for model, options in everyone(request.size).items():
-        first = _job(request, task, model, options, DEVELOPED, shorter(request.size))
-        yield from tuned(request, first, _long(request, first))
+        short = fewer(request.size, TUNING_SLIDES)
+        first = _job(request, drawn, model, options, DEVELOPED, short, TUNING_EPOCHS)
+        yield from tuned(request, first, _long(request, task, first))
 
 
-def _long(request: Request, first: Job) -> Any:
+def _long(request: Request, task: str, first: Job) -> Any:
     def others(fields: Mapping[str, Any]) -> Iterator[Job]:
         for seed in request.seeds(SEEDS):
-            job = _job(request, first.task, first.model, first.options, seed, longer(request.size))
+            size = longer(request.size)
+            job = _job(request, task, first.model, first.options, seed, size, EPOCHS)
             yield replace(job, training={**job.training, **fields})
 
     return others
 
 
-def shorter(size: Size) -> Size:
+def fewer(size: Size, slides: Mapping[str, int]) -> Size:
     """Fewer slides, unless there are few already."""
     return replace(
-        size, **{part: min(count, getattr(size, part)) for part, count in SLIDES.items()}
+        size, **{part: min(count, getattr(size, part)) for part, count in slides.items()}
     )
 
 
 def longer(size: Size) -> Size:
     """Five to fifty thousand instances; in proportion where the study is tiny."""
-    return replace(shorter(size), few=5 * size.few, many=25 * size.many // 2)
+    tiny = size.epochs is not None
+    few, many = (5 * size.few, 12 * size.many) if tiny else (5_000, 50_000)
+    return replace(fewer(size, SLIDES), few=few, many=many)
 
 
 def _job(
-    request: Request, task: str, model: str, options: Mapping[str, Any], seed: int, size: Size
+    request: Request,
+    task: str,
+    model: str,
+    options: Mapping[str, Any],
+    seed: int,
+    size: Size,
+    epochs: int,
 ) -> Job:
-    source = synthetic(task.split()[0], seed, size, outlines=task == SHAPED)
+    drawn = task.removesuffix(OUTLINES)
     return Job(
         study=NAME,
         task=task,
         variant=model,
         model=model,
         options=options,
-        source=source,
+        source=synthetic(drawn, seed, size, outlines=task != drawn),
         seed=seed,
-        training=recipe(request.size, epochs=EPOCHS),
+        training=recipe(request.size, epochs=epochs),
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.accuracy._figures import ceiling, mean_ranks, standings, tasks_of
 from benchmarks.accuracy._job import Job
 from benchmarks.accuracy._lines import Line, Lines, to_line
-from benchmarks.accuracy._pages import table
+from benchmarks.accuracy._pages import overview, table
 from benchmarks.accuracy.heatmaps import scores_of
 from benchmarks.accuracy.report import renewed
 
@@ -68,12 +68,24 @@ def test_only_what_stands_between_the_marks_is_renewed(tmp_path: Path) -> None:
         lines.append(job, each)
     page = "Words.\n<!-- begin suite -->\nformer\n<!-- end suite -->\nMore.\n"
     made = renewed(page, tmp_path, tmp_path / "images")
-    assert made.startswith("Words.\n<!-- begin suite -->\n\n**margin**")
+    assert made.startswith(
+        "Words.\n<!-- begin suite -->\n\nAUC, mean over runs (minus that of sac_mil;"
+    )
     assert "former" not in made
-    assert made.count("| abmil |") == 1
+    assert made.count("| abmil |") == 2  # at a glance, and with intervals
     assert "\nMore.\n" in made
     assert (tmp_path / "images" / "suite.png").stat().st_size > 1000
     assert renewed(made, tmp_path, tmp_path / "images") == made
+
+
+def test_at_a_glance_the_best_rank_comes_first_and_sure_differences_are_bold() -> None:
+    equal = [line("dsmil", 1.0, seed=seed) for seed in (0, 1)]
+    ranked = {"margin": standings([*LINES, *equal], "sac_mil")}
+    text = overview(ranked, "sac_mil", {"margin": 0.95})
+    rows = [row.strip("| ").split(" | ") for row in text.splitlines() if row.startswith("|")]
+    assert rows[2] == ["_oracle_", "0.950"]
+    assert [row[0] for row in rows[3:]] == [one.variant for one in ranked["margin"]]
+    assert [row[0] for row in rows if "**" in row[1]] == ["abmil"]
 
 
 def test_a_study_without_results_says_so(tmp_path: Path) -> None:

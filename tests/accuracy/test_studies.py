@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -20,10 +21,12 @@ from benchmarks.accuracy import (
     seeds,
     suite,
 )
+from benchmarks.accuracy._darkness import DARKNESS
 from benchmarks.accuracy._job import Job
 from benchmarks.accuracy._lines import Line, to_line
+from benchmarks.accuracy._models import SLOW, model_of
 from benchmarks.accuracy._study import Request
-from benchmarks.accuracy._tasks import SIZES
+from benchmarks.accuracy._tasks import SETTINGS, SIZES
 from benchmarks.accuracy._tuning import TRIED, best
 
 from sacmil.models import create_model, list_models
@@ -39,11 +42,16 @@ def request(*lines: Line, confirm: bool = False) -> Request:
 def tuning_done(study: ModuleType) -> list[Line]:
     """Lines as if every setting had been tried; the fifth is the best."""
     made = []
-    for job in study.jobs(request()):
+    for job in learning(study.jobs(request())):
         auc = 0.9 if job.training["lr"] == TRIED[4]["lr"] else 0.8
         loss = 0.3 if job.training["weight_decay"] == TRIED[4]["weight_decay"] else 0.4
         made.append(to_line(job, {"val_auc": auc, "val_loss": loss}))
     return made
+
+
+def learning(jobs: Iterable[Job]) -> list[Job]:
+    """Those that train something."""
+    return [job for job in jobs if job.model != DARKNESS]
 
 
 def looked_at(jobs: list[Job]) -> set[tuple[str, int]]:
@@ -69,14 +77,14 @@ def test_no_job_is_asked_for_twice_and_every_model_can_be_made(study: ModuleType
     lines = tuning_done(study) if study in TUNED else []
     jobs = study.jobs(request(*lines))
     assert max(Counter(job.key for job in jobs).values()) == 1
-    for name, options in {(job.model, json.dumps(dict(job.options))) for job in jobs}:
+    for job in {(job.model, json.dumps(dict(job.options))): job for job in jobs}.values():
         with torch.device("meta"):
-            create_model(name, in_dim=8, num_classes=2, **json.loads(options))
+            model_of(job, in_dim=8)
 
 
 @pytest.mark.parametrize("study", TUNED, ids=lambda study: study.NAME)
 def test_every_model_gets_eight_settings_before_any_run(study: ModuleType) -> None:
-    jobs = study.jobs(request())
+    jobs = learning(study.jobs(request()))
     assert {job.role for job in jobs} == {"tune"}
     tried = Counter((job.task, job.variant) for job in jobs)
     assert set(tried.values()) == {8}
@@ -87,7 +95,7 @@ def test_every_model_gets_eight_settings_before_any_run(study: ModuleType) -> No
 def test_runs_use_the_setting_that_was_best_on_validation(study: ModuleType) -> None:
     lines = tuning_done(study)
     for confirm in (False, True):
-        jobs = study.jobs(request(*lines, confirm=confirm))
+        jobs = learning(study.jobs(request(*lines, confirm=confirm)))
         runs = [job for job in jobs if job.role == "run"]
         assert runs
         assert all({**job.training} == {**job.training, **TRIED[4]} for job in runs)
@@ -153,3 +161,22 @@ def test_the_best_rival_is_found_by_the_mean_over_whole_cross_validations() -> N
             job = Job(study="s", task="colon", variant=model, model=model, source={}, split=split)
             lines.append(to_line(job, {"auc": auc}))
     assert colon_breast.best_rival(lines, "colon") == ["r2t"]
+
+
+def test_quick_models_are_done_before_slow_ones_and_each_is_tuned_first() -> None:
+    lines = tuning_done(colon_breast)
+    jobs = colon_breast.jobs(request(*lines))
+    slow = [job.model in SLOW for job in jobs]
+    assert slow == sorted(slow)
+    for model in ("dsmil", "mammil"):
+        roles = [job.role for job in jobs if job.model == model]
+        assert roles == sorted(roles, reverse=True)
+
+
+def test_lesions_of_real_shapes_take_what_was_chosen_for_drawn_ones() -> None:
+    jobs = suite.jobs(request(*tuning_done(suite)))
+    assert {job.task for job in jobs if job.role == "tune"} == set(SETTINGS)
+    shaped = [job for job in jobs if job.task == "metastasis outlines"]
+    assert {job.model for job in shaped} == set(list_models())
+    assert all(job.source["outlines"] for job in shaped)
+    assert not any(job.source["outlines"] for job in jobs if job not in shaped)

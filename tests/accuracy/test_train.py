@@ -10,6 +10,7 @@ import pytest
 import torch
 from benchmarks.accuracy import _queue
 from benchmarks.accuracy._bags import load_bags
+from benchmarks.accuracy._darkness import DARKNESS
 from benchmarks.accuracy._figures import standings
 from benchmarks.accuracy._job import Job
 from benchmarks.accuracy._lines import Lines
@@ -142,3 +143,14 @@ def test_no_job_is_begun_when_the_time_is_up(
     monkeypatch.setattr(_queue, "_prepare", lambda *_: True)
     assert not work([JOB], Lines(tmp_path / "s.csv"), place, 1, Clock(0))
     assert not (tmp_path / "s.csv").exists()
+
+
+def test_darkness_needs_no_training_and_answers_by_the_mean_of_its_scores(place: Place) -> None:
+    job = replace(JOB, model=DARKNESS, variant=DARKNESS, options={})
+    found = train(job, place)
+    bags = load_bags(JOB.source, None)
+    dark = [-bags.features[bags.slice(n)].astype(float).mean() for n in parts_of(bags, {})["test"]]
+    odds = np.array(str(found["answers"]).split(), dtype=float)
+    assert np.allclose(odds, 2 * np.array(dark), atol=1e-3)
+    assert found["parameters"] == 0
+    assert "epochs" not in found

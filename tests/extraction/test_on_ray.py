@@ -54,6 +54,7 @@ def test_the_bags_are_those_of_the_local_engine(cluster, cohort, tmp_path, encod
         np.testing.assert_allclose(bag.features, theirs[name].features, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_bad_slide_is_told_and_the_others_are_done(cluster, cohort, tmp_path, encoder) -> None:
     (tmp_path / "words.tif").write_text("not a slide")
     slides = find_slides([cohort, tmp_path / "words.tif"])
@@ -64,6 +65,7 @@ def test_a_bad_slide_is_told_and_the_others_are_done(cluster, cohort, tmp_path, 
     assert len(bags(tmp_path / "out")) == 3
 
 
+@pytest.mark.slow
 def test_an_encoder_that_cannot_be_loaded_fails_in_a_sentence(cluster, cohort, tmp_path) -> None:
     slides = find_slides([cohort])
     with pytest.raises(SacMILError, match="no such file"):
