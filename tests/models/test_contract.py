@@ -285,7 +285,8 @@ def test_unknown_options_and_sizes_are_refused(name: str) -> None:
 
 @every_model
 def test_a_model_kept_in_bfloat16_answers_nearly_the_same(name: str) -> None:
-    model, bag = make(name), place(40)
+    # Where a processor has no bfloat16, 256 landmarks take half a minute.
+    model, bag = make(name, **({"dim": 128} if name == "transmil" else {})), place(40)
     answer = model(*bag).logits
     half = model.to(torch.bfloat16)(*bag)
     assert half.logits.isfinite().all()
