@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sacmil.card import CARD, SCHEMA_VERSION, make_card, read_card
-from sacmil.errors import ModelFolderError
+from sacmil.card import CARD, SCHEMA_VERSION, make_card, model_folders, read_card
+from sacmil.errors import ModelFolderError, RunWarning
 
 GOOD = make_card(
     "sac_mil", {"in_dim": 3}, weights_sha256="ab", classes=["no", "yes"], notes={"by": "é"}
@@ -91,3 +91,18 @@ def test_what_is_not_a_model_folder_is_refused_with_its_name(tmp_path: Path, kin
         path.write_text("x")
     with pytest.raises(ModelFolderError, match=str(path)):
         read_card(path)
+
+
+def test_a_run_whose_folds_are_not_all_finished_says_so(tmp_path: Path) -> None:
+    (tmp_path / "splits").mkdir()
+    for fold in range(3):
+        (tmp_path / "splits" / f"splits_{fold}.csv").touch()
+    seeds = [tmp_path / "abmil" / seed for seed in ("seed_0", "seed_1")]
+    parts = [seed / f"fold_{fold}" for seed in seeds for fold in range(3)]
+    for part in parts:
+        part.mkdir(parents=True)
+        (part / CARD).touch()
+    assert model_folders(tmp_path / "abmil") == parts  # and a warning would be an error here
+    (parts[1] / CARD).unlink()
+    with pytest.warns(RunWarning, match=r"abmil: 5 of 6 parts are finished, and they alone answer"):
+        assert model_folders(tmp_path / "abmil") == [parts[0], *parts[2:]]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sacmil._version import __version__
-from sacmil.errors import ModelFolderError, RunError
+from sacmil.errors import ModelFolderError, RunError, RunWarning
 
 CARD = "card.json"
 SCHEMA_VERSION = 1
@@ -103,7 +104,21 @@ def model_folders(path: str | Path) -> list[Path]:
     if len(models) > 1:
         names = ", ".join(str(model) for model in models)
         raise RunError(f"{folder}: holds several models; name one of {names}")
+    _tell_of_unfinished(models[0], found)
     return found
+
+
+def _tell_of_unfinished(model: Path, found: Sequence[Path]) -> None:
+    """Warn where folds that the run was divided into have not been trained to their end."""
+    folds = len(list((model.parent / "splits").glob("splits_*.csv")))
+    wanted = folds * len({part.parent for part in found})
+    if len(found) < wanted:
+        warnings.warn(
+            f"{model}: {len(found)} of {wanted} parts are finished, and they alone answer; to "
+            "train the others, give the command that began the run again",
+            RunWarning,
+            stacklevel=3,
+        )
 
 
 def seen_mark(kind: str, name: str) -> str:

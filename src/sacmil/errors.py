@@ -128,6 +128,10 @@ class CohortWarning(UserWarning):
     """A cohort or split that works but may mislead."""
 
 
+class RunWarning(UserWarning):
+    """A run that can be used, and is not what its name promises."""
+
+
 def suggestion(wrong: str, known: Iterable[str]) -> str:
     """The end of an error message: the nearest known names, or all of them.
 
