@@ -22,6 +22,7 @@
 
     BagWarning                  a bag that works but probably is not what was meant
     CohortWarning               a cohort or split that works but may mislead
+    RunWarning                  a run that answers, though not all of it is finished
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class CohortWarning(UserWarning):
 
 
 class RunWarning(UserWarning):
-    """A run that can be used, and is not what its name promises."""
+    """A run that answers, though not all of it is finished."""
 
 
 def suggestion(wrong: str, known: Iterable[str]) -> str:
