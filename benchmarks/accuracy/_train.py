@@ -37,7 +37,7 @@ KEPT_BYTES = 3e9
 """Of bags that stay on the device of a worker: sixteen of them share it."""
 KEPT_PLANS = 6
 """For each source."""
-PLAIN = ("clam_sb", "clam_mb", "hipt")
+NOT_RECORDED = ("clam_sb", "clam_mb", "hipt")
 """Models that ask the GPU for numbers in the middle of a step, which cannot be recorded then."""
 
 Scores = npt.NDArray[np.float32]
@@ -198,7 +198,7 @@ def _kept_bytes() -> int:
 
 
 def _trainer(job: Job, place: Place) -> type[Trainer]:
-    replayed = place.device.startswith("cuda") and job.model not in PLAIN
+    replayed = place.device.startswith("cuda") and job.model not in NOT_RECORDED
     return ReplayTrainer if replayed else Trainer
 
 

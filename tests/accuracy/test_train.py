@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,11 +44,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 @pytest.fixture(scope="module")
-def found(place: Place) -> dict[str, object]:
+def found(place: Place) -> dict[str, Any]:
     return train(JOB, place)
 
 
-def test_a_job_answers_what_plain_training_answers(found: dict[str, object]) -> None:
+def test_a_job_answers_what_plain_training_answers(found: dict[str, Any]) -> None:
     bags = load_bags(JOB.source, None)
     parts = parts_of(bags, {})
     torch.manual_seed(0)
@@ -67,7 +68,7 @@ def test_a_job_answers_what_plain_training_answers(found: dict[str, object]) -> 
     assert np.allclose(1 / (1 + np.exp(-odds)), expected[:, 1], atol=1e-5)
 
 
-def test_the_same_job_gives_the_same_answers(found: dict[str, object], place: Place) -> None:
+def test_the_same_job_gives_the_same_answers(found: dict[str, Any], place: Place) -> None:
     assert train(JOB, place)["answers"] == found["answers"]
     assert train(replace(JOB, seed=1), place)["answers"] != found["answers"]
 
@@ -92,12 +93,12 @@ def test_real_features_are_centred_by_what_trains_alone() -> None:
     assert seen.square().mean() == pytest.approx(1, abs=0.01)
 
 
-def test_further_pieces_are_tested_on_beside(found: dict[str, object]) -> None:
-    assert 0 <= found["more"]["x2"] <= 1  # type: ignore[index]
+def test_further_pieces_are_tested_on_beside(found: dict[str, Any]) -> None:
+    assert 0 <= found["more"]["x2"] <= 1
 
 
 def test_the_report_finds_the_figure_that_the_line_tells(
-    found: dict[str, object], tmp_path: Path
+    found: dict[str, Any], tmp_path: Path
 ) -> None:
     lines = Lines(tmp_path / "s.csv")
     lines.append(JOB, found)
