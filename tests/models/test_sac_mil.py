@@ -63,6 +63,13 @@ def test_shift_is_the_papers_roll_where_regions_fit(k: int, level: int, tail: st
         assert torch.equal(shift(x, k, level, tail), by_the_paper(x, k, level))
 
 
+@pytest.mark.parametrize(("k", "level"), [(64, 8), (8, 18), (2, 59)])
+def test_the_deepest_shift_there_may_be_is_exact(k: int, level: int) -> None:
+    x = torch.randn(130, 2 * k)
+    folds = [fold.roll(f * k**level % 130, dims=0) for f, fold in enumerate(x.chunk(k, dim=1))]
+    assert torch.cat(folds, dim=1).equal(shift(x, k, level))
+
+
 def test_a_fold_moves_forward_by_its_number_times_the_scale() -> None:
     x = torch.zeros(64, 4)
     x[5] = 1
@@ -127,14 +134,12 @@ def test_moving_and_stretching_a_slide_changes_nothing(move, stretch) -> None:
 def test_a_constant_axis_counts_as_zero(axis: int) -> None:
     h, coords = torch.randn(200, 32, dtype=torch.float64), places()
     coords[:, axis] = 7.0
-    angles = PROPE(32, 512.0).angles(coords)
-    assert angles.isfinite().all()
+    rho, alpha, _ = PROPE(32, 512.0).polar(coords)
+    assert (rho.isfinite() & alpha.isfinite()).all()
     # alpha is 0 along x and a quarter turn along y, except at the origin itself.
     beyond = coords[:, 1 - axis] > coords[:, 1 - axis].min()
-    slowest = PROPE(32, 0.0).angles(coords)[beyond, -1]
-    torch.testing.assert_close(
-        slowest, torch.full_like(slowest, axis * 0 + (axis == 0) * np.pi / 2)
-    )
+    quarter = torch.full_like(alpha[beyond], (axis == 0) * np.pi / 2)
+    torch.testing.assert_close(alpha[beyond], quarter)
     assert PROPE(32, 512.0)(h[:1], coords[:1]).equal(h[:1]), "a single instance is its own origin"
 
 
@@ -348,7 +353,7 @@ def test_one_export_serves_all_lengths(make_bag, tail: str) -> None:
         ({"dim": 32, "k": 64}, "k <= dim"),
         ({"dim": 65, "k": 5}, "even dim"),
         ({"dim": 66, "k": 5, "position": "rope2d"}, "multiple of 4"),
-        ({"depth": 11}, "2^60"),
+        ({"depth": 10}, "2^62"),
         ({"scale": "512"}, "expected a number"),
         ({"scale": float("nan")}, "expected a number"),
         ({"residual": "no"}, "True or False"),

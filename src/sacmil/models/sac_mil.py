@@ -5,18 +5,21 @@ division into regions (Sec. III-B, Eq. 2) has its own, torch-free: sacmil.region
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from sacmil.errors import OptionError
+from sacmil.kernels import placing, sac_block
 from sacmil.models._base import MILModel, Output, Planner
 from sacmil.models._options import at_least, choice, finite, flag
 from sacmil.models._registry import register_model
 from sacmil.nn.correlations import RIVALS, take_alibi
 from sacmil.nn.pooling import POOLS
 from sacmil.nn.positions import POSITIONS, NoPosition
+from sacmil.nn.projection import ACTIVATIONS
 from sacmil.nn.rotary import frequencies, pairs, polar_angle, rotate, within_half_a_turn
 from sacmil.regions import CENTRES, ORDERS
 
@@ -32,17 +35,16 @@ class PROPE(nn.Module):
 
     def forward(self, h: Tensor, coords: Tensor) -> Tensor:
         """h (N, dim) rotated by coords (N, 2): Eq. (8)."""
-        return rotate(h, self.angles(coords))
+        rho, alpha, theta = self.polar(coords)
+        return rotate(h, within_half_a_turn(rho * theta + alpha))
 
-    def angles(self, coords: Tensor) -> Tensor:
-        """(N, dim / 2), rho theta_t + alpha within half a turn of zero."""
+    def polar(self, coords: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """rho (N, 1), alpha (N, 1) and theta (dim / 2,)."""
         c = coords.double()  # float32 angles would be 1e-4 off at a scale of 512
         low, high = c.amin(0), c.amax(0)
         c = (c - low) / torch.where(high > low, high - low, 1.0)  # Eq. (6); a constant axis gives 0
         rho = torch.linalg.vector_norm(c, dim=1, keepdim=True) * self.scale  # Eq. (7)
-        alpha = polar_angle(c)
-        theta = frequencies(self.pairs, 10000.0, c.device)  # Eq. (4)
-        return within_half_a_turn(rho * theta + alpha)
+        return rho, polar_angle(c), frequencies(self.pairs, 10000.0, c.device)  # Eq. (4)
 
 
 # --- III-D. SAC block ----------------------------------------------------------------------------
@@ -64,25 +66,23 @@ def _move(x: Tensor, k: int, level: int, tail: str, step: int) -> Tensor:
     start, within, size = _rings(n, k ** (level + 1), tail, x.device)
     folds = torch.arange(k, device=x.device)
     if dim % k == 0 and not x.is_cuda:  # put rows of one fold each: quick here and in onnxruntime
-        onward = folds * (step * k + 1) + (within * k)[:, None]
-        rows = (start * k)[:, None] + onward.remainder((size * k)[:, None])
+        rows = start * k + (within * k + folds * (step * k + 1)).remainder(size * k)
         by_row = x.reshape(n * k, dim // k)
         return torch.empty_like(by_row).index_copy_(0, rows.flatten(), by_row).reshape(n, dim)
-    sources = start[:, None] + (within[:, None] - folds * step).remainder(size[:, None])
+    sources = start + (within - folds * step).remainder(size)
     if dim % k == 0:  # take by fold: rows of one fold would be fifteen times as slow on a GPU
         by_fold = x.reshape(n, k, dim // k)
         return by_fold.gather(0, sources[:, :, None].expand_as(by_fold)).reshape(n, dim)
-    fold = [f for f in range(k) for _ in range((dim - f - 1) // k + 1)]  # first ones may be larger
-    return x.gather(0, sources[:, torch.tensor(fold, device=x.device)])
+    parts = enumerate(x.tensor_split(k, dim=1))  # first ones may be larger
+    return torch.cat([part.gather(0, sources[:, f, None].expand_as(part)) for f, part in parts], 1)
 
 
 def _rings(n: int, ring: int, tail: str, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """(N,) each: where an instance's ring begins, its place there, and how many are there.
+    """(N, 1) each: where an instance's ring begins, its place there, and how many are there.
 
-    The last ring absorbs the remainder (or, "split", is it), a short bag is one ring. The length
-    enters by tensor arithmetic only: one export serves all lengths.
+    The last ring absorbs the remainder (or, "split", is it), a short bag is one ring.
     """
-    i, absorbed = torch.arange(n, device=device), 1 if tail == "absorb" else 0
+    i, absorbed = torch.arange(n, device=device)[:, None], 1 if tail == "absorb" else 0
     start = (i // ring * ring).clamp(max=(n // ring - absorbed) * ring).clamp(min=0)
     return start, i - start, torch.where(n - start < (1 + absorbed) * ring, n - start, ring)
 
@@ -95,27 +95,25 @@ class SACBlock(nn.Module):
         self.decay: nn.Module = nn.Identity()  # ALiBi puts a factor per channel here
         self.k, self.level, self.residual, self.tail = k, level, residual, tail
         self.norm = nn.LayerNorm(dim)
-        self.w1 = _channel_mlp(dim, mlp)
+        self.w1, self.w2 = MLPS[mlp](dim), MLPS[mlp](dim)
         self.act = nn.GELU() if mlp == "linear" else nn.Identity()
-        self.w2 = _channel_mlp(dim, mlp)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (N, dim), in arranged order."""
+        if sac_block.serves(self, x):  # the same on a GPU, in fewer passes
+            return sac_block.correlate(self, x)
         h = self.decay(shift(self.norm(x), self.k, self.level, self.tail))
         h = self.act(self.w1(h))  # Eq. (11)
         h = self.w2(unshift(h, self.k, self.level, self.tail))  # Eq. (14)
         return x.add(h) if self.residual else h
 
 
-def _channel_mlp(dim: int, mlp: str) -> nn.Module:
-    if mlp == "linear":
-        return nn.Linear(dim, dim)
-    return nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, dim))
-
+MLPS: dict[str, Callable[[int], nn.Module]] = {
+    "linear": lambda dim: nn.Linear(dim, dim),
+    "mlp": lambda dim: nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, dim)),
+}
 
 # --- III. SAC-MIL --------------------------------------------------------------------------------
-
-ACTIVATIONS = {"none": nn.Identity, "relu": nn.ReLU, "gelu": nn.GELU}
 
 
 @register_model("sac_mil")
@@ -162,22 +160,19 @@ class SACMIL(MILModel):
         super().__init__(in_dim, num_classes)
         if at_least("k", k, 2) > at_least("dim", dim, 2):
             raise OptionError(f"k={k}, dim={dim}; a fold needs a channel, expected k <= dim")
-        if at_least("depth", depth, 0) * math.log2(k) > 60:
-            raise OptionError(f"depth={depth}, k={k}; expected rings of at most 2^60 instances")
+        if (at_least("depth", depth, 0) + 1) * math.log2(k) > 62:
+            raise OptionError(f"depth={depth}, k={k}; expected k^(depth + 1) of at most 2^62")
         order = choice("region_order", region_order, ORDERS)
         self.regions = {"k": k, "centres": choice("centres", centres, CENTRES), "order": order}
         act = ACTIVATIONS[choice("activation", activation, ACTIVATIONS)]
-        choice("mlp", mlp, ("linear", "mlp"))
-        choice("tail", tail, ("absorb", "split"))
-        flag("residual", residual)
         self.project = nn.Sequential(nn.Linear(in_dim, dim), act())
         places = POSITIONS | {"prope": partial(PROPE, scale=finite("scale", scale))}
         place = places[choice("position", position, places)]
         rival = RIVALS.get(choice("correlation", correlation, ("sac", *RIVALS)))
-        sac = partial(SACBlock, mlp=mlp, tail=tail, residual=residual)
+        tail, residual = choice("tail", tail, ("absorb", "split")), flag("residual", residual)
+        sac = partial(SACBlock, mlp=choice("mlp", mlp, MLPS), tail=tail, residual=residual)
         blocks = [rival(dim) if rival else sac(dim, k, level) for level in range(depth)]
-        # ALiBi acts inside the blocks where they see pairs of instances, else before them.
-        inside = position == "alibi" and take_alibi(blocks, dim, k)
+        inside = position == "alibi" and take_alibi(blocks, dim, k)  # if they see pairs
         self.position = NoPosition(dim) if inside else place(dim)
         self.blocks = nn.Sequential(*blocks)
         self.pool = POOLS[choice("pool", pool, POOLS)](dim)
@@ -185,15 +180,20 @@ class SACMIL(MILModel):
 
     @property
     def planner(self) -> Planner:
-        """The arrangement into regions, Sec. III-B."""
+        """Sec. III-B."""
         return Planner("arrangement", self.regions)
+
+    def placed(self, features: Tensor, coords: Tensor, order: Tensor) -> Tensor:
+        """(N, dim), in arranged order."""
+        if isinstance(self.position, PROPE) and placing.serves(self.project, features):
+            return placing.place(self.project, features, order, *self.position.polar(coords))
+        h = self.project(features).index_select(0, order)
+        placed: Tensor = self.position(h, coords.index_select(0, order))
+        return placed
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Sec. III: h (N, dim) stands in arranged order until the scores go back."""
-        order = plan["order"]
-        h = self.project(features).index_select(0, order)
-        h = self.position(h, coords.index_select(0, order))
-        h = self.blocks(h)
+        h = self.blocks(self.placed(features, coords, plan["order"]))
         norms = torch.linalg.vector_norm(h, dim=1)  # the paper's score of an instance
-        scores = torch.zeros_like(norms).scatter(0, order, norms)
+        scores = torch.zeros_like(norms).scatter(0, plan["order"], norms)
         return Output(self.head(self.pool(h)), scores)

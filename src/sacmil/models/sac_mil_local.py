@@ -64,8 +64,7 @@ class SACMILLocal(SACMIL):
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """h (N, dim) stands in arranged order until the scores go back."""
         order = plan["order"]
-        h = self.project(features).index_select(0, order)
-        h = self.blocks(self.position(h, coords.index_select(0, order)))
+        h = self.blocks(self.placed(features, coords, order))
         parts = self.pool.weights(h) * h
         logits = self.head(parts.sum(0))
         added = nn.functional.linear(parts, self.head.weight).detach()

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from torch import nn
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "none": nn.Identity,
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+}
 
 
 def projection(

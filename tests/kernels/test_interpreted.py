@@ -1,0 +1,176 @@
+"""The fast path gives the plain path's numbers: all kernels, in Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from sacmil import create_model
+from sacmil.cohorts.tissue import tissue
+from sacmil.kernels import placing, sac_block
+from sacmil.kernels.switch import plain_path
+from sacmil.models.sac_mil import PROPE, SACMIL, SACBlock
+
+pytestmark = pytest.mark.usefixtures("interpreter")
+
+AROUND_RINGS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 79, 130]
+"""Lengths around those where rings of 4, 16 and 64 begin and end."""
+
+
+def block_of(dim: int, k: int, level: int, tail: str = "absorb") -> SACBlock:
+    torch.manual_seed(dim + k + level)
+    block = SACBlock(dim, k, level, "linear", tail, residual=True)
+    for parameter in block.parameters():
+        torch.nn.init.normal_(parameter, std=dim**-0.5)
+    return block
+
+
+def answers(block: SACBlock, x: Tensor, grad: Tensor) -> list[Tensor]:
+    """The output and every gradient."""
+    x = x.clone().requires_grad_()
+    block.zero_grad()
+    out = block(x)
+    out.backward(grad)
+    found = [x.grad, *(parameter.grad for parameter in block.parameters())]
+    return [out.detach(), *(each.clone() for each in found if each is not None)]
+
+
+def assert_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(
+            one, other, rtol=1e-5, atol=2e-6 * max(1.0, float(other.abs().max()))
+        )
+
+
+def both(block: SACBlock, n: int, dtype: torch.dtype = torch.float32) -> None:
+    dim = block.norm.normalized_shape[0]
+    x, grad = torch.randn(2, n, dim, dtype=dtype)
+    assert sac_block.serves(block, x)
+    fast = answers(block, x, grad)
+    with plain_path():
+        assert not sac_block.serves(block, x)
+        assert_same(fast, answers(block, x, grad))
+
+
+@pytest.mark.parametrize("tail", ["absorb", "split"])
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_block_and_its_gradients_are_the_plain_ones(level: int, tail: str) -> None:
+    for n in AROUND_RINGS:
+        both(block_of(8, 4, level, tail), n)
+
+
+@pytest.mark.parametrize(("dim", "k"), [(48, 8), (96, 3), (64, 64), (6, 2), (1056, 8)])
+def test_widths_need_not_be_powers_of_two(dim: int, k: int) -> None:
+    both(block_of(dim, k, 0), 2 * k + 1)
+
+
+def test_rings_may_be_longer_than_any_bag() -> None:
+    both(block_of(128, 64, 8), 130)
+
+
+def relative(found: Tensor, exact: Tensor) -> float:
+    return float((found.double() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("n", [65, 130])
+def test_half_precision_is_as_close_to_the_truth_as_the_plain_path(n: int) -> None:
+    """bfloat16 is for a GPU: the interpreter cuts its last digits off instead of rounding."""
+    block = block_of(64, 8, 1).half()
+    x, grad = torch.randn(2, n, 64).half()
+    fast = answers(block, x, grad)
+    with plain_path():
+        plain = answers(block, x, grad)
+        exact = answers(block.double(), x.double(), grad.double())
+    for found, usual, truth in zip(fast, plain, exact, strict=True):
+        assert relative(found, truth) <= 1.1 * relative(usual, truth)
+
+
+@pytest.mark.parametrize("activation", [torch.nn.ReLU, torch.nn.Identity])
+def test_placing_and_its_gradients_are_the_plain_ones(activation: type[torch.nn.Module]) -> None:
+    torch.manual_seed(0)
+    n, prope = 45, PROPE(68, 512.0)
+    project = torch.nn.Sequential(torch.nn.Linear(8, 68), activation())
+    features, order, grad = torch.randn(n, 8), torch.randperm(n), torch.randn(n, 68)
+    coords = torch.from_numpy(tissue(n, seed=0)).double()
+    h = placing.place(project, features, order, *prope.polar(coords))
+    h.backward(grad)
+    fast = [h.detach(), project[0].weight.grad.clone()]
+    project.zero_grad()
+    h = prope(project(features).index_select(0, order), coords.index_select(0, order))
+    h.backward(grad)
+    assert_same(fast, [h.detach(), project[0].weight.grad])
+
+
+def test_angles_are_exact_to_float32_everywhere() -> None:
+    """Rotating (1, 0) gives cosine and sine of an angle of up to a hundred turns."""
+    rho = torch.linspace(0, 724, 999, dtype=torch.float64)[:, None]
+    alpha = torch.linspace(0, 1.6, 999, dtype=torch.float64)[:, None]
+    project = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Identity())
+    with torch.no_grad():
+        project[0].weight.copy_(torch.tensor([[1.0], [0], [1], [0]]))
+        project[0].bias.zero_()
+    theta = torch.tensor([1.0, 0.01], dtype=torch.float64)
+    h = placing.place(project, torch.ones(999, 1), torch.arange(999), rho, alpha, theta)
+    angles = rho * theta + alpha
+    exact = torch.stack((angles.cos(), angles.sin()), dim=2).flatten(1)
+    assert float((h.detach().double() - exact).abs().max()) < 3e-7
+
+
+@pytest.fixture(params=["sac_mil", "sac_mil_local"])
+def model(request: pytest.FixtureRequest) -> SACMIL:
+    torch.manual_seed(0)
+    made = create_model(request.param, in_dim=24, num_classes=3, dim=32, k=4)
+    assert isinstance(made, SACMIL)
+    return made
+
+
+def answered(model: SACMIL, n: int = 70) -> list[Tensor]:
+    """Logits, scores, and all gradients."""
+    torch.manual_seed(n)
+    coords = torch.from_numpy(tissue(n, seed=0)).double()
+    model.zero_grad()
+    output = model(torch.randn(n, 24), coords)
+    output.logits.float().logsumexp(0).backward()
+    grads = [each.grad.clone() for each in model.parameters() if each.grad is not None]
+    return [output.logits.detach(), output.scores.detach(), *grads]
+
+
+def test_whole_models_answer_as_on_the_plain_path(model: SACMIL) -> None:
+    fast = answered(model)
+    with plain_path():
+        assert_same(fast, answered(model))
+
+
+def test_autocast_keeps_working(model: SACMIL) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        fast = answered(model)
+        with plain_path():
+            plain = answered(model)
+    assert [each.dtype for each in fast] == [each.dtype for each in plain]
+    for one, other in zip(fast, plain, strict=True):
+        assert relative(one, other.double()) < 0.02
+
+
+def test_recomputation_gives_the_same_gradients() -> None:
+    block, x = block_of(32, 4, 1), torch.randn(37, 32, requires_grad=True)
+    whole = torch.autograd.grad(block(x).square().sum(), x)
+    again = torch.autograd.grad(checkpoint(block, x, use_reentrant=False).square().sum(), x)
+    assert_same(again, whole)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mlp": "mlp"}, {"residual": False}, {"position": "alibi"}, {"k": 5}, {"activation": "gelu"}],
+    ids=str,
+)
+def test_options_without_a_fast_path_take_the_plain_one(options: dict[str, object]) -> None:
+    torch.manual_seed(0)
+    model = create_model("sac_mil", in_dim=24, num_classes=3, **{"dim": 32, "k": 4, **options})
+    fast = answered(model)
+    with plain_path():
+        assert_same(fast, answered(model))

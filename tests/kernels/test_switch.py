@@ -1,0 +1,58 @@
+"""When the fast path is taken."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sacmil.kernels import switch
+from sacmil.kernels.switch import INTERPRET, VARIABLE, fast, plain_path
+
+X = torch.zeros(2)
+
+
+@pytest.fixture
+def could(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """As on a machine where kernels run."""
+    monkeypatch.setenv(INTERPRET, "1")
+    monkeypatch.setattr(switch, "_present", lambda: True)
+    return monkeypatch
+
+
+def test_a_cpu_takes_the_plain_path() -> None:
+    assert not fast(X)
+
+
+def test_the_fast_path_is_chosen_by_itself(could: pytest.MonkeyPatch) -> None:
+    assert fast(X)
+    assert fast(X.bfloat16())
+
+
+def test_without_triton_the_plain_path_is_taken(could: pytest.MonkeyPatch) -> None:
+    could.setattr(switch, "_present", lambda: False)
+    assert not fast(X)
+
+
+def test_it_can_be_switched_off(could: pytest.MonkeyPatch) -> None:
+    with plain_path():
+        with plain_path():
+            assert not fast(X)
+        assert not fast(X), "leaving the inner one must not switch it on again"
+    assert fast(X)
+    could.setenv(VARIABLE, "off")
+    assert not fast(X)
+
+
+def test_an_error_inside_leaves_it_on(could: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError), plain_path():
+        _ = 1 / 0
+    assert fast(X)
+
+
+def test_float64_asks_for_more_than_kernels_give(could: pytest.MonkeyPatch) -> None:
+    assert not fast(X.double())
+
+
+def test_a_compiler_sees_the_plain_path(could: pytest.MonkeyPatch) -> None:
+    could.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert not fast(X)
