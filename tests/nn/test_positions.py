@@ -11,7 +11,7 @@ from sacmil.errors import OptionError
 from sacmil.models.sac_mil import PROPE, SACBlock
 from sacmil.nn import load_reference_block
 from sacmil.nn.alibi import AdditiveALiBi, ALiBiDecay, sac_decay, slopes, symmetric_bias
-from sacmil.nn.peg import PEG, PPEG
+from sacmil.nn.peg import PEG, PPEG, convolve_on_square
 from sacmil.nn.positions import POSITIONS, RoPE, RoPE2D, Sinusoidal
 from sacmil.nn.rotary import rotate, within_half_a_turn
 
@@ -184,12 +184,20 @@ def test_ppeg_of_transmil_is_the_same_on_the_instances(golden) -> None:
 
 
 @pytest.mark.parametrize("make", [PEG, PPEG])
-@pytest.mark.parametrize("n", [1, 2, 7, 20, 36, 37, 49, 50, 65])
-def test_neighbours_give_what_the_grid_gives(make: type[PEG], n: int) -> None:
-    """The form that is exported against the one that is run."""
-    place = make(6).double()
-    h = torch.randn(n, 6, dtype=torch.float64)
-    torch.testing.assert_close(place._by_neighbours(h), place(h))
+@pytest.mark.parametrize("n", [1, 2, 7, 20, 36, 37])
+def test_compilers_get_the_same_and_the_same_gradients(make: type[PEG], n: int) -> None:
+    place, h = make(6).double(), torch.randn(n, 6, dtype=torch.float64, requires_grad=True)
+    inputs = (h, *(part.detach().requires_grad_() for part in place.kernel()))
+    out = convolve_on_square(*inputs, place.smallest)
+    torch.testing.assert_close(out, place(h))
+    assert torch.autograd.gradcheck(
+        lambda *given: convolve_on_square(*given, place.smallest), inputs
+    )
+
+
+def test_the_operation_keeps_torchs_rules() -> None:
+    inputs = (torch.randn(11, 4), torch.randn(4, 1, 3, 3), torch.randn(4))
+    torch.library.opcheck(convolve_on_square, (*(part.requires_grad_() for part in inputs), 1))
 
 
 def test_peg_begins_as_rrt_begins_it() -> None:

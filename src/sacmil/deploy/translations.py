@@ -8,12 +8,16 @@ from typing import Any
 
 import torch
 
+_DOUBLE, _INT64 = 11, 7
+"""Kinds of numbers, as ONNX counts them."""
+
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     """What torch.onnx.export takes as custom_translation_table."""
     return {
         torch.ops.aten.layer_norm.default: _layer_norm,
         torch.ops.aten.index_copy.default: _index_copy,
+        torch.ops.sacmil.convolve_on_square.default: _convolve_on_square,
     }
 
 
@@ -49,3 +53,28 @@ def _index_copy(x: Any, dim: int, index: Any, source: Any) -> Any:
         raise NotImplementedError(f"index_copy along axis {dim}; only rows, axis 0")
     axes: Any = op.Constant(value_ints=[-1])
     return op.ScatterND(x, op.Unsqueeze(index, axes), source)
+
+
+def _convolve_on_square(h: Any, kernel: Any, bias: Any, smallest: int) -> Any:
+    """PEG (sacmil.nn.peg): a sequence on its square, convolved, and a sequence again."""
+    from onnxscript import opset18
+
+    op: Any = opset18
+    dim, _, rows, columns = (int(size) for size in kernel.shape)
+    zero = op.Constant(value_ints=[0])
+    length = op.Shape(h, start=0, end=1)
+    side = op.Cast(op.Ceil(op.Sqrt(op.Cast(length, to=_DOUBLE))), to=_INT64)
+    wide = op.Max(side, op.Constant(value_ints=[smallest]))
+    cells, wanted = op.Mul(side, side), op.Mul(wide, wide)
+    filled = op.Concat(h, op.Slice(h, zero, op.Sub(cells, length), zero), axis=0)
+    if smallest > 1:
+        filled = op.Pad(filled, op.Concat(zero, zero, op.Sub(wanted, cells), zero, axis=0))
+    one_by_dim: Any = op.Constant(value_ints=[1, dim])
+    square = op.Reshape(
+        op.Transpose(filled, perm=[1, 0]), op.Concat(one_by_dim, wide, wide, axis=0)
+    )
+    pads = [rows // 2, columns // 2, rows // 2, columns // 2]
+    square = op.Conv(square, kernel, bias, group=dim, pads=pads)
+    flat: Any = op.Constant(value_ints=[dim, -1])
+    filled = op.Transpose(op.Reshape(square, flat), perm=[1, 0])
+    return op.Slice(filled, zero, length, zero)

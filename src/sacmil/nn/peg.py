@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from sacmil.nn.grid import rows_and_columns, side_of
+from torch.nn.grad import conv2d_input, conv2d_weight
 
 
 class PEG(nn.Module):
@@ -35,21 +35,12 @@ class PEG(nn.Module):
 
     def forward(self, h: Tensor, coords: Tensor | None = None) -> Tensor:
         """h (N, dim), in arranged order."""
-        if torch.compiler.is_compiling():  # a side that depends on N is no shape for an export
-            return self._by_neighbours(h)
-        n, dim = h.shape
-        side = math.isqrt(n - 1) + 1
-        wide = max(side, self.smallest)
-        h = torch.cat([h, h[: side * side - n], h.new_zeros(wide * wide - side * side, dim)])
-        grid = h.reshape(1, wide, wide, dim).permute(0, 3, 1, 2)
-        return self.convolve(grid)[0].permute(1, 2, 0).flatten(0, 1)[:n]
+        on_square = convolve_on_square if torch.compiler.is_compiling() else _on_square
+        return on_square(h, *self.kernel(), self.smallest)
 
     def convolve(self, grid: Tensor) -> Tensor:
         """(B, dim, rows, columns) to the same."""
-        kernel, bias = self.kernel()
-        rows, columns = kernel.shape[2:]
-        padding = (rows // 2, columns // 2)
-        return F.conv2d(grid, kernel, bias, padding=padding, groups=kernel.shape[0])
+        return _convolved(grid, *self.kernel())
 
     def kernel(self) -> tuple[Tensor, Tensor]:
         """(dim, 1, rows, columns) and (dim,): all convolutions and the identity as one."""
@@ -57,23 +48,6 @@ class PEG(nn.Module):
         identity = torch.ones_like(self.weights[0][:, :, :1, :1])
         kernels = [_centred(weight, rows, columns) for weight in (*self.weights, identity)]
         return torch.stack(kernels).sum(0), torch.stack(list(self.biases)).sum(0)
-
-    def _by_neighbours(self, h: Tensor) -> Tensor:
-        """The same, neighbour by neighbour: no tensor has a side of the grid as its size."""
-        n, (kernel, bias) = h.shape[0], self.kernel()
-        side = side_of(n, h.device)
-        wide = side.clamp(min=self.smallest)
-        row, column = rows_and_columns(n, wide)
-        out = bias.expand_as(h)
-        for down in range(kernel.shape[2]):
-            for right in range(kernel.shape[3]):
-                r, c = row + down - kernel.shape[2] // 2, column + right - kernel.shape[3] // 2
-                cell = r * wide + c
-                inside = (r >= 0) & (c >= 0) & (r < wide) & (c < wide) & (cell < side * side)
-                source = torch.where(cell < n, cell, cell - n).clamp(0, n - 1)
-                seen = h.index_select(0, source) * inside[:, None]
-                out = out + seen * kernel[:, 0, down, right]
-        return out
 
 
 class PPEG(PEG):
@@ -86,3 +60,75 @@ class PPEG(PEG):
 def _centred(weight: Tensor, rows: int, columns: int) -> Tensor:
     down, right = (rows - weight.shape[2]) // 2, (columns - weight.shape[3]) // 2
     return F.pad(weight, (right, right, down, down))
+
+
+def _on_square(h: Tensor, kernel: Tensor, bias: Tensor, smallest: int) -> Tensor:
+    """h (N, dim), each with its neighbours on the square."""
+    return _in_a_row(_convolved(_square(h, smallest), kernel, bias))[: h.shape[0]]
+
+
+def _square(h: Tensor, smallest: int) -> Tensor:
+    """(1, dim, side, side)."""
+    n, dim = h.shape
+    side = _side(n)
+    wide = max(side, smallest)
+    h = torch.cat([h, h[: side * side - n], h.new_zeros(wide * wide - side * side, dim)])
+    return h.reshape(1, wide, wide, dim).permute(0, 3, 1, 2)
+
+
+def _in_a_row(grid: Tensor) -> Tensor:
+    return grid[0].permute(1, 2, 0).flatten(0, 1)
+
+
+def _side(n: int) -> int:
+    return math.isqrt(n - 1) + 1
+
+
+def _convolved(grid: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
+    return F.conv2d(grid, kernel, bias, padding=_padding(kernel), groups=kernel.shape[0])
+
+
+def _padding(kernel: Tensor) -> list[int]:
+    return [size // 2 for size in kernel.shape[2:]]
+
+
+# --- The same for compilers and exports, to whom a side that depends on N is no shape ------------
+
+
+@torch.library.custom_op("sacmil::convolve_on_square", mutates_args=())
+def convolve_on_square(h: Tensor, kernel: Tensor, bias: Tensor, smallest: int) -> Tensor:
+    """One operation; deploy/translations.py writes it into ONNX graphs."""
+    return _on_square(h, kernel, bias, smallest)
+
+
+@torch.library.custom_op("sacmil::convolve_on_square_backward", mutates_args=())
+def _backward(
+    grad: Tensor, h: Tensor, kernel: Tensor, smallest: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    n, grid = h.shape[0], _square(h, smallest)
+    outside = grad.new_zeros(grid.shape[2] * grid.shape[3] - n, h.shape[1])
+    grads = torch.cat([grad, outside]).T.reshape(grid.shape)
+    same = {"padding": _padding(kernel), "groups": len(kernel)}
+    grad_kernel = conv2d_weight(grid, kernel.shape, grads, **same)  # type: ignore[no-untyped-call]
+    row = _in_a_row(conv2d_input(grid.shape, kernel, grads, **same))  # type: ignore[no-untyped-call]
+    again = row[n : _side(n) ** 2]  # the first instances once more, to fill the square
+    grad_h = torch.cat([row[: len(again)] + again, row[len(again) : n]])
+    return grad_h, grad_kernel, grad.sum(0)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    h, kernel, _, ctx.smallest = inputs
+    ctx.save_for_backward(h, kernel)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return (*_backward(grad, *ctx.saved_tensors, ctx.smallest), None)
+
+
+def _shapes(grad: Tensor, h: Tensor, kernel: Tensor, smallest: int) -> tuple[Tensor, ...]:
+    return torch.empty_like(h), torch.empty_like(kernel), kernel.new_empty(len(kernel))
+
+
+convolve_on_square.register_fake(lambda h, *_: torch.empty_like(h))
+_backward.register_fake(_shapes)
+convolve_on_square.register_autograd(_differentiate, setup_context=_keep)
