@@ -5,6 +5,8 @@ from benchmarks import (
     extraction,
     forward,
     heatmap,
+    length,
+    length_page,
     readers,
     runtime,
     training,
@@ -14,6 +16,8 @@ from benchmarks import (
 
 arrange.main([])
 forward.main([])
+length.main([])
+length_page.main([])
 zoo.main(["--instances", "1000", "10000"])
 readers.main([])
 extraction.main(["--side", "8192"])

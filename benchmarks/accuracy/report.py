@@ -10,16 +10,15 @@ Run: python -m benchmarks.accuracy.report
 from __future__ import annotations
 
 import argparse
-import re
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.accuracy._lines import Lines
 from benchmarks.accuracy._pages import block
 from benchmarks.accuracy._study import RESULTS
-from sacmil.atomic import whole_file
+from benchmarks.blocks import renew
 
 PAGE = Path(__file__).parents[2] / "docs" / "results.md"
-_BLOCK = re.compile(r"(<!-- begin ([\w.]+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -28,23 +27,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of CSV files")
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args(arguments)
-    text = options.page.read_text(encoding="utf-8")
-    written = renewed(text, options.results, options.page.parent / "images" / "results")
-    with whole_file(options.page) as partial:
-        partial.write_text(written, encoding="utf-8")
-    print(f"{options.page}: {len(_BLOCK.findall(text))} blocks")
+    fill = from_results(options.results, options.page.parent / "images" / "results")
+    print(f"{options.page}: {renew(options.page, fill)} blocks")
 
 
-def renewed(text: str, results: Path, pictures: Path) -> str:
-    """The page with the figures that the results folder holds now."""
+def from_results(results: Path, pictures: Path) -> Callable[[str], str]:
+    """What fills a block: the figures that the results folder holds now."""
 
-    def fill(match: re.Match[str]) -> str:
-        study = match.group(2)
+    def fill(study: str) -> str:
         lines = Lines(results / f"{study}.csv").lines
-        held = block(study, lines, pictures, f"images/{pictures.name}")
-        return f"{match.group(1)}\n{held}\n\n{match.group(3)}"
+        return block(study, lines, pictures, f"images/{pictures.name}")
 
-    return _BLOCK.sub(fill, text)
+    return fill
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from benchmarks.accuracy._job import Job
 from benchmarks.accuracy._lines import Line, Lines, to_line
 from benchmarks.accuracy._pages import overview, table
 from benchmarks.accuracy.heatmaps import scores_of
-from benchmarks.accuracy.report import renewed
+from benchmarks.accuracy.report import from_results
+from benchmarks.blocks import renewed
 
 JOB = Job(study="suite", task="margin", variant="sac_mil", model="sac_mil", source={"seed": 0})
 UNITS = [f"slide-{number}" for number in range(40)]
@@ -67,7 +68,7 @@ def test_only_what_stands_between_the_marks_is_renewed(tmp_path: Path) -> None:
         job = replace(JOB, variant=each["variant"], source={"seed": int(each["seed"])})
         lines.append(job, each)
     page = "Words.\n<!-- begin suite -->\nformer\n<!-- end suite -->\nMore.\n"
-    made = renewed(page, tmp_path, tmp_path / "images")
+    made = renewed(page, from_results(tmp_path, tmp_path / "images"))
     assert made.startswith(
         "Words.\n<!-- begin suite -->\n\nAUC, mean over runs (minus that of sac_mil;"
     )
@@ -75,7 +76,7 @@ def test_only_what_stands_between_the_marks_is_renewed(tmp_path: Path) -> None:
     assert made.count("| abmil |") == 2  # at a glance, and with intervals
     assert "\nMore.\n" in made
     assert (tmp_path / "images" / "suite.png").stat().st_size > 1000
-    assert renewed(made, tmp_path, tmp_path / "images") == made
+    assert renewed(made, from_results(tmp_path, tmp_path / "images")) == made
 
 
 def test_at_a_glance_the_best_rank_comes_first_and_sure_differences_are_bold() -> None:
@@ -90,7 +91,7 @@ def test_at_a_glance_the_best_rank_comes_first_and_sure_differences_are_bold() -
 
 def test_a_study_without_results_says_so(tmp_path: Path) -> None:
     page = "<!-- begin idc -->\n<!-- end idc -->"
-    assert "_Not run yet._" in renewed(page, tmp_path, tmp_path / "images")
+    assert "_Not run yet._" in renewed(page, from_results(tmp_path, tmp_path / "images"))
 
 
 def test_heat_comes_from_the_first_repeat_of_the_model_asked_for() -> None:
