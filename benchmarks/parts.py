@@ -84,7 +84,7 @@ def _passes(x: Tensor, level: int) -> Iterator[tuple[str, Call]]:
 def _placing(x: Tensor) -> Iterator[tuple[str, Call]]:
     n, out = len(x), torch.empty_like(x)
     order = torch.randperm(n, device="cuda")
-    rho, alpha = torch.rand(2, n, device="cuda", dtype=torch.float64)
+    coords = torch.rand(n + 2, 2, device="cuda", dtype=torch.float64)
     theta = torch.rand(DIM // 2, device="cuda", dtype=torch.float64)
     yield "order alone", lambda: x.index_select(0, order)
     for rows, pairs, warps in product((4, 8, 16, 32), (64, 128, 256), (4, 8)):
@@ -93,7 +93,7 @@ def _placing(x: Tensor) -> Iterator[tuple[str, Call]]:
             lambda rows=rows, pairs=pairs, warps=warps: kernels().place[
                 (-(-n // rows), DIM // (2 * pairs))
             ](
-                x, order, rho, alpha, theta, out, n, D=DIM, RELU=True,
+                x, order, coords, theta, out, n, D=DIM, RELU=True,
                 ROWS=rows, PAIRS=pairs, num_warps=warps,
             ),
         )  # fmt: skip

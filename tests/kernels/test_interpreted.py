@@ -97,7 +97,7 @@ def test_placing_and_its_gradients_are_the_plain_ones(activation: type[torch.nn.
     project = torch.nn.Sequential(torch.nn.Linear(8, 68), activation())
     features, order, grad = torch.randn(n, 8), torch.randperm(n), torch.randn(n, 68)
     coords = torch.from_numpy(tissue(n, seed=0)).double()
-    h = placing.place(project, features, order, *prope.polar(coords))
+    h = placing.place(project, features, order, coords, 512.0)
     h.backward(grad)
     fast = [h.detach(), project[0].weight.grad.clone()]
     project.zero_grad()
@@ -106,17 +106,20 @@ def test_placing_and_its_gradients_are_the_plain_ones(activation: type[torch.nn.
     assert_same(fast, [h.detach(), project[0].weight.grad])
 
 
-def test_angles_are_exact_to_float32_everywhere() -> None:
-    """Rotating (1, 0) gives cosine and sine of an angle of up to a hundred turns."""
-    rho = torch.linspace(0, 724, 999, dtype=torch.float64)[:, None]
-    alpha = torch.linspace(0, 1.6, 999, dtype=torch.float64)[:, None]
+@pytest.mark.parametrize("scale", [0.1, 512.0, 8192.0])
+@pytest.mark.parametrize("constant", [None, 0, 1])
+def test_angles_are_exact_to_float32(constant: int | None, scale: float) -> None:
+    """Rotating (1, 0) gives cosine and sine of an angle, here of up to two thousand turns."""
+    torch.manual_seed(0)
+    coords = torch.rand(300, 2, dtype=torch.float64) * 1e5
+    if constant is not None:
+        coords[:, constant] = 7.0
     project = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Identity())
     with torch.no_grad():
         project[0].weight.copy_(torch.tensor([[1.0], [0], [1], [0]]))
         project[0].bias.zero_()
-    theta = torch.tensor([1.0, 0.01], dtype=torch.float64)
-    h = placing.place(project, torch.ones(999, 1), torch.arange(999), rho, alpha, theta)
-    angles = rho * theta + alpha
+    h = placing.place(project, torch.ones(300, 1), torch.arange(300), coords, scale)
+    angles = PROPE(4, scale).angles(coords)
     exact = torch.stack((angles.cos(), angles.sin()), dim=2).flatten(1)
     assert float((h.detach().double() - exact).abs().max()) < 3e-7
 

@@ -51,8 +51,7 @@ def test_rope_equals_the_golden_numbers(golden, half: bool) -> None:  # noqa: FB
 def test_prope_in_halves_equals_the_golden_numbers(golden, scale: int) -> None:
     file = golden("pe_prope")
     h, coords = torch.from_numpy(file["x"]).double(), torch.from_numpy(file["in/coords"])
-    rho, alpha, theta = PROPE(h.shape[1], scale).polar(coords)
-    turned = rotate(h, rho * theta + alpha, half=True)
+    turned = rotate(h, PROPE(h.shape[1], scale).angles(coords), half=True)
     close(turned, file, f"out/out_half_{scale}", 1e-12)
 
 

@@ -164,12 +164,32 @@ def gelu_unshift_backward(
 
 
 @triton.jit
-def _turned(rho, alpha, theta):
-    """(rows, pairs) cosines and sines of rho theta + alpha, which float32 would blur.
+def _turned(coords_ptr, theta_ptr, source, pairs, known, D: tl.constexpr):
+    """(rows, pairs) cosines and sines of rho theta + alpha, Eq. (6) to (8) of the paper.
 
-    In float64 down to an eighth of a turn from a quarter, from there by their series.
+    The bounds of all coordinates stand before them, and theta holds the scale. Of rho theta, which
+    float32 would blur, only what is beyond a quarter turn leaves float64; alpha is known by its
+    cosine and sine.
     """
-    turns = (rho[:, None] * theta[None, :] + alpha[:, None]) * 0.15915494309189535
+    low_x, low_y = tl.load(coords_ptr), tl.load(coords_ptr + 1)
+    high_x, high_y = tl.load(coords_ptr + 2), tl.load(coords_ptr + 3)
+    x = tl.load(coords_ptr + 4 + 2 * source, known, other=0.0) - low_x
+    y = tl.load(coords_ptr + 5 + 2 * source, known, other=0.0) - low_y
+    x = x / tl.where(high_x > low_x, high_x - low_x, 1.0)
+    y = y / tl.where(high_y > low_y, high_y - low_y, 1.0)
+    radius = tl.sqrt(x * x + y * y)
+    away = radius > 0
+    cos_alpha = tl.where(away, x / tl.where(away, radius, 1.0), 1.0).to(tl.float32)[:, None]
+    sin_alpha = tl.where(away, y / tl.where(away, radius, 1.0), 0.0).to(tl.float32)[:, None]
+    theta = tl.load(theta_ptr + pairs, pairs < D // 2, other=0.0)
+    turns = radius[:, None] * theta[None, :] * 0.15915494309189535
+    cos, sin = _cosine_and_sine(turns)
+    return cos * cos_alpha - sin * sin_alpha, sin * cos_alpha + cos * sin_alpha
+
+
+@triton.jit
+def _cosine_and_sine(turns):
+    """Of float64 turns, in float32: by their series, from the nearest quarter on."""
     quarters = tl.floor(turns * 4.0 + 0.5)
     x = ((turns - quarters * 0.25) * 6.283185307179586).to(tl.float32)
     y = x * x
@@ -185,8 +205,7 @@ def _turned(rho, alpha, theta):
 def place(
     p_ptr,
     order_ptr,
-    rho_ptr,
-    alpha_ptr,
+    coords_ptr,
     theta_ptr,
     h_ptr,
     n,
@@ -206,9 +225,7 @@ def place(
     if RELU:
         p = tl.maximum(p, 0.0)
     a, b = tl.split(tl.reshape(p, (ROWS, PAIRS, 2)))
-    rho = tl.load(rho_ptr + source, known, other=0.0)
-    alpha = tl.load(alpha_ptr + source, known, other=0.0)
-    cos, sin = _turned(rho, alpha, tl.load(theta_ptr + pairs, pairs < D // 2, other=0.0))
+    cos, sin = _turned(coords_ptr, theta_ptr, source, pairs, known, D)
     h = tl.reshape(tl.join(a * cos - b * sin, a * sin + b * cos), (ROWS, 2 * PAIRS))
     tl.store(h_ptr + rows.to(tl.int64)[:, None] * D + columns[None, :], h, inside)
 
@@ -218,8 +235,7 @@ def place_backward(
     grad_h_ptr,
     p_ptr,
     order_ptr,
-    rho_ptr,
-    alpha_ptr,
+    coords_ptr,
     theta_ptr,
     grad_p_ptr,
     n,
@@ -238,9 +254,7 @@ def place_backward(
     here = rows.to(tl.int64)[:, None] * D + columns[None, :]
     grad = tl.load(grad_h_ptr + here, inside, other=0.0).to(tl.float32)
     a, b = tl.split(tl.reshape(grad, (ROWS, PAIRS, 2)))
-    rho = tl.load(rho_ptr + source, known, other=0.0)
-    alpha = tl.load(alpha_ptr + source, known, other=0.0)
-    cos, sin = _turned(rho, alpha, tl.load(theta_ptr + pairs, pairs < D // 2, other=0.0))
+    cos, sin = _turned(coords_ptr, theta_ptr, source, pairs, known, D)
     grad = tl.reshape(tl.join(a * cos + b * sin, b * cos - a * sin), (ROWS, 2 * PAIRS))
     there = source[:, None] * D + columns[None, :]
     if RELU:

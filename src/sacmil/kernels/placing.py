@@ -20,27 +20,31 @@ def serves(project: nn.Sequential, features: Tensor) -> bool:
 
 
 def place(
-    project: nn.Sequential,
-    features: Tensor,
-    order: Tensor,
-    rho: Tensor,
-    alpha: Tensor,
-    theta: Tensor,
+    project: nn.Sequential, features: Tensor, order: Tensor, coords: Tensor, scale: float
 ) -> Tensor:
-    """Projected features in arranged order, each pair of channels turned by rho theta + alpha.
+    """Projected features in arranged order, turned by PROPE; (N, dim).
 
     Args:
         project: a linear layer and its activation.
         features: (N, …), in the bag's own order.
         order: which instance comes first, second, … (N,).
-        rho: (N, 1), float64, in the bag's own order.
-        alpha: the same.
-        theta: (dim / 2,), float64.
+        coords: (N, 2), in the bag's own order.
+        scale: of PROPE.
     """
+    c = coords.double()
+    bounded = torch.cat([c.amin(0, keepdim=True), c.amax(0, keepdim=True), c])
     relu = isinstance(project[1], nn.ReLU)
     with where(features):
-        placed: Tensor = _Place.apply(project[0](features), order, rho, alpha, theta, relu)  # type: ignore[no-untyped-call]
+        p = project[0](features)
+        theta = scale * _theta(p.shape[1] // 2, c.device)
+        placed: Tensor = _Place.apply(p, order, bounded, theta, relu)  # type: ignore[no-untyped-call]
     return placed
+
+
+def _theta(pairs: int, device: torch.device) -> Tensor:
+    """Eq. (4) of the paper."""
+    t = torch.arange(pairs, dtype=torch.float64, device=device)
+    return torch.pow(10000.0, -t / pairs)
 
 
 class _Place(torch.autograd.Function):
@@ -50,7 +54,7 @@ class _Place(torch.autograd.Function):
         *tensors, ctx.relu = given
         ctx.save_for_backward(p, *tensors)
         h, grid, sizes = torch.empty_like(p), *_tiles(p)
-        kernels().place[grid](p, *tensors, h, p.shape[0], RELU=ctx.relu, **sizes)
+        kernels().place[grid](p, *tensors, h, len(p), RELU=ctx.relu, **sizes)
         return h
 
     @staticmethod
@@ -59,9 +63,9 @@ class _Place(torch.autograd.Function):
         p, *tensors = ctx.saved_tensors
         grad_p, grid, sizes = torch.empty_like(p), *_tiles(p)
         kernels().place_backward[grid](
-            grad_h.contiguous(), p, *tensors, grad_p, p.shape[0], RELU=ctx.relu, **sizes
+            grad_h.contiguous(), p, *tensors, grad_p, len(p), RELU=ctx.relu, **sizes
         )
-        return grad_p, None, None, None, None, None
+        return grad_p, None, None, None, None
 
 
 def _tiles(p: Tensor) -> tuple[tuple[int, int], dict[str, int]]:

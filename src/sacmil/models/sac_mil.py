@@ -35,16 +35,16 @@ class PROPE(nn.Module):
 
     def forward(self, h: Tensor, coords: Tensor) -> Tensor:
         """h (N, dim) rotated by coords (N, 2): Eq. (8)."""
-        rho, alpha, theta = self.polar(coords)
-        return rotate(h, within_half_a_turn(rho * theta + alpha))
+        return rotate(h, self.angles(coords))
 
-    def polar(self, coords: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """rho (N, 1), alpha (N, 1) and theta (dim / 2,)."""
+    def angles(self, coords: Tensor) -> Tensor:
+        """(N, dim / 2), rho theta_t + alpha within half a turn of zero."""
         c = coords.double()  # float32 angles would be 1e-4 off at a scale of 512
         low, high = c.amin(0), c.amax(0)
         c = (c - low) / torch.where(high > low, high - low, 1.0)  # Eq. (6); a constant axis gives 0
         rho = torch.linalg.vector_norm(c, dim=1, keepdim=True) * self.scale  # Eq. (7)
-        return rho, polar_angle(c), frequencies(self.pairs, 10000.0, c.device)  # Eq. (4)
+        theta = frequencies(self.pairs, 10000.0, c.device)  # Eq. (4)
+        return within_half_a_turn(rho * theta + polar_angle(c))
 
 
 # --- III-D. SAC block ----------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class SACMIL(MILModel):
     def placed(self, features: Tensor, coords: Tensor, order: Tensor) -> Tensor:
         """(N, dim), in arranged order."""
         if isinstance(self.position, PROPE) and placing.serves(self.project, features):
-            return placing.place(self.project, features, order, *self.position.polar(coords))
+            return placing.place(self.project, features, order, coords, self.position.scale)
         h = self.project(features).index_select(0, order)
         placed: Tensor = self.position(h, coords.index_select(0, order))
         return placed
