@@ -20,7 +20,7 @@ from benchmarks.accuracy._figures import (
 from benchmarks.accuracy._lines import Line
 
 REFERENCE = {"inside": "local", "extrapolation": "position=prope"}
-"""What others are held against, where it is not sac_mil."""
+"""What others are held against, where it is not our preset."""
 INK, CHANCE = "#1b6ca8", 0.5
 SURE = 0.05
 """Below which a p is called a difference."""
@@ -38,7 +38,7 @@ def block(study: str, lines: Sequence[Line], pictures: Path, address: str) -> st
     tasks = tasks_of(lines)
     if not tasks:
         return "_Not run yet._"
-    reference = REFERENCE.get(study, "sac_mil")
+    reference = REFERENCE.get(study, "sac_mil_local")
     ranked = {task: standings(rows, reference) for task, rows in tasks.items()}
     parts = [overview(ranked, reference, {task: ceiling(tasks[task]) for task in tasks})]
     if study == "extrapolation":

@@ -65,12 +65,13 @@ def test_ranks_are_means_over_tasks() -> None:
 def test_only_what_stands_between_the_marks_is_renewed(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "suite.csv")
     for each in LINES:
-        job = replace(JOB, variant=each["variant"], source={"seed": int(each["seed"])})
+        variant = each["variant"].replace("sac_mil", "sac_mil_local")
+        job = replace(JOB, variant=variant, source={"seed": int(each["seed"])})
         lines.append(job, each)
     page = "Words.\n<!-- begin suite -->\nformer\n<!-- end suite -->\nMore.\n"
     made = renewed(page, from_results(tmp_path, tmp_path / "images"))
     assert made.startswith(
-        "Words.\n<!-- begin suite -->\n\nAUC, mean over runs (minus that of sac_mil;"
+        "Words.\n<!-- begin suite -->\n\nAUC, mean over runs (minus that of sac_mil_local;"
     )
     assert "former" not in made
     assert made.count("| abmil |") == 2  # at a glance, and with intervals

@@ -612,7 +612,7 @@ def test_a_slide_that_is_lost_while_open_is_told(
 
 
 def test_a_server_that_is_gone_is_told(page: Page, expected_errors: list[str]) -> None:
-    expected_errors.append("Failed to load resource")
+    expected_errors += ["Failed to load resource", "Tile .* failed to load"]
     page.goto("/")
     settle(page)
     page.route("**/api/**", lambda route: route.abort())
