@@ -12,7 +12,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from benchmarks import products
+from benchmarks import trial_kernels
 from benchmarks.length import timed
 from sacmil.kernels.sac_block import Shift
 from sacmil.kernels.switch import kernels
@@ -30,7 +30,8 @@ def main(arguments: list[str] | None = None) -> None:
     x = _random(options.instances, DIM)
     calls = dict(_usual(x))
     for level in options.level:
-        calls |= {f"{name}, level {level}": call for name, call in _passes(x, level)}
+        parts = (*_passes(x, level), *_whole(x, level))
+        calls |= {f"{name}, level {level}": call for name, call in parts}
     calls |= dict(_placing(x)) | dict(_fused(x))
     for name, call in calls.items():
         try:
@@ -81,6 +82,28 @@ def _passes(x: Tensor, level: int) -> Iterator[tuple[str, Call]]:
         )  # fmt: skip
 
 
+def _whole(x: Tensor, level: int) -> Iterator[tuple[str, Call]]:
+    """The same where all rings are whole."""
+    if len(x) % K ** (level + 1):
+        return
+    step, groups = K**level, len(x) // K
+    ones, zeros, out = torch.ones_like(x[0]), torch.zeros_like(x[0]), torch.empty_like(x)
+    for warps in (8, 16):
+        yield (
+            f"norm_shift_whole warps {warps}",
+            lambda warps=warps: trial_kernels.norm_shift_whole[(groups,)](
+                x, ones, zeros, out, step, 1e-5, D=DIM, K=K, num_warps=warps
+            ),
+        )
+    for columns, warps in product((64, 128, 256), (4, 8)):
+        yield (
+            f"gelu_unshift_whole columns {columns} warps {warps}",
+            lambda columns=columns, warps=warps: trial_kernels.gelu_unshift_whole[
+                (groups, DIM // columns)
+            ](x, out, step, D=DIM, K=K, COLUMNS=columns, num_warps=warps),
+        )
+
+
 def _placing(x: Tensor) -> Iterator[tuple[str, Call]]:
     n, out = len(x), torch.empty_like(x)
     order = torch.randperm(n, device="cuda")
@@ -116,13 +139,13 @@ def _fused(x: Tensor) -> Iterator[tuple[str, Call]]:
         sizes["num_stages"] = stages
         yield (
             f"product, GELU, unshift {rows} x {columns} x {depth}, warps {warps}, stages {stages}",
-            lambda grid=grid, sizes=sizes: products.product_gelu_unshift[grid](
+            lambda grid=grid, sizes=sizes: trial_kernels.product_gelu_unshift[grid](
                 x, w, b, out, out, *shift[:4], D=DIM, K=K, KEEP=False, **sizes
             ),
         )
         yield (
             f"product onto x {rows} x {columns} x {depth}, warps {warps}, stages {stages}",
-            lambda grid=grid, sizes=sizes: products.product_residual[grid](
+            lambda grid=grid, sizes=sizes: trial_kernels.product_residual[grid](
                 x, w, b, x, out, n, D=DIM, **sizes
             ),
         )

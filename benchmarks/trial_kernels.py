@@ -1,6 +1,7 @@
-"""An experiment: products in Triton whose results go straight to where they belong.
+"""Experiments, kept or dropped by what benchmarks.parts says of them beside sacmil.kernels.
 
-They are held against cuBLAS with the passes that kernels has beside it, by benchmarks.parts.
+Products in Triton whose results go straight to where they belong; and passes over whole rings only,
+which move rows among themselves inside a program.
 """
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 
@@ -94,3 +95,39 @@ def product_residual(
     inside = (rows < n)[:, None] & (columns < D)[None, :]
     sums += tl.load(x_ptr + here, inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + here, sums, inside)
+
+
+@triton.jit
+def _members(step, D: tl.constexpr, K: tl.constexpr, columns):
+    """(K, columns): where the rows stand that a shift moves among themselves."""
+    group = tl.program_id(0)
+    rows = group // step * (step * K) + group % step + tl.arange(0, K) * step
+    return rows.to(tl.int64)[:, None] * D + columns[None, :]
+
+
+@triton.jit(do_not_specialize=["step"])
+def norm_shift_whole(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, step, eps, D: tl.constexpr, K: tl.constexpr
+):
+    """y = shift(LN(x)), all rings whole."""
+    columns = tl.arange(0, D)
+    here = _members(step, D, K, columns)
+    x = tl.load(x_ptr + here).to(tl.float32)
+    centred = x - tl.sum(x, 1)[:, None] / D
+    scale = tl.rsqrt(tl.sum(centred * centred, 1) / D + eps)
+    weight = tl.load(weight_ptr + columns).to(tl.float32)[None, :]
+    bias = tl.load(bias_ptr + columns).to(tl.float32)[None, :]
+    y = (centred * scale[:, None] * weight + bias).to(y_ptr.dtype.element_ty)
+    source = (tl.arange(0, K)[:, None] + K - (columns // (D // K))[None, :]) % K
+    tl.store(y_ptr + here, tl.gather(y, source, 0))
+
+
+@triton.jit(do_not_specialize=["step"])
+def gelu_unshift_whole(u_ptr, v_ptr, step, D: tl.constexpr, K: tl.constexpr, COLUMNS: tl.constexpr):
+    """v = unshift(GELU(u)), all rings whole."""
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    here = _members(step, D, K, columns)
+    u = tl.load(u_ptr + here).to(tl.float32)
+    v = (u * _normal(u)).to(v_ptr.dtype.element_ty)
+    source = (tl.arange(0, K)[:, None] + (columns // (D // K))[None, :]) % K
+    tl.store(v_ptr + here, tl.gather(v, source, 0))
