@@ -2,6 +2,7 @@
 
 from benchmarks import (
     arrange,
+    bags,
     extraction,
     forward,
     heatmap,
@@ -9,12 +10,15 @@ from benchmarks import (
     length_page,
     readers,
     runtime,
+    startup,
     training,
     viewer,
     zoo,
 )
 
+startup.main([])
 arrange.main([])
+bags.main([])
 forward.main([])
 length.main([])
 length_page.main([])

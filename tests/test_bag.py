@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from sacmil.bag import Bag, Encoder
+from sacmil.bag import Bag, Encoder, _all_finite
 from sacmil.errors import BagError, BagWarning, SacMILError
 
 FEATURES = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -29,6 +29,21 @@ def with_value(value: float) -> np.ndarray:
     features = FEATURES.copy()
     features[2, 1] = value
     return features
+
+
+def test_every_float16_that_is_not_finite_is_found_and_no_other() -> None:
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    found = [_all_finite(value[None]) for value in every]
+    assert found == np.isfinite(every).tolist()
+
+
+def test_one_missing_value_among_many_is_found_wherever_it_stands() -> None:
+    values = np.zeros((3, 2**18), np.float16)
+    assert _all_finite(values)
+    for place in [(0, 0), (0, -1), (1, 0), (2, -1)]:
+        values[place] = np.nan
+        assert not _all_finite(values)
+        values[place] = 65504.0
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from sacmil import installation
 from sacmil.errors import MissingExtraError
@@ -67,3 +69,23 @@ def test_a_torch_that_does_not_load_is_told_not_raised(
     assert installation.devices()[-1] == (
         f"gpu: unknown, torch is installed but does not load ({error})"
     )
+
+
+@pytest.mark.parametrize(
+    ("triton", "told"),
+    [
+        ("3.7.1", "fast path by Triton 3.7.1"),
+        (None, "no fast path for SAC-MIL"),
+    ],
+)
+def test_a_gpu_is_told_with_its_fast_path(
+    monkeypatch: pytest.MonkeyPatch, triton: str | None, told: str
+) -> None:
+    found = SimpleNamespace(name="Some GPU", total_memory=16 * 2**30)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
+    versions = {"torch": "2", "triton": triton}
+    monkeypatch.setattr(installation, "_version", versions.get)
+    line = installation.devices()[1]
+    assert line.startswith("cuda:0: Some GPU, 16 GiB, ")
+    assert told in line

@@ -60,10 +60,18 @@ def devices() -> list[str]:
         return [*found, f"gpu: unknown, torch is installed but does not load ({error})"]
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
-        found.append(f"cuda:{index}: {properties.name}, {properties.total_memory / 2**30:.0f} GiB")
+        memory = f"{properties.total_memory / 2**30:.0f} GiB"
+        found.append(f"cuda:{index}: {properties.name}, {memory}, {_fast_path()}")
     if torch.backends.mps.is_available():
         found.append("mps: Apple GPU")
     return found if len(found) > 1 else [*found, "gpu: none that torch can use"]
+
+
+def _fast_path() -> str:
+    version = _version("triton")
+    if version:
+        return f"SAC-MIL's fast path by Triton {version}"
+    return "no fast path for SAC-MIL (pip install triton)"
 
 
 def usable_device(name: str) -> torch.device:

@@ -1,0 +1,62 @@
+"""Reading a bag of 10,000 x 1024 features against reading its bytes, from the page cache."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from benchmarks.clock import best_times
+from sacmil import Bag, read_bag, write_bag
+from sacmil.cohorts.tissue import tissue
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print milliseconds and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--instances", type=int, default=10_000)
+    parser.add_argument("--dim", type=int, default=1024)
+    parser.add_argument("--repeats", type=int, default=15)
+    options = parser.parse_args(arguments)
+    print(f"bags, {options.instances:,} x {options.dim}")
+    coords = tissue(options.instances, seed=0) * 256
+    drawn = np.random.default_rng(0).standard_normal((options.instances, options.dim))
+    with tempfile.TemporaryDirectory() as folder:
+        for dtype in (np.float16, np.float32):
+            file = Path(folder) / f"{np.dtype(dtype).name}.h5"
+            write_bag(file, Bag("made", drawn.astype(dtype), coords, 256))
+            _compare(file, options.repeats)
+
+
+def _compare(file: Path, repeats: int) -> None:
+    size = file.stat().st_size
+    buffer = np.empty(size, np.uint8)
+    times = best_times(
+        {
+            "bytes of the file": lambda: _bytes(file, buffer),
+            "h5py, features only": lambda: _features(file),
+            "read_bag": lambda: read_bag(file),
+        },
+        repeats,
+    )
+    for name, seconds in times.items():
+        ratio = seconds / times["bytes of the file"]
+        rate = size / seconds / 1e9
+        print(f"  {file.stem}  {name:<20}{1e3 * seconds:8.2f} ms{rate:7.2f} GB/s{ratio:7.2f} x")
+
+
+def _bytes(file: Path, buffer: np.ndarray) -> None:
+    with file.open("rb", buffering=0) as opened:
+        opened.readinto(memoryview(buffer))
+
+
+def _features(file: Path) -> object:
+    with h5py.File(file) as opened:
+        return opened["features"][:]
+
+
+if __name__ == "__main__":
+    main()
