@@ -206,6 +206,7 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path) -> None
     assert not list((tmp_path / "killed").rglob("*.partial"))
 
 
+@pytest.mark.slow
 def test_a_cluster_gives_the_same_answers(material, tmp_path) -> None:
     first = {"mean_pool": CONFIGS["mean_pool"]}
     cluster = Resources(threads=1, engine="ray")
