@@ -70,7 +70,7 @@ def devices() -> list[str]:
 def _fast_path() -> str:
     version = _version("triton")
     if version:
-        return f"SAC-MIL's fast path by Triton {version}"
+        return f"Triton {version} (SACMIL_KERNELS=on: SAC-MIL's fast path)"
     return "no fast path for SAC-MIL (pip install triton)"
 
 

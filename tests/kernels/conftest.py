@@ -8,15 +8,15 @@ from types import ModuleType
 
 import pytest
 
-from sacmil.kernels.switch import INTERPRET
+from sacmil.kernels.switch import INTERPRET, fast_path
 
 
 @pytest.fixture(scope="module")
 def interpreter() -> Iterator[None]:
-    """Triton anew, interpreted; afterwards what was there before."""
+    """The fast path, by Triton anew, interpreted; afterwards what was there before."""
     pytest.importorskip("triton", reason="Triton is made for Linux only")
     before = _taken_out()
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, fast_path():
         patch.setenv(INTERPRET, "1")
         yield
     _taken_out()

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from block_answers import answers, relative
 from torch import Tensor
 
 from sacmil import create_model
-from sacmil.kernels.switch import fast, kernels, plain_path
+from sacmil.kernels.switch import fast, fast_path, kernels, plain_path
 from sacmil.models import MILModel
 from sacmil.models.sac_mil import SACBlock
 
@@ -27,22 +28,9 @@ def random_lengths(count: int) -> list[int]:
 def _seeded() -> Iterator[None]:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), fast_path():
         torch.manual_seed(0)
         yield
-
-
-def answers(block: SACBlock, x: Tensor, grad: Tensor) -> list[Tensor]:
-    x = x.clone().requires_grad_()
-    block.zero_grad()
-    out = block(x)
-    out.backward(grad)
-    found = [x.grad, *(parameter.grad for parameter in block.parameters())]
-    return [out.detach(), *(each.clone() for each in found if each is not None)]
-
-
-def relative(found: Tensor, exact: Tensor) -> float:
-    return float((found.double() - exact).norm() / exact.norm())
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from block_answers import answers, relative
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -27,16 +28,6 @@ def block_of(dim: int, k: int, level: int, tail: str = "absorb") -> SACBlock:
     for parameter in block.parameters():
         torch.nn.init.normal_(parameter, std=dim**-0.5)
     return block
-
-
-def answers(block: SACBlock, x: Tensor, grad: Tensor) -> list[Tensor]:
-    """The output and every gradient."""
-    x = x.clone().requires_grad_()
-    block.zero_grad()
-    out = block(x)
-    out.backward(grad)
-    found = [x.grad, *(parameter.grad for parameter in block.parameters())]
-    return [out.detach(), *(each.clone() for each in found if each is not None)]
 
 
 def assert_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
@@ -71,10 +62,6 @@ def test_widths_need_not_be_powers_of_two(dim: int, k: int) -> None:
 
 def test_rings_may_be_longer_than_any_bag() -> None:
     both(block_of(128, 64, 8), 130)
-
-
-def relative(found: Tensor, exact: Tensor) -> float:
-    return float((found.double() - exact).norm() / exact.norm())
 
 
 @pytest.mark.parametrize("n", [65, 130])

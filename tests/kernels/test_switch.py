@@ -6,26 +6,32 @@ import pytest
 import torch
 
 from sacmil.kernels import switch
-from sacmil.kernels.switch import INTERPRET, VARIABLE, fast, plain_path
+from sacmil.kernels.switch import INTERPRET, VARIABLE, fast, fast_path, plain_path
 
 X = torch.zeros(2)
 
 
 @pytest.fixture
 def could(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """As on a machine where kernels run."""
+    """As on a machine where kernels run, and are asked for."""
     monkeypatch.setenv(INTERPRET, "1")
+    monkeypatch.setenv(VARIABLE, "on")
     monkeypatch.setattr(switch, "_present", lambda: True)
     return monkeypatch
 
 
 def test_a_cpu_takes_the_plain_path() -> None:
-    assert not fast(X)
+    with fast_path():
+        assert not fast(X)
 
 
-def test_the_fast_path_is_chosen_by_itself(could: pytest.MonkeyPatch) -> None:
+def test_the_fast_path_is_taken_where_it_is_asked_for(could: pytest.MonkeyPatch) -> None:
     assert fast(X)
     assert fast(X.bfloat16())
+    could.delenv(VARIABLE)
+    assert not fast(X), "nobody gets it unasked"
+    with fast_path():
+        assert fast(X)
 
 
 def test_without_triton_the_plain_path_is_taken(could: pytest.MonkeyPatch) -> None:
@@ -38,6 +44,8 @@ def test_it_can_be_switched_off(could: pytest.MonkeyPatch) -> None:
         with plain_path():
             assert not fast(X)
         assert not fast(X), "leaving the inner one must not switch it on again"
+        with fast_path():
+            assert fast(X), "the innermost counts"
     assert fast(X)
     could.setenv(VARIABLE, "off")
     assert not fast(X)

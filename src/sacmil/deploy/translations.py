@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+import sacmil.nn.peg  # noqa: F401  it registers an operation that is translated here
+
 _DOUBLE, _INT64 = 11, 7
 """Kinds of numbers, as ONNX counts them."""
 
@@ -69,12 +71,9 @@ def _convolve_on_square(h: Any, kernel: Any, bias: Any, smallest: int) -> Any:
     filled = op.Concat(h, op.Slice(h, zero, op.Sub(cells, length), zero), axis=0)
     if smallest > 1:
         filled = op.Pad(filled, op.Concat(zero, zero, op.Sub(wanted, cells), zero, axis=0))
-    one_by_dim: Any = op.Constant(value_ints=[1, dim])
-    square = op.Reshape(
-        op.Transpose(filled, perm=[1, 0]), op.Concat(one_by_dim, wide, wide, axis=0)
-    )
+    shape = op.Concat(op.Constant(value_ints=[1, dim]), wide, wide, axis=0)
+    square = op.Reshape(op.Transpose(filled, perm=[1, 0]), shape)
     pads = [rows // 2, columns // 2, rows // 2, columns // 2]
     square = op.Conv(square, kernel, bias, group=dim, pads=pads)
-    flat: Any = op.Constant(value_ints=[dim, -1])
-    filled = op.Transpose(op.Reshape(square, flat), perm=[1, 0])
-    return op.Slice(filled, zero, length, zero)
+    row = op.Transpose(op.Reshape(square, op.Constant(value_ints=[dim, -1])), perm=[1, 0])
+    return op.Slice(row, zero, length, zero)

@@ -25,6 +25,14 @@ def _onward(rows, folds, n, ring, step, absorbed):
     return start[:, None] + onward % size[:, None]
 
 
+@triton.jit
+def _unit(x, inside, eps, D: tl.constexpr):
+    """Rows of mean 0 and variance 1, and what they were multiplied by, (rows, 1)."""
+    centred = tl.where(inside, x - tl.sum(x, 1)[:, None] / D, 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred, 1) / D + eps)[:, None]
+    return centred * scale, scale
+
+
 @triton.jit(do_not_specialize=LENGTHS)
 def norm_shift(
     x_ptr,
@@ -47,13 +55,12 @@ def norm_shift(
     inside = (rows < n)[:, None] & (columns < D)[None, :]
     here = rows.to(tl.int64)[:, None] * D + columns[None, :]
     x = tl.load(x_ptr + here, inside, other=0.0).to(tl.float32)
-    centred = tl.where(inside, x - tl.sum(x, 1)[:, None] / D, 0.0)
-    scale = tl.rsqrt(tl.sum(centred * centred, 1) / D + eps)
-    weight = tl.load(weight_ptr + columns, columns < D, other=0.0).to(tl.float32)
-    bias = tl.load(bias_ptr + columns, columns < D, other=0.0).to(tl.float32)
-    y = centred * scale[:, None] * weight[None, :] + bias[None, :]
+    unit, _ = _unit(x, inside, eps, D)
+    weight = tl.load(weight_ptr + columns, columns < D, other=0.0).to(tl.float32)[None, :]
+    bias = tl.load(bias_ptr + columns, columns < D, other=0.0).to(tl.float32)[None, :]
     there = _onward(rows, columns // (D // K), n, ring, step, absorbed)
-    tl.store(y_ptr + there.to(tl.int64) * D + columns[None, :], y, inside)
+    there = there.to(tl.int64) * D + columns[None, :]
+    tl.store(y_ptr + there, unit * weight + bias, inside)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -85,9 +92,7 @@ def norm_shift_backward(
     there = _onward(rows, columns // (D // K), n, ring, step, absorbed)
     there = there.to(tl.int64) * D + columns[None, :]
     x = tl.load(x_ptr + here, inside, other=0.0).to(tl.float32)
-    centred = tl.where(inside, x - tl.sum(x, 1)[:, None] / D, 0.0)
-    scale = tl.rsqrt(tl.sum(centred * centred, 1) / D + eps)[:, None]
-    unit = centred * scale
+    unit, scale = _unit(x, inside, eps, D)
     weight = tl.load(weight_ptr + columns, columns < D, other=0.0).to(tl.float32)[None, :]
     bias = tl.load(bias_ptr + columns, columns < D, other=0.0).to(tl.float32)[None, :]
     tl.store(y_ptr + there, unit * weight + bias, inside)

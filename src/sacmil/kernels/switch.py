@@ -1,4 +1,7 @@
-"""Whether the fast paths are taken: by themselves where they can be, unless switched off."""
+"""Whether the fast paths are taken: where they can be, and only if they are asked for.
+
+They have been checked in Triton's interpreter and not yet on a GPU, so nobody gets them unasked.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import torch
 from torch import Tensor
 
 VARIABLE = "SACMIL_KERNELS"
-"""Set to off, the environment variable keeps the plain path everywhere."""
+"""Set to on, the environment variable asks for the fast path."""
 
 INTERPRET = "TRITON_INTERPRET"
 """Triton's own: set to 1 before it is imported, kernels run on a CPU, slowly; for tests."""
@@ -22,31 +25,42 @@ INTERPRET = "TRITON_INTERPRET"
 KINDS = (torch.bfloat16, torch.float16, torch.float32)
 """Of numbers; sums inside a kernel are float32, less than float64 asks for."""
 
-_plain = False
+_asked: bool | None = None
+"""By one of the two below; else the environment is looked at."""
 
 
-@contextmanager
-def plain_path() -> Iterator[None]:
+def fast_path() -> AbstractContextManager[None]:
+    """With fast paths, wherever there is one."""
+    return _asking(wanted=True)
+
+
+def plain_path() -> AbstractContextManager[None]:
     """Without fast paths: what runs is the definition.
 
     >>> with plain_path():
     ...     fast(torch.zeros(1))
     False
     """
-    global _plain  # one switch for the process, as torch's own are
-    before, _plain = _plain, True
+    return _asking(wanted=False)
+
+
+@contextmanager
+def _asking(*, wanted: bool) -> Iterator[None]:
+    global _asked  # one switch for the process, as torch's own are
+    before, _asked = _asked, wanted
     try:
         yield
     finally:
-        _plain = before
+        _asked = before
 
 
 def fast(x: Tensor) -> bool:
-    """Whether x is where a kernel runs, and one may."""
-    if _plain or torch.compiler.is_compiling():  # a compiler makes its own of the plain path
+    """Whether the fast path is asked for, and x is where a kernel runs."""
+    wanted = os.environ.get(VARIABLE) == "on" if _asked is None else _asked
+    if not wanted or torch.compiler.is_compiling():  # a compiler makes its own of the plain path
         return False
-    there = (x.is_cuda or os.environ.get(INTERPRET) == "1") and x.dtype in KINDS and _present()
-    return there and os.environ.get(VARIABLE) != "off"
+    there = x.is_cuda or os.environ.get(INTERPRET) == "1"
+    return there and x.dtype in KINDS and _present()
 
 
 def where(x: Tensor) -> AbstractContextManager[Any]:
