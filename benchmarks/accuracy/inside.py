@@ -60,6 +60,10 @@ def _together(value: str, **options: Any) -> Variant:
     return Variant("together", value, {**LOCAL, **options})
 
 
+def _preset(value: str, **options: Any) -> Variant:
+    return _together(value, **{"k": 8, "position": "peg", "region_order": "hilbert", **options})
+
+
 VARIANTS = (
     Variant("local", "", LOCAL),
     _paper(""),
@@ -90,6 +94,10 @@ VARIANTS = (
     _together("k 8, peg, width 512", k=8, position="peg", dim=512),
     _together("k 8, peg, attention", k=8, position="peg", pool="attention"),
     _together("k 8, peg, depth 2", k=8, position="peg", depth=2),
+    _preset("preset"),
+    _preset("preset, no block", depth=0),
+    _preset("preset, width 512", dim=512),
+    _preset("preset, kd", centres="kd"),
     *_each("residual", "residual", [False]),
     *_each("mlp", "mlp", ["mlp"]),
     *_each("tail", "tail", ["split"]),
