@@ -98,6 +98,7 @@ VARIANTS = (
     _preset("preset, no block", depth=0),
     _preset("preset, width 512", dim=512),
     _preset("preset, kd", centres="kd"),
+    _preset("preset, attention", pool="attention"),
     *_each("residual", "residual", [False]),
     *_each("mlp", "mlp", ["mlp"]),
     *_each("tail", "tail", ["split"]),

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sacmil import create_model
 from sacmil.cohorts.tissue import tissue
-from sacmil.kernels import placing, sac_block
+from sacmil.kernels import answering, placing, sac_block
 from sacmil.kernels.switch import plain_path
 from sacmil.models.sac_mil import PROPE, SACMIL, SACBlock
 
@@ -134,6 +134,66 @@ def test_whole_models_answer_as_on_the_plain_path(model: SACMIL) -> None:
     fast = answered(model)
     with plain_path():
         assert_same(fast, answered(model))
+
+
+@torch.no_grad()
+def test_an_answer_alone_is_that_of_the_plain_path(model: SACMIL) -> None:
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    for n in (1, 3, 16, 70, 130):
+        fast = asked(model, n)
+        with plain_path():
+            assert_same(fast, asked(model, n))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tail", ["absorb", "split"])
+def test_long_bags_are_answered_piece_by_piece(tail: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = create_model("sac_mil", in_dim=24, num_classes=3, dim=32, k=4, tail=tail)
+    whole = [asked(model, n) for n in (63, 64, 129, 200)]
+    monkeypatch.setattr(answering, "AT_ONCE", 10)
+    for n, expected in zip((63, 64, 129, 200), whole, strict=True):
+        assert_same(asked(model, n), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pool", ["max", "attention"])
+def test_other_pools_get_the_instances_themselves(pool: str) -> None:
+    torch.manual_seed(0)
+    model = create_model("sac_mil", in_dim=24, num_classes=3, dim=32, k=4, pool=pool)
+    fast = asked(model, 40)
+    with plain_path():
+        assert_same(fast, asked(model, 40))
+
+
+@torch.no_grad()
+def test_an_answer_leaves_the_bag_as_it_was() -> None:
+    """Rows are written over inside, never those of the caller."""
+    model = create_model("sac_mil", in_dim=32, num_classes=3, dim=32, k=4, position="none")
+    features, coords = torch.randn(70, 32), torch.from_numpy(tissue(70, seed=0)).double()
+    before = features.clone()
+    model(features, coords)
+    assert torch.equal(features, before)
+
+
+@torch.no_grad()
+def test_an_answer_under_autocast_has_the_plain_paths_types(model: SACMIL) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        fast = asked(model, 70)
+        with plain_path():
+            plain = asked(model, 70)
+    assert [each.dtype for each in fast] == [each.dtype for each in plain]
+    for one, other in zip(fast, plain, strict=True):
+        assert relative(one, other.double()) < 0.03
+
+
+def asked(model: SACMIL, n: int) -> list[Tensor]:
+    """Logits and scores."""
+    torch.manual_seed(n)
+    coords = torch.from_numpy(tissue(n, seed=0)).double()
+    output = model(torch.randn(n, 24), coords)
+    return [output.logits, output.scores]
 
 
 def test_autocast_keeps_working(model: SACMIL) -> None:

@@ -13,9 +13,9 @@ X = torch.zeros(2)
 
 @pytest.fixture
 def could(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """As on a machine where kernels run, and are asked for."""
+    """As on a machine where kernels run."""
     monkeypatch.setenv(INTERPRET, "1")
-    monkeypatch.setenv(VARIABLE, "on")
+    monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(switch, "_present", lambda: True)
     return monkeypatch
 
@@ -25,13 +25,13 @@ def test_a_cpu_takes_the_plain_path() -> None:
         assert not fast(X)
 
 
-def test_the_fast_path_is_taken_where_it_is_asked_for(could: pytest.MonkeyPatch) -> None:
+def test_the_fast_path_is_taken_where_it_can_be(could: pytest.MonkeyPatch) -> None:
     assert fast(X)
     assert fast(X.bfloat16())
-    could.delenv(VARIABLE)
-    assert not fast(X), "nobody gets it unasked"
+    could.setenv(VARIABLE, "off")
+    assert not fast(X)
     with fast_path():
-        assert fast(X)
+        assert fast(X), "what the code says counts more"
 
 
 def test_without_triton_the_plain_path_is_taken(could: pytest.MonkeyPatch) -> None:
@@ -47,8 +47,6 @@ def test_it_can_be_switched_off(could: pytest.MonkeyPatch) -> None:
         with fast_path():
             assert fast(X), "the innermost counts"
     assert fast(X)
-    could.setenv(VARIABLE, "off")
-    assert not fast(X)
 
 
 def test_an_error_inside_leaves_it_on(could: pytest.MonkeyPatch) -> None:

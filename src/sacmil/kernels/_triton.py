@@ -1,8 +1,9 @@
-"""The Triton kernels of SAC-MIL: each reads its rows once and puts them where they belong.
+"""The Triton kernels of SAC-MIL: each writes its own rows and reads them where they come from.
 
-Rows and columns are instances and channels. A fold is ``D / K`` channels, and what the model calls
-a ring is ``size`` instances from ``start`` on: fold f of row i belongs to the row f steps onward in
-its ring. Lengths are plain arguments, never specialised: a new length compiles nothing.
+Rows are instances; their channels stand as folds of ``D / K`` each. What the model calls a ring is
+``size`` instances from ``start`` on, and its shift takes fold f of a row from f steps back in its
+ring. Reads are scattered, writes are not: caches help the former only. Lengths are plain arguments,
+never specialised: a new length compiles nothing.
 """
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 
@@ -11,106 +12,206 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-LENGTHS = ["n", "ring", "step", "absorbed"]
+LENGTHS = ["n", "ring", "step"]
 """Arguments whose values must not choose a kernel."""
 
 
 @triton.jit
-def _onward(rows, folds, n, ring, step, absorbed):
-    """(rows, columns): where each fold of each row belongs."""
+def _ring(rows, n, ring, ABSORB: tl.constexpr):
+    """Where the ring of each row begins, and how many are in it."""
+    absorbed: tl.constexpr = 1 if ABSORB else 0
     whole = tl.maximum((n // ring - absorbed) * ring, 0)
     start = tl.minimum(rows // ring * ring, whole)
-    size = tl.where(n - start < (1 + absorbed) * ring, tl.maximum(n - start, 1), ring)
-    onward = (rows - start)[:, None] + folds[None, :] * step
-    return start[:, None] + onward % size[:, None]
+    return start, tl.where(n - start < (1 + absorbed) * ring, tl.maximum(n - start, 1), ring)
 
 
 @triton.jit
-def _unit(x, inside, eps, D: tl.constexpr):
-    """Rows of mean 0 and variance 1, and what they were multiplied by, (rows, 1)."""
-    centred = tl.where(inside, x - tl.sum(x, 1)[:, None] / D, 0.0)
-    scale = tl.rsqrt(tl.sum(centred * centred, 1) / D + eps)[:, None]
-    return centred * scale, scale
+def _woven(turn, n, ring, step, K: tl.constexpr, ABSORB: tl.constexpr):
+    """The row a turn is about: in whole rings K rows that exchange folds come one after the other,
+    so that a program finds in its cache what it reads for the next."""
+    start, size = _ring(turn, n, ring, ABSORB)
+    within = turn - start
+    return tl.where(size == ring, start + within % K * step + within // K, turn)
+
+
+@triton.jit
+def _away(rows, folds, n, ring, step, ABSORB: tl.constexpr):
+    """(rows, folds): how far each fold moves, less than its ring; (rows, 1): start, size."""
+    start, size = _ring(rows, n, ring, ABSORB)
+    away = ((folds.to(tl.int64) * step) % n).to(tl.int32)[None, :]
+    if not ABSORB:  # what is left over is a ring that may be shorter than the way
+        away = away % size[:, None]
+    return away, start[:, None], size[:, None]
+
+
+@triton.jit
+def _back(rows, folds, n, ring, step, ABSORB: tl.constexpr):
+    """(rows, folds): the rows that folds of a shifted row come from."""
+    away, start, size = _away(rows, folds, n, ring, step, ABSORB)
+    source = rows[:, None] - away
+    return tl.where(source < start, source + size, source)
+
+
+@triton.jit
+def _onward(rows, folds, n, ring, step, ABSORB: tl.constexpr):
+    """(rows, folds): the rows that folds of a row shifted back come from."""
+    away, start, size = _away(rows, folds, n, ring, step, ABSORB)
+    source = rows[:, None] + away
+    return tl.where(source >= start + size, source - size, source)
+
+
+@triton.jit
+def _channels(D: tl.constexpr, K: tl.constexpr, FOLDS: tl.constexpr, WIDTH: tl.constexpr):
+    """Folds, (1, folds, width) channels, and which of them there are."""
+    folds, within = tl.arange(0, FOLDS), tl.arange(0, WIDTH)
+    channels = folds[:, None] * (D // K) + within[None, :]
+    known = (folds < K)[:, None] & (within < D // K)[None, :]
+    return folds, channels[None, :, :], known[None, :, :]
+
+
+@triton.jit
+def _at(rows, channels, D: tl.constexpr):
+    """Where channels of rows, (rows, folds) or (rows, 1), stand."""
+    return rows.to(tl.int64)[:, :, None] * D + channels
+
+
+@triton.jit
+def _sum(x):
+    """Of all channels of a row, (rows, 1, 1)."""
+    return tl.sum(tl.sum(x, 2), 1)[:, None, None]
+
+
+@triton.jit(do_not_specialize=["n"])
+def row_statistics(
+    x_ptr,
+    carried_ptr,
+    mean_ptr,
+    scale_ptr,
+    n,
+    eps,
+    D: tl.constexpr,
+    CARRIED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """What LN subtracts from a row of x (and what is carried for all), and multiplies it by."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    inside = (rows < n)[:, None] & (columns < D)[None, :]
+    x = tl.load(x_ptr + rows.to(tl.int64)[:, None] * D + columns[None, :], inside, other=0.0)
+    x = x.to(tl.float32)
+    if CARRIED:
+        x += tl.load(carried_ptr + columns, columns < D, other=0.0)[None, :]
+    mean = tl.sum(x, 1) / D
+    centred = tl.where(inside, x - mean[:, None], 0.0)
+    tl.store(mean_ptr + rows, mean, rows < n)
+    tl.store(scale_ptr + rows, tl.rsqrt(tl.sum(centred * centred, 1) / D + eps), rows < n)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def norm_shift(
     x_ptr,
+    carried_ptr,
+    mean_ptr,
+    scale_ptr,
     weight_ptr,
     bias_ptr,
     y_ptr,
     n,
     ring,
     step,
-    absorbed,
-    eps,
     D: tl.constexpr,
     K: tl.constexpr,
+    ABSORB: tl.constexpr,
+    CARRIED: tl.constexpr,
     ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    FOLDS: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
     """y = shift(LN(x))."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    columns = tl.arange(0, COLUMNS)
-    inside = (rows < n)[:, None] & (columns < D)[None, :]
-    here = rows.to(tl.int64)[:, None] * D + columns[None, :]
-    x = tl.load(x_ptr + here, inside, other=0.0).to(tl.float32)
-    unit, _ = _unit(x, inside, eps, D)
-    weight = tl.load(weight_ptr + columns, columns < D, other=0.0).to(tl.float32)[None, :]
-    bias = tl.load(bias_ptr + columns, columns < D, other=0.0).to(tl.float32)[None, :]
-    there = _onward(rows, columns // (D // K), n, ring, step, absorbed)
-    there = there.to(tl.int64) * D + columns[None, :]
-    tl.store(y_ptr + there, unit * weight + bias, inside)
+    turn = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rows = _woven(turn, n, ring, step, K, ABSORB)
+    folds, channels, known = _channels(D, K, FOLDS, WIDTH)
+    inside = (turn < n)[:, None] & (folds < K)[None, :]
+    source = _back(rows, folds, n, ring, step, ABSORB)
+    whole = inside[:, :, None] & known
+    x = tl.load(x_ptr + _at(source, channels, D), whole, other=0.0).to(tl.float32)
+    if CARRIED:
+        x += tl.load(carried_ptr + channels, known, other=0.0)
+    mean = tl.load(mean_ptr + source, inside, other=0.0)[:, :, None]
+    scale = tl.load(scale_ptr + source, inside, other=0.0)[:, :, None]
+    weight = tl.load(weight_ptr + channels, known, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + channels, known, other=0.0).to(tl.float32)
+    y = (x - mean) * scale * weight + bias
+    tl.store(y_ptr + _at(rows[:, None], channels, D), y, whole)
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit(do_not_specialize=[*LENGTHS, "blocks"])
 def norm_shift_backward(
     x_ptr,
+    mean_ptr,
+    scale_ptr,
     weight_ptr,
-    bias_ptr,
     grad_y_ptr,
     grad_out_ptr,
-    y_ptr,
     grad_x_ptr,
-    grad_weight_ptr,
-    grad_bias_ptr,
+    sums_ptr,
     n,
     ring,
     step,
-    absorbed,
-    eps,
+    blocks,
     D: tl.constexpr,
     K: tl.constexpr,
+    ABSORB: tl.constexpr,
     ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    FOLDS: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
-    """Of x + f(y), y = shift(LN(x)): the gradient of x, y again, sums for weight and bias."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    columns = tl.arange(0, COLUMNS)
-    inside = (rows < n)[:, None] & (columns < D)[None, :]
-    here = rows.to(tl.int64)[:, None] * D + columns[None, :]
-    there = _onward(rows, columns // (D // K), n, ring, step, absorbed)
-    there = there.to(tl.int64) * D + columns[None, :]
-    x = tl.load(x_ptr + here, inside, other=0.0).to(tl.float32)
-    unit, scale = _unit(x, inside, eps, D)
-    weight = tl.load(weight_ptr + columns, columns < D, other=0.0).to(tl.float32)[None, :]
-    bias = tl.load(bias_ptr + columns, columns < D, other=0.0).to(tl.float32)[None, :]
-    tl.store(y_ptr + there, unit * weight + bias, inside)
-    grad_y = tl.load(grad_y_ptr + there, inside, other=0.0).to(tl.float32)
-    sums = tl.program_id(0) * D + columns
-    tl.store(grad_weight_ptr + sums, tl.sum(grad_y * unit, 0), columns < D)
-    tl.store(grad_bias_ptr + sums, tl.sum(grad_y, 0), columns < D)
-    grad = grad_y * weight
-    along = tl.sum(grad * unit, 1)[:, None] / D
-    grad = (grad - tl.sum(grad, 1)[:, None] / D - unit * along) * scale
-    grad += tl.load(grad_out_ptr + here, inside, other=0.0).to(tl.float32)
-    tl.store(grad_x_ptr + here, grad, inside)
+    """Of x + f(y), y = shift(LN(x)): the gradient of x; sums for weight, bias, what f adds."""
+    folds, channels, known = _channels(D, K, FOLDS, WIDTH)
+    weight = tl.load(weight_ptr + channels, known, other=0.0).to(tl.float32)
+    for_weight = tl.zeros((1, FOLDS, WIDTH), tl.float32)
+    for_bias = tl.zeros((1, FOLDS, WIDTH), tl.float32)
+    for_out = tl.zeros((1, FOLDS, WIDTH), tl.float32)
+    for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
+        turn = block * ROWS + tl.arange(0, ROWS)
+        rows = _woven(turn, n, ring, step, K, ABSORB)
+        inside = turn < n
+        whole = inside[:, None, None] & known
+        here = _at(rows[:, None], channels, D)
+        x = tl.load(x_ptr + here, whole, other=0.0).to(tl.float32)
+        mean = tl.load(mean_ptr + rows, inside, other=0.0)[:, None, None]
+        scale = tl.load(scale_ptr + rows, inside, other=0.0)[:, None, None]
+        unit = tl.where(whole, (x - mean) * scale, 0.0)
+        there = _onward(rows, folds, n, ring, step, ABSORB)
+        grad_y = tl.load(grad_y_ptr + _at(there, channels, D), whole, other=0.0).to(tl.float32)
+        out = tl.load(grad_out_ptr + here, whole, other=0.0).to(tl.float32)
+        for_weight += tl.sum(grad_y * unit, 0)[None, :, :]
+        for_bias += tl.sum(grad_y, 0)[None, :, :]
+        for_out += tl.sum(out, 0)[None, :, :]
+        grad = grad_y * weight
+        grad = (grad - _sum(grad) / D - unit * (_sum(grad * unit) / D)) * scale
+        tl.store(grad_x_ptr + here, grad + out, whole)
+    sums_ptr += tl.program_id(0) * 3 * D
+    tl.store(sums_ptr + channels, for_weight, known)
+    tl.store(sums_ptr + D + channels, for_bias, known)
+    tl.store(sums_ptr + 2 * D + channels, for_out, known)
 
 
 @triton.jit
-def _normal(u):
-    """The normal distribution's function, of which GELU is u times."""
-    return 0.5 + 0.5 * tl.math.erf(u * 0.7071067811865476)
+def _bell(u):
+    """The normal distribution of u, of which GELU is u times, and exp(-u²/2).
+
+    Abramowitz and Stegun 7.1.26, 7.5e-8 off at most.
+    """
+    z = tl.abs(u) * 0.7071067811865476
+    bell = tl.exp(-z * z)
+    t = 1.0 / (1.0 + 0.3275911 * z)
+    tail = 0.127414796 + t * (
+        -0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145))
+    )
+    tail = tail * t * bell
+    return tl.where(u < 0, tail, 1.0 - tail), bell
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -120,66 +221,98 @@ def gelu_unshift(
     n,
     ring,
     step,
-    absorbed,
     D: tl.constexpr,
     K: tl.constexpr,
+    ABSORB: tl.constexpr,
     ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    FOLDS: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
     """v = unshift(GELU(u))."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (rows < n)[:, None] & (columns < D)[None, :]
-    there = _onward(rows, columns // (D // K), n, ring, step, absorbed)
-    u = tl.load(u_ptr + there.to(tl.int64) * D + columns[None, :], inside, other=0.0)
-    u = u.to(tl.float32)
-    tl.store(v_ptr + rows.to(tl.int64)[:, None] * D + columns[None, :], u * _normal(u), inside)
+    turn = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rows = _woven(turn, n, ring, step, K, ABSORB)
+    folds, channels, known = _channels(D, K, FOLDS, WIDTH)
+    whole = (turn < n)[:, None, None] & known
+    source = _onward(rows, folds, n, ring, step, ABSORB)
+    u = tl.load(u_ptr + _at(source, channels, D), whole, other=0.0).to(tl.float32)
+    normal, _ = _bell(u)
+    tl.store(v_ptr + _at(rows[:, None], channels, D), u * normal, whole)
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit(do_not_specialize=[*LENGTHS, "blocks"])
 def gelu_unshift_backward(
     u_ptr,
     grad_v_ptr,
-    v_ptr,
     grad_u_ptr,
-    grad_bias_ptr,
+    sums_ptr,
     n,
     ring,
     step,
-    absorbed,
+    blocks,
     D: tl.constexpr,
     K: tl.constexpr,
+    ABSORB: tl.constexpr,
+    ROWS: tl.constexpr,
+    FOLDS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Of v = unshift(GELU(u)): the gradient of u, and its sums over instances."""
+    folds, channels, known = _channels(D, K, FOLDS, WIDTH)
+    sums = tl.zeros((1, FOLDS, WIDTH), tl.float32)
+    for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
+        turn = block * ROWS + tl.arange(0, ROWS)
+        rows = _woven(turn, n, ring, step, K, ABSORB)
+        whole = (turn < n)[:, None, None] & known
+        here = _at(rows[:, None], channels, D)
+        u = tl.load(u_ptr + here, whole, other=0.0).to(tl.float32)
+        there = _back(rows, folds, n, ring, step, ABSORB)
+        grad = tl.load(grad_v_ptr + _at(there, channels, D), whole, other=0.0).to(tl.float32)
+        normal, bell = _bell(u)
+        grad = grad * (normal + u * bell * 0.3989422804014327)
+        tl.store(grad_u_ptr + here, grad, whole)
+        sums += tl.sum(grad, 0)[None, :, :]
+    tl.store(sums_ptr + tl.program_id(0) * D + channels, sums, known)
+
+
+@triton.jit(do_not_specialize=["n", "blocks"])
+def finish(
+    x_ptr,
+    carried_ptr,
+    order_ptr,
+    norms_ptr,
+    sums_ptr,
+    n,
+    blocks,
+    D: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """The gradient of u, v = unshift(GELU(u)) again, and sums for the bias that is part of u."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (rows < n)[:, None] & (columns < D)[None, :]
-    here = rows.to(tl.int64)[:, None] * D + columns[None, :]
-    there = _onward(rows, columns // (D // K), n, ring, step, absorbed)
-    there = there.to(tl.int64) * D + columns[None, :]
-    u = tl.load(u_ptr + there, inside, other=0.0).to(tl.float32)
-    grad = tl.load(grad_v_ptr + here, inside, other=0.0).to(tl.float32)
-    normal = _normal(u)
-    tl.store(v_ptr + here, u * normal, inside)
-    grad = grad * (normal + u * tl.exp(-0.5 * u * u) * 0.3989422804014327)
-    tl.store(grad_u_ptr + there, grad, inside)
-    tl.store(grad_bias_ptr + tl.program_id(0) * D + columns, tl.sum(grad, 0), columns < D)
+    """Of h = x + what is carried: every row's norm, where the bag has it, and sums over rows."""
+    columns = tl.arange(0, COLUMNS)
+    carried = tl.load(carried_ptr + columns, columns < D, other=0.0)[None, :]
+    sums = tl.zeros((COLUMNS,), tl.float32)
+    for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
+        rows = block * ROWS + tl.arange(0, ROWS)
+        inside = (rows < n)[:, None] & (columns < D)[None, :]
+        x = tl.load(x_ptr + rows.to(tl.int64)[:, None] * D + columns[None, :], inside, other=0.0)
+        h = tl.where(inside, x.to(tl.float32) + carried, 0.0)
+        place = tl.load(order_ptr + rows, rows < n, other=0)
+        tl.store(norms_ptr + place, tl.sqrt(tl.sum(h * h, 1)), rows < n)
+        sums += tl.sum(h, 0)
+    tl.store(sums_ptr + tl.program_id(0) * D + columns, sums, columns < D)
 
 
 @triton.jit
-def _turned(coords_ptr, theta_ptr, source, pairs, known, D: tl.constexpr):
+def _turned(coords_ptr, low_ptr, high_ptr, theta_ptr, source, pairs, known, D: tl.constexpr):
     """(rows, pairs) cosines and sines of rho theta + alpha, Eq. (6) to (8) of the paper.
 
-    The bounds of all coordinates stand before them, and theta holds the scale. Of rho theta, which
-    float32 would blur, only what is beyond a quarter turn leaves float64; alpha is known by its
-    cosine and sine.
+    Theta holds the scale. Of rho theta, which float32 would blur, only what is beyond a quarter
+    turn leaves float64; alpha is known by its cosine and sine.
     """
-    low_x, low_y = tl.load(coords_ptr), tl.load(coords_ptr + 1)
-    high_x, high_y = tl.load(coords_ptr + 2), tl.load(coords_ptr + 3)
-    x = tl.load(coords_ptr + 4 + 2 * source, known, other=0.0) - low_x
-    y = tl.load(coords_ptr + 5 + 2 * source, known, other=0.0) - low_y
+    low_x, low_y = tl.load(low_ptr), tl.load(low_ptr + 1)
+    high_x, high_y = tl.load(high_ptr), tl.load(high_ptr + 1)
+    x = tl.load(coords_ptr + 2 * source, known, other=0.0) - low_x
+    y = tl.load(coords_ptr + 2 * source + 1, known, other=0.0) - low_y
     x = x / tl.where(high_x > low_x, high_x - low_x, 1.0)
     y = y / tl.where(high_y > low_y, high_y - low_y, 1.0)
     radius = tl.sqrt(x * x + y * y)
@@ -187,8 +320,7 @@ def _turned(coords_ptr, theta_ptr, source, pairs, known, D: tl.constexpr):
     cos_alpha = tl.where(away, x / tl.where(away, radius, 1.0), 1.0).to(tl.float32)[:, None]
     sin_alpha = tl.where(away, y / tl.where(away, radius, 1.0), 0.0).to(tl.float32)[:, None]
     theta = tl.load(theta_ptr + pairs, pairs < D // 2, other=0.0)
-    turns = radius[:, None] * theta[None, :] * 0.15915494309189535
-    cos, sin = _cosine_and_sine(turns)
+    cos, sin = _cosine_and_sine(radius[:, None] * theta[None, :] * 0.15915494309189535)
     return cos * cos_alpha - sin * sin_alpha, sin * cos_alpha + cos * sin_alpha
 
 
@@ -211,6 +343,8 @@ def place(
     p_ptr,
     order_ptr,
     coords_ptr,
+    low_ptr,
+    high_ptr,
     theta_ptr,
     h_ptr,
     n,
@@ -230,7 +364,7 @@ def place(
     if RELU:
         p = tl.maximum(p, 0.0)
     a, b = tl.split(tl.reshape(p, (ROWS, PAIRS, 2)))
-    cos, sin = _turned(coords_ptr, theta_ptr, source, pairs, known, D)
+    cos, sin = _turned(coords_ptr, low_ptr, high_ptr, theta_ptr, source, pairs, known, D)
     h = tl.reshape(tl.join(a * cos - b * sin, a * sin + b * cos), (ROWS, 2 * PAIRS))
     tl.store(h_ptr + rows.to(tl.int64)[:, None] * D + columns[None, :], h, inside)
 
@@ -241,6 +375,8 @@ def place_backward(
     p_ptr,
     order_ptr,
     coords_ptr,
+    low_ptr,
+    high_ptr,
     theta_ptr,
     grad_p_ptr,
     n,
@@ -259,7 +395,7 @@ def place_backward(
     here = rows.to(tl.int64)[:, None] * D + columns[None, :]
     grad = tl.load(grad_h_ptr + here, inside, other=0.0).to(tl.float32)
     a, b = tl.split(tl.reshape(grad, (ROWS, PAIRS, 2)))
-    cos, sin = _turned(coords_ptr, theta_ptr, source, pairs, known, D)
+    cos, sin = _turned(coords_ptr, low_ptr, high_ptr, theta_ptr, source, pairs, known, D)
     grad = tl.reshape(tl.join(a * cos + b * sin, b * cos - a * sin), (ROWS, 2 * PAIRS))
     there = source[:, None] * D + columns[None, :]
     if RELU:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from sacmil.kernels.sac_block import power_of_two, programs
 from sacmil.kernels.switch import fast, kernels, where
 
-ROWS, PAIRS = 16, 64
+ROWS, PAIRS = 8, 128
 """Of a program."""
 
 
@@ -31,20 +33,22 @@ def place(
         coords: (N, 2), in the bag's own order.
         scale: of PROPE.
     """
-    c = coords.double()
-    bounded = torch.cat([c.amin(0, keepdim=True), c.amax(0, keepdim=True), c])
+    c = coords.double().contiguous()
     relu = isinstance(project[1], nn.ReLU)
     with where(features):
         p = project[0](features)
-        theta = scale * _theta(p.shape[1] // 2, c.device)
-        placed: Tensor = _Place.apply(p, order, bounded, theta, relu)  # type: ignore[no-untyped-call]
+        theta = _theta(p.shape[1] // 2, scale, c.device)
+        placed: Tensor = _Place.apply(p, order, c, *c.aminmax(dim=0), theta, relu)  # type: ignore[no-untyped-call]
     return placed
 
 
-def _theta(pairs: int, device: torch.device) -> Tensor:
-    """Eq. (4) of the paper."""
-    t = torch.arange(pairs, dtype=torch.float64, device=device)
-    return torch.pow(10000.0, -t / pairs)
+def _theta(pairs: int, scale: float, device: torch.device) -> Tensor:
+    """Eq. (4) of the paper, times the scale, in one operation."""
+    if scale <= 0:
+        return scale * _theta(pairs, 1.0, device)
+    first = math.log10(scale)
+    last = first - 4 * (pairs - 1) / pairs
+    return torch.logspace(first, last, pairs, dtype=torch.float64, device=device)
 
 
 class _Place(torch.autograd.Function):
@@ -65,9 +69,10 @@ class _Place(torch.autograd.Function):
         kernels().place_backward[grid](
             grad_h.contiguous(), p, *tensors, grad_p, len(p), RELU=ctx.relu, **sizes
         )
-        return grad_p, None, None, None, None
+        return grad_p, None, None, None, None, None, None
 
 
 def _tiles(p: Tensor) -> tuple[tuple[int, int], dict[str, int]]:
     n, dim = p.shape
-    return (-(-n // ROWS), -(-dim // (2 * PAIRS))), {"D": dim, "ROWS": ROWS, "PAIRS": PAIRS}
+    pairs = min(PAIRS, power_of_two(dim // 2))
+    return (programs(n, ROWS), programs(dim, 2 * pairs)), {"D": dim, "ROWS": ROWS, "PAIRS": pairs}

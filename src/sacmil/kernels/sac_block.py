@@ -1,7 +1,8 @@
-"""A SAC block in two products and two passes: norm with shift, GELU with shift back.
+"""A SAC block in two products and a few passes: norm with shift, GELU with shift back.
 
 What plain operations would write and read again (the normed, the shifted, the activated rows) is
-never there. For the gradient only the block's input and the first product are kept.
+there only as an operand of a product. For the gradient the block's input, two numbers for each of
+its rows, and the first product are kept.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from sacmil.kernels.switch import fast, kernels, where
 
 WIDEST = 4096
 """Channels of a row that one program holds."""
+PROGRAMS = 4096
+"""That sum over instances: each has its own sums, which are added up at the end."""
 
 
 class Shift(NamedTuple):
@@ -24,16 +27,25 @@ class Shift(NamedTuple):
     n: int
     ring: int
     step: int
-    absorbed: int
+    absorb: bool
     k: int
 
     @classmethod
-    def of(cls, n: int, k: int, level: int, tail: str) -> Shift:
-        """Of a bag of n; a ring longer than the bag is the bag."""
-        ring, step = k ** (level + 1), k**level
+    def of(cls, block: Any, n: int) -> Shift:
+        """Of a SACBlock and a bag of n; a ring longer than the bag is the bag."""
+        ring, step = block.k ** (block.level + 1), block.k**block.level
         if ring > n:
             ring, step = n + 1, step % n
-        return cls(n, ring, step, int(tail == "absorb"), k)
+        return cls(n, ring, step, block.tail == "absorb", block.k)
+
+    def sizes(self, dim: int, numbers: int = 2048) -> dict[str, Any]:
+        """Of a program: whole rows, so many numbers, fold by fold."""
+        folds, width = power_of_two(self.k), power_of_two(dim // self.k)
+        rows = max(1, numbers // (folds * width))
+        return {
+            **{"D": dim, "K": self.k, "ABSORB": self.absorb},
+            **{"ROWS": rows, "FOLDS": folds, "WIDTH": width},
+        }
 
 
 def serves(block: Any, x: Tensor) -> bool:
@@ -45,12 +57,16 @@ def serves(block: Any, x: Tensor) -> bool:
 
 def correlate(block: Any, x: Tensor) -> Tensor:
     """x + W2 unshift(GELU(W1 shift(LN(x)))), with a SACBlock's parameters."""
-    norm, w1, w2 = block.norm, block.w1, block.w2
-    given = (norm.weight, norm.bias, w1.weight, w1.bias, w2.weight, w2.bias)
-    shift = Shift.of(len(x), block.k, block.level, block.tail)
+    shift = Shift.of(block, len(x))
     with where(x):
-        out: Tensor = _Block.apply(x, *(each.to(x.dtype) for each in given), norm.eps, shift)  # type: ignore[no-untyped-call]
+        out: Tensor = _Block.apply(x, *parameters(block, x.dtype), block.norm.eps, shift)  # type: ignore[no-untyped-call]
     return out
+
+
+def parameters(block: Any, dtype: torch.dtype) -> list[Tensor]:
+    """Of a SACBlock: weight and bias of the norm, of W1 and of W2."""
+    layers = (block.norm, block.w1, block.w2)
+    return [each.to(dtype) for layer in layers for each in (layer.weight, layer.bias)]
 
 
 class _Block(torch.autograd.Function):
@@ -58,91 +74,92 @@ class _Block(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, *given: Any) -> Tensor:
         weight, bias, w1, b1, w2, b2, eps, shift = given
         x = x.contiguous()
-        u = torch.addmm(b1, norm_shift(x, weight, bias, eps, shift), w1.t())
-        ctx.save_for_backward(x, u, weight, bias, w1, w2)
-        ctx.eps, ctx.shift = eps, shift
+        statistics = row_statistics(x, eps)
+        u = torch.addmm(b1, norm_shift(x, statistics, weight, bias, shift), w1.t())
+        ctx.save_for_backward(x, *statistics, u, weight, bias, w1, w2)
+        ctx.shift = shift
         return torch.addmm(b2, gelu_unshift(u, shift), w2.t()).add_(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        x, u, weight, bias, w1, w2 = ctx.saved_tensors
-        grad_out = grad_out.contiguous()
-        v, grad_u, grad_b1 = gelu_unshift_backward(u, grad_out @ w2, ctx.shift)
-        grad_w2, grad_b2 = grad_out.t() @ v, grad_out.sum(0)
-        del v
-        grads = norm_shift_backward(
-            x, weight, bias, grad_u @ w1, grad_out, eps=ctx.eps, shift=ctx.shift
-        )
-        y, grad_x, grad_weight, grad_bias = grads
-        grad_w1 = grad_u.t() @ y
+        x, *statistics, u, weight, bias, w1, w2 = ctx.saved_tensors
+        shift, grad_out = ctx.shift, grad_out.contiguous()
+        grad_w2 = grad_out.t() @ gelu_unshift(u, shift)
+        grad_u, grad_b1 = gelu_unshift_backward(u, grad_out @ w2, shift)
+        grad_w1 = grad_u.t() @ norm_shift(x, statistics, weight, bias, shift)
+        grad_y = grad_u @ w1
+        del grad_u
+        grad_x, sums = norm_shift_backward(x, statistics, weight, grad_y, grad_out, shift)
+        grad_weight, grad_bias, grad_b2 = sums
         return grad_x, grad_weight, grad_bias, grad_w1, grad_b1, grad_w2, grad_b2, None, None
 
 
-def norm_shift(x: Tensor, weight: Tensor, bias: Tensor, eps: float, shift: Shift) -> Tensor:
-    """shift(LN(x)), (N, D)."""
-    dim, y = x.shape[1], torch.empty_like(x)
-    rows, columns = _rows(dim), _power_of_two(dim)
-    kernels().norm_shift[_programs(shift.n, rows),](
-        x, weight, bias, y, *shift[:4], eps, D=dim, K=shift.k, ROWS=rows, COLUMNS=columns
+def row_statistics(x: Tensor, eps: float, carried: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """What LN subtracts from each row of x (plus what is carried), and multiplies it by."""
+    n, dim = x.shape
+    mean, scale = x.new_empty(2, n, dtype=torch.float32)
+    columns = power_of_two(dim)
+    rows = max(1, 4096 // columns)
+    kernels().row_statistics[programs(n, rows),](
+        x, carried, mean, scale, n, eps,
+        D=dim, CARRIED=carried is not None, ROWS=rows, COLUMNS=columns,
+    )  # fmt: skip
+    return mean, scale
+
+
+def norm_shift(
+    x: Tensor,
+    statistics: Any,
+    weight: Tensor,
+    bias: Tensor,
+    shift: Shift,
+    carried: Tensor | None = None,
+) -> Tensor:
+    """shift(LN(x)), (N, D); of x plus what is carried, where something is."""
+    y, sizes = torch.empty_like(x), shift.sizes(x.shape[1])
+    kernels().norm_shift[programs(shift.n, sizes["ROWS"]),](
+        x, carried, *statistics, weight, bias, y, *shift[:3], CARRIED=carried is not None, **sizes
     )
     return y
 
 
 def norm_shift_backward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    grad_y: Tensor,
-    grad_out: Tensor,
-    *,
-    eps: float,
-    shift: Shift,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """y again, and the gradients of x (with grad_out, which goes by the block), weight, bias."""
-    dim, y, grad_x = x.shape[1], torch.empty_like(x), torch.empty_like(x)
-    rows, columns = _rows(dim), _power_of_two(dim)
-    programs = _programs(shift.n, rows)
-    sums = x.new_empty(2, programs, dim, dtype=torch.float32)
-    kernels().norm_shift_backward[programs,](
-        x, weight, bias, grad_y, grad_out, y, grad_x, sums[0], sums[1],
-        *shift[:4], eps, D=dim, K=shift.k, ROWS=rows, COLUMNS=columns,
-    )  # fmt: skip
-    grad_weight, grad_bias = sums.sum(1).to(weight.dtype)
-    return y, grad_x, grad_weight, grad_bias
+    x: Tensor, statistics: Any, weight: Tensor, grad_y: Tensor, grad_out: Tensor, shift: Shift
+) -> tuple[Tensor, Tensor]:
+    """The gradient of x (with grad_out, which goes by the block); of weight, bias and output."""
+    dim, grad_x, sizes = x.shape[1], torch.empty_like(x), shift.sizes(x.shape[1], 1024)
+    blocks = programs(shift.n, sizes["ROWS"])
+    sums = x.new_empty(min(blocks, PROGRAMS), 3, dim, dtype=torch.float32)
+    kernels().norm_shift_backward[len(sums),](
+        x, *statistics, weight, grad_y, grad_out, grad_x, sums, *shift[:3], blocks, **sizes
+    )
+    return grad_x, sums.sum(0).to(weight.dtype)
 
 
-def gelu_unshift(u: Tensor, shift: Shift) -> Tensor:
+def gelu_unshift(u: Tensor, shift: Shift, out: Tensor | None = None) -> Tensor:
     """unshift(GELU(u)), (N, D)."""
-    v, grid, sizes = torch.empty_like(u), *_tiles(shift.n, u.shape[1])
-    kernels().gelu_unshift[grid](u, v, *shift[:4], D=u.shape[1], K=shift.k, **sizes)
+    v, sizes = torch.empty_like(u) if out is None else out, shift.sizes(u.shape[1])
+    kernels().gelu_unshift[programs(shift.n, sizes["ROWS"]),](u, v, *shift[:3], **sizes)
     return v
 
 
-def gelu_unshift_backward(u: Tensor, grad_v: Tensor, shift: Shift) -> tuple[Tensor, Tensor, Tensor]:
-    """v again, the gradient of u, and its sum over instances."""
-    dim, v, grad_u = u.shape[1], torch.empty_like(u), torch.empty_like(u)
-    grid, sizes = _tiles(shift.n, dim)
-    sums = u.new_empty(grid[0], dim, dtype=torch.float32)
-    kernels().gelu_unshift_backward[grid](
-        u, grad_v, v, grad_u, sums, *shift[:4], D=dim, K=shift.k, **sizes
+def gelu_unshift_backward(u: Tensor, grad_v: Tensor, shift: Shift) -> tuple[Tensor, Tensor]:
+    """The gradient of u, and its sum over instances."""
+    grad_u, sizes = torch.empty_like(u), shift.sizes(u.shape[1], 1024)
+    blocks = programs(shift.n, sizes["ROWS"])
+    sums = u.new_empty(min(blocks, PROGRAMS), u.shape[1], dtype=torch.float32)
+    kernels().gelu_unshift_backward[len(sums),](
+        u, grad_v, grad_u, sums, *shift[:3], blocks, **sizes
     )
-    return v, grad_u, sums.sum(0).to(u.dtype)
+    return grad_u, sums.sum(0).to(u.dtype)
 
 
-def _rows(dim: int) -> int:
-    """Rows of a program that holds them whole: some 4,096 numbers."""
-    return max(1, 4096 // _power_of_two(dim))
-
-
-def _tiles(n: int, dim: int) -> tuple[tuple[int, int], dict[str, int]]:
-    columns = min(128, _power_of_two(dim))
-    return (_programs(n, 32), _programs(dim, columns)), {"ROWS": 32, "COLUMNS": columns}
-
-
-def _programs(count: int, each: int) -> int:
+def programs(count: int, each: int) -> int:
+    """Of so many rows each."""
     return -(-count // each)
 
 
-def _power_of_two(count: int) -> int:
+def power_of_two(count: int) -> int:
+    """The next one."""
     return 1 << (count - 1).bit_length()

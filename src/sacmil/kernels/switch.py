@@ -1,7 +1,4 @@
-"""Whether the fast paths are taken: where they can be, and only if they are asked for.
-
-They have been checked in Triton's interpreter and not yet on a GPU, so nobody gets them unasked.
-"""
+"""Whether the fast paths are taken: wherever they can be, unless that is switched off."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ import torch
 from torch import Tensor
 
 VARIABLE = "SACMIL_KERNELS"
-"""Set to on, the environment variable asks for the fast path."""
+"""Set to off, the environment variable keeps everything on the plain path."""
 
 INTERPRET = "TRITON_INTERPRET"
 """Triton's own: set to 1 before it is imported, kernels run on a CPU, slowly; for tests."""
@@ -55,8 +52,8 @@ def _asking(*, wanted: bool) -> Iterator[None]:
 
 
 def fast(x: Tensor) -> bool:
-    """Whether the fast path is asked for, and x is where a kernel runs."""
-    wanted = os.environ.get(VARIABLE) == "on" if _asked is None else _asked
+    """Whether x is where a kernel runs, and the fast path is not switched off."""
+    wanted = os.environ.get(VARIABLE) != "off" if _asked is None else _asked
     if not wanted or torch.compiler.is_compiling():  # a compiler makes its own of the plain path
         return False
     there = x.is_cuda or os.environ.get(INTERPRET) == "1"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sacmil.errors import OptionError
-from sacmil.kernels import placing, sac_block
+from sacmil.kernels import answering, placing, sac_block
 from sacmil.models._base import MILModel, Output, Planner
 from sacmil.models._options import at_least, choice, finite, flag
 from sacmil.models._registry import register_model
@@ -78,10 +78,7 @@ def _move(x: Tensor, k: int, level: int, tail: str, step: int) -> Tensor:
 
 
 def _rings(n: int, ring: int, tail: str, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """(N, 1) each: where an instance's ring begins, its place there, and how many are there.
-
-    The last ring absorbs the remainder (or, "split", is it), a short bag is one ring.
-    """
+    """(N, 1) each: where a ring begins, the place there, its size; the last takes the remainder."""
     i, absorbed = torch.arange(n, device=device)[:, None], 1 if tail == "absorb" else 0
     start = (i // ring * ring).clamp(max=(n // ring - absorbed) * ring).clamp(min=0)
     return start, i - start, torch.where(n - start < (1 + absorbed) * ring, n - start, ring)
@@ -193,7 +190,10 @@ class SACMIL(MILModel):
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Sec. III: h (N, dim) stands in arranged order until the scores go back."""
-        h = self.blocks(self.placed(features, coords, plan["order"]))
+        h = self.placed(features, coords, plan["order"])
+        if quick := answering.answer(self.blocks, self.pool, h, plan["order"]):
+            return Output(self.head(quick.mean), quick.norms)
+        h = self.blocks(h)
         norms = torch.linalg.vector_norm(h, dim=1)  # the paper's score of an instance
         scores = torch.zeros_like(norms).scatter(0, plan["order"], norms)
         return Output(self.head(self.pool(h)), scores)

@@ -44,10 +44,11 @@ class PEG(nn.Module):
 
     def kernel(self) -> tuple[Tensor, Tensor]:
         """(dim, 1, rows, columns) and (dim,): all convolutions and the identity as one."""
-        rows, columns = self.weights[0].shape[2:]
-        identity = torch.ones_like(self.weights[0][:, :, :1, :1])
-        kernels = [_centred(weight, rows, columns) for weight in (*self.weights, identity)]
-        return torch.stack(kernels).sum(0), torch.stack(list(self.biases)).sum(0)
+        count = range(len(self.weights))  # compilers of torch 2.11 know no other way through
+        weights, biases = [self.weights[i] for i in count], [self.biases[i] for i in count]
+        identity = torch.ones_like(weights[0][:, :, :1, :1])
+        kernels = [_centred(weight, *weights[0].shape[2:]) for weight in (*weights, identity)]
+        return torch.stack(kernels).sum(0), torch.stack(biases).sum(0)
 
 
 class PPEG(PEG):

@@ -1,0 +1,83 @@
+"""SAC-MIL's answer where no gradient is asked for: rows are added to where they stand.
+
+A block's last bias is not written into every row: it is the same for all, and carried along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sacmil.kernels import sac_block
+from sacmil.kernels.sac_block import Shift
+from sacmil.kernels.switch import fast, kernels, where
+from sacmil.nn.pooling import MeanPool
+
+AT_ONCE = 262_144
+"""Rows that have their operands in memory at once, or one ring, where that is longer."""
+
+
+class Answer(NamedTuple):
+    """What is left of the instances."""
+
+    mean: Tensor
+    """(D,)."""
+    norms: Tensor
+    """(N,), in the bag's own order."""
+
+
+def answer(blocks: Any, pool: nn.Module, h: Tensor, order: Tensor) -> Answer | None:
+    """Of what SAC blocks make of h, or None where there is no fast path to it.
+
+    Args:
+        blocks: one after the other.
+        pool: what comes after them: there is a fast path to the mean.
+        h: (N, D), in arranged order; may be written over.
+        order: which instance comes first, second, …
+    """
+    if torch.is_grad_enabled() or not isinstance(pool, MeanPool) or not fast(h):
+        return None
+    if not all(hasattr(block, "w1") and sac_block.serves(block, h) for block in blocks):
+        return None
+    carried = h.new_zeros(h.shape[1], dtype=torch.float32)
+    with where(h):
+        for block in blocks:
+            given = sac_block.parameters(block, h.dtype)
+            for rows in _pieces(len(h), block.k ** (block.level + 1)):
+                _correlate(block, given, h[rows], carried)
+            carried = carried + given[5]
+        return _finish(h, carried, order)
+
+
+def _pieces(n: int, ring: int) -> Iterator[slice]:
+    """Whole rings together; the last piece has what is left over."""
+    each = max(1, AT_ONCE // ring) * ring
+    starts = range(0, max(n - each, 0) + 1, each)
+    for start in starts:
+        yield slice(start, n if start == starts[-1] else start + each)
+
+
+def _correlate(block: Any, given: list[Tensor], x: Tensor, carried: Tensor) -> None:
+    """Add to x what the block adds, but for its last bias."""
+    weight, bias, w1, b1, w2, _ = given
+    shift = Shift.of(block, len(x))
+    statistics = sac_block.row_statistics(x, block.norm.eps, carried)
+    y = sac_block.norm_shift(x, statistics, weight, bias, shift, carried)
+    u = torch.addmm(b1, y, w1.t())
+    x.addmm_(sac_block.gelu_unshift(u, shift, out=y), w2.t())
+
+
+def _finish(h: Tensor, carried: Tensor, order: Tensor) -> Answer:
+    n, dim = h.shape
+    columns = sac_block.power_of_two(dim)
+    rows = max(1, 8192 // columns)
+    blocks = sac_block.programs(n, rows)
+    norms = torch.empty_like(h[:, 0])
+    sums = h.new_empty(min(blocks, sac_block.PROGRAMS), dim, dtype=torch.float32)
+    kernels().finish[len(sums),](
+        h, carried, order, norms, sums, n, blocks, D=dim, ROWS=rows, COLUMNS=columns
+    )
+    return Answer((sums.sum(0) / n).to(h.dtype), norms)
