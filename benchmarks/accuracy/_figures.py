@@ -87,12 +87,13 @@ def _numbered(fold: str, labels: Sequence[str]) -> list[str]:
 
 
 def mean_ranks(by_task: Mapping[str, Sequence[Standing]]) -> dict[str, float]:
-    """Mean over tasks of the rank by AUC, among variants that every task has."""
-    common = set.intersection(*({one.variant for one in rows} for rows in by_task.values()))
-    names = sorted(common)
+    """Mean rank by AUC over tasks that most variants did, among those that did all of these."""
+    did = {task: {one.variant for one in rows} for task, rows in by_task.items()}
+    wide = [task for task in did if 2 * len(did[task]) > max(map(len, did.values()))]
+    names = sorted(set.intersection(*(did[task] for task in wide)))
     ranks = []
-    for rows in by_task.values():
-        auc = {one.variant: one.figures["auc"].mean for one in rows}
+    for task in wide:
+        auc = {one.variant: one.figures["auc"].mean for one in by_task[task]}
         ranks.append(rankdata([-round(auc[name], 12) for name in names]))
     return dict(zip(names, np.mean(ranks, axis=0).tolist(), strict=True)) if names else {}
 

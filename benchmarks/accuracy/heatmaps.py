@@ -24,7 +24,7 @@ from benchmarks.accuracy.report import PAGE
 from sacmil.evaluation.metrics import auc
 
 NOTHING = float("nan")
-ACROSS = 4
+ACROSS = 2
 """Slides in a row of the picture."""
 
 
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
     lines = Lines(options.results / "idc.csv").lines
     scores = {model: scores_of(lines, model) for model in options.models}
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    draw(options.features / "idc.h5", scores).savefig(options.out, dpi=80)
+    draw(options.features / "idc.h5", scores).savefig(options.out, dpi=60)
     print(options.out)
 
 

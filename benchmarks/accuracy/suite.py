@@ -21,7 +21,7 @@ from benchmarks.accuracy._tasks import SETTINGS, Size, recipe, synthetic
 from benchmarks.accuracy._tuning import tuned
 
 NAME = "suite"
-SEEDS = 1
+SEEDS = 3
 EPOCHS = 10
 SLIDES = {"train": 300, "val": 40, "test": 120}
 """Long bags take their time, and tell more each: fewer of them than in the other studies."""

@@ -62,6 +62,14 @@ def test_ranks_are_means_over_tasks() -> None:
     assert mean_ranks(by_task) == {"abmil": 1.5, "sac_mil": 1.5}
 
 
+def test_a_task_that_few_did_does_not_keep_the_others_from_a_rank() -> None:
+    alone = {"colour": standings([line("abmil", 5.0, task="colour")], "abmil")}
+    assert mean_ranks({"margin": standings(LINES, "sac_mil"), **alone}) == {
+        "abmil": 1.0,
+        "sac_mil": 2.0,
+    }
+
+
 def test_only_what_stands_between_the_marks_is_renewed(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "suite.csv")
     for each in LINES:

@@ -26,7 +26,7 @@ from benchmarks.accuracy._job import Job
 from benchmarks.accuracy._lines import Line, to_line
 from benchmarks.accuracy._models import SLOW, model_of
 from benchmarks.accuracy._study import Request
-from benchmarks.accuracy._tasks import SETTINGS, SIZES
+from benchmarks.accuracy._tasks import RECIPE, SETTINGS, SIZES
 from benchmarks.accuracy._tuning import TRIED, best
 
 from sacmil.models import create_model, list_models
@@ -99,6 +99,17 @@ def test_runs_use_the_setting_that_was_best_on_validation(study: ModuleType) -> 
         runs = [job for job in jobs if job.role == "run"]
         assert runs
         assert all({**job.training} == {**job.training, **TRIED[4]} for job in runs)
+
+
+def test_where_nothing_was_learnt_nothing_is_chosen() -> None:
+    """The highest of eight AUCs at chance says nothing of its setting."""
+    trials = [job for job in idc.jobs(request()) if job.variant == "abmil" and job.role == "tune"]
+    aucs = [0.5, 0.62, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
+    lines = [
+        to_line(job, {"val_auc": auc, "val_loss": 0.7})
+        for job, auc in zip(trials, aucs, strict=True)
+    ]
+    assert best(trials, lines) == {key: RECIPE[key] for key in TRIED[0]}
 
 
 @pytest.mark.parametrize("study", TUNED, ids=lambda study: study.NAME)
