@@ -182,6 +182,32 @@ def test_ppeg_of_transmil_is_the_same_on_the_instances(golden) -> None:
     torch.testing.assert_close(ppeg(x), ppeg(square)[: len(x)])
 
 
+@pytest.mark.parametrize("size", [(7, 7), (1, 5), (3, 1)], ids=str)
+@pytest.mark.parametrize("bags", [1, 2])
+def test_gradients_are_those_of_torch(size: tuple[int, int], bags: int) -> None:
+    place = PEG(6, kernels=[size]).double()
+    grid = torch.randn(bags, 6, 4, 9, dtype=torch.float64, requires_grad=True)
+    parts = (grid, *place.parameters())
+    grad = torch.randn_like(grid)
+    found = torch.autograd.grad(place.convolve(grid), parts, grad)
+    weight, bias = place.parameters()
+    usual = grid + torch.nn.functional.conv2d(
+        grid, weight, bias, padding=(size[0] // 2, size[1] // 2), groups=6
+    )
+    for one, other in zip(found, torch.autograd.grad(usual, parts, grad), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_gradients_under_autocast_have_the_types_of_what_they_are_of() -> None:
+    place, h = PEG(8), torch.randn(30, 8, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        place(h).float().square().sum().backward()
+    exact = torch.autograd.grad(place(h).square().sum(), h)[0]
+    assert h.grad is not None
+    assert {each.grad.dtype for each in place.parameters()} == {h.grad.dtype} == {torch.float32}
+    assert float((h.grad - exact).norm() / exact.norm()) < 0.02
+
+
 @pytest.mark.parametrize("make", [PEG, PPEG])
 @pytest.mark.parametrize("n", [1, 2, 7, 20, 36, 37])
 def test_compilers_get_the_same_and_the_same_gradients(make: type[PEG], n: int) -> None:
