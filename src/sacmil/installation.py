@@ -70,7 +70,7 @@ def devices() -> list[str]:
 def _fast_path() -> str:
     version = _version("triton")
     if version:
-        return f"Triton {version} (SAC-MIL takes its fast path; SACMIL_KERNELS=off keeps it from it)"
+        return f"Triton {version} (SAC-MIL takes its fast path; SACMIL_KERNELS=off: the plain one)"
     return "no fast path for SAC-MIL (pip install triton)"
 
 

@@ -76,7 +76,8 @@ def test_parameters_are_as_many_as_the_documents_say() -> None:
 def test_without_options_regions_of_eight_are_peeled_and_strung_along_a_curve(make_bag) -> None:
     coords = make_bag(300).patch_coords
     model = create_model("sac_mil_local", in_dim=16, num_classes=2)
-    np.testing.assert_array_equal(model.plan(coords)["order"], arrange(coords, 8, "peel", "hilbert"))
+    expected = arrange(coords, 8, "peel", "hilbert")
+    np.testing.assert_array_equal(model.plan(coords)["order"], expected)
 
 
 @every_pool

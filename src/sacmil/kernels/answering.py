@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sacmil.kernels import sac_block
 from sacmil.kernels.sac_block import Shift
 from sacmil.kernels.switch import fast, kernels, where
-from sacmil.nn.pooling import MeanPool
 
 AT_ONCE = 262_144
 """Rows that have their operands in memory at once, or one ring, where that is longer."""
@@ -29,16 +28,15 @@ class Answer(NamedTuple):
     """(N,), in the bag's own order."""
 
 
-def answer(blocks: Any, pool: nn.Module, h: Tensor, order: Tensor) -> Answer | None:
+def answer(blocks: Any, h: Tensor, order: Tensor) -> Answer | None:
     """Of what SAC blocks make of h, or None where there is no fast path to it.
 
     Args:
         blocks: one after the other.
-        pool: what comes after them: there is a fast path to the mean.
         h: (N, D), in arranged order; may be written over.
         order: which instance comes first, second, …
     """
-    if torch.is_grad_enabled() or not isinstance(pool, MeanPool) or not fast(h):
+    if torch.is_grad_enabled() or not fast(h):
         return None
     if not all(hasattr(block, "w1") and sac_block.serves(block, h) for block in blocks):
         return None

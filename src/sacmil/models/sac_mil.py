@@ -17,7 +17,7 @@ from sacmil.models._base import MILModel, Output, Planner
 from sacmil.models._options import at_least, choice, finite, flag
 from sacmil.models._registry import register_model
 from sacmil.nn.correlations import RIVALS, take_alibi
-from sacmil.nn.pooling import POOLS
+from sacmil.nn.pooling import POOLS, MeanPool
 from sacmil.nn.positions import POSITIONS, NoPosition
 from sacmil.nn.projection import ACTIVATIONS
 from sacmil.nn.rotary import frequencies, pairs, polar_angle, rotate, within_half_a_turn
@@ -190,10 +190,10 @@ class SACMIL(MILModel):
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Sec. III: h (N, dim) stands in arranged order until the scores go back."""
-        h = self.placed(features, coords, plan["order"])
-        if quick := answering.answer(self.blocks, self.pool, h, plan["order"]):
+        h = self.placed(features, coords, order := plan["order"])
+        if isinstance(self.pool, MeanPool) and (quick := answering.answer(self.blocks, h, order)):
             return Output(self.head(quick.mean), quick.norms)
         h = self.blocks(h)
         norms = torch.linalg.vector_norm(h, dim=1)  # the paper's score of an instance
-        scores = torch.zeros_like(norms).scatter(0, plan["order"], norms)
+        scores = torch.zeros_like(norms).scatter(0, order, norms)
         return Output(self.head(self.pool(h)), scores)
