@@ -93,7 +93,7 @@ def test_placing_and_its_gradients_are_the_plain_ones(activation: type[torch.nn.
     assert_same(fast, [h.detach(), project[0].weight.grad])
 
 
-@pytest.mark.parametrize("scale", [0.1, 512.0, 8192.0])
+@pytest.mark.parametrize("scale", [-2.0, 0.0, 0.1, 512.0, 8192.0])
 @pytest.mark.parametrize("constant", [None, 0, 1])
 def test_angles_are_exact_to_float32(constant: int | None, scale: float) -> None:
     """Rotating (1, 0) gives cosine and sine of an angle, here of up to two thousand turns."""

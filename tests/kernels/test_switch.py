@@ -39,6 +39,25 @@ def test_without_triton_the_plain_path_is_taken(could: pytest.MonkeyPatch) -> No
     assert not fast(X)
 
 
+def test_where_triton_cannot_compile_the_plain_path_is_taken_and_said_once(
+    could: pytest.MonkeyPatch,
+) -> None:
+    """A GPU whose machine has no C compiler, as slim containers are."""
+
+    class OnGPU:
+        is_cuda, dtype, device = True, torch.float32, torch.device("cuda", 0)
+
+    def no_compiler(*_: object, **__: object) -> None:
+        raise RuntimeError("Failed to find C compiler")
+
+    could.setattr(torch.cuda, "device", no_compiler)
+    switch._runs.cache_clear()
+    with pytest.warns(UserWarning, match=r"plain path: .* \(Failed to find C compiler\)"):
+        assert not fast(OnGPU())  # type: ignore[arg-type]
+    assert not fast(OnGPU()), "the second time in silence"  # type: ignore[arg-type]
+    switch._runs.cache_clear()
+
+
 def test_it_can_be_switched_off(could: pytest.MonkeyPatch) -> None:
     with plain_path():
         with plain_path():

@@ -40,7 +40,7 @@ def answer(blocks: Any, h: Tensor, order: Tensor) -> Answer | None:
         return None
     if not all(hasattr(block, "w1") and sac_block.serves(block, h) for block in blocks):
         return None
-    carried = h.new_zeros(h.shape[1], dtype=torch.float32)
+    h, carried = h.contiguous(), h.new_zeros(h.shape[1], dtype=torch.float32)
     with where(h):
         for block in blocks:
             given = sac_block.parameters(block, h.dtype)

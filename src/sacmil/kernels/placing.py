@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -43,12 +42,9 @@ def place(
 
 
 def _theta(pairs: int, scale: float, device: torch.device) -> Tensor:
-    """Eq. (4) of the paper, times the scale, in one operation."""
-    if scale <= 0:
-        return scale * _theta(pairs, 1.0, device)
-    first = math.log10(scale)
-    last = first - 4 * (pairs - 1) / pairs
-    return torch.logspace(first, last, pairs, dtype=torch.float64, device=device)
+    """Eq. (4) of the paper, times the scale."""
+    last = -4 * (pairs - 1) / pairs
+    return scale * torch.logspace(0, last, pairs, dtype=torch.float64, device=device)
 
 
 class _Place(torch.autograd.Function):

@@ -42,10 +42,8 @@ class Shift(NamedTuple):
         """Of a program: whole rows, so many numbers, fold by fold."""
         folds, width = power_of_two(self.k), power_of_two(dim // self.k)
         rows = max(1, numbers // (folds * width))
-        return {
-            **{"D": dim, "K": self.k, "ABSORB": self.absorb},
-            **{"ROWS": rows, "FOLDS": folds, "WIDTH": width},
-        }
+        of_model = {"D": dim, "K": self.k, "ABSORB": self.absorb}
+        return of_model | {"ROWS": rows, "FOLDS": folds, "WIDTH": width}
 
 
 def serves(block: Any, x: Tensor) -> bool:

@@ -9,6 +9,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+from warnings import warn
 
 import torch
 from torch import Tensor
@@ -56,8 +57,9 @@ def fast(x: Tensor) -> bool:
     wanted = os.environ.get(VARIABLE) != "off" if _asked is None else _asked
     if not wanted or torch.compiler.is_compiling():  # a compiler makes its own of the plain path
         return False
-    there = x.is_cuda or os.environ.get(INTERPRET) == "1"
-    return there and x.dtype in KINDS and _present()
+    if x.dtype not in KINDS or not _present():
+        return False
+    return _runs(x.device.index) if x.is_cuda else os.environ.get(INTERPRET) == "1"
 
 
 def where(x: Tensor) -> AbstractContextManager[Any]:
@@ -68,6 +70,21 @@ def where(x: Tensor) -> AbstractContextManager[Any]:
 @cache
 def _present() -> bool:
     return find_spec("triton") is not None
+
+
+@cache
+def _runs(index: int) -> bool:
+    """Whether a kernel can be compiled for this GPU: Triton needs a recent one and a C compiler."""
+    try:
+        with torch.cuda.device(index):
+            x, found = torch.zeros(1, 16, device="cuda"), torch.empty(2, 1, device="cuda")
+            kernels().row_statistics[1,](
+                x, None, found[0], found[1], 1, 1e-5, D=16, CARRIED=False, ROWS=1, COLUMNS=16
+            )
+    except Exception as error:  # of Triton, of the compiler it calls, of the operating system
+        warn(f"SAC-MIL takes its plain path: Triton cannot run here ({error})", stacklevel=2)
+        return False
+    return True
 
 
 def kernels() -> Any:
