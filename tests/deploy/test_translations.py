@@ -82,8 +82,37 @@ def test_onnxruntime_does_not_fuse_it_again(graph: tuple[Norms, Path], tmp_path:
     options.log_severity_level = 4
     onnxruntime.InferenceSession(graph[1], options, providers=["CPUExecutionProvider"])
     kinds = {node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node}
-    assert "ReduceSumSquare" in kinds
+    assert "ReduceSum" in kinds
     assert not any("LayerNorm" in kind for kind in kinds)
+
+
+@pytest.mark.parametrize("shape", [(1, 6), (70, 6), (4, 5, 6)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_linear_layer_is_torchs_and_its_bias_stays_out_of_the_product(
+    tmp_path: Path, shape: tuple[int, ...], *, bias: bool
+) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 3, bias=bias)
+    _draw(layer, (torch.randn(9, *shape[1:]),), tmp_path / "g.onnx")
+    options, x = onnxruntime.SessionOptions(), torch.randn(shape)
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(
+        tmp_path / "g.onnx", options, providers=["CPUExecutionProvider"]
+    )
+    (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_allclose(found, layer(x).detach().numpy(), atol=1e-6)
+    kinds = [node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node]
+    assert kinds == (["MatMul", "Sub"] if bias else ["MatMul"])
+
+
+def test_an_empty_tensor_of_another_type_is_refused(tmp_path: Path) -> None:
+    class Whole(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.empty_like(x, dtype=torch.int64).zero_()
+
+    with pytest.raises(torch.onnx.errors.OnnxExporterError):
+        _draw(Whole(), (torch.randn(3, 9),), tmp_path / "g")
 
 
 def test_rows_are_put_where_torch_puts_them(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from sacmil.atomic import whole_folder
 from sacmil.card import CARD, model_folders, read_card
+from sacmil.deploy.folding import folded
 from sacmil.deploy.runtime import GRAPH, SCHEMA_VERSION, Runtime, card_hash
 from sacmil.deploy.translations import translations
 from sacmil.encoders._export import quietly
@@ -104,7 +105,7 @@ def _export(source: Path, folder: Path, sizes: Sequence[int] | None) -> None:
     reason = why_not(model)
     if reason:
         raise ModelError(reason)
-    names = _write_graph(model, folder / GRAPH)
+    names = _write_graph(folded(model), folder / GRAPH)
     facts = {
         "schema_version": SCHEMA_VERSION,
         "torch_version": str(torch.__version__),
