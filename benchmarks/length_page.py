@@ -113,7 +113,7 @@ def draw(rows: Sequence[Row], file: Path) -> None:
                     axis.plot(*zip(*own, strict=True), marker="o", markersize=3, label=name)
             axis.set(xscale="log", yscale="log", xlabel="instances", ylabel=field, title=what)
             axis.grid(alpha=0.3)
-    axes[0][0].legend(fontsize=7)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
     figure.savefig(file, dpi=100)
 
 

@@ -62,17 +62,17 @@ def _passes(x: Tensor, level: int, rows: int, warps: int) -> Iterator[tuple[str,
     shift = Shift.of(SACBlock(DIM, K, level, "linear", "absorb", residual=True), n)
     sizes = {**shift.sizes(DIM), "ROWS": rows, "num_warps": warps}
     ones, zeros, out, more = _random(DIM), _random(DIM), torch.empty_like(x), torch.empty_like(x)
-    mean, scale = torch.randn(2, n, device="cuda")
+    statistics = torch.randn(n, 2, device="cuda").view(torch.int64)[:, 0]
     blocks = programs(n, rows)
     few = min(blocks, PROGRAMS)
-    sums = torch.empty(few, 3, DIM, device="cuda")
+    sums, carried = torch.empty(few, 3, DIM, device="cuda"), torch.randn(DIM, device="cuda")
     made = kernels()
     yield (
         "norm_shift",
         _launch(
             made.norm_shift[blocks,],
-            *(x, zeros, mean, scale, ones, zeros, out, *shift[:3]),
-            CARRIED=False,
+            *(x, carried, statistics, ones, zeros, out, *shift[:3]),
+            CARRIED=True,
             **sizes,
         ),
     )
@@ -85,7 +85,7 @@ def _passes(x: Tensor, level: int, rows: int, warps: int) -> Iterator[tuple[str,
         "norm_shift_backward",
         _launch(
             made.norm_shift_backward[few,],
-            *(x, mean, scale, ones, out, out, more, sums, *shift[:3], blocks),
+            *(x, statistics, ones, out, out, more, sums, *shift[:3], blocks),
             **sizes,
         ),
     )
@@ -93,7 +93,7 @@ def _passes(x: Tensor, level: int, rows: int, warps: int) -> Iterator[tuple[str,
 
 def _placing(x: Tensor, options: argparse.Namespace) -> Iterator[tuple[str, Call]]:
     n, out = len(x), torch.empty_like(x)
-    order, mean = torch.randperm(n, device="cuda"), torch.empty(2, n, device="cuda")
+    order, carried = torch.randperm(n, device="cuda"), torch.randn(DIM, device="cuda")
     coords = torch.rand(n, 2, device="cuda", dtype=torch.float64)
     theta = torch.rand(DIM // 2, device="cuda", dtype=torch.float64)
     made, norms = kernels(), torch.empty_like(x[:, 0])
@@ -107,7 +107,7 @@ def _placing(x: Tensor, options: argparse.Namespace) -> Iterator[tuple[str, Call
             f"row_statistics, {named}",
             _launch(
                 made.row_statistics[blocks,],
-                *(x, mean[0], mean[0], mean[1], n, 1e-5),
+                *(x, carried, torch.empty_like(order), n, 1e-5),
                 **{"CARRIED": True, "COLUMNS": DIM, **sizes},
             ),
         )
@@ -115,7 +115,7 @@ def _placing(x: Tensor, options: argparse.Namespace) -> Iterator[tuple[str, Call
             f"finish, {named}",
             _launch(
                 made.finish[len(sums),],
-                *(x, mean[0], order, norms, sums, n, blocks),
+                *(x, carried, order, norms, sums, n, blocks),
                 **{"COLUMNS": DIM, **sizes},
             ),
         )

@@ -81,12 +81,25 @@ def _sum(x):
     return tl.sum(tl.sum(x, 2), 1)[:, None, None]
 
 
+@triton.jit
+def _paired(mean, scale):
+    """Two numbers of a row as one of 64 bits, which is read at once."""
+    high = scale.to(tl.int32, bitcast=True).to(tl.int64) << 32
+    return high | (mean.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
+
+
+@triton.jit
+def _apart(pair):
+    """The two numbers again."""
+    mean = pair.to(tl.int32).to(tl.float32, bitcast=True)
+    return mean, (pair >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+
+
 @triton.jit(do_not_specialize=["n"])
 def row_statistics(
     x_ptr,
     carried_ptr,
-    mean_ptr,
-    scale_ptr,
+    statistics_ptr,
     n,
     eps,
     D: tl.constexpr,
@@ -104,16 +117,15 @@ def row_statistics(
         x += tl.load(carried_ptr + columns, columns < D, other=0.0)[None, :]
     mean = tl.sum(x, 1) / D
     centred = tl.where(inside, x - mean[:, None], 0.0)
-    tl.store(mean_ptr + rows, mean, rows < n)
-    tl.store(scale_ptr + rows, tl.rsqrt(tl.sum(centred * centred, 1) / D + eps), rows < n)
+    scale = tl.rsqrt(tl.sum(centred * centred, 1) / D + eps)
+    tl.store(statistics_ptr + rows, _paired(mean, scale), rows < n)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def norm_shift(
     x_ptr,
     carried_ptr,
-    mean_ptr,
-    scale_ptr,
+    statistics_ptr,
     weight_ptr,
     bias_ptr,
     y_ptr,
@@ -138,8 +150,7 @@ def norm_shift(
     x = tl.load(x_ptr + _at(source, channels, D), whole, other=0.0).to(tl.float32)
     if CARRIED:
         x += tl.load(carried_ptr + channels, known, other=0.0)
-    mean = tl.load(mean_ptr + source, inside, other=0.0)[:, :, None]
-    scale = tl.load(scale_ptr + source, inside, other=0.0)[:, :, None]
+    mean, scale = _apart(tl.load(statistics_ptr + source, inside, other=0)[:, :, None])
     weight = tl.load(weight_ptr + channels, known, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + channels, known, other=0.0).to(tl.float32)
     y = (x - mean) * scale * weight + bias
@@ -149,8 +160,7 @@ def norm_shift(
 @triton.jit(do_not_specialize=[*LENGTHS, "blocks"])
 def norm_shift_backward(
     x_ptr,
-    mean_ptr,
-    scale_ptr,
+    statistics_ptr,
     weight_ptr,
     grad_y_ptr,
     grad_out_ptr,
@@ -180,8 +190,7 @@ def norm_shift_backward(
         whole = inside[:, None, None] & known
         here = _at(rows[:, None], channels, D)
         x = tl.load(x_ptr + here, whole, other=0.0).to(tl.float32)
-        mean = tl.load(mean_ptr + rows, inside, other=0.0)[:, None, None]
-        scale = tl.load(scale_ptr + rows, inside, other=0.0)[:, None, None]
+        mean, scale = _apart(tl.load(statistics_ptr + rows, inside, other=0)[:, None, None])
         unit = tl.where(whole, (x - mean) * scale, 0.0)
         there = _onward(rows, folds, n, ring, step, ABSORB)
         grad_y = tl.load(grad_y_ptr + _at(there, channels, D), whole, other=0.0).to(tl.float32)

@@ -74,14 +74,14 @@ class _Block(torch.autograd.Function):
         x = x.contiguous()
         statistics = row_statistics(x, eps)
         u = torch.addmm(b1, norm_shift(x, statistics, weight, bias, shift), w1.t())
-        ctx.save_for_backward(x, *statistics, u, weight, bias, w1, w2)
+        ctx.save_for_backward(x, statistics, u, weight, bias, w1, w2)
         ctx.shift = shift
         return torch.addmm(b2, gelu_unshift(u, shift), w2.t()).add_(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        x, *statistics, u, weight, bias, w1, w2 = ctx.saved_tensors
+        x, statistics, u, weight, bias, w1, w2 = ctx.saved_tensors
         shift, grad_out = ctx.shift, grad_out.contiguous()
         grad_w2 = grad_out.t() @ gelu_unshift(u, shift)
         grad_u, grad_b1 = gelu_unshift_backward(u, grad_out @ w2, shift)
@@ -93,22 +93,25 @@ class _Block(torch.autograd.Function):
         return grad_x, grad_weight, grad_bias, grad_w1, grad_b1, grad_w2, grad_b2, None, None
 
 
-def row_statistics(x: Tensor, eps: float, carried: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """What LN subtracts from each row of x (plus what is carried), and multiplies it by."""
+def row_statistics(x: Tensor, eps: float, carried: Tensor | None = None) -> Tensor:
+    """What LN subtracts from each row of x (plus what is carried), and multiplies it by.
+
+    (N,), 64 bits that hold two numbers.
+    """
     n, dim = x.shape
-    mean, scale = x.new_empty(2, n, dtype=torch.float32)
+    statistics = x.new_empty(n, dtype=torch.int64)
     columns = power_of_two(dim)
     rows = max(1, 4096 // columns)
     kernels().row_statistics[programs(n, rows),](
-        x, carried, mean, scale, n, eps,
+        x, carried, statistics, n, eps,
         D=dim, CARRIED=carried is not None, ROWS=rows, COLUMNS=columns,
     )  # fmt: skip
-    return mean, scale
+    return statistics
 
 
 def norm_shift(
     x: Tensor,
-    statistics: Any,
+    statistics: Tensor,
     weight: Tensor,
     bias: Tensor,
     shift: Shift,
@@ -117,20 +120,20 @@ def norm_shift(
     """shift(LN(x)), (N, D); of x plus what is carried, where something is."""
     y, sizes = torch.empty_like(x), shift.sizes(x.shape[1])
     kernels().norm_shift[programs(shift.n, sizes["ROWS"]),](
-        x, carried, *statistics, weight, bias, y, *shift[:3], CARRIED=carried is not None, **sizes
+        x, carried, statistics, weight, bias, y, *shift[:3], CARRIED=carried is not None, **sizes
     )
     return y
 
 
 def norm_shift_backward(
-    x: Tensor, statistics: Any, weight: Tensor, grad_y: Tensor, grad_out: Tensor, shift: Shift
+    x: Tensor, statistics: Tensor, weight: Tensor, grad_y: Tensor, grad_out: Tensor, shift: Shift
 ) -> tuple[Tensor, Tensor]:
     """The gradient of x (with grad_out, which goes by the block); of weight, bias and output."""
     dim, grad_x, sizes = x.shape[1], torch.empty_like(x), shift.sizes(x.shape[1], 1024)
     blocks = programs(shift.n, sizes["ROWS"])
     sums = x.new_empty(min(blocks, PROGRAMS), 3, dim, dtype=torch.float32)
     kernels().norm_shift_backward[len(sums),](
-        x, *statistics, weight, grad_y, grad_out, grad_x, sums, *shift[:3], blocks, **sizes
+        x, statistics, weight, grad_y, grad_out, grad_x, sums, *shift[:3], blocks, **sizes
     )
     return grad_x, sums.sum(0).to(weight.dtype)
 

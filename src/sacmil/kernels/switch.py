@@ -77,9 +77,10 @@ def _runs(index: int) -> bool:
     """Whether a kernel can be compiled for this GPU: Triton needs a recent one and a C compiler."""
     try:
         with torch.cuda.device(index):
-            x, found = torch.zeros(1, 16, device="cuda"), torch.empty(2, 1, device="cuda")
+            x = torch.zeros(1, 16, device="cuda")
+            found = torch.empty(1, dtype=torch.int64, device="cuda")
             kernels().row_statistics[1,](
-                x, None, found[0], found[1], 1, 1e-5, D=16, CARRIED=False, ROWS=1, COLUMNS=16
+                x, None, found, 1, 1e-5, D=16, CARRIED=False, ROWS=1, COLUMNS=16
             )
     except Exception as error:  # of Triton, of the compiler it calls, of the operating system
         warn(f"SAC-MIL takes its plain path: Triton cannot run here ({error})", stacklevel=2)
