@@ -41,6 +41,7 @@ class Variant(NamedTuple):
     value: str
     options: Mapping[str, Any]
     arrangement: str = ""
+    model: str = "sac_mil"
 
     @property
     def name(self) -> str:
@@ -60,8 +61,12 @@ def _together(value: str, **options: Any) -> Variant:
     return Variant("together", value, {**LOCAL, **options})
 
 
-def _preset(value: str, **options: Any) -> Variant:
+def _hilbert(value: str, **options: Any) -> Variant:
     return _together(value, **{"k": 8, "position": "peg", "region_order": "hilbert", **options})
+
+
+def _preset(value: str, **options: Any) -> Variant:
+    return Variant("preset", value, options, model="sac_mil_local")
 
 
 VARIANTS = (
@@ -94,11 +99,17 @@ VARIANTS = (
     _together("k 8, peg, width 512", k=8, position="peg", dim=512),
     _together("k 8, peg, attention", k=8, position="peg", pool="attention"),
     _together("k 8, peg, depth 2", k=8, position="peg", depth=2),
-    _preset("preset"),
-    _preset("preset, no block", depth=0),
-    _preset("preset, width 512", dim=512),
-    _preset("preset, kd", centres="kd"),
-    _preset("preset, attention", pool="attention"),
+    _hilbert("k 8, peg, hilbert"),
+    _hilbert("k 8, peg, hilbert, no block", depth=0),
+    _hilbert("k 8, peg, hilbert, width 512", dim=512),
+    _hilbert("k 8, peg, kd hilbert", centres="kd"),
+    _hilbert("k 8, peg, hilbert, attention", pool="attention"),
+    _preset(""),
+    _preset("no block", depth=0),
+    _preset("not from zero", zero_start=False, position="peg"),
+    _preset("no position", position="none"),
+    _preset("mean", pool="mean"),
+    _preset("attention", pool="attention"),
     *_each("residual", "residual", [False]),
     *_each("mlp", "mlp", ["mlp"]),
     *_each("tail", "tail", ["split"]),
@@ -136,7 +147,7 @@ def _job(
         study=NAME,
         task=task,
         variant=variant.name,
-        model="sac_mil",
+        model=variant.model,
         options={**(request.size.options or {}), **variant.options},
         arrangement=variant.arrangement,
         source=source,

@@ -161,7 +161,7 @@ def test_variants_change_one_thing_each() -> None:
 
 
 def _options(variant: inside.Variant) -> dict[str, Any]:
-    return create_model("sac_mil", in_dim=8, num_classes=2, **variant.options).options
+    return create_model(variant.model, in_dim=8, num_classes=2, **variant.options).options
 
 
 def test_the_best_rival_is_found_by_the_mean_over_whole_cross_validations() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from block_answers import answers, relative
+from small_models import as_if_trained
 from torch import Tensor
 
 from sacmil import create_model
@@ -50,7 +51,8 @@ def test_bfloat16_is_as_close_to_the_truth_as_the_plain_path(k: int, level: int)
 
 
 def model_of(name: str) -> MILModel:
-    return create_model(name, in_dim=1024, num_classes=2).cuda().bfloat16().eval()
+    model = as_if_trained(create_model(name, in_dim=1024, num_classes=2))
+    return model.cuda().bfloat16().eval()
 
 
 def bag(n: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:

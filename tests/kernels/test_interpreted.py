@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 from block_answers import answers, relative
+from small_models import as_if_trained
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -114,7 +115,8 @@ def test_angles_are_exact_to_float32(constant: int | None, scale: float) -> None
 @pytest.fixture(params=["sac_mil", "sac_mil_local"])
 def model(request: pytest.FixtureRequest) -> SACMIL:
     torch.manual_seed(0)
-    made = create_model(request.param, in_dim=24, num_classes=3, dim=32, k=4)
+    options = {"in_dim": 24, "num_classes": 3, "dim": 32, "k": 4, "pool": "mean"}
+    made = as_if_trained(create_model(request.param, **options))
     assert isinstance(made, SACMIL)
     return made
 

@@ -215,7 +215,7 @@ def test_the_order_of_rows_changes_nothing(make_bag, pool, centres, region_order
     torch.testing.assert_close(shuffled.scores, output.scores[rows], atol=1e-5, rtol=0)
 
 
-PLACES = ["none", "prope", "sinusoidal", "alibi", "rope", "rope2d", "peg", "ppeg"]
+PLACES = ["none", "prope", "sinusoidal", "alibi", "rope", "rope2d", "peg", "ppeg", "soft_peg"]
 MIXERS = ["sac", "chordmixer", "cyclemlp", "nystrom", "attention"]
 PAIRS = [(place, "sac") for place in PLACES] + [
     (place, mixer) for mixer in MIXERS[1:] for place in ("prope", "alibi")
@@ -346,7 +346,7 @@ def test_one_export_serves_all_lengths(make_bag, tail: str) -> None:
         ({"correlation": "x"}, "known are: attention, chordmixer, cyclemlp, nystrom, sac"),
         ({"centres": "peal"}, "did you mean 'peel'"),
         ({"region_order": "hilbrt"}, "did you mean 'hilbert'"),
-        ({"pool": "xyz"}, "known are: attention, max, mean"),
+        ({"pool": "xyz"}, "known are: attention, even, max, mean"),
         ({"mlp": "lin"}, "linear"),
         ({"tail": "absorbed"}, "did you mean 'absorb'"),
         ({"k": 1}, "at least 2"),

@@ -12,17 +12,18 @@ from sacmil.models import MILModel, Output
 from sacmil.regions import arrange
 
 SMALL = {"in_dim": 16, "dim": 32, "k": 4}
-POOLS = ["mean", "attention", "max"]
+POOLS = ["mean", "attention", "even", "max"]
 
 CHOSEN = {
     "dim": 256,
     "k": 8,
     "depth": 1,
-    "position": "peg",
+    "position": "soft_peg",
     "centres": "peel",
     "region_order": "hilbert",
     "mlp": "linear",
-    "pool": "mean",
+    "pool": "even",
+    "zero_start": True,
 }
 
 every_pool = pytest.mark.parametrize("pool", POOLS)
@@ -35,7 +36,8 @@ def as_tensors(bag) -> tuple[Tensor, Tensor]:
 def the_papers(**options: object) -> MILModel:
     """A ``sac_mil`` with the options of a ``sac_mil_local``."""
     local = create_model("sac_mil_local", **SMALL, **options)
-    return create_model("sac_mil", **local.options).double().eval()
+    its_own = {name: value for name, value in local.options.items() if name != "zero_start"}
+    return create_model("sac_mil", **its_own).double().eval()
 
 
 def with_weights_of(other: MILModel, **options: object) -> MILModel:
@@ -70,7 +72,7 @@ def test_the_defaults_are_what_the_studies_chose() -> None:
 def test_parameters_are_as_many_as_the_documents_say() -> None:
     with torch.device("meta"):
         model = create_model("sac_mil_local", in_dim=1024, num_classes=2)
-    assert sum(parameter.numel() for parameter in model.parameters()) == 407_810
+    assert sum(parameter.numel() for parameter in model.parameters()) == 440_835
 
 
 def test_without_options_regions_of_eight_are_peeled_and_strung_along_a_curve(make_bag) -> None:
@@ -101,6 +103,30 @@ def test_with_the_weights_of_sac_mil_the_gradients_are_those_of_sac_mil(make_bag
     found = {name: parameter.grad for name, parameter in local.named_parameters()}
     for name, parameter in paper.named_parameters():
         torch.testing.assert_close(found[name], parameter.grad)
+
+
+@every_pool
+@pytest.mark.parametrize("mlp", ["linear", "mlp"])
+@pytest.mark.parametrize("instances", [1, 3, 90])
+def test_before_training_instances_stand_alone(
+    make_bag, mlp: str, pool: str, instances: int
+) -> None:
+    features, coords = as_tensors(make_bag(instances))
+    model = make(2, mlp=mlp, pool=pool, depth=2)
+    alone = model.head(model.pool(model.project(features)))
+    torch.testing.assert_close(model(features, coords).logits, alone)
+    usual = make(2, mlp=mlp, pool=pool, depth=2, zero_start=False)
+    together = usual(features, coords).logits
+    assert not torch.allclose(usual.head(usual.pool(usual.project(features))), together)
+
+
+def test_what_begins_as_nothing_is_learned(make_bag) -> None:
+    model = make(2)
+    model.losses(model(*as_tensors(make_bag(90))), torch.tensor(1))["all"].backward()
+    (block,) = model.blocks
+    for weight in (block.w2.weight, model.position.weights[0]):
+        assert not weight.any()
+        assert weight.grad.any()
 
 
 # --- scores --------------------------------------------------------------------------------------
@@ -137,7 +163,7 @@ def test_scores_and_bias_add_up_to_the_logits_but_for_what_classes_share(
 def test_without_blocks_and_positions_a_score_is_the_instances_own(
     make_bag, num_classes: int
 ) -> None:
-    model = make(num_classes, depth=0, position="none")
+    model = make(num_classes, depth=0, position="none", pool="mean")
     features, coords = as_tensors(make_bag(90))
     own = torch.relu(model.project[0](features)) @ model.head.weight.T / 90
     expected = own if num_classes == 1 else centred(own)

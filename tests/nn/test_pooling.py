@@ -42,6 +42,13 @@ def test_the_weights_of_the_attention_pool_sum_to_one() -> None:
     torch.testing.assert_close(pool(equal), equal[0])
 
 
+@torch.no_grad()
+def test_the_even_pool_is_half_the_mean_and_half_attention() -> None:
+    pool, attention, x = POOLS["even"](6).double(), POOLS["attention"](6).double(), instances()
+    attention.load_state_dict(pool.state_dict())
+    torch.testing.assert_close(pool(x), (x.mean(0) + attention(x)) / 2)
+
+
 every_pool = pytest.mark.parametrize("name", sorted(POOLS))
 
 
@@ -63,7 +70,7 @@ def test_instances_that_tie_are_not_counted_twice(name: str) -> None:
         torch.testing.assert_close(pool.weights(x).sum(0).expand(6), x.new_ones(6))
 
 
-@pytest.mark.parametrize("name", ["mean", "attention"])
+@pytest.mark.parametrize("name", ["mean", "attention", "even"])
 @pytest.mark.parametrize("count", [1, 2, 9, 500])
 @torch.no_grad()
 def test_each_instance_has_one_weight_and_all_sum_to_one(name: str, count: int) -> None:

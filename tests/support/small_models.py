@@ -32,7 +32,15 @@ SMALL: dict[str, dict[str, Any]] = {
 def make_model(name: str, **options: Any) -> Any:
     torch.manual_seed(0)
     options = {"in_dim": WIDTH, "num_classes": 3} | SMALL.get(name, {}) | options
-    return create_model(name, **options).eval()
+    return as_if_trained(create_model(name, **options)).eval()
+
+
+def as_if_trained(model: Any) -> Any:
+    """With something in the layers that begin as nothing."""
+    for parameter in model.parameters():
+        if parameter.ndim > 1 and not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
 
 
 def make_bag(n: int, *, width: int = WIDTH, seed: int = 0) -> Bag:

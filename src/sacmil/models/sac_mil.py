@@ -121,14 +121,14 @@ class SACMIL(MILModel):
         dim: width inside.
         k: instances per region, and channel folds.
         depth: blocks; block l correlates rings of k^(l+1) instances.
-        position: how places enter: prope, none, sinusoidal, alibi, rope, rope2d, peg or ppeg.
+        position: of places: prope, none, sinusoidal, alibi, rope, rope2d, peg, ppeg or soft_peg.
         correlation: how instances meet: sac, chordmixer, cyclemlp, nystrom or attention.
         scale: the paper's lambda, the largest radius along an axis.
         centres: how regions are found: fps, fps_free, peel or kd (see sacmil.regions).
         region_order: how regions follow each other: fps or hilbert.
         mlp: W1 and W2 as single layers with a GELU between (linear), or two layers each (mlp).
         residual: whether a block adds to its input.
-        pool: how instances become one vector: mean, max or attention.
+        pool: how instances become one vector: mean, max, attention or even.
         tail: whether the last ring absorbs the remainder, or the remainder is split off.
         activation: after the projection: relu, gelu or none.
     """

@@ -2,8 +2,10 @@
 
 What differs from ``sac_mil``, which stays the paper, and why, is in docs/results.md: one block of
 regions of 8 (the paper: three levels of 64) found by peeling and strung along a Hilbert curve, PEG
-for PROPE, half as wide. The head is linear, so what each instance adds to each class is known
-exactly: these are its scores, where the paper draws the norm of the last block.
+for PROPE, half as wide; half of the pool is attention. Block and PEG are nothing at first: training
+starts from instances that stand alone, and learns who belongs together. The head is linear, so what
+each instance adds to each class is known exactly: these are its scores, where the paper draws the
+norm of the last block.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sacmil.models._base import Output
+from sacmil.models._options import flag
 from sacmil.models._registry import register_model
 from sacmil.models.sac_mil import SACMIL
 
@@ -27,11 +30,12 @@ class SACMILLocal(SACMIL):
         dim: width inside.
         k: instances per region, and channel folds.
         depth: blocks; block l correlates rings of k^(l+1) instances.
-        position: how places enter, besides the regions: peg, none, or any that sac_mil has.
+        position: how places enter, besides the regions: soft_peg, or any that sac_mil has.
         centres: how regions are found: peel, fps, fps_free or kd (see sacmil.regions).
         region_order: how regions follow each other: hilbert or fps.
         mlp: W1 and W2 as single layers with a GELU between (linear), or two layers each (mlp).
-        pool: how instances become one vector: mean, max or attention.
+        pool: how instances become one vector: even, attention, mean or max.
+        zero_start: whether blocks add nothing before they are trained.
     """
 
     def __init__(
@@ -42,11 +46,12 @@ class SACMILLocal(SACMIL):
         dim: int = 256,
         k: int = 8,
         depth: int = 1,
-        position: str = "peg",
+        position: str = "soft_peg",
         centres: str = "peel",
         region_order: str = "hilbert",
         mlp: str = "linear",
-        pool: str = "mean",
+        pool: str = "even",
+        zero_start: bool = True,
     ) -> None:
         super().__init__(
             in_dim=in_dim,
@@ -60,6 +65,15 @@ class SACMILLocal(SACMIL):
             mlp=mlp,
             pool=pool,
         )
+        if flag("zero_start", zero_start):
+            self._start_from_nothing()
+
+    def _start_from_nothing(self) -> None:
+        """The last layer of each block at zero."""
+        for block in self.blocks:
+            *_, last = block.get_submodule("w2").modules()
+            for parameter in last.parameters():
+                nn.init.zeros_(parameter)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """h (N, dim) stands in arranged order until the scores go back."""

@@ -24,6 +24,9 @@ class PEG(nn.Module):
         smallest: side that smaller grids are brought to, by zeros at the end of the sequence.
     """
 
+    gain = 1.0
+    """What weights are multiplied by, and how fast they are learned."""
+
     def __init__(
         self, dim: int, *, kernels: Sequence[tuple[int, int]] = ((7, 7),), smallest: int = 1
     ) -> None:
@@ -46,7 +49,8 @@ class PEG(nn.Module):
     def kernel(self) -> tuple[Tensor, Tensor]:
         """(dim, 1, rows, columns) and (dim,): all convolutions and the identity as one."""
         count = range(len(self.weights))  # compilers of torch 2.11 know no other way through
-        weights, biases = [self.weights[i] for i in count], [self.biases[i] for i in count]
+        weights = [self.weights[i] * self.gain for i in count]
+        biases = [self.biases[i] for i in count]
         identity = torch.ones_like(weights[0][:, :, :1, :1])
         kernels = [_centred(weight, *weights[0].shape[2:]) for weight in (*weights, identity)]
         return torch.stack(kernels).sum(0), torch.stack(biases).sum(0)
@@ -57,6 +61,16 @@ class PPEG(PEG):
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim, kernels=((7, 7), (5, 5), (3, 3)), smallest=7)
+
+
+class SoftPEG(PEG):
+    """PEG that is nothing at first and is learned a seventh as fast: its 49 taps move together."""
+
+    gain = 1 / 7
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        nn.init.zeros_(self.weights[0])
 
 
 def _centred(weight: Tensor, rows: int, columns: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sacmil.nn.alibi import AdditiveALiBi
 from sacmil.nn.grid import rows_and_columns, side_of
-from sacmil.nn.peg import PEG, PPEG
+from sacmil.nn.peg import PEG, PPEG, SoftPEG
 from sacmil.nn.rotary import frequencies, pairs, rotate, within_half_a_turn
 
 
@@ -110,4 +110,5 @@ POSITIONS: dict[str, Callable[[int], nn.Module]] = {
     "rope2d": RoPE2D,
     "peg": PEG,
     "ppeg": PPEG,
+    "soft_peg": SoftPEG,
 }
