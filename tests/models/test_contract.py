@@ -9,6 +9,7 @@ import pkgutil
 import numpy as np
 import pytest
 import torch
+from small_models import as_if_trained
 
 import sacmil.models
 from sacmil import create_model, describe_model, list_models
@@ -25,7 +26,8 @@ every_model = pytest.mark.parametrize("name", list_models())
 
 def make(name: str, num_classes: int = 2, **options: object) -> MILModel:
     torch.manual_seed(1)
-    return create_model(name, in_dim=IN_DIM, num_classes=num_classes, **options).eval()
+    model = create_model(name, in_dim=IN_DIM, num_classes=num_classes, **options)
+    return as_if_trained(model).eval()
 
 
 def planning(name: str) -> MILModel:
