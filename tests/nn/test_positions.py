@@ -164,6 +164,15 @@ def test_peg_down_the_columns_equals_the_golden_numbers(golden) -> None:
         close(peg(torch.from_numpy(file["x"][:n]).double()), file, f"out/out_n{n}", 1e-5)
 
 
+@torch.no_grad()
+def test_soft_peg_is_nothing_at_first_and_then_a_seventh_of_peg() -> None:
+    soft, peg, h = POSITIONS["soft_peg"](6), POSITIONS["peg"](6), torch.randn(70, 6)
+    coords = torch.zeros(70, 2)
+    torch.testing.assert_close(soft(h, coords), h)
+    soft.weights[0].copy_(7 * peg.weights[0])
+    torch.testing.assert_close(soft(h, coords), peg(h, coords))
+
+
 def test_ppeg_equals_the_golden_numbers(golden) -> None:
     file = golden("pe_ppeg")
     ppeg = load_reference_block("ppeg", weights(file)).double()

@@ -29,7 +29,8 @@ def _fold_norm(norm: nn.LayerNorm, layer: nn.Linear) -> None:
     """layer(norm(x)), with a norm that has no parameters."""
     layer.bias.add_(layer.weight @ norm.bias)
     layer.weight.mul_(norm.weight)
-    norm.weight = norm.bias = None  # type: ignore[assignment]
+    norm.register_parameter("weight", None)
+    norm.register_parameter("bias", None)
 
 
 def _first_layer(part: nn.Module) -> nn.Linear:
