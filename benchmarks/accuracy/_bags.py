@@ -7,7 +7,7 @@ A source in JSON is one of::
     {"kind": "colon", "encoder": "lite0", "made": "1f…"}  also breast; lite0_mid and rgb
     {"kind": "idc", "encoder": "lite0", "made": "1f…", "window": 10, "step": 5, "fewest": 25}
 
-``made`` is the hash of the features: other features are other jobs.
+``made`` is the hash of what features were made from: other features are other jobs.
 
 Bags of a source lie one after the other in large arrays, which take a second to load.
 """

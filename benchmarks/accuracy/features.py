@@ -5,7 +5,8 @@ Two encoders come from one pass of EfficientNet-Lite0 (ImageNet weights, tiles r
 in the middle of the network, which see texture rather than objects (224). Both are projected by
 PCA, to 256 and 128. The projection of a set, its mean and scale too, is fitted on sixteen pictures
 of each of the *other two* sets: no picture has any part in how its own set is projected. ``rgb`` is
-the mean colour of each tile, for the baseline.
+the mean colour of each tile, for the baseline. Features are known by what they were made from, not
+by their bits: another processor rounds otherwise, and they are the same features.
 
 Run: python -m benchmarks.accuracy.features --data DIR --out FOLDER
 """
@@ -129,6 +130,7 @@ def write(path: Path, name: str, sets: Mapping[str, Mapping[str, Part]], weights
     """A set as an HDF5 file: bags one after the other, ``starts`` says where each begins."""
     parts = sets[name]
     others = [sets[other][one] for other in sets if other != name for one in fitting(sets[other])]
+    origin = _origin([*parts.values(), *others], weights)
     with whole_file(path) as partial, h5py.File(partial, "w") as file:
         file.attrs["encoder"] = f"EfficientNet-Lite0, ImageNet, weights {weights}"
         file.attrs["patch_px"] = SETS[name].side
@@ -139,6 +141,8 @@ def write(path: Path, name: str, sets: Mapping[str, Mapping[str, Part]], weights
             file[key] = np.concatenate([part[key] for part in parts.values()])
         for encoder in ENCODERS:
             _write_features(file, encoder, parts, others)
+            made = f"{origin} {encoder} {WIDTHS[encoder]}".encode()
+            file[encoder].attrs["hash"] = hashlib.sha256(made).hexdigest()[:16]
 
 
 def _write_features(
@@ -148,10 +152,16 @@ def _write_features(
     fitted = np.concatenate([part["raw"][:, columns] for part in others]).astype(np.float32)
     project = Projection(fitted, WIDTHS[encoder])
     raw = np.concatenate([part["raw"][:, columns] for part in parts.values()]).astype(np.float32)
-    features = project(raw).astype(np.float16)
-    file[encoder] = features
+    file[encoder] = project(raw).astype(np.float16)
     file[encoder].attrs["kept"] = project.kept(raw)
-    file[encoder].attrs["hash"] = hashlib.sha256(features.tobytes()).hexdigest()[:16]
+
+
+def _origin(parts: Iterable[Part], weights: str) -> str:
+    """Of the weights, and of every tile's place and mean colour."""
+    found = hashlib.sha256(weights.encode())
+    for part in parts:
+        found.update(part["coords"].tobytes() + part["rgb"].tobytes())
+    return found.hexdigest()
 
 
 class Projection:
@@ -167,7 +177,7 @@ class Projection:
         self.mean = sample.mean(0)
         values, vectors = np.linalg.eigh(np.cov(sample - self.mean, rowvar=False))
         best = np.argsort(values)[::-1][:width]
-        self.axes = vectors[:, best]
+        self.axes = vectors[:, best] * _signs(vectors[:, best])
         self.scale = 1 / np.sqrt(max(values[best].mean(), 1e-12))
 
     def __call__(self, features: Floats) -> Floats:
@@ -178,6 +188,11 @@ class Projection:
         """Share of the variance of some features that passes."""
         centred = features - features.mean(0)
         return float(np.square(centred @ self.axes).sum() / max(np.square(centred).sum(), 1e-12))
+
+
+def _signs(axes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """That make the largest number of every axis positive: else they are the library's whim."""
+    return np.sign(np.take_along_axis(axes, np.abs(axes).argmax(0)[None], 0))
 
 
 def _read_parts(folder: Path) -> dict[str, Part]:

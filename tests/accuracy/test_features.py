@@ -79,6 +79,30 @@ def test_features_made_anew_are_other_jobs(tmp_path: Path) -> None:
         load_bags(source, tmp_path)
 
 
+def test_features_that_differ_by_rounding_are_the_same_jobs(tmp_path: Path) -> None:
+    write(tmp_path / "colon.h5", "colon", made_sets(), "hash")
+    source = real("colon", "lite0", tmp_path)
+    rounded = made_sets()
+    for part in rounded["colon"].values():
+        part["raw"] = np.nextafter(part["raw"], np.float16(9), dtype=np.float16)
+    write(tmp_path / "colon.h5", "colon", rounded, "hash")
+    assert real("colon", "lite0", tmp_path) == source
+    write(tmp_path / "colon.h5", "colon", made_sets(), "other weights")
+    assert real("colon", "lite0", tmp_path) != source
+
+
+def test_axes_do_not_depend_on_which_way_round_they_were_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sample = np.random.default_rng(0).standard_normal((200, 6)).astype(np.float32)
+    usual = Projection(sample, 4)(sample)
+    found = np.linalg.eigh
+    monkeypatch.setattr(
+        np.linalg, "eigh", lambda given: (found(given)[0], found(given)[1] * [1, -1, -1, 1, -1, 1])
+    )
+    assert np.array_equal(Projection(sample, 4)(sample), usual)
+
+
 def test_a_projection_keeps_what_varies_and_scales_it_to_one() -> None:
     random = np.random.default_rng(0)
     plane = random.standard_normal((500, 3)) @ random.standard_normal((3, 20)) * 7 + 4
