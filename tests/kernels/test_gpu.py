@@ -73,6 +73,18 @@ def test_a_new_length_compiles_no_kernel(name: str) -> None:
     assert compiled() == before
 
 
+@torch.no_grad()
+def test_rows_may_begin_anywhere() -> None:
+    """Those at odd places need kernels of their own, before and after the usual ones are known."""
+    block = model_of("sac_mil").blocks[0]
+    held = torch.randn(1_001 * 512 + 1, device="cuda").bfloat16()
+    odd = held[1:].view(1_001, 512)
+    first, usual, last = block(odd), block(odd.clone()), block(odd)
+    assert odd.data_ptr() % 16
+    assert torch.equal(first, usual)
+    assert torch.equal(last, usual)
+
+
 def compiled() -> int:
     """Kernels compiled so far."""
     names = ("row_statistics", "norm_shift", "gelu_unshift", "place", "finish")

@@ -61,6 +61,16 @@ def test_widths_need_not_be_powers_of_two(dim: int, k: int) -> None:
     both(block_of(dim, k, 0), 2 * k + 1)
 
 
+def test_what_an_answer_leaves_behind_serves_a_gradient() -> None:
+    """Tensors made in inference mode may not be kept for one."""
+    model = create_model("sac_mil", in_dim=6, num_classes=2, dim=24, k=4, scale=77.0)
+    features, coords = torch.randn(9, 6), torch.rand(9, 2)
+    with torch.inference_mode():
+        model(features, coords)
+    model(features, coords).logits.sum().backward()
+    assert model.get_parameter("head.weight").grad is not None
+
+
 def test_rings_may_be_longer_than_any_bag() -> None:
     both(block_of(128, 64, 8), 130)
 

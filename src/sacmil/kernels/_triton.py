@@ -296,7 +296,7 @@ def finish(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Of h = x + what is carried: every row's norm, where the bag has it, and sums over rows."""
+    """Of h = x + what is carried: every row's norm, where the bag has it, and parts of the mean."""
     columns = tl.arange(0, COLUMNS)
     carried = tl.load(carried_ptr + columns, columns < D, other=0.0)[None, :]
     sums = tl.zeros((COLUMNS,), tl.float32)
@@ -308,7 +308,7 @@ def finish(
         place = tl.load(order_ptr + rows, rows < n, other=0)
         tl.store(norms_ptr + place, tl.sqrt(tl.sum(h * h, 1)), rows < n)
         sums += tl.sum(h, 0)
-    tl.store(sums_ptr + tl.program_id(0) * D + columns, sums, columns < D)
+    tl.store(sums_ptr + tl.program_id(0) * D + columns, sums / n, columns < D)
 
 
 @triton.jit

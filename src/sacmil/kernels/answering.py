@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from sacmil.kernels import sac_block
+from sacmil.kernels.launching import launch
 from sacmil.kernels.sac_block import Shift
-from sacmil.kernels.switch import fast, kernels, where
+from sacmil.kernels.switch import fast, where
 
 AT_ONCE = 262_144
 """Rows that have their operands in memory at once, or one ring, where that is longer."""
@@ -75,7 +76,6 @@ def _finish(h: Tensor, carried: Tensor, order: Tensor) -> Answer:
     blocks = sac_block.programs(n, rows)
     norms = torch.empty_like(h[:, 0])
     sums = h.new_empty(min(blocks, sac_block.PROGRAMS), dim, dtype=torch.float32)
-    kernels().finish[len(sums),](
-        h, carried, order, norms, sums, n, blocks, D=dim, ROWS=rows, COLUMNS=columns
-    )
-    return Answer((sums.sum(0) / n).to(h.dtype), norms)
+    tensors = (h, carried, order, norms, sums)
+    launch("finish", (len(sums),), tensors, (n, blocks), D=dim, ROWS=rows, COLUMNS=columns)
+    return Answer(sums.sum(0).to(h.dtype), norms)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from sacmil.kernels.launching import launch
 from sacmil.kernels.sac_block import power_of_two, programs
-from sacmil.kernels.switch import fast, kernels, where
+from sacmil.kernels.switch import fast, where
 
 ROWS, PAIRS = 8, 128
 """Of a program."""
@@ -42,9 +44,19 @@ def place(
 
 
 def _theta(pairs: int, scale: float, device: torch.device) -> Tensor:
-    """Eq. (4) of the paper, times the scale."""
+    """Eq. (4) of the paper, times the scale; made once, but not by a recording, whose memory goes
+    with it."""
+    recording = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    return (_make_theta if recording else _held_theta)(pairs, scale, device)
+
+
+def _make_theta(pairs: int, scale: float, device: torch.device) -> Tensor:
     last = -4 * (pairs - 1) / pairs
-    return scale * torch.logspace(0, last, pairs, dtype=torch.float64, device=device)
+    with torch.inference_mode(mode=False):  # what is held may be needed for a gradient later
+        return scale * torch.logspace(0, last, pairs, dtype=torch.float64, device=device)
+
+
+_held_theta = lru_cache(maxsize=16)(_make_theta)
 
 
 class _Place(torch.autograd.Function):
@@ -54,7 +66,7 @@ class _Place(torch.autograd.Function):
         *tensors, ctx.relu = given
         ctx.save_for_backward(p, *tensors)
         h, grid, sizes = torch.empty_like(p), *_tiles(p)
-        kernels().place[grid](p, *tensors, h, len(p), RELU=ctx.relu, **sizes)
+        launch("place", grid, (p, *tensors, h), (len(p),), RELU=ctx.relu, **sizes)
         return h
 
     @staticmethod
@@ -62,9 +74,8 @@ class _Place(torch.autograd.Function):
     def backward(ctx: Any, grad_h: Tensor) -> tuple[Tensor | None, ...]:
         p, *tensors = ctx.saved_tensors
         grad_p, grid, sizes = torch.empty_like(p), *_tiles(p)
-        kernels().place_backward[grid](
-            grad_h.contiguous(), p, *tensors, grad_p, len(p), RELU=ctx.relu, **sizes
-        )
+        given = (grad_h.contiguous(), p, *tensors, grad_p)
+        launch("place_backward", grid, given, (len(p),), RELU=ctx.relu, **sizes)
         return grad_p, None, None, None, None, None, None
 
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from sacmil.kernels.switch import fast, kernels, where
+from sacmil.kernels.launching import launch
+from sacmil.kernels.switch import fast, where
 
 WIDEST = 4096
 """Channels of a row that one program holds."""
@@ -102,10 +103,8 @@ def row_statistics(x: Tensor, eps: float, carried: Tensor | None = None) -> Tens
     statistics = x.new_empty(n, dtype=torch.int64)
     columns = power_of_two(dim)
     rows = max(1, 4096 // columns)
-    kernels().row_statistics[programs(n, rows),](
-        x, carried, statistics, n, eps,
-        D=dim, CARRIED=carried is not None, ROWS=rows, COLUMNS=columns,
-    )  # fmt: skip
+    sizes = {"D": dim, "CARRIED": carried is not None, "ROWS": rows, "COLUMNS": columns}
+    launch("row_statistics", (programs(n, rows),), (x, carried, statistics), (n, eps), **sizes)
     return statistics
 
 
@@ -119,9 +118,9 @@ def norm_shift(
 ) -> Tensor:
     """shift(LN(x)), (N, D); of x plus what is carried, where something is."""
     y, sizes = torch.empty_like(x), shift.sizes(x.shape[1])
-    kernels().norm_shift[programs(shift.n, sizes["ROWS"]),](
-        x, carried, statistics, weight, bias, y, *shift[:3], CARRIED=carried is not None, **sizes
-    )
+    tensors = (x, carried, statistics, weight, bias, y)
+    grid = (programs(shift.n, sizes["ROWS"]),)
+    launch("norm_shift", grid, tensors, shift[:3], CARRIED=carried is not None, **sizes)
     return y
 
 
@@ -132,16 +131,15 @@ def norm_shift_backward(
     dim, grad_x, sizes = x.shape[1], torch.empty_like(x), shift.sizes(x.shape[1], 1024)
     blocks = programs(shift.n, sizes["ROWS"])
     sums = x.new_empty(min(blocks, PROGRAMS), 3, dim, dtype=torch.float32)
-    kernels().norm_shift_backward[len(sums),](
-        x, statistics, weight, grad_y, grad_out, grad_x, sums, *shift[:3], blocks, **sizes
-    )
+    tensors = (x, statistics, weight, grad_y, grad_out, grad_x, sums)
+    launch("norm_shift_backward", (len(sums),), tensors, (*shift[:3], blocks), **sizes)
     return grad_x, sums.sum(0).to(weight.dtype)
 
 
 def gelu_unshift(u: Tensor, shift: Shift, out: Tensor | None = None) -> Tensor:
     """unshift(GELU(u)), (N, D)."""
     v, sizes = torch.empty_like(u) if out is None else out, shift.sizes(u.shape[1])
-    kernels().gelu_unshift[programs(shift.n, sizes["ROWS"]),](u, v, *shift[:3], **sizes)
+    launch("gelu_unshift", (programs(shift.n, sizes["ROWS"]),), (u, v), shift[:3], **sizes)
     return v
 
 
@@ -150,9 +148,8 @@ def gelu_unshift_backward(u: Tensor, grad_v: Tensor, shift: Shift) -> tuple[Tens
     grad_u, sizes = torch.empty_like(u), shift.sizes(u.shape[1], 1024)
     blocks = programs(shift.n, sizes["ROWS"])
     sums = u.new_empty(min(blocks, PROGRAMS), u.shape[1], dtype=torch.float32)
-    kernels().gelu_unshift_backward[len(sums),](
-        u, grad_v, grad_u, sums, *shift[:3], blocks, **sizes
-    )
+    tensors = (u, grad_v, grad_u, sums)
+    launch("gelu_unshift_backward", (len(sums),), tensors, (*shift[:3], blocks), **sizes)
     return grad_u, sums.sum(0).to(u.dtype)
 
 
