@@ -1,11 +1,11 @@
 """SAC-MIL as our studies found it best: the paper's block, once, in small regions.
 
 What differs from ``sac_mil``, which stays the paper, and why, is in docs/results.md: one block of
-regions of 8 (the paper: three levels of 64) found by peeling and strung along a Hilbert curve, PEG
-for PROPE, half as wide; half of the pool is attention. Block and PEG are nothing at first: training
-starts from instances that stand alone, and learns who belongs together. The head is linear, so what
-each instance adds to each class is known exactly: these are its scores, where the paper draws the
-norm of the last block.
+regions of 8 (the paper: three levels of 64) found by peeling, half as wide, without PROPE: regions
+tell enough of places; half of the pool is attention. The block is nothing at first: training starts
+from instances that stand alone, and learns who belongs together. The head is linear, so what each
+instance adds to each class is known exactly: these are its scores, where the paper draws the norm
+of the last block.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class SACMILLocal(SACMIL):
         dim: width inside.
         k: instances per region, and channel folds.
         depth: blocks; block l correlates rings of k^(l+1) instances.
-        position: how places enter, besides the regions: soft_peg, or any that sac_mil has.
+        position: how places enter, besides the regions: none, or any that sac_mil has.
         centres: how regions are found: peel, fps, fps_free or kd (see sacmil.regions).
-        region_order: how regions follow each other: hilbert or fps.
+        region_order: how regions follow each other, for PEG and deeper blocks: hilbert or fps.
         mlp: W1 and W2 as single layers with a GELU between (linear), or two layers each (mlp).
         pool: how instances become one vector: even, attention, mean or max.
         zero_start: whether blocks add nothing before they are trained.
@@ -46,7 +46,7 @@ class SACMILLocal(SACMIL):
         dim: int = 256,
         k: int = 8,
         depth: int = 1,
-        position: str = "soft_peg",
+        position: str = "none",
         centres: str = "peel",
         region_order: str = "hilbert",
         mlp: str = "linear",
