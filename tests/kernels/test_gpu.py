@@ -85,6 +85,22 @@ def test_rows_may_begin_anywhere() -> None:
     assert torch.equal(last, usual)
 
 
+@pytest.mark.parametrize("n", [1, 33, 1_000, 2_500])
+def test_mambas_scan_is_the_one_without_kernels(n: int) -> None:
+    torch.manual_seed(n)
+    model = create_model("mambamil", in_dim=32, num_classes=2, dim=64).cuda()
+    features, coords = torch.randn(n, 32, device="cuda"), torch.rand(n, 2, device="cuda")
+    found = []
+    for path in (fast_path, plain_path):
+        model.zero_grad()
+        with path():
+            logits = model(features, coords, {}).logits
+            logits.sum().backward()
+        found.append([logits, *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    for ours, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-3, atol=1e-5)
+
+
 def compiled() -> int:
     """Kernels compiled so far."""
     names = ("row_statistics", "norm_shift", "gelu_unshift", "place", "finish")

@@ -20,6 +20,9 @@ from torch import Tensor
 from torch._higher_order_ops.scan import scan
 from torch.autograd.function import once_differentiable
 
+from sacmil.kernels import recurrence as kernel
+from sacmil.kernels.switch import fast
+
 
 class Recurrence(NamedTuple):
     """How the states of a chunk follow from each other; a, s, g are (chunk, state, channels)."""
@@ -64,15 +67,21 @@ def selective_scan(
         C: (N, state), how the state is read.
         recurrence: how to go through a chunk; None takes what suits the device.
     """
-    if recurrence is None:
-        recurrence = DOUBLING if u.is_cuda else STEPS
     dtype = torch.promote_types(dt.dtype, torch.float32)
+    if recurrence is None:
+        recurrence = _suited(u, dtype)
     with torch.autocast(u.device.type, enabled=False):
         raised = [tensor.to(dtype) for tensor in (u, dt, A.T.contiguous(), B, C)]
         if torch.compiler.is_compiling():
             return _exported(_Inputs(*raised))
         y: Tensor = _SelectiveScan.apply(recurrence, *raised)  # type: ignore[no-untyped-call]
     return y
+
+
+def _suited(u: Tensor, dtype: torch.dtype) -> Recurrence:
+    if not u.is_cuda:
+        return STEPS
+    return KERNEL if dtype == torch.float32 and fast(u) else DOUBLING
 
 
 class _SelectiveScan(torch.autograd.Function):
@@ -210,3 +219,6 @@ STEPS = Recurrence(32, _advance_by_steps, _retreat_by_steps)
 DOUBLING = Recurrence(128, _advance_by_doubling, _retreat_by_doubling)
 """A few passes over the whole chunk, each reaching twice as far, for devices that run in parallel:
 only products of numbers up to one."""
+
+KERNEL = Recurrence(1024, kernel.advance, kernel.retreat)
+"""One pass over the chunk, where Triton runs."""

@@ -41,7 +41,7 @@ def state_space_duality(
 def _scan(entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int) -> Tensor:
     # Zeros at the end: they enter nothing, decay nothing, and are cut off again.
     parts = [_chunks(tensor, chunk) for tensor in (entering, exponents, B, C)]
-    state = B.new_zeros(B.shape[1], *entering.shape[1:])  # (state, heads, head_dim)
+    state = _nothing(entering, B)
     out = []
     # split, whose gradient is one concatenation; that of a slice is as long as the bag.
     for group in zip(*(torch.split(part, _at_once(B)) for part in parts), strict=True):
@@ -51,12 +51,14 @@ def _scan(entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int)
 
 
 def _scan_at_once(entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int) -> Tensor:
-    """The same, states being handed over by a matrix of the decays between chunks."""
-    n = B.shape[0]
-    entering, exponents, B, C = (_chunks(part, chunk) for part in (entering, exponents, B, C))
-    decay = _decays(exponents.transpose(1, 2))
-    starts = _all_handed_over(_added(entering, decay, B), exponents.sum(1))
-    return _read(starts, entering, exponents, decay, B, C).flatten(0, 1)[:n]
+    """The same, all chunks being one group."""
+    parts = [_chunks(tensor, chunk) for tensor in (entering, exponents, B, C)]
+    return _group(_nothing(entering, B), *parts)[0].flatten(0, 1)[: B.shape[0]]
+
+
+def _nothing(entering: Tensor, B: Tensor) -> Tensor:
+    """(1, state, heads * head_dim), the state before the first step."""
+    return B.new_zeros(1, B.shape[1], entering.shape[1] * entering.shape[2])
 
 
 def _at_once(tensor: Tensor) -> int:
@@ -77,8 +79,7 @@ def _group(
 ) -> tuple[Tensor, Tensor]:
     """Outputs of some chunks (G, Q, heads, head_dim), and the state after the last of them."""
     decay = _decays(exponents.transpose(1, 2))  # (G, heads, Q, Q)
-    added = _added(entering, decay, B)
-    starts, state = _handed_over(state, added, exponents.sum(1).exp())
+    starts, state = _handed_over(state, _added(entering, decay, B), exponents.sum(1))
     return _read(starts, entering, exponents, decay, B, C), state
 
 
@@ -95,7 +96,7 @@ def _read(
     mixing = (C @ B.mT)[:, None] * decay
     inside = mixing @ entering.transpose(1, 2)  # (G, heads, Q, head_dim)
     from_the_start = exponents.cumsum(1).exp()[..., None]  # (G, Q, heads, 1)
-    before = (C @ starts.flatten(2)).view_as(entering) * from_the_start
+    before = (C @ starts).view_as(entering) * from_the_start
     return before + inside.transpose(1, 2)
 
 
@@ -111,24 +112,22 @@ def _decays(exponents: Tensor) -> Tensor:
     return sums.masked_fill(~ones.tril(), -torch.inf).exp()
 
 
-def _handed_over(state: Tensor, added: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """The state at the start of each chunk (G, state, heads, head_dim), and after the last."""
-    starts = []
-    for more, share in zip(added.unbind(), kept.unbind(), strict=True):
-        starts.append(state)
-        state = state * share[:, None] + more.view_as(state)
-    return torch.stack(starts), state
+def _handed_over(state: Tensor, added: Tensor, exponents: Tensor) -> tuple[Tensor, Tensor]:
+    """The state before each chunk, (G, state, heads * head_dim), and after the last, (1, ...).
 
-
-def _all_handed_over(added: Tensor, exponents: Tensor) -> Tensor:
-    """The state at the start of every chunk (G, state, heads * head_dim), from all before it.
+    Several at once by a matrix of the decays between them: a loop would keep a GPU waiting.
 
     Args:
+        state: (1, state, heads * head_dim), before the first.
         added: (G, state, heads * head_dim), what each chunk adds.
         exponents: (G, heads), how much each lets the earlier ones decay.
     """
-    decay = _decays(exponents.T)  # (heads, G, G)
-    by_head = added.reshape(*added.shape[:2], exponents.shape[1], -1).permute(2, 0, 1, 3)
-    after = decay @ by_head.flatten(2)  # (heads, G, state * head_dim)
-    after = after.reshape(by_head.shape).permute(1, 2, 0, 3).flatten(2)
-    return torch.cat((torch.zeros_like(after[:1]), after[:-1]))
+    heads = exponents.shape[1]
+    if not torch.compiler.is_compiling() and len(added) == 1:
+        kept = exponents.exp()[:, None, :, None] * state.reshape(*state.shape[:2], heads, -1)
+        return state, added + kept.flatten(2)
+    decay = _decays(torch.cat((exponents.new_zeros(1, heads), exponents)).T)  # (heads, G+1, G+1)
+    given = torch.cat((state, added))
+    by_head = given.reshape(*given.shape[:2], heads, -1).permute(2, 0, 1, 3)
+    after = (decay @ by_head.flatten(2)).reshape(by_head.shape).permute(1, 2, 0, 3).flatten(2)
+    return after[:-1], after[-1:]

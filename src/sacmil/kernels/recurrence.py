@@ -1,0 +1,29 @@
+"""A linear recurrence in place: many steps at once, in one pass over them."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from sacmil.kernels.launching import launch
+from sacmil.kernels.sac_block import programs
+from sacmil.kernels.switch import where
+
+ROWS, COLUMNS = 32, 32
+"""Steps and states that a program has at once."""
+
+
+def advance(a: Tensor, s: Tensor) -> None:
+    """s[t] += a[t] * s[t - 1] for t = 1, 2, …; (steps, …) both, float32, one after the other."""
+    _recur(a, s, back=False)
+
+
+def retreat(a: Tensor, g: Tensor) -> None:
+    """g[t] += a[t + 1] * g[t + 1] for t = last - 1, …"""
+    _recur(a, g, back=True)
+
+
+def _recur(a: Tensor, s: Tensor, *, back: bool) -> None:
+    width = s[0].numel()
+    sizes = {"WIDTH": width, "BACK": back, "ROWS": ROWS, "COLUMNS": COLUMNS}
+    with where(s):
+        launch("recur", (programs(width, COLUMNS),), (a, s), (len(s),), **sizes)
