@@ -9,8 +9,8 @@ from pathlib import Path
 import sacmil
 from sacmil.atomic import whole_file
 
-_NOT_CODE = ("report.py", "features.py")
-"""Files of this folder that change no figure."""
+_NOT_CODE = ("report.py", "features.py", "heatmaps.py", "_pages.py", "_figures.py", "_ranks.py")
+"""Files of this folder that change no line of results."""
 
 
 def begin_to_confirm(mark: Path) -> None:
@@ -35,7 +35,7 @@ def finish_confirming(mark: Path) -> None:
 
 
 def code_hash() -> str:
-    """Of everything that can change a figure: the package, and the studies."""
+    """Of everything that can change a line of results: the package, and the studies."""
     found = hashlib.sha256()
     here, package = Path(__file__).parent, Path(sacmil.__file__).parent
     for folder in (here, package):

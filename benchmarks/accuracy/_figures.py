@@ -44,7 +44,7 @@ def tasks_of(lines: Iterable[Line]) -> dict[str, list[Line]]:
 
 def standings(lines: Sequence[Line], reference: str) -> list[Standing]:
     """Every variant of a task, the best first; those with folds missing are left out."""
-    whole = _complete(lines)
+    whole = complete(lines)
     predictions = to_predictions(whole)
     figures = summarise(predictions, metrics=METRICS, draws=DRAWS)
     against = {}
@@ -114,7 +114,7 @@ def more(lines: Sequence[Line], name: str) -> dict[str, list[float]]:
     return dict(found)
 
 
-def _complete(lines: Sequence[Line]) -> list[Line]:
+def complete(lines: Sequence[Line]) -> list[Line]:
     """Lines of the variants that have as many folds and seeds as any."""
     held: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for line in lines:

@@ -2,7 +2,7 @@
 
 Only what stands between ``<!-- begin STUDY -->`` and ``<!-- end STUDY -->`` is written; the words
 around it are written by people. A study that has been confirmed has a block of its own,
-``STUDY.confirm``.
+``STUDY.confirm``; ``ranks`` is about all of them.
 
 Run: python -m benchmarks.accuracy.report
 """
@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.accuracy import _ranks
 from benchmarks.accuracy._lines import Lines
 from benchmarks.accuracy._pages import block
 from benchmarks.accuracy._study import RESULTS
@@ -35,6 +36,8 @@ def from_results(results: Path, pictures: Path) -> Callable[[str], str]:
     """What fills a block: the figures that the results folder holds now."""
 
     def fill(study: str) -> str:
+        if study == "ranks":
+            return _ranks.block(results, pictures, f"images/{pictures.name}")
         lines = Lines(results / f"{study}.csv").lines
         return block(study, lines, pictures, f"images/{pictures.name}")
 

@@ -12,6 +12,7 @@ from benchmarks.accuracy._figures import ceiling, mean_ranks, standings, tasks_o
 from benchmarks.accuracy._job import Job
 from benchmarks.accuracy._lines import Line, Lines, to_line
 from benchmarks.accuracy._pages import overview, table
+from benchmarks.accuracy._ranks import ranks
 from benchmarks.accuracy.heatmaps import scores_of
 from benchmarks.accuracy.report import from_results
 from benchmarks.blocks import renewed
@@ -67,6 +68,25 @@ def test_a_task_that_few_did_does_not_keep_the_others_from_a_rank() -> None:
     assert mean_ranks({"margin": standings(LINES, "sac_mil"), **alone}) == {
         "abmil": 1.0,
         "sac_mil": 2.0,
+    }
+
+
+def test_ranks_over_studies_are_of_models_that_did_every_task() -> None:
+    auc = {
+        "margin": {"sac_mil": (0.9, 0.8), "abmil": (0.8, 0.8), "dsmil": (0.7, 0.7)},
+        "colon": {"sac_mil": (0.6,), "abmil": (0.6,), "transmil": (0.99,)},
+    }
+    tasks = {
+        task: [
+            {**line(model, 1.0, seed=seed, task=task), "auc": str(one)}
+            for model, values in by_model.items()
+            for seed, one in enumerate(values)
+        ]
+        for task, by_model in auc.items()
+    }
+    assert ranks(tasks) == {
+        "sac_mil": {"margin": 1.0, "colon": 1.5},
+        "abmil": {"margin": 2.0, "colon": 1.5},
     }
 
 

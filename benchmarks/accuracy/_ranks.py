@@ -1,0 +1,101 @@
+"""Where models stand over all studies: mean ranks on every task, of those that did all of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from benchmarks.accuracy._figures import complete, tasks_of
+from benchmarks.accuracy._lines import Line, Lines
+
+STUDIES = ("suite", "colon_breast", "idc")
+"""That every model takes part in."""
+ENCODERS = ("lite0_mid", "rgb")
+"""Of tasks that only some models did."""
+
+Ranks = Mapping[str, Mapping[str, float]]
+"""By model and task; 1 is the best."""
+
+
+def block(results: Path, pictures: Path, address: str) -> str:
+    """Table and picture, in Markdown.
+
+    Args:
+        results: folder of CSV files.
+        pictures: folder for the picture.
+        address: of that folder, as the page refers to it.
+    """
+    tasks = {
+        task: lines
+        for study in STUDIES
+        for task, lines in tasks_of(_lines(results, study)).items()
+        if not task.endswith(ENCODERS)
+    }
+    found = ranks(tasks)
+    if not found:
+        return "_Not run yet._"
+    draw(found, pictures / "ranks.png")
+    names = list(next(iter(found.values())))
+    rows = [
+        [model, *(f"{one:g}" for one in by_task.values()), f"{_mean(by_task):.2f}"]
+        for model, by_task in found.items()
+    ]
+    table = [["", *names, "mean"], ["---"] * (len(names) + 2), *rows]
+    text = "\n".join("| " + " | ".join(row) + " |" for row in table)
+    return f"{text}\n\n![Ranks on every task]({address}/ranks.png)"
+
+
+def _lines(results: Path, study: str) -> Sequence[Line]:
+    """Of the confirmatory run, where every model took part in it."""
+    confirmed = Lines(results / f"{study}.confirm.csv").lines
+    developed = Lines(results / f"{study}.csv").lines
+    return confirmed if _models(confirmed) >= _models(developed) else developed
+
+
+def _models(lines: Sequence[Line]) -> set[str]:
+    return {line["model"] for line in lines if line["role"] == "run" and not line["failure"]}
+
+
+def ranks(tasks: Mapping[str, Sequence[Line]]) -> Ranks:
+    """Of models that did all tasks, the best mean first."""
+    auc = {task: _auc(complete(lines)) for task, lines in tasks.items()}
+    models = sorted(set.intersection(*map(set, auc.values()))) if auc else []
+    found: dict[str, dict[str, float]] = {model: {} for model in models}
+    for task, by_model in auc.items():
+        for model, rank in zip(models, rankdata([-by_model[one] for one in models]), strict=True):
+            found[model][task] = float(rank)
+    return dict(sorted(found.items(), key=lambda one: _mean(one[1])))
+
+
+def _auc(lines: Sequence[Line]) -> dict[str, float]:
+    """Mean over folds."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for line in lines:
+        found[line["variant"]].append(float(line["auc"]))
+    return {variant: round(float(np.mean(held)), 12) for variant, held in found.items()}
+
+
+def _mean(by_task: Mapping[str, float]) -> float:
+    return float(np.mean(list(by_task.values())))
+
+
+def draw(found: Ranks, path: Path) -> None:
+    """A row per model: a ring for each task, a dot for the mean."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 1 + 0.28 * len(found)), layout="constrained")
+    axes: Any = figure.subplots()
+    for place, by_task in enumerate(found.values()):
+        each = list(by_task.values())
+        axes.plot(each, [place] * len(each), "o", color="#9bb8d3", fillstyle="none")
+        axes.plot(_mean(by_task), place, "o", color="#1b6ca8")
+    axes.set_yticks(range(len(found)), list(found), fontsize=8)
+    axes.set_ylim(len(found) - 0.5, -0.5)
+    axes.set_xlabel("rank by AUC: rings are tasks, dots their mean", fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
