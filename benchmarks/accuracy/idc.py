@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.accuracy import _study
 from benchmarks.accuracy._darkness import DARKNESS
 from benchmarks.accuracy._job import Job
-from benchmarks.accuracy._models import everyone, in_order
+from benchmarks.accuracy._models import all_but_slowest, everyone, in_order
 from benchmarks.accuracy._study import Request
 from benchmarks.accuracy._tasks import real, recipe
 from benchmarks.accuracy._tuning import tuned
@@ -29,7 +29,7 @@ BASELINES = ("mean_pool", "abmil_gated", "max_pool")
 
 def jobs(request: Request) -> Sequence[Job]:
     """Every model on every fold, once it is tuned."""
-    models = everyone(request.size)
+    models = (all_but_slowest if request.confirm else everyone)(request.size)
     asked = [(model, "lite0") for model in models] + [(model, "rgb") for model in BASELINES]
     found = [job for pair in asked for job in _of_model(request, *pair, models[pair[0]])]
     found += _all_folds(request, _first(request, DARKNESS, "rgb", {}))
