@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,13 @@ class Standing(NamedTuple):
     localisation: float
     """Mean over folds; NaN where instances have no truth."""
     runs: int
+
+
+def told(confirmation: Path) -> bool:
+    """Whether a confirmatory run has come to its end: before, nobody should look."""
+    if not confirmation.exists():
+        return False
+    return bool(json.loads(confirmation.read_text(encoding="utf-8"))["finished"])
 
 
 def tasks_of(lines: Iterable[Line]) -> dict[str, list[Line]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,17 @@ def block(study: str, lines: Sequence[Line], pictures: Path, address: str) -> st
     tasks = tasks_of(lines)
     if not tasks:
         return "_Not run yet._"
-    reference = REFERENCE.get(study, "sac_mil_local")
+    kind = study.removesuffix(".confirm")
+    reference = REFERENCE.get(kind, "sac_mil_local")
     ranked = {task: standings(rows, reference) for task, rows in tasks.items()}
     parts = [overview(ranked, reference, {task: ceiling(tasks[task]) for task in tasks})]
-    if study == "extrapolation":
-        parts.append(_lengths(tasks))
+    if kind == "extrapolation":
+        lengths = {task: _by_length(rows) for task, rows in tasks.items()}
+        draw_lengths(lengths, pictures / "lengths.png")
+        parts.append(_lengths(lengths))
+        parts.append(f"![AUC against length]({address}/lengths.png)")
+    if kind == "seeds":
+        parts.append(_spread(tasks))
     picture = pictures / f"{study}.png"
     draw(ranked, picture)
     parts.append(f"![AUC of every variant on every task]({address}/{picture.name})")
@@ -133,20 +140,73 @@ def _signed(value: float) -> str:
     return f"{value:+.3f}" if round(value, 3) else "0.000"
 
 
-def _lengths(tasks: Mapping[str, Sequence[Line]]) -> str:
-    """AUC at each length beyond that of training, mean over seeds."""
+ByLength = Mapping[str, Mapping[str, float]]
+"""AUC by variant and by how many times as long as in training bags are."""
+
+
+def _by_length(lines: Sequence[Line]) -> ByLength:
+    """Mean over seeds."""
+    longer = {f"x{times}": more(lines, f"x{times}") for times in (2, 4, 8, 16)}
+    usual: dict[str, list[float]] = defaultdict(list)
+    for line in lines:
+        usual[line["variant"]].append(float(line["auc"]))
+    found = {"x1": dict(usual), **longer}
+    return {
+        variant: {name: float(np.mean(held[variant])) for name, held in found.items()}
+        for variant in sorted(usual)
+    }
+
+
+def _lengths(tasks: Mapping[str, ByLength]) -> str:
+    """A table per task, a row per variant."""
     parts = []
-    for task, lines in tasks.items():
-        names = [f"x{times}" for times in (2, 4, 8, 16)]
-        found = {name: more(lines, name) for name in names}
-        variants = sorted({line["variant"] for line in lines})
-        head = f"**{task}, longer bags**\n\n| | {' | '.join(names)} |\n|{' --- |' * 5}"
+    for task, found in tasks.items():
+        head = ["", *next(iter(found.values()))]
         rows = [
-            f"| {v} | " + " | ".join(f"{np.mean(found[n].get(v, [np.nan])):.3f}" for n in names)
-            for v in variants
+            [variant, *(f"{auc:.3f}" for auc in row.values())] for variant, row in found.items()
         ]
-        parts.append(head + "\n" + "\n".join(f"{row} |" for row in rows))
+        parts.append(
+            f"**{task}, so many times as long as in training**\n\n" + _markdown(head, rows)
+        )
     return "\n\n".join(parts)
+
+
+def draw_lengths(tasks: Mapping[str, ByLength], path: Path) -> None:
+    """A panel per task, a line per variant."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.2 * len(tasks) + 1.6, 3.2), layout="constrained")
+    panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
+    for axes, (task, found) in zip(panels, tasks.items(), strict=True):
+        for variant, row in found.items():
+            axes.plot(list(row), list(row.values()), marker="o", markersize=3, label=variant)
+        axes.axhline(CHANCE, color="grey", linestyle=":", linewidth=1)
+        axes.set_title(task, fontsize=9)
+        axes.set_xlabel("length of bags, in that of training", fontsize=8)
+    panels[0].set_ylabel("AUC", fontsize=8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def _spread(tasks: Mapping[str, Sequence[Line]]) -> str:
+    """What seeds alone do to AUC and accuracy."""
+    rows = []
+    for task, lines in tasks.items():
+        for variant in sorted({line["variant"] for line in lines}):
+            auc, accuracy = (
+                np.array([float(line[key]) for line in lines if line["variant"] == variant])
+                for key in ("auc", "accuracy")
+            )
+            told = [
+                f"{auc.mean():.3f}",
+                f"{auc.std(ddof=1):.3f}",
+                f"{auc.min():.3f}–{auc.max():.3f}",
+            ]
+            told += [f"{accuracy.std(ddof=1):.3f}", str(len(auc))]
+            rows.append([task, variant, *told])
+    head = ["", "", "AUC", "deviation", "range", "deviation of accuracy", "seeds"]
+    return "What seeds alone do:\n\n" + _markdown(head, rows)
 
 
 def _small_print(lines: Sequence[Line]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from benchmarks.accuracy._figures import complete, tasks_of
+from benchmarks.accuracy._figures import complete, tasks_of, told
 from benchmarks.accuracy._lines import Line, Lines
 
 STUDIES = ("suite", "colon_breast", "idc")
@@ -51,8 +51,9 @@ def block(results: Path, pictures: Path, address: str) -> str:
 
 
 def _lines(results: Path, study: str) -> Sequence[Line]:
-    """Of the confirmatory run, where every model took part in it."""
-    confirmed = Lines(results / f"{study}.confirm.csv").lines
+    """Of the confirmatory run, where it is finished and every model took part in it."""
+    ended = told(results / f"{study}.confirm.json")
+    confirmed = Lines(results / f"{study}.confirm.csv").lines if ended else []
     developed = Lines(results / f"{study}.csv").lines
     return confirmed if _models(confirmed) >= _models(developed) else developed
 

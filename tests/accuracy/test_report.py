@@ -11,7 +11,7 @@ import pytest
 from benchmarks.accuracy._figures import ceiling, mean_ranks, standings, tasks_of
 from benchmarks.accuracy._job import Job
 from benchmarks.accuracy._lines import Line, Lines, to_line
-from benchmarks.accuracy._pages import overview, table
+from benchmarks.accuracy._pages import block, overview, table
 from benchmarks.accuracy._ranks import ranks
 from benchmarks.accuracy.heatmaps import scores_of
 from benchmarks.accuracy.report import from_results
@@ -88,6 +88,38 @@ def test_ranks_over_studies_are_of_models_that_did_every_task() -> None:
         "sac_mil": {"margin": 1.0, "colon": 1.5},
         "abmil": {"margin": 2.0, "colon": 1.5},
     }
+
+
+def test_seeds_are_told_by_how_far_they_lie_apart(tmp_path: Path) -> None:
+    lines = [
+        {**line("sac_mil_local", 1.0, seed=seed), "auc": auc, "accuracy": "0.5"}
+        for seed, auc in enumerate(("0.6", "0.7", "0.8"))
+    ]
+    text = block("seeds.confirm", lines, tmp_path, "images")
+    assert "| margin | sac_mil_local | 0.700 | 0.100 | 0.600–0.800 | 0.000 | 3 |" in text
+
+
+def test_longer_bags_stand_beside_those_of_the_length_of_training(tmp_path: Path) -> None:
+    told = json.dumps({"x2": 0.8, "x4": 0.7, "x8": 0.6, "x16": 0.5})
+    lines = [
+        {**line("position=prope", 1.0, seed=seed), "auc": "0.9", "more": told} for seed in (0, 1)
+    ]
+    text = block("extrapolation.confirm", lines, tmp_path, "images")
+    assert "|  | x1 | x2 | x4 | x8 | x16 |" in text
+    assert "| position=prope | 0.900 | 0.800 | 0.700 | 0.600 | 0.500 |" in text
+    assert (tmp_path / "lengths.png").stat().st_size > 0
+
+
+def test_a_confirmatory_run_is_told_when_it_is_finished(tmp_path: Path) -> None:
+    fill = from_results(tmp_path, tmp_path / "images")
+    Lines(tmp_path / "suite.confirm.csv").append(JOB, LINES[0])
+    mark = tmp_path / "suite.confirm.json"
+    for words in (None, '{"finished": false}'):
+        if words is not None:
+            mark.write_text(words)
+        assert "not been finished" in fill("suite.confirm")
+    mark.write_text('{"finished": true}')
+    assert "| sac_mil |" in fill("suite.confirm")
 
 
 def test_only_what_stands_between_the_marks_is_renewed(tmp_path: Path) -> None:
