@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gc
 import shlex
 import statistics
 import sys
@@ -140,6 +141,7 @@ def _lengths(
     contestant: Contestant, what: str, precision: str, options: argparse.Namespace
 ) -> Iterator[tuple[int, tuple[float, float]]]:
     """From the shortest on, until the next would take too long or too much."""
+    others = held(options.device)
     model = create_model(
         contestant.model, in_dim=IN_DIM, num_classes=2, **dict(contestant.options)
     ).to(options.device, DTYPES[precision])
@@ -149,11 +151,19 @@ def _lengths(
         if last[1] * growth > 1e3 * options.longest:
             return
         try:
-            found = _one(contestant, model, what, n, options.device)
+            milliseconds, gigabytes = _one(contestant, model, what, n, options.device)
         except torch.cuda.OutOfMemoryError:
             return
-        last = (n, found[0])
-        yield n, found
+        last = (n, milliseconds)
+        yield n, (milliseconds, gigabytes - others)
+
+
+def held(device: str) -> float:
+    """Gigabytes on the GPU that belong to nobody who is measured: recordings may keep theirs."""
+    if device != "cuda":
+        return 0.0
+    gc.collect()
+    return torch.cuda.memory_allocated() / 1e9
 
 
 def products(n: int) -> int:
