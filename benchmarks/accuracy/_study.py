@@ -73,7 +73,7 @@ def main(name: str, jobs: Jobs, about: str, arguments: Sequence[str] | None = No
             break
         if not work(asked, lines, place, options.workers, clock) or _stuck(asked, lines):
             raise SystemExit(1)
-    if options.confirm:
+    if options.confirm and not options.only:
         finish_confirming(options.results / f"{name}.confirm.json")
     return tell(f"{lines.path}: all {len(asked)} jobs are done")
 

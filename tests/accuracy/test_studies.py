@@ -14,6 +14,7 @@ import pytest
 import torch
 from benchmarks.accuracy import (
     _confirm,
+    _study,
     colon_breast,
     extrapolation,
     idc,
@@ -23,7 +24,7 @@ from benchmarks.accuracy import (
 )
 from benchmarks.accuracy._darkness import DARKNESS
 from benchmarks.accuracy._job import Job
-from benchmarks.accuracy._lines import Line, to_line
+from benchmarks.accuracy._lines import Line, Lines, to_line
 from benchmarks.accuracy._models import SLOW, SLOWEST, model_of
 from benchmarks.accuracy._study import Request
 from benchmarks.accuracy._tasks import RECIPE, SETTINGS, SIZES
@@ -127,6 +128,18 @@ def test_a_setting_that_failed_is_never_chosen_and_no_choice_is_made_early() -> 
     assert best(trials, lines) is None
     lines.append(to_line(trials[7], {"val_auc": 0.7, "val_loss": 0.5}))
     assert best(trials, lines) == dict(TRIED[7])
+
+
+def test_a_part_of_the_confirmatory_run_does_not_finish_it(tmp_path: Path) -> None:
+    made = {"study": "suite", "task": "margin", "source": {}}
+    jobs = [Job(**made, variant=name, model=name) for name in ("sac_mil", "abmil")]
+    lines = Lines(tmp_path / "suite.confirm.csv")
+    for job in jobs:
+        lines.append(job, {})
+    given = ["--confirm", "--results", str(tmp_path)]
+    for only, finished in ((["--only", "abmil"], False), ([], True)):
+        _study.main("suite", lambda request: jobs, "", [*given, *only])
+        assert json.loads((tmp_path / "suite.confirm.json").read_text())["finished"] == finished
 
 
 def test_the_confirmatory_run_is_made_once(tmp_path: Path) -> None:

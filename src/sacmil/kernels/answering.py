@@ -5,7 +5,6 @@ A block's last bias is not written into every row: it is the same for all, and c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from sacmil.kernels import sac_block
 from sacmil.kernels.launching import launch
+from sacmil.kernels.pieces import whole_rings
 from sacmil.kernels.sac_block import Shift
 from sacmil.kernels.switch import fast, where
 
@@ -45,18 +45,10 @@ def answer(blocks: Any, h: Tensor, order: Tensor) -> Answer | None:
     with where(h):
         for block in blocks:
             given = sac_block.parameters(block, h.dtype)
-            for rows in _pieces(len(h), block.k ** (block.level + 1)):
+            for rows in whole_rings(len(h), block.k ** (block.level + 1), AT_ONCE):
                 _correlate(block, given, h[rows], carried)
             carried = carried + given[5]
         return _finish(h, carried, order)
-
-
-def _pieces(n: int, ring: int) -> Iterator[slice]:
-    """Whole rings together; the last piece has what is left over."""
-    each = max(1, AT_ONCE // ring) * ring
-    starts = range(0, max(n - each, 0) + 1, each)
-    for start in starts:
-        yield slice(start, n if start == starts[-1] else start + each)
 
 
 def _correlate(block: Any, given: list[Tensor], x: Tensor, carried: Tensor) -> None:

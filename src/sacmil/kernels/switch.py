@@ -29,7 +29,7 @@ _asked: bool | None = None
 
 def fast_path() -> AbstractContextManager[None]:
     """With fast paths, wherever there is one."""
-    return _asking(wanted=True)
+    return _asking(asked=True)
 
 
 def plain_path() -> AbstractContextManager[None]:
@@ -39,23 +39,27 @@ def plain_path() -> AbstractContextManager[None]:
     ...     fast(torch.zeros(1))
     False
     """
-    return _asking(wanted=False)
+    return _asking(asked=False)
 
 
 @contextmanager
-def _asking(*, wanted: bool) -> Iterator[None]:
+def _asking(*, asked: bool) -> Iterator[None]:
     global _asked  # one switch for the process, as torch's own are
-    before, _asked = _asked, wanted
+    before, _asked = _asked, asked
     try:
         yield
     finally:
         _asked = before
 
 
+def wanted() -> bool:
+    """Whether fast paths are not switched off."""
+    return os.environ.get(VARIABLE) != "off" if _asked is None else _asked
+
+
 def fast(x: Tensor) -> bool:
     """Whether x is where a kernel runs, and the fast path is not switched off."""
-    wanted = os.environ.get(VARIABLE) != "off" if _asked is None else _asked
-    if not wanted or torch.compiler.is_compiling():  # a compiler makes its own of the plain path
+    if not wanted() or torch.compiler.is_compiling():  # a compiler makes its own of the plain path
         return False
     if x.dtype not in KINDS or not _present():
         return False

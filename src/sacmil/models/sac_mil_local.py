@@ -1,4 +1,4 @@
-"""SAC-MIL as our studies found it best: the paper's block, once, in small regions.
+"""SAC-MIL as our studies chose it: the paper's block, once, in small regions.
 
 What differs from ``sac_mil``, which stays the paper, and why, is in docs/results.md: one block of
 regions of 8 (the paper: three levels of 64) found by peeling, half as wide, without PROPE: regions

@@ -28,7 +28,7 @@ def rotate(h: Tensor, angles: Tensor, *, half: bool = False) -> Tensor:
 def within_half_a_turn(angles: Tensor) -> Tensor:
     """The same float64 angles in [-pi, pi], so that a later cast to float32 costs nothing."""
     turns: Tensor = angles * (1 / (2 * math.pi))
-    return turns.sub(turns.round()).mul(2 * math.pi)
+    return turns.sub_(turns.round()).mul_(2 * math.pi)
 
 
 def polar_angle(places: Tensor) -> Tensor:

@@ -1,0 +1,99 @@
+"""A SAC block on a CPU where no gradient is asked for: some rings at a time, in memory used again.
+
+What the plain path writes for the whole bag is written for a piece that stays in the processor's
+cache; rows of one fold each are taken from where they stand, by indices that pieces share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sacmil.kernels import sac_block
+from sacmil.kernels.sac_block import Shift
+from sacmil.kernels.switch import wanted
+
+AT_ONCE = 2048
+"""Rows of a piece, or one ring, where that is longer."""
+
+
+def quickly(block: Any, x: Tensor) -> Tensor | None:
+    """What a SACBlock makes of x: by kernels on a GPU, in pieces on a CPU; None where neither."""
+    if sac_block.serves(block, x):
+        return sac_block.correlate(block, x)
+    return correlate(block, x) if serves(block, x) else None
+
+
+def serves(block: Any, x: Tensor) -> bool:
+    """Whether there is a faster way for a SACBlock with these options, and for x."""
+    usual = isinstance(block.act, nn.GELU) and isinstance(block.decay, nn.Identity)
+    here = x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    asked = wanted() and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return usual and block.residual and x.shape[1] % block.k == 0 and here and asked
+
+
+def correlate(block: Any, x: Tensor) -> Tensor:
+    """x + W2 unshift(GELU(W1 shift(LN(x)))), with a SACBlock's parameters."""
+    out = x.clone(memory_format=torch.contiguous_format)
+    room: dict[int, _Room] = {}
+    for rows in whole_rings(len(x), block.k ** (block.level + 1), AT_ONCE):
+        length = rows.stop - rows.start
+        if length not in room:
+            room = {length: _Room(block, x, length)}
+        room[length].add_to(out[rows])
+    return out
+
+
+def whole_rings(n: int, ring: int, at_once: int) -> Iterator[slice]:
+    """Pieces of a bag, of whole rings each; the last has what is left over."""
+    each = max(1, at_once // ring) * ring
+    starts = range(0, max(n - each, 0) + 1, each)
+    for start in starts:
+        yield slice(start, n if start == starts[-1] else start + each)
+
+
+class _Room:
+    """Indices and memory for pieces of one length.
+
+    Args:
+        block: a SACBlock.
+        x: rows like those of the pieces.
+        length: of a piece.
+    """
+
+    def __init__(self, block: Any, x: Tensor, length: int) -> None:
+        self.block = block
+        shift = Shift.of(block, length)
+        self.there, self.back = taken(shift, onward=False), taken(shift, onward=True)
+        self.one, self.other = x.new_empty(2, length, x.shape[1])
+
+    def add_to(self, x: Tensor) -> None:
+        """What the block adds to a piece."""
+        norm, w1, w2 = self.block.norm, self.block.w1, self.block.w2
+        self._by_fold(self.there, norm(x), self.one)
+        torch.addmm(w1.bias, self.one, w1.weight.t(), out=self.other)
+        torch.ops.aten.gelu_(self.other)
+        self._by_fold(self.back, self.other, self.one)
+        x.add_(torch.addmm(w2.bias, self.one, w2.weight.t(), out=self.other))
+
+    def _by_fold(self, rows: Tensor, x: Tensor, out: Tensor) -> None:
+        width = x.shape[1] // self.block.k
+        torch.index_select(x.view(-1, width), 0, rows, out=out.view(-1, width))
+
+
+def taken(shift: Shift, *, onward: bool) -> Tensor:
+    """(N k,): which row of one fold each comes to a place, from as many steps onward or back."""
+    small = shift.n * shift.k < 2**31
+    i = torch.arange(shift.n, dtype=torch.int32 if small else torch.int64)[:, None]
+    folds = torch.arange(shift.k, dtype=i.dtype)
+    absorbed = 1 if shift.absorb else 0
+    last = max(shift.n // shift.ring - absorbed, 0) * shift.ring
+    start = (i // shift.ring * shift.ring).clamp(max=last)
+    left = shift.n - start
+    size = torch.where(left < (1 + absorbed) * shift.ring, left, shift.ring)
+    away = folds * shift.step
+    source = (i - start + (away if onward else -away)).remainder(size)
+    return ((start + source) * shift.k + folds).flatten()
