@@ -1,1 +1,1 @@
-"""Fast paths for NVIDIA GPUs, in Triton: the same numbers as the plain path, fewer passes."""
+"""Fast paths: the same numbers in fewer passes, by Triton on NVIDIA GPUs, in pieces on a CPU."""
