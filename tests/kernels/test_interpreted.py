@@ -208,6 +208,15 @@ def asked(model: SACMIL, n: int) -> list[Tensor]:
     return [output.logits, output.scores]
 
 
+def test_rows_of_another_kind_than_autocasts_keep_it_as_on_the_plain_path() -> None:
+    """Products are of autocast's kind, what they are added to is not."""
+    block, x = block_of(16, 4, 0), torch.randn(37, 16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not sac_block.serves(block, x)
+        assert sac_block.serves(block, x.bfloat16())
+        assert block(x).dtype == torch.float32
+
+
 def test_autocast_keeps_working(model: SACMIL) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         fast = answered(model)

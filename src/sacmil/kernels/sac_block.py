@@ -51,7 +51,14 @@ def serves(block: Any, x: Tensor) -> bool:
     """Whether there is a fast path for a SACBlock with these options, and for x."""
     dim = x.shape[1]
     usual = isinstance(block.act, nn.GELU) and isinstance(block.decay, nn.Identity)
-    return usual and block.residual and dim % block.k == 0 and dim <= WIDEST and fast(x)
+    fits = dim % block.k == 0 and dim <= WIDEST
+    return usual and block.residual and fits and _alike(x) and fast(x)
+
+
+def _alike(x: Tensor) -> bool:
+    """Whether products have x's kind of numbers: autocast may ask for another."""
+    kind = x.device.type
+    return not torch.is_autocast_enabled(kind) or torch.get_autocast_dtype(kind) == x.dtype
 
 
 def correlate(block: Any, x: Tensor) -> Tensor:
@@ -65,7 +72,8 @@ def correlate(block: Any, x: Tensor) -> Tensor:
 def parameters(block: Any, dtype: torch.dtype) -> list[Tensor]:
     """Of a SACBlock: weight and bias of the norm, of W1 and of W2."""
     layers = (block.norm, block.w1, block.w2)
-    return [each.to(dtype) for layer in layers for each in (layer.weight, layer.bias)]
+    held = [each for layer in layers for each in (layer.weight, layer.bias)]
+    return held if all(each.dtype == dtype for each in held) else [each.to(dtype) for each in held]
 
 
 class _Block(torch.autograd.Function):
