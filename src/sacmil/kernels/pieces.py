@@ -10,29 +10,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sacmil.kernels import sac_block
-from sacmil.kernels.sac_block import Shift
+from sacmil.kernels.sac_block import Shift, usual
 from sacmil.kernels.switch import wanted
 
 AT_ONCE = 2048
 """Rows of a piece, or one ring, where that is longer."""
 
 
-def quickly(block: Any, x: Tensor) -> Tensor | None:
-    """What a SACBlock makes of x: by kernels on a GPU, in pieces on a CPU; None where neither."""
-    if sac_block.serves(block, x):
-        return sac_block.correlate(block, x)
-    return correlate(block, x) if serves(block, x) else None
-
-
 def serves(block: Any, x: Tensor) -> bool:
     """Whether there is a faster way for a SACBlock with these options, and for x."""
-    usual = isinstance(block.act, nn.GELU) and isinstance(block.decay, nn.Identity)
     here = x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
     asked = wanted() and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    return usual and block.residual and x.shape[1] % block.k == 0 and here and asked
+    return usual(block, x.shape[1]) and here and asked
 
 
 def correlate(block: Any, x: Tensor) -> Tensor:

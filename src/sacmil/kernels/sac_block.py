@@ -50,9 +50,13 @@ class Shift(NamedTuple):
 def serves(block: Any, x: Tensor) -> bool:
     """Whether there is a fast path for a SACBlock with these options, and for x."""
     dim = x.shape[1]
-    usual = isinstance(block.act, nn.GELU) and isinstance(block.decay, nn.Identity)
-    fits = dim % block.k == 0 and dim <= WIDEST
-    return usual and block.residual and fits and _alike(x) and fast(x)
+    return usual(block, dim) and dim <= WIDEST and _alike(x) and fast(x)
+
+
+def usual(block: Any, dim: int) -> bool:
+    """Whether a SACBlock has the options that there are fast paths for."""
+    layers = isinstance(block.act, nn.GELU) and isinstance(block.decay, nn.Identity)
+    return layers and block.residual and dim % block.k == 0
 
 
 def _alike(x: Tensor) -> bool:

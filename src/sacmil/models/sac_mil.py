@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sacmil.errors import OptionError
-from sacmil.kernels import answering, pieces, placing
+from sacmil.kernels import answering, block, placing
 from sacmil.models._base import MILModel, Output, Planner
 from sacmil.models._options import at_least, choice, finite, flag
 from sacmil.models._registry import register_model
@@ -97,7 +97,7 @@ class SACBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (N, dim), in arranged order."""
-        if (quick := pieces.quickly(self, x)) is not None:  # the same, in fewer passes
+        if (quick := block.quickly(self, x)) is not None:  # the same, in fewer passes
             return quick
         h = self.decay(shift(self.norm(x), self.k, self.level, self.tail))
         h = self.act(self.w1(h))  # Eq. (11)
