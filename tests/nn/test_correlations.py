@@ -12,7 +12,8 @@ from sacmil.nn.alibi import slopes
 from sacmil.nn.chordmixer import ChordMixerBlock, _by_channel, chord_rotate
 from sacmil.nn.correlations import RIVALS, take_alibi
 from sacmil.nn.cyclemlp import CycleBlock
-from sacmil.nn.nystrom import NystromAttention, pseudo_inverse
+from sacmil.nn.nystrom import NystromAttention
+from sacmil.nn.pseudo_inverse import pseudo_inverse
 from sacmil.nn.self_attention import SelfAttention
 
 ROWS = [0, 1, 150, -1]

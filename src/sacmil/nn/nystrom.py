@@ -7,6 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sacmil.nn.depthwise import along_rows
+from sacmil.nn.pseudo_inverse import pseudo_inverse, pseudo_inverse_of_repeated
+
 
 class Factors(NamedTuple):
     """The attention matrix as a product, left @ inverse @ right; P instances, padding in front."""
@@ -91,13 +94,13 @@ class NystromAttention(nn.Module):
         """The pseudo-inverse; the first ``empty`` landmarks are means of padding, all the same."""
         if torch.compiler.is_compiling() or empty < 2:  # sizes that depend on N cannot be exported
             return pseudo_inverse(middle, self.iterations)
-        return _pseudo_inverse_of_repeated(middle, empty, self.iterations)
+        return pseudo_inverse_of_repeated(middle, empty, self.iterations)
 
     def combine(self, factors: Factors) -> Tensor:
         """(N, dim), the output."""
         left, inverse, right, v, padding = factors
         h = left @ (inverse @ (right @ v))
-        h = h + self.residual(v[None])[0]
+        h = h + along_rows(v, self.residual.weight[:, 0, :, 0])
         y: Tensor = self.dropout(self.out(h.transpose(0, 1).flatten(1)))
         first = 0 if self.legacy_slice else padding
         return y.index_select(0, torch.arange(y.shape[0] - padding, device=y.device) + first)
@@ -113,31 +116,3 @@ def _pad_in_front(x: Tensor, padding: int) -> Tensor:
     """Zero rows before x; by indices, as an export cannot know that padding is never negative."""
     index = torch.arange(x.shape[0] + padding, device=x.device) - padding
     return x.index_select(0, index.clamp(min=0)) * (index >= 0)[:, None]
-
-
-def pseudo_inverse(a: Tensor, iterations: int = 6, scale: Tensor | None = None) -> Tensor:
-    """Of each (m, m) matrix, by the iteration of Razavi et al.; one scale for all of them."""
-    z = a.mT / (_scale(a) if scale is None else scale)
-    eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
-    for _ in range(iterations):
-        y = a @ z
-        z = 0.25 * z @ (13 * eye - y @ (15 * eye - y @ (7 * eye - y)))
-    return z
-
-
-def _pseudo_inverse_of_repeated(a: Tensor, count: int, iterations: int) -> Tensor:
-    """The same where the first rows and columns, ``count`` of each, are equal: small bags.
-
-    Such a matrix is E b E^T for a smaller b, E having orthonormal columns (the first with
-    1 / sqrt(count) where the others are repeated), and so are all matrices of the iteration.
-    """
-    weight = torch.ones(a.shape[-1] - count + 1, dtype=a.dtype, device=a.device)
-    weight[:1].fill_(count**0.5)  # not by assignment, which copies from the CPU
-    b = a[..., count - 1 :, count - 1 :] * weight[:, None] * weight
-    z = pseudo_inverse(b, iterations, _scale(a)) / weight[:, None] / weight
-    row = (torch.arange(a.shape[-1], device=a.device) - count + 1).clamp(min=0)
-    return z.index_select(-2, row).index_select(-1, row)
-
-
-def _scale(a: Tensor) -> Tensor:
-    return a.abs().sum(-1).max() * a.abs().sum(-2).max()

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.nn.grad import conv2d_input, conv2d_weight
+
+from sacmil.nn.depthwise import gradients_on_grid, on_grid
 
 
 class PEG(nn.Module):
@@ -44,7 +44,7 @@ class PEG(nn.Module):
 
     def convolve(self, grid: Tensor) -> Tensor:
         """(B, dim, rows, columns) to the same."""
-        return _convolved(grid, *self.kernel())
+        return on_grid(grid, *self.kernel())
 
     def kernel(self) -> tuple[Tensor, Tensor]:
         """(dim, 1, rows, columns) and (dim,): all convolutions and the identity as one."""
@@ -80,7 +80,7 @@ def _centred(weight: Tensor, rows: int, columns: int) -> Tensor:
 
 def _on_square(h: Tensor, kernel: Tensor, bias: Tensor, smallest: int) -> Tensor:
     """h (N, dim), each with its neighbours on the square."""
-    return _in_a_row(_convolved(_square(h, smallest), kernel, bias))[: h.shape[0]]
+    return _in_a_row(on_grid(_square(h, smallest), kernel, bias))[: h.shape[0]]
 
 
 def _square(h: Tensor, smallest: int) -> Tensor:
@@ -100,62 +100,6 @@ def _side(n: int) -> int:
     return math.isqrt(n - 1) + 1
 
 
-def _convolved(grid: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
-    if grid.is_cuda or torch.compiler.is_compiling():
-        return _forward(grid, kernel, bias)
-    convolved: Tensor = _Depthwise.apply(grid, kernel, bias)  # type: ignore[no-untyped-call]
-    return convolved
-
-
-def _forward(grid: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
-    return F.conv2d(grid, kernel, bias, padding=_padding(kernel), groups=kernel.shape[0])
-
-
-def _padding(kernel: Tensor) -> list[int]:
-    return [size // 2 for size in kernel.shape[2:]]
-
-
-# --- Gradients: torch's own of depth-wise convolutions take ten times as long on a CPU ------------
-
-
-class _Depthwise(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, grid: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(grid, kernel)
-        return _forward(grid, kernel, bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        grid, kernel = ctx.saved_tensors
-        return _gradients(grid, kernel, grad)
-
-
-def _gradients(grid: Tensor, kernel: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the grid, the kernel and the bias; the grid may be of another precision (autocast)."""
-    x, grad = grid.to(kernel.dtype), grad.to(kernel.dtype)
-    if grad.is_cuda:
-        same = {"padding": _padding(kernel), "groups": len(kernel)}
-        of_grid = conv2d_input(x.shape, kernel, grad, **same)  # type: ignore[no-untyped-call]
-        of_kernel = conv2d_weight(x, kernel.shape, grad, **same)  # type: ignore[no-untyped-call]
-    else:
-        of_grid = _forward(grad, kernel.flip(2, 3), None)
-        of_kernel = _of_kernel(x, kernel, grad)
-    return of_grid.to(grid.dtype), of_kernel, grad.sum((0, 2, 3))
-
-
-def _of_kernel(grid: Tensor, kernel: Tensor, grad: Tensor) -> Tensor:
-    """Row by row of the kernel: a product of the gradient and the grid at each of its columns."""
-    (dim, _, rows, columns), (down, right) = kernel.shape, _padding(kernel)
-    windows = F.pad(grid, (right, right, down, down)).transpose(0, 1).unfold(3, columns, 1)
-    height, by_channel = grad.shape[2], grad.transpose(0, 1).reshape(dim, 1, -1)
-    found = torch.empty_like(kernel)
-    for row in range(rows):
-        near = windows[:, :, row : row + height].reshape(dim, -1, columns)
-        found[:, :, row] = torch.bmm(by_channel, near)
-    return found
-
-
 # --- The same for compilers and exports, to whom a side that depends on N is no shape ------------
 
 
@@ -172,7 +116,7 @@ def _backward(
     n, grid = h.shape[0], _square(h, smallest)
     outside = grad.new_zeros(grid.shape[2] * grid.shape[3] - n, h.shape[1])
     grads = torch.cat([grad, outside]).T.reshape(grid.shape)
-    of_grid, grad_kernel, _ = _gradients(grid, kernel, grads)
+    of_grid, grad_kernel, _ = gradients_on_grid(grid, kernel, grads)
     row = _in_a_row(of_grid)
     again = row[n : _side(n) ** 2]  # the first instances once more, to fill the square
     grad_h = torch.cat([row[: len(again)] + again, row[len(again) : n]])
