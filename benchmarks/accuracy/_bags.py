@@ -85,9 +85,12 @@ def load_bags(source: Source, features: Path | None, outlines: Path | None = Non
 
 
 def save_bags(path: Path, bags: Bags) -> None:
-    """Write bags so that every worker can read them."""
+    """Write bags so that every worker can read them: features apart, as nobody copies them then."""
+    others = {name: value for name, value in vars(bags).items() if name != "features"}
+    with whole_file(_features_beside(path)) as partial, partial.open("wb") as stream:
+        np.save(stream, bags.features)
     with whole_file(path) as partial, partial.open("wb") as stream:
-        np.savez(stream, **vars(bags))
+        np.savez(stream, **others)
 
 
 def read_bags(path: Path) -> Bags:
@@ -95,7 +98,11 @@ def read_bags(path: Path) -> Bags:
     with np.load(path) as arrays:
         held: dict[str, Any] = dict(arrays)
     held["ceiling"] = float(held["ceiling"])
-    return Bags(**held)
+    return Bags(features=np.load(_features_beside(path), mmap_mode="c"), **held)
+
+
+def _features_beside(path: Path) -> Path:
+    return path.with_suffix(".features.npy")
 
 
 # --- synthetic ------------------------------------------------------------------------------------
