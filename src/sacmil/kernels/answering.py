@@ -41,17 +41,18 @@ def answer(blocks: Any, h: Tensor, order: Tensor) -> Answer | None:
         return None
     if not all(hasattr(block, "w1") and sac_block.serves(block, h) for block in blocks):
         return None
-    h, carried = h.contiguous(), h.new_zeros(h.shape[1], dtype=torch.float32)
+    h = h.contiguous()
+    carried: Tensor | None = None
     with where(h):
         for block in blocks:
             given = sac_block.parameters(block, h.dtype)
             for rows in whole_rings(len(h), block.k ** (block.level + 1), AT_ONCE):
                 _correlate(block, given, h[rows], carried)
-            carried = carried + given[5]
+            carried = given[5].float() if carried is None else carried + given[5]
         return _finish(h, carried, order)
 
 
-def _correlate(block: Any, given: list[Tensor], x: Tensor, carried: Tensor) -> None:
+def _correlate(block: Any, given: list[Tensor], x: Tensor, carried: Tensor | None) -> None:
     """Add to x what the block adds, but for its last bias."""
     weight, bias, w1, b1, w2, _ = given
     shift = Shift.of(block, len(x))
@@ -61,8 +62,9 @@ def _correlate(block: Any, given: list[Tensor], x: Tensor, carried: Tensor) -> N
     x.addmm_(sac_block.gelu_unshift(u, shift, out=y), w2.t())
 
 
-def _finish(h: Tensor, carried: Tensor, order: Tensor) -> Answer:
+def _finish(h: Tensor, carried: Tensor | None, order: Tensor) -> Answer:
     n, dim = h.shape
+    carried = h.new_zeros(dim, dtype=torch.float32) if carried is None else carried
     columns = sac_block.power_of_two(dim)
     rows = max(1, 8192 // columns)
     blocks = sac_block.programs(n, rows)

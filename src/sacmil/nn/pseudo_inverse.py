@@ -45,9 +45,9 @@ def _iterated(a: Tensor, z: Tensor, iterations: int) -> Tensor:
 def _step(a: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """y = a z, y (7 - y), y (15 - y (7 - y)), and the next z: z (13 - y (15 - y (7 - y))) / 4."""
     y = a @ z
-    first = baddbmm(y, y, y, beta=7, alpha=-1)
-    second = baddbmm(y, y, first, beta=15, alpha=-1)
-    return y, first, second, baddbmm(z, z, second, beta=3.25, alpha=-0.25)
+    first = (7 * y).baddbmm_(y, y, alpha=-1)
+    second = (15 * y).baddbmm_(y, first, alpha=-1)
+    return y, first, second, (3.25 * z).baddbmm_(z, second, alpha=-0.25)
 
 
 class _Iterated(torch.autograd.Function):
@@ -69,8 +69,7 @@ class _Iterated(torch.autograd.Function):
         for place in range(len(kept) - 4, -1, -4):
             z, y, first, second = kept[place : place + 4]
             of_y = _of_y(of_z, z, y, first)
-            of_z = baddbmm(of_z, of_z, second.mT, beta=3.25, alpha=-0.25)
-            of_z.baddbmm_(a.mT, of_y)
+            of_z = (3.25 * of_z).baddbmm_(of_z, second.mT, alpha=-0.25).baddbmm_(a.mT, of_y)
             of_a.baddbmm_(of_y, z.mT)
         return of_a, of_z, None
 
@@ -79,6 +78,5 @@ def _of_y(of_next: Tensor, z: Tensor, y: Tensor, first: Tensor) -> Tensor:
     """The gradient of y, of one step, from that of the next z."""
     of_second = baddbmm(y, z.mT, of_next, beta=0, alpha=-0.25)
     of_first = baddbmm(y, y.mT, of_second, beta=0, alpha=-1)
-    of_y = baddbmm(of_second, of_second, first.mT, beta=15, alpha=-1)
-    of_y.baddbmm_(of_first, y.mT, alpha=-1).baddbmm_(y.mT, of_first, alpha=-1)
-    return of_y.add_(of_first, alpha=7)
+    of_y = (15 * of_second).add_(of_first, alpha=7).baddbmm_(of_second, first.mT, alpha=-1)
+    return of_y.baddbmm_(of_first, y.mT, alpha=-1).baddbmm_(y.mT, of_first, alpha=-1)
