@@ -210,7 +210,8 @@ def test_gradients_are_those_of_torch(size: tuple[int, int], bags: int) -> None:
 def test_gradients_under_autocast_have_the_types_of_what_they_are_of() -> None:
     place, h = PEG(8), torch.randn(30, 8, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        place(h).float().square().sum().backward()
+        loss = place(h).float().square().sum()
+    loss.backward()  # where training calls it
     exact = torch.autograd.grad(place(h).square().sum(), h)[0]
     assert h.grad is not None
     assert {each.grad.dtype for each in place.parameters()} == {h.grad.dtype} == {torch.float32}
@@ -227,6 +228,18 @@ def test_compilers_get_the_same_and_the_same_gradients(make: type[PEG], n: int) 
     assert torch.autograd.gradcheck(
         lambda *given: convolve_on_square(*given, place.smallest), inputs
     )
+
+
+def test_compiled_under_autocast_it_is_close() -> None:
+    place, h = PEG(8), torch.randn(30, 8).bfloat16().requires_grad_()
+    compiled = torch.compile(place, backend="aot_eager")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = compiled(h)
+    (gradient,) = torch.autograd.grad(found.float().square().sum(), h)
+    exact = place(h.float())
+    (truth,) = torch.autograd.grad(exact.square().sum(), h)
+    assert float((found - exact).detach().norm() / exact.detach().norm()) < 0.02
+    assert float((gradient - truth).norm() / truth.norm()) < 0.02
 
 
 def test_the_operation_keeps_torchs_rules() -> None:

@@ -41,11 +41,27 @@ def test_many_iterations_end_at_the_pseudo_inverse() -> None:
     torch.testing.assert_close(pseudo_inverse(a, 40), torch.linalg.pinv(a))
 
 
-def test_autocast_takes_no_digits_away() -> None:
-    a = softmaxes(2, 30).float()
+@pytest.mark.parametrize("inside", [True, False], ids=["inside", "outside"])
+def test_autocast_takes_no_digits_away(*, inside: bool) -> None:
+    a = softmaxes(2, 30).float().requires_grad_()
     exact = pseudo_inverse(a)
+    (gradient,) = torch.autograd.grad(exact.square().sum(), a, retain_graph=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(pseudo_inverse(a), exact)
+        found = pseudo_inverse(a)
+        loss = found.square().sum()
+        again = torch.autograd.grad(loss, a) if inside else None
+    assert torch.equal(found, exact)
+    assert torch.equal((again or torch.autograd.grad(loss, a))[0], gradient)
+
+
+def test_autocast_gives_back_digits_that_softmax_did_not_take() -> None:
+    a = softmaxes(2, 30).bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(pseudo_inverse(a), pseudo_inverse(a.float()))
+
+
+def test_shapes_can_be_found_without_numbers() -> None:
+    assert pseudo_inverse(torch.empty(2, 6, 6, device="meta")).shape == (2, 6, 6)
 
 
 def test_a_compiler_gets_the_same() -> None:

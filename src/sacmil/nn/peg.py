@@ -39,8 +39,12 @@ class PEG(nn.Module):
 
     def forward(self, h: Tensor, coords: Tensor | None = None) -> Tensor:
         """h (N, dim), in arranged order."""
-        on_square = convolve_on_square if torch.compiler.is_compiling() else _on_square
-        return on_square(h, *self.kernel(), self.smallest)
+        kernel, bias = self.kernel()
+        if not torch.compiler.is_compiling():
+            return _on_square(h, kernel, bias, self.smallest)
+        kernel, bias = kernel.to(h.dtype), bias.to(h.dtype)  # autocast sees no operation of ours
+        found: Tensor = convolve_on_square(h, kernel, bias, self.smallest)
+        return found
 
     def convolve(self, grid: Tensor) -> Tensor:
         """(B, dim, rows, columns) to the same."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 def pseudo_inverse(a: Tensor, iterations: int = 6) -> Tensor:
     """Of each of (B, m, m), by the iteration of Razavi et al.; one scale for all of them."""
+    a = _precise(a)
     return _iterated(a, a.mT / _scale(a), iterations)
 
 
@@ -20,6 +22,7 @@ def pseudo_inverse_of_repeated(a: Tensor, count: int, iterations: int = 6) -> Te
     Such a matrix is E b E^T for a smaller b, E having orthonormal columns (the first with
     1 / sqrt(count) where the others are repeated), and so are all matrices of the iteration.
     """
+    a = _precise(a)
     weight = torch.ones(a.shape[-1] - count + 1, dtype=a.dtype, device=a.device)
     weight[:1].fill_(count**0.5)  # not by assignment, which copies from the CPU
     b = a[..., count - 1 :, count - 1 :] * weight[:, None] * weight
@@ -32,14 +35,28 @@ def _scale(a: Tensor) -> Tensor:
     return a.abs().sum(-1).max() * a.abs().sum(-2).max()
 
 
+def _precise(a: Tensor) -> Tensor:
+    """In float32 where autocast asks for half of its digits: too few for an inverse."""
+    return a.to(torch.promote_types(a.dtype, torch.float32)) if _autocast(a) else a
+
+
 def _iterated(a: Tensor, z: Tensor, iterations: int) -> Tensor:
-    with torch.autocast(a.device.type, enabled=False):  # an inverse needs all digits there are
+    with _plainly(a):
         if torch.compiler.is_compiling():
             for _ in range(iterations):
                 *_, z = _step(a, z)
             return z
         found: Tensor = _Iterated.apply(a, z, iterations)  # type: ignore[no-untyped-call]
         return found
+
+
+def _autocast(a: Tensor) -> bool:
+    kind = a.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+def _plainly(a: Tensor) -> AbstractContextManager[Any]:
+    return torch.autocast(a.device.type, enabled=False) if _autocast(a) else nullcontext()
 
 
 def _step(a: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -56,7 +73,7 @@ class _Iterated(torch.autograd.Function):
         kept = [a]
         for _ in range(iterations):
             *products, after = _step(a, z)
-            kept += [z, *products]
+            kept += [z, *products] if any(ctx.needs_input_grad) else []
             z = after
         ctx.save_for_backward(*kept)
         return z
@@ -66,11 +83,12 @@ class _Iterated(torch.autograd.Function):
     def backward(ctx: Any, of_z: Tensor) -> tuple[Tensor, Tensor, None]:
         a, *kept = ctx.saved_tensors
         of_a = torch.zeros_like(a)
-        for place in range(len(kept) - 4, -1, -4):
-            z, y, first, second = kept[place : place + 4]
-            of_y = _of_y(of_z, z, y, first)
-            of_z = (3.25 * of_z).baddbmm_(of_z, second.mT, alpha=-0.25).baddbmm_(a.mT, of_y)
-            of_a.baddbmm_(of_y, z.mT)
+        with _plainly(a):
+            for place in range(len(kept) - 4, -1, -4):
+                z, y, first, second = kept[place : place + 4]
+                of_y = _of_y(of_z, z, y, first)
+                of_z = (3.25 * of_z).baddbmm_(of_z, second.mT, alpha=-0.25).baddbmm_(a.mT, of_y)
+                of_a.baddbmm_(of_y, z.mT)
         return of_a, of_z, None
 
 
