@@ -217,6 +217,18 @@ def test_a_run_is_never_written_over(evaluate: Callable, there: Path, name: str)
     assert "choose another folder" in done.err
 
 
+@pytest.mark.usefixtures("no_plots")
+def test_a_report_goes_into_its_own_run_but_no_other(sacmil: Callable, run: Path) -> None:
+    other = run.with_name("other")
+    other.mkdir()
+    for folder in (run, other):
+        (folder / "config.yaml").write_text("")
+    done = sacmil("evaluate", run, "--out", other, *FEW)
+    assert (done.code, len(list(other.iterdir()))) == (2, 1)
+    assert "choose another folder" in done.err
+    assert sacmil("evaluate", run, "--out", run, *FEW).code == 0
+
+
 def test_a_model_without_a_cohort_is_told_what_it_needs(sacmil: Callable, there: Path) -> None:
     done = sacmil("evaluate", there / "model")
     assert done.code == 2

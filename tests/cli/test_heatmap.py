@@ -156,3 +156,11 @@ def test_a_bag_of_another_width_is_not_insisted_on(sacmil, tmp_path) -> None:
     assert done.code == 1
     assert "its features have 8 numbers, the model takes 9" in done.err
     assert "--allow-mismatch" not in done.err
+
+
+def test_a_run_gets_no_pictures_among_its_files(sacmil, tmp_path) -> None:
+    bag, model = make_bag(tmp_path, "a"), make_model(tmp_path, "abmil")
+    done = sacmil("heatmap", bag, "--model", model, "--out", model)
+    assert done.code == 2
+    assert "is a run or a model; choose another folder" in done.err
+    assert not list(model.glob("**/*.png"))

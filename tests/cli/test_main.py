@@ -82,12 +82,24 @@ def test_the_traceback_is_shown_to_who_asks_as_the_sentence_says(sacmil_process:
     assert "SACMIL_TRACEBACK=1" in sacmil_process("doctor", before=PLANT).err
 
 
+CLOSED = "; look at its permissions, or choose another folder"
+
+
 @pytest.mark.parametrize(
     ("error", "code", "told"),
     [
         (KeyboardInterrupt(), 130, "Error: interrupted\n"),
         (click.Abort(), 130, "Error: interrupted\n"),
-        (PermissionError(13, "Permission denied", "a.h5"), 1, "Error: a.h5: Permission denied\n"),
+        (
+            PermissionError(13, "Permission denied", "a.h5"),
+            1,
+            f"Error: a.h5: Permission denied{CLOSED}\n",
+        ),
+        (
+            OSError(30, "Read-only file system", "a"),
+            1,
+            f"Error: a: Read-only file system{CLOSED}\n",
+        ),
         (OSError(28, "No space left on device"), 1, "Error: No space left on device\n"),
     ],
 )

@@ -25,6 +25,7 @@ from sacmil.evaluation.units import to_units
 from sacmil.results import read_predictions
 from sacmil.training.config import Config, make_configs
 from sacmil.training.crossval import Resources, cross_validate
+from sacmil.training.run import train_run
 
 CONFIGS = make_configs(
     ["sac_mil", "mean_pool"],
@@ -70,6 +71,19 @@ def test_every_part_is_done_once_whatever_runs_beside_it(material, tmp_path) -> 
         theirs = load_model(tmp_path / "together" / part.relative_to(tmp_path / "alone"))
         for name, value in theirs.state_dict().items():
             np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_of_another_command_is_left_alone(material, tmp_path) -> None:
+    cohort, bags, folds = material
+    config = CONFIGS["mean_pool"]
+    cross_validate(tmp_path / "folds", *material, {"mean_pool": config})
+    train_run(tmp_path / "one", cohort, bags, folds, config)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*/*") if path.is_file()}
+    with pytest.raises(RunError, match="is a run of sacmil crossval, not of sacmil train"):
+        train_run(tmp_path / "folds", cohort, bags, folds, config)
+    with pytest.raises(RunError, match="is a run of sacmil train, not of sacmil crossval"):
+        cross_validate(tmp_path / "one", *material, {"mean_pool": config})
+    assert {path: path.read_bytes() for path in tmp_path.glob("*/*") if path.is_file()} == before
 
 
 def test_models_can_join_a_run_and_other_data_cannot(material, tmp_path) -> None:
@@ -173,6 +187,7 @@ from pathlib import Path
 from small_cohort import write_material
 from sacmil.training.config import make_configs
 from sacmil.training.crossval import Resources, cross_validate
+from sacmil.training.run import train_run
 material = write_material(Path(sys.argv[2]), patients=8)
 configs = make_configs(["sac_mil"], {}, ["epochs=15", "lr=1e-3", "dim=16", "k=4"])
 cross_validate(Path(sys.argv[3]), *material, configs, resources=Resources(threads=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -130,6 +131,32 @@ def test_bfloat16_is_refused_where_it_would_take_forever(material, tmp_path, mon
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     with pytest.raises(ConfigError, match="this CPU does not compute in it"):
         train_part(part_of(material, tmp_path / "part", config=config))
+
+
+def test_probabilities_of_bfloat16_sum_to_one(material, tmp_path) -> None:
+    """Autocast's softmax has half the digits on a CPU: what is written must be readable."""
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("this CPU does not compute in bfloat16")
+    for name in ("mean_pool", "dsmil", "transmil"):
+        options = {"dim": 16} if name == "transmil" else {}
+        config = Config(model=name, options=options, training=TRAINING, precision="bfloat16")
+        part = part_of(material, tmp_path / name, config=config)
+        train_part(part)
+        found = read_predictions(part.folder).probabilities
+        np.testing.assert_allclose(found.sum(1), 1, atol=1e-6)
+
+
+def test_a_bag_without_an_answer_is_named(material, tmp_path) -> None:
+    part = part_of(material, tmp_path / "part")
+    lost = part.test[0].slide.slide_id
+
+    def read(path):
+        bag = read_bag(path)
+        huge = np.full(bag.features.shape, 3e38, dtype=np.float32)
+        return replace(bag, features=huge) if path.stem == lost else bag
+
+    with pytest.raises(SacMILError, match=f"{lost}: the model answers .*nan"):
+        train_part(part, read=read)
 
 
 def test_a_damaged_checkpoint_is_a_fresh_start(material, tmp_path) -> None:

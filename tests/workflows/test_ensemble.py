@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from answering import CLASSES, make_bag, write_model, write_run
 
 from sacmil import load_model, predict
 from sacmil.card import joint_hash, read_card
-from sacmil.errors import ModelFolderError, RunError
+from sacmil.errors import InputError, ModelFolderError, RunError
 from sacmil.results import Prediction
 from sacmil.workflows.ensemble import Said, load_ensembles, together
 
@@ -32,6 +33,14 @@ def test_a_run_answers_with_the_mean_of_its_parts(tmp_path: Path) -> None:
     np.testing.assert_allclose(said.probabilities, probabilities.mean(axis=0), atol=1e-12)
     np.testing.assert_allclose(said.spread, probabilities.std(axis=0), atol=1e-12)
     np.testing.assert_array_equal(said.parts, probabilities)
+
+
+def test_what_is_no_number_is_no_answer(tmp_path: Path) -> None:
+    (ensemble,) = load_ensembles([write_model(tmp_path / "m")])
+    lost = Prediction("s", np.array([np.nan, np.nan]), np.zeros(12, np.float32))
+    member = SimpleNamespace(card=ensemble.card, predict=lambda bag: lost)
+    with pytest.raises(InputError, match=r"s: the model answers \[nan, nan\], no probabilities"):
+        replace(ensemble, members=(member,)).ask(make_bag("s"))
 
 
 def test_scores_of_members_are_joined_by_rank_for_their_scales_differ() -> None:

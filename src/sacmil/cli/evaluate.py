@@ -9,6 +9,7 @@ import click
 
 from sacmil.cli._cohort import cohort_options
 from sacmil.cli._figures import check_can_report, figure_options, metric_names, tell_report
+from sacmil.cli._folders import refuse_run_or_model
 
 if TYPE_CHECKING:
     from sacmil.cohorts.table import Cohort
@@ -117,8 +118,8 @@ def _check_call(
         _check_predicted(items)
     elif not bags:
         raise click.UsageError("--table says which slides; give --bags, the folder of their bags")
-    elif out is not None:
-        _check_out(out)
+    if out is not None and (table is not None or out.resolve() not in map(Path.resolve, items)):
+        refuse_run_or_model(out)
 
 
 def _check_predicted(items: tuple[Path, ...]) -> None:
@@ -131,14 +132,6 @@ def _check_predicted(items: tuple[Path, ...]) -> None:
                 f"{item} is a model, which has no predictions of its own; give --table and --bags "
                 "to test it on a cohort"
             )
-
-
-def _check_out(out: Path) -> None:
-    """A run's own predictions must not be replaced by those on another cohort."""
-    from sacmil.card import CARD
-
-    if any((out / name).exists() for name in ("config.yaml", CARD)):
-        raise click.UsageError(f"--out {out} is a run or a model; choose another folder")
 
 
 def _evaluation(

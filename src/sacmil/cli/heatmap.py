@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sacmil.cli._folders import refuse_run_or_model
+
 if TYPE_CHECKING:
     from sacmil.workflows.heatmaps import Heatmaps
 
@@ -67,6 +69,7 @@ def command(bags: tuple[Path, ...], model: Path, out: Path, device: str, **setti
     from sacmil.cli._progress import bars
     from sacmil.workflows.heatmaps import HeatmapSettings, make_heatmaps
 
+    refuse_run_or_model(out)
     with bars() as progress:
         made = make_heatmaps(
             bags, model, out, HeatmapSettings(**settings), device=device, progress=progress

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import pkgutil
@@ -74,7 +75,9 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, SacMILError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        closed = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        return said + ("; look at its permissions, or choose another folder" if closed else "")
     return (
         f"this is a fault of sacmil, please report it: {type(error).__name__}: {error} "
         f"(set {_TRACEBACK}=1 to see where)"

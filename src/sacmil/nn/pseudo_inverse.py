@@ -41,6 +41,7 @@ def _precise(a: Tensor) -> Tensor:
 
 
 def _iterated(a: Tensor, z: Tensor, iterations: int) -> Tensor:
+    z = z.contiguous()  # rows that lie across are slow to add to, in bfloat16 on a CPU by far
     with _plainly(a):
         if torch.compiler.is_compiling():
             for _ in range(iterations):
@@ -82,7 +83,8 @@ class _Iterated(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_z: Tensor) -> tuple[Tensor, Tensor, None]:
         a, *kept = ctx.saved_tensors
-        of_a = torch.zeros_like(a)
+        of_a = torch.zeros_like(a, memory_format=torch.contiguous_format)
+        of_z = of_z.contiguous()
         with _plainly(a):
             for place in range(len(kept) - 4, -1, -4):
                 z, y, first, second = kept[place : place + 4]

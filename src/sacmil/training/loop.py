@@ -154,9 +154,10 @@ class _Run:
         if self.validation and self.recipe.monitor != "last":
             val_loss, val_auc = validate(trainer.answer, self.validation)
         if not math.isfinite(loss):
+            precise = "" if self.precision == torch.float32 else ", or precision float32"
             raise SacMILError(
-                f"the loss of epoch {epoch} is {loss}; expected a number: try a smaller lr, clip "
-                "gradients, or precision float32"
+                f"the loss of epoch {epoch} is {loss}; expected a number: look for features that "
+                f"are far too large, or try a smaller lr{precise}"
             )
         seconds = time.monotonic() - began
         return Epoch(number, epoch, loss, trainer.rate(epoch - 1), val_loss, val_auc, seconds)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import yaml
 
@@ -238,9 +239,14 @@ class _Work:
             for s, _, _ in side
         ]
         samples = self._samples(side, cache="none")
-        return Predictions.of(
-            part.classes, rows, predicted(model, samples, self.precision) if side else []
-        )
+        found = predicted(model, samples, self.precision) if side else np.empty((0, 2))
+        for (slide_id, *_), probabilities in zip(rows, found, strict=True):
+            if not np.isfinite(probabilities).all():
+                raise SacMILError(
+                    f"{slide_id}: the model answers {probabilities.tolist()}, no probabilities; "
+                    "look for features of its bag that are far too large"
+                )
+        return Predictions.of(part.classes, rows, found)
 
     def _seen(self) -> list[str]:
         """Marks of the slides and patients that made the model, so that a test can tell them."""

@@ -25,8 +25,8 @@ PROVENANCE = "provenance.json"
 
 
 @contextmanager
-def open_run(out: Path, cohort: Cohort, folds: Sequence[Fold]) -> Iterator[None]:
-    """Work in a run folder: a new one, or one there of the same cohort and folds.
+def open_run(out: Path, cohort: Cohort, folds: Sequence[Fold], command: str) -> Iterator[None]:
+    """Work in a run folder: a new one, or one there of the same command, cohort and folds.
 
     Models may be added to a run; its slides, labels and folds stay what they are. Two commands
     cannot work in one run at the same time.
@@ -34,8 +34,18 @@ def open_run(out: Path, cohort: Cohort, folds: Sequence[Fold]) -> Iterator[None]
     _check_own(out)
     with alone_in(out, what="run"):
         remove_leftovers(out)
-        _open(out, cohort, folds, _read_provenance(out))
+        before = _read_provenance(out)
+        _check_command(out, command, before.get("command", command))
+        _open(out, cohort, folds, before, command)
         yield
+
+
+def _check_command(out: Path, command: str, before: str) -> None:
+    """A trained part and a cross-validation would take each other's files for their own."""
+    if before != command:
+        raise RunError(
+            f"{out}: is a run of sacmil {before}, not of sacmil {command}; choose another --out"
+        )
 
 
 def _check_own(out: Path) -> None:
@@ -50,7 +60,9 @@ def _check_own(out: Path) -> None:
         )
 
 
-def _open(out: Path, cohort: Cohort, folds: Sequence[Fold], before: dict[str, Any]) -> None:
+def _open(
+    out: Path, cohort: Cohort, folds: Sequence[Fold], before: dict[str, Any], command: str
+) -> None:
     facts = {"cohort": cohort.sha256, "folds": _hash([list(map(list, f)) for f in folds])}
     for name, value in facts.items():
         if before and before.get(name) != value:
@@ -60,7 +72,7 @@ def _open(out: Path, cohort: Cohort, folds: Sequence[Fold], before: dict[str, An
             )
     write_splits(out / "splits", folds, cohort, overwrite=not before)
     with whole_file(out / PROVENANCE) as partial:
-        whole = {**facts, "versions": versions(), "devices": devices()}
+        whole = {"command": command, **facts, "versions": versions(), "devices": devices()}
         partial.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sacmil.models import MILModel, Recipe, Sample
+from sacmil.models import MILModel, Output, Recipe, Sample
 from sacmil.training.optimiser import (
     SlowWeights,
     learning_rate,
@@ -143,4 +143,11 @@ def answer(model: MILModel, sample: Sample, precision: torch.dtype = torch.float
     model.eval()
     half = precision != torch.float32
     with torch.autocast(sample.features.device.type, precision, enabled=half):
-        return model.probabilities(model(*sample[:3])).float()
+        output = model(*sample[:3])
+    return model.probabilities(_in_float32(output) if half else output).float()
+
+
+def _in_float32(output: Output) -> Output:
+    """What probabilities are made of: with half as many digits they would not sum to one."""
+    extras = {name: value.float() for name, value in (output.extras or {}).items()}
+    return output._replace(logits=output.logits.float(), extras=extras)
