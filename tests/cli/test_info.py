@@ -106,3 +106,9 @@ def test_a_bag_with_nan_is_refused_by_name(sacmil: Callable, bag: Path) -> None:
     done = sacmil("info", bag)
     assert done.code == 1
     assert done.err.startswith(f"Error: {bag}: S-1: features of 1 of 3 instances hold NaN")
+
+
+def test_a_folder_of_bags_is_told_as_one(sacmil: Callable, bag: Path) -> None:
+    done = sacmil("info", bag.parent)
+    assert done.code == 1
+    assert done.err == f"Error: {bag.parent}: is a folder of 1 bags; give one, such as {bag}\n"

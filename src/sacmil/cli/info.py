@@ -68,8 +68,12 @@ def _bag_facts(file: Path) -> dict[str, Any]:
 
 
 def _model_facts(folder: Path) -> dict[str, Any]:
-    from sacmil.card import read_card
+    from sacmil.card import CARD, read_card
+    from sacmil.errors import InputError
+    from sacmil.formats._search import bags_in
 
+    if not (folder / CARD).exists() and (bags := sorted(bags_in(folder))):
+        raise InputError(f"{folder}: is a folder of {len(bags)} bags; give one, such as {bags[0]}")
     card = read_card(folder)
     return {"file": str(folder), "what": "model"} | card
 

@@ -28,8 +28,8 @@ class TransMIL(MILModel):
         dim: width of an instance inside the model.
         heads: attentions side by side, a divisor of dim.
         landmarks: means of instances that stand for all in the attention; None means dim / 2.
-        legacy_slice: keep the rows that nystrom-attention 0.0.9 kept, which the authors used:
-            all are shifted by the padding in front, so the class token's place is a padding row's.
+        legacy_slice: keep the rows that nystrom-attention 0.0.9 kept, which the authors used.
+            All are shifted by the padding in front, so the class token's place is a padding row's.
         dropout: share dropped in training of what an attention gives.
     """
 
