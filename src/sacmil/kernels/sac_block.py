@@ -129,7 +129,7 @@ def norm_shift(
     carried: Tensor | None = None,
 ) -> Tensor:
     """shift(LN(x)), (N, D); of x plus what is carried, where something is."""
-    y, sizes = torch.empty_like(x), shift.sizes(x.shape[1], 1024)
+    y, sizes = torch.empty_like(x), shift.sizes(x.shape[1])
     tensors = (x, carried, statistics, weight, bias, y)
     grid = (programs(shift.n, sizes["ROWS"]),)
     launch("norm_shift", grid, tensors, shift[:3], CARRIED=carried is not None, **sizes)

@@ -23,7 +23,7 @@ LONG_BLOCK = 64
 
 def on_grid(grid: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
     """(B, dim, rows, columns) to the same, with a kernel (dim, 1, odd, odd) and a bias (dim,)."""
-    if torch.compiler.is_compiling():  # which take torch's gradient
+    if torch.compiler.is_compiling():  # torch's gradient is right here, and compilers know it
         return _convolved(grid, kernel, bias)
     found: Tensor = _OnGrid.apply(grid, kernel, bias)  # type: ignore[no-untyped-call]
     return found
