@@ -26,7 +26,8 @@ def trial(fold: int, patients: np.ndarray, labels: np.ndarray, scores: np.ndarra
 
 
 def simulated(random: np.random.Generator, kind: str) -> list[Trial]:
-    """Normal scores, GAP apart: two folds of 40, or four tests of the same 60 by kindred models."""
+    """Normal scores, GAP apart: two folds of 40, or four tests of the same 60 by kindred models,
+    who are dealt each time into ten folds of six where folds are small."""
     size = 40 if kind == "folds" else 60
     labels = np.arange(size) % 2
     ids = np.array([f"p{i:02d}" for i in range(size)])
@@ -37,12 +38,31 @@ def simulated(random: np.random.Generator, kind: str) -> list[Trial]:
         names = [ids] * 4
         noise = math.sqrt(0.9) * random.normal(size=size)
         noise = noise + math.sqrt(0.1) * random.normal(size=(4, size))
-    return [
+    whole = [
         trial(fold, names[fold], labels, noise[fold] + GAP * labels) for fold in range(len(noise))
+    ]
+    if kind == "small folds":
+        return [part for one in whole for part in dealt(one, random)]
+    return whole
+
+
+def dealt(whole: Trial, random: np.random.Generator) -> list[Trial]:
+    """Ten folds, each with as many of both classes."""
+    order = np.argsort(random.permutation(len(whole.labels)) + 1000 * whole.labels)
+    return [
+        Trial(
+            whole.model,
+            10 * whole.fold + fold,
+            whole.units[order[fold::10]],
+            whole.patients[order[fold::10]],
+            whole.labels[order[fold::10]],
+            whole.probabilities[:, order[fold::10]],
+        )
+        for fold in range(10)
     ]
 
 
-@pytest.mark.parametrize("kind", ["folds", "one test set"])
+@pytest.mark.parametrize("kind", ["folds", "one test set", "small folds"])
 def test_intervals_cover_the_truth_as_often_as_they_say(kind: str) -> None:
     # 200 data sets: nine in ten ± 0.02 (one standard error), and a little less for small samples
     random = np.random.default_rng(1)
@@ -153,6 +173,23 @@ def test_a_draw_that_loses_a_class_is_drawn_again() -> None:
     assert len(counts[0]) == 200
     assert (counts[0][:, rare[0].labels == 1] > 0).all()
     assert np.isfinite(fold_means(rare, counts, "auc")).all()
+
+
+def test_folds_count_by_what_was_drawn_of_them_where_hardly_a_draw_is_whole() -> None:
+    trials = simulated(np.random.default_rng(0), "small folds")
+    counts = resample(trials, draws=50, seed=0)
+    assert counts is not None
+    means, whole = fold_means(trials, counts, "auc"), []
+    for draw in range(50):
+        shares, values = [], []
+        for each, count in zip(trials, counts, strict=True):
+            drawn = [count[draw][each.labels == label].sum() for label in (0, 1)]
+            if all(drawn):
+                shares.append(drawn[0] * drawn[1])  # of three each
+                values.append(fold_means([each], [count[draw : draw + 1]], "auc")[0])
+        whole.append(len(values))
+        assert means[draw] == pytest.approx(np.average(values, weights=shares))
+    assert 20 <= min(whole) < 40
 
 
 def test_too_few_patients_for_draws_give_no_interval_instead_of_a_wrong_one() -> None:

@@ -3,11 +3,14 @@
 Patients are what is independent, so patients are drawn, with all their slides. Folds that share
 patients (repeated cross-validation, or one test set for every fold) are drawn together, a patient
 as often in the one as in the other: drawn apart, the same evidence would count several times.
-A draw in which some fold loses one of its classes is drawn again.
+A draw in which some fold loses one of its classes is drawn again. Where folds are so many and so
+small that this leaves rare draws, all too much like the data, at least half of the folds must keep
+theirs, and folds count by how much of them was drawn.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -22,8 +25,9 @@ Counts = npt.NDArray[np.uint16]
 
 NOT_RESAMPLED = frozenset({"calibration_error"})
 """Without an interval: rows drawn twice look like bad calibration, so every draw is too high."""
-_ROUNDS = 50
-"""Times the number of draws asked for are tried to find those that keep every class."""
+_ROUNDS = {1.0: 4, 0.5: 50}
+"""By the share of folds that must keep their classes, how many times the number of draws asked for
+are tried: where one in four does not keep them all, half of the folds will do."""
 _AT_ONCE = 30_000
 """Weights computed with at a time: as many as stay in the processor's cache."""
 
@@ -54,7 +58,9 @@ def fold_means(
     if metric in NOT_RESAMPLED:
         return np.full(len(counts[0]), np.nan)
     folds = [_seed_means(*pair, metric) for pair in zip(trials, counts, strict=True)]
-    means: npt.NDArray[np.float64] = np.mean(folds, axis=0)
+    shares = np.stack([_shares(*pair) for pair in zip(trials, counts, strict=True)])
+    weights = np.ones_like(shares) if shares.all() else shares
+    means: npt.NDArray[np.float64] = np.where(weights, weights * folds, 0.0).sum(0) / weights.sum(0)
     return means
 
 
@@ -111,17 +117,30 @@ def _drawn_together(
 ) -> list[Counts] | None:
     patients = np.unique(np.concatenate([trial.patients for trial in trials]))
     places = [np.searchsorted(patients, trial.patients) for trial in trials]
-    has = np.concatenate(
-        [_classes(t, p, len(patients)) for t, p in zip(trials, places, strict=True)], 1
-    )
+    classes = [_classes(t, p, len(patients)) for t, p in zip(trials, places, strict=True)]
+    for share, rounds in _ROUNDS.items():
+        counts = _enough(classes, math.ceil(share * len(trials)), draws, rounds, random)
+        if counts is not None:
+            return [counts[:, place] for place in places]
+    return None
+
+
+def _enough(
+    classes: Sequence[npt.NDArray[np.float32]],
+    fewest: int,
+    draws: int,
+    rounds: int,
+    random: np.random.Generator,
+) -> Counts | None:
+    """Draws in which at least that many folds keep their classes: (draws, patients)."""
     kept: list[Counts] = []
-    for _ in range(_ROUNDS):
-        counts = _counts(random, draws, len(patients))
-        whole = ((counts > 0).astype(np.float32) @ has > 0).all(1)
-        kept.append(counts[whole])
+    for _ in range(rounds):
+        counts = _counts(random, draws, len(classes[0]))
+        there = (counts > 0).astype(np.float32)
+        whole = np.sum([(there @ has > 0).all(1) for has in classes], axis=0)
+        kept.append(counts[whole >= fewest])
         if sum(map(len, kept)) >= draws:
-            chosen = np.concatenate(kept)[:draws]
-            return [chosen[:, place] for place in places]
+            return np.concatenate(kept)[:draws]
     return None
 
 
@@ -131,6 +150,12 @@ def _classes(trial: Trial, places: npt.NDArray[np.intp], patients: int) -> npt.N
     has = np.zeros((patients, len(present)), np.float32)
     has[places, index] = 1
     return has
+
+
+def _shares(trial: Trial, counts: Counts) -> npt.NDArray[np.float64]:
+    """How much of a fold was drawn, one on average; zero where it lost a class: (draws,)."""
+    each = [counts[:, trial.labels == label].mean(1) for label in np.unique(trial.labels)]
+    return np.prod(each, axis=0)
 
 
 def _counts(random: np.random.Generator, draws: int, size: int) -> Counts:
