@@ -188,6 +188,13 @@ def test_the_first_of_the_best_validation_epochs_is_kept() -> None:
     assert choose([good, bad, bad], monitor="last") == (3, 3)
 
 
+def test_of_epochs_that_rank_alike_the_one_with_the_lowest_loss_is_kept() -> None:
+    unsure, sure, surer_but_wrong = [0.4, 0.6], [0.1, 0.9], [0.9, 0.95]
+    assert choose([unsure, sure, unsure], monitor="val_auc") == (2, 3)
+    assert choose([unsure, surer_but_wrong, unsure], monitor="val_auc") == (1, 3)
+    assert choose([unsure, [0.6, 0.59]], monitor="val_auc") == (1, 2), "the AUC comes first"
+
+
 def test_patience_counts_epochs_without_improvement_but_not_before_the_fewest() -> None:
     good, bad = [0.2, 0.8], [0.8, 0.2]
     script = [good, bad, bad, bad, bad, bad]

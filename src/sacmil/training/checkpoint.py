@@ -52,10 +52,15 @@ class Progress:
     best: State = field(default_factory=dict)
     """Weights of the best epoch so far."""
     best_epoch: int = 0
-    best_value: float | None = None
     finished: State = field(default_factory=dict)
     """Weights of the stages before, ``<stage>/<name>``."""
     history: list[Epoch] = field(default_factory=list)
+
+    @property
+    def best_line(self) -> Epoch | None:
+        """Of the best epoch so far."""
+        of_stage = (line for line in self.history if line.stage == self.stage)
+        return next((line for line in of_stage if line.epoch == self.best_epoch), None)
 
 
 _DAMAGED = (OSError, SafetensorError, KeyError, TypeError, ValueError)
@@ -128,7 +133,6 @@ def _taken_apart(progress: Progress) -> tuple[State, str]:
         "stage": progress.stage,
         "epoch": progress.epoch,
         "best_epoch": progress.best_epoch,
-        "best_value": progress.best_value,
         "history": [asdict(line) for line in progress.history],
     }
     return tensors, json.dumps(facts)

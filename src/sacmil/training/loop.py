@@ -132,7 +132,7 @@ class _Run:
             trainer.restore(self.progress.optimisers)
             return
         self.progress.stage, self.progress.epoch = number, 0
-        self.progress.best, self.progress.best_value, self.progress.best_epoch = {}, None, 0
+        self.progress.best, self.progress.best_epoch = {}, 0
 
     def _is_over(self) -> bool:
         done, recipe = self.progress.epoch, self.recipe
@@ -168,7 +168,6 @@ class _Run:
         progress.history.append(line)
         if self._is_best(line):
             progress.best, progress.best_epoch = copied(trainer.model.state_dict()), line.epoch
-            progress.best_value = self._value(line)
         if self.checkpoint:
             progress.weights = copied(trainer.model.state_dict())
             progress.optimisers = copied(trainer.state())
@@ -181,14 +180,19 @@ class _Run:
             return line.epoch == self.recipe.epochs
         if line.epoch <= self.recipe.monitor_from * self.recipe.epochs:
             return False
-        best, value = self.progress.best_value, self._value(line)
-        return best is None or (value is not None and value > best)
+        best = self.progress.best_line
+        return best is None or self._merit(line) > self._merit(best)
 
-    def _value(self, line: Epoch) -> float | None:
-        """What the monitor says of an epoch; more is better."""
-        if self.recipe.monitor == "val_loss" and line.val_loss is not None:
-            return -line.val_loss
-        return line.val_auc if self.recipe.monitor == "val_auc" else None
+    def _merit(self, line: Epoch) -> tuple[float, ...]:
+        """What the monitor says of an epoch; more is better.
+
+        A small validation part is often ranked without a fault from the first epochs on: of
+        equals in AUC the one with the lowest loss has learnt most.
+        """
+        assert line.val_loss is not None
+        assert line.val_auc is not None
+        by_loss = (-line.val_loss,)
+        return by_loss if self.recipe.monitor == "val_loss" else (line.val_auc, *by_loss)
 
 
 Answer = Callable[[Sample], torch.Tensor]
