@@ -155,7 +155,8 @@ def _classes(trial: Trial, places: npt.NDArray[np.intp], patients: int) -> npt.N
 def _shares(trial: Trial, counts: Counts) -> npt.NDArray[np.float64]:
     """How much of a fold was drawn, one on average; zero where it lost a class: (draws,)."""
     each = [counts[:, trial.labels == label].mean(1) for label in np.unique(trial.labels)]
-    return np.prod(each, axis=0)
+    shares: npt.NDArray[np.float64] = np.prod(each, axis=0)
+    return shares
 
 
 def _counts(random: np.random.Generator, draws: int, size: int) -> Counts:
