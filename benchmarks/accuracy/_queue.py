@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.accuracy._job import Job, digest
@@ -101,6 +101,9 @@ def _train_all(waiting: list[Job], lines: Lines, place: Place, pool: Workers, cl
         if outcome is not None:
             job = at.pop(outcome.key)
             found = outcome.value or {"failure": outcome.failure}
+            if _out_of_memory(found):
+                tell(f"{job.task} {job.variant}: no memory left; fewer --workers may do")
+                continue
             _keep(lines, job, found, len(waiting) + len(at))
             like = _like(job)
             longest[like] = max(longest.get(like, 0), float(found.get("seconds", 0)))
@@ -116,6 +119,12 @@ def attempt(job: Job, place: Place) -> dict[str, Any]:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
         return {"failure": " ".join(text.split())[:500]}
+
+
+def _out_of_memory(found: Mapping[str, Any]) -> bool:
+    """Whether others had taken the device's memory: that says nothing about a job."""
+    failure = str(found.get("failure", ""))
+    return any(sign in failure for sign in ("out of memory", "ALLOC_FAILED"))
 
 
 def _like(job: Job) -> str:

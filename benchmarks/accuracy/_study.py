@@ -104,7 +104,7 @@ def _stuck(asked: Sequence[Job], lines: Lines) -> bool:
     """Whether something failed: it is tried again when the command is given again."""
     failed = [job for job in asked if job.key not in lines.done()]
     if failed:
-        tell(f"{len(failed)} jobs failed; see the column failure of {lines.path}")
+        tell(f"{len(failed)} jobs failed; see above, and the column failure of {lines.path}")
     return bool(failed)
 
 

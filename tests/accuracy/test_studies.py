@@ -188,6 +188,14 @@ def test_the_best_rival_is_found_by_the_mean_over_whole_cross_validations() -> N
     assert colon_breast.best_rival(lines, "colon") == ["r2t"]
 
 
+def test_all_but_the_slowest_are_confirmed_on_folds_that_nobody_has_seen() -> None:
+    jobs = colon_breast.jobs(request(*tuning_done(colon_breast), confirm=True))
+    first = [job for job in jobs if job.task == "colon"]
+    assert {job.model for job in first} == set(list_models()) - set(SLOWEST)
+    assert {job.split["repeat"] for job in jobs} == {6, 7, 8, 9}
+    assert len(first) == 40 * len({job.model for job in first})
+
+
 def test_quick_models_are_done_before_slow_ones_and_each_is_tuned_first() -> None:
     lines = tuning_done(colon_breast)
     jobs = colon_breast.jobs(request(*lines))

@@ -23,6 +23,7 @@ from benchmarks.accuracy._train import Kept, Place, train
 
 from sacmil import Bag
 from sacmil.models import Recipe, create_model
+from sacmil.parallel import Outcome
 from sacmil.training.loop import fit, predicted
 from sacmil.training.samples import Samples, samples_of
 
@@ -136,6 +137,26 @@ def test_work_goes_on_where_it_was_stopped(place: Place, tmp_path: Path) -> None
     assert told[0]["auc"] == "0.5"  # not done again
     assert told[1]["answers"]
     assert "'speed'" in told[2]["failure"]
+
+
+def test_a_job_that_found_no_memory_beside_others_leaves_no_line(
+    place: Place, tmp_path: Path
+) -> None:
+    class Pool:
+        count, asked = 2, list[str]()
+
+        def submit(self, key: str, *_: Any, limit_s: float) -> None:
+            self.asked.append(key)
+
+        def next_outcome(self, timeout_s: float) -> Outcome:
+            key = self.asked.pop()
+            failure = "diverged" if key == jobs[0].key else "OutOfMemoryError: CUDA out of memory."
+            return Outcome(key, {"failure": failure}, None)
+
+    jobs = [JOB, replace(JOB, seed=5)]
+    lines = Lines(tmp_path / "s.csv")
+    _queue._train_all(list(jobs), lines, place, Pool(), Clock(1))  # type: ignore[arg-type]
+    assert [line["key"] for line in lines.lines] == [jobs[0].key]
 
 
 def test_no_job_is_begun_when_the_time_is_up(

@@ -47,8 +47,8 @@ class Recipe:
     min_epochs: int = 0
     """Epochs before which training never stops early."""
     monitor: Literal["last", "val_loss", "val_auc"] = "last"
-    """Which epoch's weights are kept: the last, or the best on the inner validation part (of equals
-    in AUC the one with the lowest loss); with "last" there is no such part, and all of it trains."""
+    """Which epoch's weights are kept: the last, or the best on the inner validation part, of equals
+    in AUC that with the lowest loss; with "last" there is no such part, and all of it trains."""
     monitor_from: float = 0.0
     """Share of the epochs before which none is kept."""
     accumulate: int = 1
