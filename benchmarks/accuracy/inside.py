@@ -109,6 +109,8 @@ VARIANTS = (
     _preset("not from zero", zero_start=False),
     _preset("mean", pool="mean"),
     _preset("attention", pool="attention"),
+    _preset("skip 0.25", skip=0.25),
+    _preset("skip 0.5", skip=0.5),
     _preset("soft peg", position="soft_peg"),
     _preset("soft peg, no block", position="soft_peg", depth=0),
     _preset("soft peg, mean", position="soft_peg", pool="mean"),
