@@ -1,7 +1,7 @@
 """Which bags of a source train, choose the epoch, and are tested on; groups are never divided.
 
 A split in JSON is empty for a synthetic cohort, whose pieces are its parts, and otherwise
-``{"folds": 10, "repeat": 1, "fold": 0}``. Repeat 1 is for development, 2 to 5 confirm.
+``{"folds": 10, "repeat": 1, "fold": 0}``. Repeat 1 is for development, others confirm.
 """
 
 from __future__ import annotations

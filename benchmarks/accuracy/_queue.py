@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.accuracy._job import Job, digest
 from benchmarks.accuracy._lines import Lines
 from benchmarks.accuracy._plans import plan_name
-from benchmarks.accuracy._train import Place, make_bags, make_plans_of, train
+from benchmarks.accuracy._train import Place, free_memory, make_bags, make_plans_of, train
 from sacmil.parallel import Outcome, Workers
 
 FORGET = float("inf")
@@ -87,11 +87,12 @@ def _grouped(todo: Iterable[Job]) -> list[Job]:
 
 
 def _train_all(waiting: list[Job], lines: Lines, place: Place, pool: Workers, clock: Clock) -> bool:
-    """Hand out a job only while there is time for one like it."""
+    """Hand out a job only while there is time for one like it, and memory for one more."""
     at: dict[str, Job] = {}
     longest: dict[str, float] = {}
+    room = pool.count
     while (waiting or at) and clock.left > 0:
-        while waiting and len(at) < pool.count and longest.get(_like(waiting[-1]), 0) < clock.left:
+        while waiting and len(at) < room and longest.get(_like(waiting[-1]), 0) < clock.left:
             job = waiting.pop()
             at[job.key] = job
             pool.submit(job.key, attempt, job, place, limit_s=FORGET)
@@ -101,8 +102,10 @@ def _train_all(waiting: list[Job], lines: Lines, place: Place, pool: Workers, cl
         if outcome is not None:
             job = at.pop(outcome.key)
             found = outcome.value or {"failure": outcome.failure}
-            if _out_of_memory(found):
-                tell(f"{job.task} {job.variant}: no memory left; fewer --workers may do")
+            if at and _out_of_memory(found):
+                room = len(at)
+                tell(f"{job.task} {job.variant}: no memory left; {room} at once from now on")
+                waiting.append(job)
                 continue
             _keep(lines, job, found, len(waiting) + len(at))
             like = _like(job)
@@ -119,6 +122,8 @@ def attempt(job: Job, place: Place) -> dict[str, Any]:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
         return {"failure": " ".join(text.split())[:500]}
+    finally:
+        free_memory()
 
 
 def _out_of_memory(found: Mapping[str, Any]) -> bool:

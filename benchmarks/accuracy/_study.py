@@ -1,7 +1,7 @@
 """The command line of every study: what it asks of a study is a list of jobs.
 
 Development (the default) looks only at synthetic seeds 0 to 9 and repeat 1 of cross-validation.
-``--confirm`` runs fresh seeds and repeats 2 to 5, with the code as it is, once.
+``--confirm`` runs fresh seeds and repeats, with the code as it is, once.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _stuck(asked: Sequence[Job], lines: Lines) -> bool:
     """Whether something failed: it is tried again when the command is given again."""
     failed = [job for job in asked if job.key not in lines.done()]
     if failed:
-        tell(f"{len(failed)} jobs failed; see above, and the column failure of {lines.path}")
+        tell(f"{len(failed)} jobs failed; see the column failure of {lines.path}")
     return bool(failed)
 
 

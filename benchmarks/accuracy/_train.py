@@ -284,8 +284,13 @@ def _prepare_torch(place: Place) -> None:
         torch.set_num_threads(1)
         return
     torch.set_float32_matmul_precision("high")
-    gc.collect()  # recordings of the job before hold memory
-    torch.cuda.empty_cache()
+
+
+def free_memory() -> None:
+    """Leave the device to other workers: recordings of a job that has ended hold much of it."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def _device_name(place: Place) -> str:

@@ -139,24 +139,45 @@ def test_work_goes_on_where_it_was_stopped(place: Place, tmp_path: Path) -> None
     assert "'speed'" in told[2]["failure"]
 
 
-def test_a_job_that_found_no_memory_beside_others_leaves_no_line(
+class FullDevice:
+    """Workers on a device with memory for two jobs, of which the last comes too late."""
+
+    count = 4
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.most: list[int] = []
+
+    def submit(self, key: str, *_: Any, limit_s: float) -> None:
+        self.asked.append(key)
+
+    def next_outcome(self, timeout_s: float) -> Outcome:
+        self.most.append(len(self.asked))
+        full = len(self.asked) > 2
+        found = {"failure": "OutOfMemoryError: CUDA out of memory."} if full else {"auc": 0.5}
+        return Outcome(self.asked.pop(), found, None)
+
+
+def test_a_job_that_finds_no_memory_beside_others_is_done_with_fewer(
     place: Place, tmp_path: Path
 ) -> None:
-    class Pool:
-        count, asked = 2, list[str]()
+    jobs = [replace(JOB, seed=seed) for seed in range(6)]
+    lines, pool = Lines(tmp_path / "s.csv"), FullDevice()
+    assert _queue._train_all(list(jobs), lines, place, pool, Clock(1))  # type: ignore[arg-type]
+    assert {line["key"] for line in lines.lines} == {job.key for job in jobs}
+    assert all(line["auc"] == "0.5" for line in lines.lines)
+    assert pool.most[:3] == [4, 3, 2]
+    assert max(pool.most[2:]) == 2
 
-        def submit(self, key: str, *_: Any, limit_s: float) -> None:
-            self.asked.append(key)
 
+def test_a_job_that_finds_no_memory_alone_has_failed(place: Place, tmp_path: Path) -> None:
+    class Tiny(FullDevice):
         def next_outcome(self, timeout_s: float) -> Outcome:
-            key = self.asked.pop()
-            failure = "diverged" if key == jobs[0].key else "OutOfMemoryError: CUDA out of memory."
-            return Outcome(key, {"failure": failure}, None)
+            return Outcome(self.asked.pop(), {"failure": "CUDA out of memory"}, None)
 
-    jobs = [JOB, replace(JOB, seed=5)]
     lines = Lines(tmp_path / "s.csv")
-    _queue._train_all(list(jobs), lines, place, Pool(), Clock(1))  # type: ignore[arg-type]
-    assert [line["key"] for line in lines.lines] == [jobs[0].key]
+    _queue._train_all([JOB], lines, place, Tiny(), Clock(1))  # type: ignore[arg-type]
+    assert [line["failure"] for line in lines.lines] == ["CUDA out of memory"]
 
 
 def test_no_job_is_begun_when_the_time_is_up(

@@ -192,6 +192,29 @@ def test_folds_count_by_what_was_drawn_of_them_where_hardly_a_draw_is_whole() ->
     assert 20 <= min(whole) < 40
 
 
+def test_small_folds_with_a_rare_class_bias_no_figure() -> None:
+    """One of ten in every fold, thrice dealt: an answer that never names it is right in 90 %."""
+    random = np.random.default_rng(0)
+    labels = (np.arange(200) % 10 == 0).astype(np.int64)
+    ids = np.array([f"p{i:03d}" for i in range(200)])
+    common, rare = np.flatnonzero(labels == 0), np.flatnonzero(labels == 1)
+    trials = []
+    for fold in range(60):
+        if fold % 20 == 0:
+            common, rare = random.permutation(common), random.permutation(rare)
+        rows = np.r_[common[fold % 20 :: 20], rare[fold % 20]]
+        trials.append(trial(fold, ids[rows], labels[rows], random.normal(size=10) - 3))
+    counts = resample(trials, draws=300, seed=0)
+    assert counts is not None
+    for metric in ("accuracy", "brier", "log_loss"):
+        drawn = fold_means(trials, counts, metric)
+        truth = np.mean([each.value(metric) for each in trials])
+        assert abs(drawn.mean() - truth) < 0.2 * drawn.std(), metric
+    auc = fold_means(trials, counts, "auc")
+    assert abs(auc.mean() - np.mean([each.value("auc") for each in trials])) < 0.5 * auc.std()
+    assert np.isnan(fold_means(trials, counts, "f1")).all(), "no weights are right for it"
+
+
 def test_too_few_patients_for_draws_give_no_interval_instead_of_a_wrong_one() -> None:
     given = answers({"a": 1}, patients=12, folds=1, classes=12)
     assert resample(trials_of(given)["a"], draws=20, seed=0) is None

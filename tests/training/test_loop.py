@@ -181,7 +181,7 @@ def choose(script: list[list[float]], **recipe):
     return fitted.epoch, len(fitted.history)
 
 
-def test_the_first_of_the_best_validation_epochs_is_kept() -> None:
+def test_the_best_validation_epoch_is_kept_and_of_the_very_same_the_first() -> None:
     good, bad = [0.2, 0.8], [0.8, 0.2]
     assert choose([bad, good, good, bad], monitor="val_auc") == (2, 4)
     assert choose([bad, [0.3, 0.7], good, bad], monitor="val_loss") == (3, 4)

@@ -5,7 +5,7 @@ patients (repeated cross-validation, or one test set for every fold) are drawn t
 as often in the one as in the other: drawn apart, the same evidence would count several times.
 A draw in which some fold loses one of its classes is drawn again. Where folds are so many and so
 small that this leaves rare draws, all too much like the data, at least half of the folds must keep
-theirs, and folds count by how much of them was drawn.
+theirs, and folds count by how much of them was drawn: pairs for the AUC, rows for means over rows.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ Counts = npt.NDArray[np.uint16]
 
 NOT_RESAMPLED = frozenset({"calibration_error"})
 """Without an interval: rows drawn twice look like bad calibration, so every draw is too high."""
+_OVER_ROWS = frozenset({"accuracy", "brier", "log_loss"})
+"""Means over rows, which need no class to be there."""
 _ROUNDS = {1.0: 4, 0.5: 50}
 """By the share of folds that must keep their classes, how many times the number of draws asked for
 are tried: where one in four does not keep them all, half of the folds will do."""
@@ -58,8 +60,7 @@ def fold_means(
     if metric in NOT_RESAMPLED:
         return np.full(len(counts[0]), np.nan)
     folds = [_seed_means(*pair, metric) for pair in zip(trials, counts, strict=True)]
-    shares = np.stack([_shares(*pair) for pair in zip(trials, counts, strict=True)])
-    weights = np.ones_like(shares) if shares.all() else shares
+    weights = _weights(trials, counts, metric)
     means: npt.NDArray[np.float64] = np.where(weights, weights * folds, 0.0).sum(0) / weights.sum(0)
     return means
 
@@ -152,11 +153,24 @@ def _classes(trial: Trial, places: npt.NDArray[np.intp], patients: int) -> npt.N
     return has
 
 
-def _shares(trial: Trial, counts: Counts) -> npt.NDArray[np.float64]:
-    """How much of a fold was drawn, one on average; zero where it lost a class: (draws,)."""
+def _weights(
+    trials: Sequence[Trial], counts: Sequence[Counts], metric: str
+) -> npt.NDArray[np.float64]:
+    """How much each fold counts in each draw, one on average; NaN where none is right."""
+    pairs = np.stack([_pairs_drawn(*pair) for pair in zip(trials, counts, strict=True)])
+    if pairs.all():
+        return np.ones_like(pairs)
+    if metric in _OVER_ROWS:
+        return np.stack([count.mean(1) for count in counts])
+    two = all(trial.probabilities.shape[2] == 2 for trial in trials)
+    return pairs if metric == "auc" and two else np.full_like(pairs, np.nan)
+
+
+def _pairs_drawn(trial: Trial, counts: Counts) -> npt.NDArray[np.float64]:
+    """The product of the classes' shares that were drawn; zero where one was lost: (draws,)."""
     each = [counts[:, trial.labels == label].mean(1) for label in np.unique(trial.labels)]
-    shares: npt.NDArray[np.float64] = np.prod(each, axis=0)
-    return shares
+    drawn: npt.NDArray[np.float64] = np.prod(each, axis=0)
+    return drawn
 
 
 def _counts(random: np.random.Generator, draws: int, size: int) -> Counts:

@@ -43,7 +43,7 @@ class Recipe:
     """Epochs over which the rate rises from zero in a straight line."""
     epochs: int = 200
     patience: int | None = None
-    """Epochs without improvement of the monitor before stopping; None trains to the end."""
+    """Epochs without a better one before stopping; None trains to the end."""
     min_epochs: int = 0
     """Epochs before which training never stops early."""
     monitor: Literal["last", "val_loss", "val_auc"] = "last"

@@ -37,7 +37,7 @@ class SACMILLocal(SACMIL):
         mlp: W1 and W2 as single layers with a GELU between (linear), or two layers each (mlp).
         pool: how instances become one vector: even, attention, mean or max.
         zero_start: whether blocks add nothing before they are trained.
-        skip: share of training steps that leave the blocks out, so that they do not learn by heart.
+        skip: share of bags that are learnt from without the blocks, which else learn them by heart.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class SACMILLocal(SACMIL):
         if not (self.training and self.skip):
             return met
         kept = torch.rand((), device=h.device) >= self.skip
-        return h + kept / (1 - self.skip) * (met - h)
+        return torch.where(kept, h + (met - h) / (1 - self.skip), h)
 
     def _of_interest(self, by_class: Tensor, logits: Tensor) -> Tensor:
         if self.num_classes <= 2:

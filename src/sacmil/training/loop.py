@@ -192,7 +192,8 @@ class _Run:
         assert line.val_loss is not None
         assert line.val_auc is not None
         by_loss = (-line.val_loss,)
-        return by_loss if self.recipe.monitor == "val_loss" else (line.val_auc, *by_loss)
+        by_auc = (round(line.val_auc, 12), *by_loss)  # equal but for rounding is equal
+        return by_loss if self.recipe.monitor == "val_loss" else by_auc
 
 
 Answer = Callable[[Sample], torch.Tensor]
