@@ -10,12 +10,15 @@ from benchmarks.accuracy._job import Job
 from benchmarks.accuracy._tasks import Size
 from sacmil.models import MILModel, create_model, list_models
 
-CLOSER = ("sac_mil", "sac_mil_local", "mean_pool", "abmil_gated", "transmil")
+CLOSER = ("sac_mil", "sac_mil_local", "sac_mil_twice", "mean_pool", "abmil_gated", "transmil")
 """Looked at more closely than the others, with the best of the others beside them."""
 
 SLOWEST = ("norma", "mambamil", "longnet", "hipt", "mammil")
 """Whose steps take 80 to 380 ms on 20,000 instances, where TransMIL's take 46: they are compared in
 development on real sets, but neither on long slides nor in confirmatory runs."""
+
+LATER = ("sac_mil_twice",)
+"""Made after study 2 had been confirmed: suite_later has them."""
 
 SLOW = ("transmil", *SLOWEST)
 """Those whose steps take longest, on bags of any size: they come last."""

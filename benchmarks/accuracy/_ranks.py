@@ -13,8 +13,8 @@ from scipy.stats import rankdata
 from benchmarks.accuracy._figures import complete, tasks_of, told
 from benchmarks.accuracy._lines import Line, Lines
 
-STUDIES = ("suite", "colon_breast", "idc")
-"""That every model takes part in."""
+STUDIES = ("suite", "suite_later", "colon_breast", "idc")
+"""That every model takes part in, the first two together."""
 ENCODERS = ("lite0_mid", "rgb")
 """Of tasks that only some models did."""
 
@@ -30,13 +30,8 @@ def block(results: Path, pictures: Path, address: str) -> str:
         pictures: folder for the picture.
         address: of that folder, as the page refers to it.
     """
-    tasks = {
-        task: lines
-        for study in STUDIES
-        for task, lines in tasks_of(_lines(results, study)).items()
-        if not task.endswith(ENCODERS)
-    }
-    found = ranks(tasks)
+    lines = [line for study in STUDIES for line in _lines(results, study)]
+    found = ranks({t: held for t, held in tasks_of(lines).items() if not t.endswith(ENCODERS)})
     if not found:
         return "_Not run yet._"
     draw(found, pictures / "ranks.png")
@@ -51,15 +46,9 @@ def block(results: Path, pictures: Path, address: str) -> str:
 
 
 def _lines(results: Path, study: str) -> Sequence[Line]:
-    """Of the confirmatory run, where it is finished and every model took part in it."""
-    ended = told(results / f"{study}.confirm.json")
-    confirmed = Lines(results / f"{study}.confirm.csv").lines if ended else []
-    developed = Lines(results / f"{study}.csv").lines
-    return confirmed if _models(confirmed) >= _models(developed) else developed
-
-
-def _models(lines: Sequence[Line]) -> set[str]:
-    return {line["model"] for line in lines if line["role"] == "run" and not line["failure"]}
+    """Of the confirmatory run, where it is finished; before, of development."""
+    phase = ".confirm" if told(results / f"{study}.confirm.json") else ""
+    return Lines(results / f"{study}{phase}.csv").lines
 
 
 def ranks(tasks: Mapping[str, Sequence[Line]]) -> Ranks:

@@ -69,6 +69,10 @@ def _preset(value: str, **options: Any) -> Variant:
     return Variant("preset", value, options, model="sac_mil_local")
 
 
+def _twice(value: str, **options: Any) -> Variant:
+    return Variant("twice", value, options, model="sac_mil_twice")
+
+
 VARIANTS = (
     Variant("local", "", LOCAL),
     _paper(""),
@@ -109,13 +113,15 @@ VARIANTS = (
     _preset("not from zero", zero_start=False),
     _preset("mean", pool="mean"),
     _preset("attention", pool="attention"),
-    _preset("skip 0.25", skip=0.25),
-    _preset("skip 0.5", skip=0.5),
     _preset("soft peg", position="soft_peg"),
     _preset("soft peg, no block", position="soft_peg", depth=0),
     _preset("soft peg, mean", position="soft_peg", pool="mean"),
     _preset("soft peg, attention", position="soft_peg", pool="attention"),
     _preset("peg, not from zero", position="peg", zero_start=False),
+    _twice(""),
+    _twice("mean", pool="mean"),
+    _twice("attention", pool="attention"),
+    _twice("no block", depth=0),
     *_each("residual", "residual", [False]),
     *_each("mlp", "mlp", ["mlp"]),
     *_each("tail", "tail", ["split"]),

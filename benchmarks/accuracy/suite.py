@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.accuracy import _study
 from benchmarks.accuracy._job import Job
-from benchmarks.accuracy._models import all_but_slowest, in_order
+from benchmarks.accuracy._models import LATER, all_but_slowest, in_order
 from benchmarks.accuracy._study import DEVELOPED, Request
 from benchmarks.accuracy._tasks import SETTINGS, Size, recipe, synthetic
 from benchmarks.accuracy._tuning import tuned
@@ -33,12 +33,18 @@ TASKS = (*SETTINGS, f"metastasis{OUTLINES}")
 
 def jobs(request: Request) -> Sequence[Job]:
     """A model's long runs once it is tuned."""
-    return in_order(job for task in TASKS for job in _of_task(request, task))
+    models = all_but_slowest(request.size)
+    return jobs_of(request, {name: models[name] for name in models if name not in LATER})
 
 
-def _of_task(request: Request, task: str) -> Iterator[Job]:
+def jobs_of(request: Request, models: Mapping[str, Mapping[str, Any]]) -> Sequence[Job]:
+    """Those of some models, given with their options."""
+    return in_order(job for task in TASKS for job in _of_task(request, models, task))
+
+
+def _of_task(request: Request, models: Mapping[str, Mapping[str, Any]], task: str) -> Iterator[Job]:
     drawn = task.removesuffix(OUTLINES)
-    for model, options in all_but_slowest(request.size).items():
+    for model, options in models.items():
         short = fewer(request.size, TUNING_SLIDES)
         first = _job(request, drawn, model, options, DEVELOPED, short, TUNING_EPOCHS)
         yield from tuned(request, first, _long(request, task, first))

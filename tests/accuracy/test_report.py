@@ -122,6 +122,30 @@ def test_a_confirmatory_run_is_told_when_it_is_finished(tmp_path: Path) -> None:
     assert "| sac_mil |" in fill("suite.confirm")
 
 
+def test_later_models_stand_beside_those_of_the_study_they_came_after(tmp_path: Path) -> None:
+    for study, variant in (("suite", "sac_mil_local"), ("suite_later", "sac_mil_twice")):
+        (tmp_path / f"{study}.confirm.json").write_text('{"finished": true}')
+        Lines(tmp_path / f"{study}.confirm.csv").append(JOB, {**line(variant, 1.0), "auc": 0.9})
+    fill = from_results(tmp_path, tmp_path / "images")
+    assert "minus that of sac_mil_local" in fill("suite.confirm")
+    assert "sac_mil_twice" not in fill("suite.confirm")
+    later = fill("suite_later.confirm")
+    assert "minus that of sac_mil_twice" in later
+    assert "| sac_mil_local |" in later
+    ranked = fill("ranks").splitlines()
+    assert {"| sac_mil_local | 1.5 | 1.50 |", "| sac_mil_twice | 1.5 | 1.50 |"} <= set(ranked)
+
+
+def test_ranks_are_of_the_confirmatory_run_once_it_is_finished(tmp_path: Path) -> None:
+    for file, variant in (("idc.csv", "developed"), ("idc.confirm.csv", "confirmed")):
+        Lines(tmp_path / file).append(JOB, {**line(variant, 1.0), "auc": 0.9})
+    fill = from_results(tmp_path, tmp_path / "images")
+    mark = tmp_path / "idc.confirm.json"
+    for finished, there in (("false", "developed"), ("true", "confirmed")):
+        mark.write_text(f'{{"finished": {finished}}}')
+        assert [name for name in ("developed", "confirmed") if name in fill("ranks")] == [there]
+
+
 def test_only_what_stands_between_the_marks_is_renewed(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "suite.csv")
     for each in LINES:

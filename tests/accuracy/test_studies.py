@@ -21,19 +21,20 @@ from benchmarks.accuracy import (
     inside,
     seeds,
     suite,
+    suite_later,
 )
 from benchmarks.accuracy._darkness import DARKNESS
-from benchmarks.accuracy._job import Job
+from benchmarks.accuracy._job import Job, digest
 from benchmarks.accuracy._lines import Line, Lines, to_line
-from benchmarks.accuracy._models import SLOW, SLOWEST, model_of
+from benchmarks.accuracy._models import LATER, SLOW, SLOWEST, model_of
 from benchmarks.accuracy._study import Request
 from benchmarks.accuracy._tasks import RECIPE, SETTINGS, SIZES
 from benchmarks.accuracy._tuning import TRIED, best
 
 from sacmil.models import create_model, list_models
 
-ALL = (inside, suite, colon_breast, idc, extrapolation, seeds)
-TUNED = (suite, colon_breast, idc)
+ALL = (inside, suite, suite_later, colon_breast, idc, extrapolation, seeds)
+TUNED = (suite, suite_later, colon_breast, idc)
 
 
 def request(*lines: Line, confirm: bool = False) -> Request:
@@ -89,8 +90,8 @@ def test_every_model_gets_eight_settings_before_any_run(study: ModuleType) -> No
     assert {job.role for job in jobs} == {"tune"}
     tried = Counter((job.task, job.variant) for job in jobs)
     assert set(tried.values()) == {8}
-    left_out = SLOWEST if study is suite else ()
-    assert {model for _, model in tried} == set(list_models()) - set(left_out)
+    expected = {suite: set(list_models()) - {*SLOWEST, *LATER}, suite_later: set(LATER)}
+    assert {model for _, model in tried} == expected.get(study, set(list_models()))
 
 
 @pytest.mark.parametrize("study", TUNED, ids=lambda study: study.NAME)
@@ -164,7 +165,7 @@ def test_the_confirmatory_run_does_not_go_on_with_other_code(
 def test_variants_change_one_thing_each() -> None:
     names = [variant.name for variant in inside.VARIANTS]
     assert len(set(names)) == len(names)
-    made = [(variant.arrangement, _options(variant)) for variant in inside.VARIANTS]
+    made = [(one.model, one.arrangement, _options(one)) for one in inside.VARIANTS]
     assert all(one not in made[:number] for number, one in enumerate(made))
     singles = ("pool", "k", "depth", "position", "correlation", "width", "residual", "mlp", "tail")
     for variant in inside.VARIANTS:
@@ -202,6 +203,20 @@ def test_all_but_the_slowest_are_confirmed_on_folds_that_nobody_has_seen() -> No
     assert len(first) == 40 * len({job.model for job in first})
 
 
+def test_the_second_round_of_idc_has_folds_that_nobody_has_seen() -> None:
+    jobs = idc.jobs(request(*tuning_done(idc), confirm=True))
+    assert {job.split["repeat"] for job in jobs} == {6, 7, 8, 9}
+    assert {"sac_mil_twice", "sac_mil_local", "clam_mb", DARKNESS} <= {job.model for job in jobs}
+
+
+def test_models_that_came_later_have_the_cohorts_of_the_others() -> None:
+    lines = [*tuning_done(suite), *tuning_done(suite_later)]
+    asked = request(*lines, confirm=True)
+    cohorts = [{digest(dict(j.source)) for j in s.jobs(asked)} for s in (suite, suite_later)]
+    assert cohorts[0] == cohorts[1]
+    assert len(cohorts[0]) == 15
+
+
 def test_quick_models_are_done_before_slow_ones_and_each_is_tuned_first() -> None:
     lines = tuning_done(colon_breast)
     jobs = colon_breast.jobs(request(*lines))
@@ -212,10 +227,13 @@ def test_quick_models_are_done_before_slow_ones_and_each_is_tuned_first() -> Non
         assert roles == sorted(roles, reverse=True)
 
 
-def test_long_slides_are_developed_on_one_seed_and_confirmed_on_three_others() -> None:
-    lines = tuning_done(suite)
+@pytest.mark.parametrize("study", [suite, suite_later], ids=lambda study: study.NAME)
+def test_long_slides_are_developed_on_one_seed_and_confirmed_on_three_others(
+    study: ModuleType,
+) -> None:
+    lines = tuning_done(study)
     seeds = [
-        {job.seed for job in suite.jobs(request(*lines, confirm=confirm)) if job.role == "run"}
+        {job.seed for job in study.jobs(request(*lines, confirm=confirm)) if job.role == "run"}
         for confirm in (False, True)
     ]
     assert seeds == [{0}, {10, 11, 12}]
@@ -225,6 +243,6 @@ def test_lesions_of_real_shapes_take_what_was_chosen_for_drawn_ones() -> None:
     jobs = suite.jobs(request(*tuning_done(suite)))
     assert {job.task for job in jobs if job.role == "tune"} == set(SETTINGS)
     shaped = [job for job in jobs if job.task == "metastasis outlines"]
-    assert {job.model for job in shaped} == set(list_models()) - set(SLOWEST)
+    assert {job.model for job in shaped} == set(list_models()) - {*SLOWEST, *LATER}
     assert all(job.source["outlines"] for job in shaped)
     assert not any(job.source["outlines"] for job in jobs if job not in shaped)

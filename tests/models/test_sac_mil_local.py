@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from sacmil import create_model, describe_model
-from sacmil.errors import OptionError
 from sacmil.models import MILModel, Output
 from sacmil.regions import arrange
 
@@ -25,9 +24,8 @@ CHOSEN = {
     "mlp": "linear",
     "pool": "even",
     "zero_start": True,
-    "skip": 0.0,
 }
-OWN = ("zero_start", "skip")
+OWN = ("zero_start",)
 """What ``sac_mil`` does not have."""
 
 every_pool = pytest.mark.parametrize("pool", POOLS)
@@ -131,27 +129,6 @@ def test_what_begins_as_nothing_is_learned(make_bag) -> None:
     for weight in (block.w2.weight, model.position.weights[0]):
         assert not weight.any()
         assert weight.grad.any()
-
-
-def test_blocks_are_left_out_of_some_training_steps_and_the_mean_step_is_the_answer(
-    make_bag,
-) -> None:
-    torch.manual_seed(0)
-    features, coords = as_tensors(make_bag(40))
-    model = make(2, zero_start=False, skip=0.25, pool="mean")
-    whole = model(features, coords).logits
-    alone = model.head(model.pool(model.project(features)))
-    model.train()
-    seen = torch.stack([model(features, coords).logits for _ in range(400)]).detach()
-    left_out = (seen - alone).abs().amax(1) < 1e-9
-    assert 60 < left_out.sum() < 140
-    torch.testing.assert_close(seen[~left_out][0], alone + (whole - alone) / 0.75)
-    assert (seen[~left_out] - seen[~left_out][0]).abs().max() < 1e-9
-
-
-def test_blocks_that_are_never_trained_are_refused() -> None:
-    with pytest.raises(OptionError, match="skip=1; expected a share below 1"):
-        make(2, skip=1.0)
 
 
 # --- scores --------------------------------------------------------------------------------------

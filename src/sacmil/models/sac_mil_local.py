@@ -13,11 +13,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sacmil.errors import OptionError
 from sacmil.models._base import Output
-from sacmil.models._options import flag, share
+from sacmil.models._options import flag
 from sacmil.models._registry import register_model
 from sacmil.models.sac_mil import SACMIL
+from sacmil.nn.pooling import Pool
 
 
 @register_model("sac_mil_local")
@@ -37,7 +37,6 @@ class SACMILLocal(SACMIL):
         mlp: W1 and W2 as single layers with a GELU between (linear), or two layers each (mlp).
         pool: how instances become one vector: even, attention, mean or max.
         zero_start: whether blocks add nothing before they are trained.
-        skip: share of bags that are learnt from without the blocks, which else learn them by heart.
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class SACMILLocal(SACMIL):
         mlp: str = "linear",
         pool: str = "even",
         zero_start: bool = True,
-        skip: float = 0.0,
     ) -> None:
         super().__init__(
             in_dim=in_dim,
@@ -68,9 +66,6 @@ class SACMILLocal(SACMIL):
             mlp=mlp,
             pool=pool,
         )
-        if share("skip", skip) == 1:
-            raise OptionError("skip=1; expected a share below 1, as blocks would never be trained")
-        self.skip = float(skip)
         if flag("zero_start", zero_start):
             self._start_from_nothing()
 
@@ -84,23 +79,22 @@ class SACMILLocal(SACMIL):
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """h (N, dim) stands in arranged order until the scores go back."""
         order = plan["order"]
-        h = self._correlated(self.placed(features, coords, order))
-        parts = self.pool.weights(h) * h
-        logits = self.head(parts.sum(0))
-        added = nn.functional.linear(parts, self.head.weight).detach()
+        h = self.blocks(self.placed(features, coords, order))
+        return self.told(*asked(h, self.pool, self.head), order)
+
+    def told(self, logits: Tensor, added: Tensor, order: Tensor) -> Output:
+        """The answer, and what instances add to it: added (N, C), in arranged order."""
         added = added - added.mean(1, keepdim=True) if self.num_classes > 1 else added
         by_class = torch.zeros_like(added).index_copy(0, order, added)
         return Output(logits, self._of_interest(by_class, logits), class_scores=by_class)
-
-    def _correlated(self, h: Tensor) -> Tensor:
-        """Blocks are left out now and then, and otherwise add as much more: the same on average."""
-        met: Tensor = self.blocks(h)
-        if not (self.training and self.skip):
-            return met
-        kept = torch.rand((), device=h.device) >= self.skip
-        return torch.where(kept, h + (met - h) / (1 - self.skip), h)
 
     def _of_interest(self, by_class: Tensor, logits: Tensor) -> Tensor:
         if self.num_classes <= 2:
             return by_class[:, -1]
         return by_class.index_select(1, logits.argmax()[None])[:, 0]
+
+
+def asked(h: Tensor, pool: Pool, head: nn.Linear) -> tuple[Tensor, Tensor]:
+    """Logits (C,) of instances h (N, dim), and what each adds to them (N, C), but for the bias."""
+    parts = pool.weights(h) * h
+    return head(parts.sum(0)), nn.functional.linear(parts, head.weight).detach()

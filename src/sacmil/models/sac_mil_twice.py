@@ -1,0 +1,84 @@
+"""SAC-MIL in small regions, asked twice: what instances say alone, and what they say together.
+
+``sac_mil_local`` with a second pool and a second head, which see instances before they meet in the
+block. Each of the two is trained by the whole label, and the answer is their mean. With few slides
+the block learns them by heart; beside it, what instances say by themselves stays what it was. What
+this is worth is in docs/results.md.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from sacmil.models._base import Output, classification_loss
+from sacmil.models._registry import register_model
+from sacmil.models.sac_mil_local import SACMILLocal, asked
+from sacmil.nn.pooling import POOLS
+
+
+@register_model("sac_mil_twice")
+class SACMILTwice(SACMILLocal):
+    """SAC-MIL in small regions whose answer is the mean of two: before blocks, and after them.
+
+    ``class_scores`` add up to the logits, but for the biases and what all classes share. ``scores``
+    are those of class 1 where there are two, of the predicted class where there are more.
+
+    Args:
+        dim: width inside.
+        k: instances per region, and channel folds.
+        depth: blocks; block l correlates rings of k^(l+1) instances.
+        position: how places enter, besides the regions: none, or any that sac_mil has.
+        centres: how regions are found: peel, fps, fps_free or kd (see sacmil.regions).
+        region_order: how regions follow each other, for PEG and deeper blocks: hilbert or fps.
+        mlp: W1 and W2 as single layers with a GELU between (linear), or two layers each (mlp).
+        pool: how instances become one vector, both times: even, attention, mean or max.
+        zero_start: whether blocks add nothing before they are trained.
+    """
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        num_classes: int,
+        dim: int = 256,
+        k: int = 8,
+        depth: int = 1,
+        position: str = "none",
+        centres: str = "peel",
+        region_order: str = "hilbert",
+        mlp: str = "linear",
+        pool: str = "even",
+        zero_start: bool = True,
+    ) -> None:
+        super().__init__(
+            in_dim=in_dim,
+            num_classes=num_classes,
+            dim=dim,
+            k=k,
+            depth=depth,
+            position=position,
+            centres=centres,
+            region_order=region_order,
+            mlp=mlp,
+            pool=pool,
+            zero_start=zero_start,
+        )
+        self.pool_alone = POOLS[pool](dim)
+        self.head_alone = nn.Linear(dim, num_classes)
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        """Instances (N, dim) stand in arranged order until the scores go back."""
+        order = plan["order"]
+        instances = self.placed(features, coords, order)
+        alone, by_alone = asked(instances, self.pool_alone, self.head_alone)
+        together, by_together = asked(self.blocks(instances), self.pool, self.head)
+        output = self.told((alone + together) / 2, (by_alone + by_together) / 2, order)
+        return output._replace(extras={"alone": alone, "together": together})
+
+    def losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
+        """Each of the two learns by itself."""
+        assert output.extras is not None
+        alone, together = (
+            classification_loss(output.extras[way], target) for way in ("alone", "together")
+        )
+        return {"all": (alone + together) / 2}
