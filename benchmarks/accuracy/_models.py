@@ -17,9 +17,6 @@ SLOWEST = ("norma", "mambamil", "longnet", "hipt", "mammil")
 """Whose steps take 80 to 380 ms on 20,000 instances, where TransMIL's take 46: they are compared in
 development on real sets, but neither on long slides nor in confirmatory runs."""
 
-LATER = ("sac_mil_twice",)
-"""Made after study 2 had been confirmed: suite_later has them."""
-
 SLOW = ("transmil", *SLOWEST)
 """Those whose steps take longest, on bags of any size: they come last."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from benchmarks.accuracy._figures import (
     Standing,
     ceiling,
+    complete,
     mean_ranks,
     more,
     standings,
@@ -42,7 +43,7 @@ def block(study: str, lines: Sequence[Line], pictures: Path, address: str) -> st
     if not tasks:
         return "_Not run yet._"
     kind = study.removesuffix(".confirm")
-    reference = REFERENCE.get(kind) or newest(lines)
+    reference = REFERENCE.get(kind) or newest(tasks)
     ranked = {task: standings(rows, reference) for task, rows in tasks.items()}
     parts = [overview(ranked, reference, {task: ceiling(tasks[task]) for task in tasks})]
     if kind == "extrapolation":
@@ -60,10 +61,12 @@ def block(study: str, lines: Sequence[Line], pictures: Path, address: str) -> st
     return "\n\n".join([*parts, _small_print(lines)])
 
 
-def newest(lines: Sequence[Line]) -> str:
-    """The newest of our presets that took part."""
-    there = {line["variant"] for line in lines if line["role"] == "run"}
-    return next((preset for preset in PRESETS if preset in there), PRESETS[-1])
+def newest(tasks: Mapping[str, Sequence[Line]]) -> str:
+    """The newest of our presets that has done all that any of them has."""
+    done = [{line["variant"] for line in complete(lines)} for lines in tasks.values()]
+    done = [variants for variants in done if variants & set(PRESETS)]
+    whole = (preset for preset in PRESETS if all(preset in variants for variants in done))
+    return next(whole, PRESETS[-1]) if done else PRESETS[-1]
 
 
 def overview(
@@ -116,7 +119,7 @@ def _markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 def table(task: str, rows: Sequence[Standing], lines: Sequence[Line], reference: str) -> str:
     """A task: one row per variant, the best first."""
     located = any(math.isfinite(row.localisation) for row in rows)
-    head = ["", "AUC [95 %]", f"minus {reference} [95 %]", "p", "accuracy", "runs"]
+    head = ["", "AUC [95 %]", f"minus {reference} [95 %]", "p", "p of t", "accuracy", "runs"]
     head += ["localisation"] if located else []
     top = ceiling(lines)
     told = f"**{task}**" + (f" (oracle {top:.3f}, chance 0.5)" if math.isfinite(top) else "")
@@ -131,12 +134,12 @@ def _row(row: Standing, *, located: bool) -> list[str]:
         if other is None
         else (f"{_signed(-other.difference)} [{_signed(-other.high)}, {_signed(-other.low)}]")
     )
-    p = "" if other is None or other.p_holm is None else f"{other.p_holm:.3f}"
+    tests = (other.p_holm, other.p_t) if other is not None else (None, None)
     cells = [
         row.variant,
         f"{auc.mean:.3f} [{auc.low:.3f}, {auc.high:.3f}]",
         difference,
-        p,
+        *("" if p is None else f"{p:.3f}" for p in tests),
         f"{accuracy.mean:.3f}",
         str(row.runs),
     ]
@@ -227,7 +230,8 @@ def _small_print(lines: Sequence[Line]) -> str:
     return (
         f"<sub>{len(runs)} runs and {tunes} that tuned, {failed} failed; {hours:.1f} hours of "
         f"training side by side on {devices}. Intervals: bags (of IDC, slides) drawn again within "
-        "folds, the weights as they are; p: bootstrap, after Holm.</sub>"
+        "folds, the weights as they are; p: bootstrap, after Holm; p of t: corrected resampled "
+        "t-test over folds, as it is.</sub>"
     )
 
 

