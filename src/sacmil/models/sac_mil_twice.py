@@ -1,8 +1,8 @@
 """SAC-MIL in small regions, asked twice: what instances say alone, and what they say together.
 
 ``sac_mil_local`` with a second pool and a second head, which see instances before they meet in the
-block. Each of the two is trained by the whole label, and the logits are the mean of theirs. With few
-slides the block may learn them by heart: half of the answer does not come from it. What this is
+block. Each of the two is trained by the whole label, and the logits are the mean of theirs. With
+few slides the block may learn them by heart: half of the answer does not come from it. What this is
 worth is in docs/results.md.
 """
 
