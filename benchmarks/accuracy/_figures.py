@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import expit
 from scipy.stats import rankdata
 
@@ -18,8 +19,10 @@ from sacmil.evaluation.comparison import Comparison, compare
 from sacmil.evaluation.summary import Figure, summarise
 from sacmil.results import Predictions
 
-METRICS = ("auc", "accuracy", "log_loss")
+METRICS = ("auc", "accuracy")
 DRAWS = 2000
+SUREST = 20.0
+"""Log odds beyond which probabilities round to the same."""
 
 
 class Standing(NamedTuple):
@@ -78,15 +81,21 @@ def to_predictions(lines: Sequence[Line]) -> Predictions:
     for line in lines:
         labels = line["labels"].split(" ")
         units = line["units"].split(" ") if line["units"] else _numbered(line["fold"], labels)
-        for unit, label, answer in zip(units, labels, line["answers"].split(" "), strict=True):
+        answers = _apart(np.array(line["answers"].split(" "), dtype=np.float64))
+        for unit, label, answer in zip(units, labels, answers, strict=True):
             whose = unit.split("/")[0]
             key = (line["fold"], line["seed"], line["variant"], label)
             rows.append((unit, whose, "test", int(key[0]), int(key[1]), key[2], int(key[3])))
-            odds.append(float(answer))
+            odds.append(answer)
     if not rows:
         raise RunError("no finished runs; expected at least one")
     positive = expit(np.array(odds))
     return Predictions.of(("0", "1"), rows, np.stack([1 - positive, positive], axis=1))
+
+
+def _apart(odds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Log odds that stay apart as probabilities: all smaller, where a model is surer than that."""
+    return odds * min(1.0, SUREST / np.abs(odds).max())
 
 
 def _numbered(fold: str, labels: Sequence[str]) -> list[str]:

@@ -27,7 +27,7 @@ from benchmarks.accuracy._parts import parts_of
 from benchmarks.accuracy._plans import make_plans, plan_name, read_plans
 from benchmarks.accuracy._replay import ReplayTrainer
 from sacmil.evaluation.localisation import localisation
-from sacmil.evaluation.metrics import METRICS
+from sacmil.evaluation.metrics import METRICS, auc
 from sacmil.models import MILModel, Recipe, Sample
 from sacmil.training.loop import fit, predicted
 from sacmil.training.samples import Samples
@@ -219,6 +219,7 @@ def _tested(
 ) -> dict[str, Any]:
     """Figures of the test part; with heat, what heatmaps are drawn from as well."""
     probabilities = predicted(model, chosen["test"])
+    odds = _log_odds(probabilities)
     labels = bags.labels[parts["test"]]
     others = [name for name in parts if name not in ("train", "val", "test", "whole")]
     located = "whole" if "whole" in parts else "test"
@@ -226,18 +227,18 @@ def _tested(
     found = _located(scores, bags, parts[located])
     maps = {"heat": _heat(scores, bags, parts[located])} if heat else {}
     return {
-        "auc": METRICS["auc"](labels, probabilities),
+        "auc": auc(labels, odds),
         "accuracy": METRICS["accuracy"](labels, probabilities),
         "log_loss": METRICS["log_loss"](labels, probabilities),
         "localisation": found.pop("auc"),
         "more": found | maps | {name: _auc(model, chosen[name]) for name in others},
         "labels": labels.tolist(),
-        "answers": _log_odds(probabilities),
+        "answers": " ".join(f"{value:.5g}" for value in odds),
     }
 
 
 def _auc(model: MILModel, samples: Chosen) -> float:
-    return METRICS["auc"](samples.targets, predicted(model, samples))
+    return auc(samples.targets, _log_odds(predicted(model, samples)))
 
 
 def _located(scores: Sequence[Scores], bags: Bags, numbers: Sequence[int]) -> dict[str, float]:
@@ -272,11 +273,11 @@ def _scores(model: MILModel, samples: Chosen) -> list[Scores]:
     return [score.cpu().numpy() for score in scores]
 
 
-def _log_odds(probabilities: npt.NDArray[np.float64]) -> str:
-    """Of class 1, a word each; apart where probabilities would be the same for rounding."""
-    tiny = np.finfo(np.float32).tiny
-    odds = np.log(np.maximum(probabilities[:, 1], tiny) / np.maximum(probabilities[:, 0], tiny))
-    return " ".join(f"{value:.5g}" for value in odds)
+def _log_odds(probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Of class 1; apart where probabilities would be the same for rounding."""
+    negative, positive = np.maximum(probabilities, np.finfo(np.float32).tiny).T
+    odds: npt.NDArray[np.float64] = np.log(positive / negative)
+    return odds
 
 
 def _prepare_torch(place: Place) -> None:

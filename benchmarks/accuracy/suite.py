@@ -11,7 +11,7 @@ Run: python -m benchmarks.accuracy.suite --device cuda --workers 8 --outlines FI
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.accuracy import _study
@@ -26,43 +26,58 @@ SEEDS, DEVELOPMENT_SEEDS = 3, 1
 EPOCHS = 10
 SLIDES = {"train": 300, "val": 40, "test": 120}
 """Long bags take their time, and tell more each: fewer of them than in the other studies."""
-TUNING_SLIDES, TUNING_EPOCHS = {"train": 400}, 6
+LENGTHS = 5_000, 50_000
+"""Fewest and most instances."""
 OUTLINES = " outlines"
 TASKS = (*SETTINGS, f"metastasis{OUTLINES}")
 LATER = ("sac_mil_twice",)
 """Made after this study had been confirmed: suite_second has them."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """Who is compared on long slides, and on which."""
+
+    study: str
+    models: Mapping[str, Mapping[str, Any]]
+    """With the options of their constructors."""
+    seeds: Sequence[int]
+    """Of the cohorts."""
+    lengths: tuple[int, int] = LENGTHS
+    tuning: Mapping[str, int] = field(default_factory=lambda: {"train": 400})
+    """Slides of the short cohort that settings are tried on."""
+    tuning_epochs: int = 6
+
+
 def jobs(request: Request) -> Sequence[Job]:
     """A model's long runs once it is tuned."""
     models = all_but_slowest(request.size)
     asked = {name: models[name] for name in models if name not in LATER}
-    return jobs_of(request, asked, request.seeds(SEEDS if request.confirm else DEVELOPMENT_SEEDS))
+    seeds = request.seeds(SEEDS if request.confirm else DEVELOPMENT_SEEDS)
+    return jobs_of(request, Round(study=NAME, models=asked, seeds=seeds))
 
 
-def jobs_of(
-    request: Request, models: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]
-) -> Sequence[Job]:
-    """Those of some models, given with their options, on the cohorts of some seeds."""
-    return in_order(job for task in TASKS for job in _of_task(request, models, seeds, task))
+def jobs_of(request: Request, asked: Round) -> Sequence[Job]:
+    """Those of a round, on every task."""
+    return in_order(job for task in TASKS for job in _of_task(request, asked, task))
 
 
-def _of_task(
-    request: Request, models: Mapping[str, Mapping[str, Any]], seeds: Sequence[int], task: str
-) -> Iterator[Job]:
-    drawn = task.removesuffix(OUTLINES)
-    for model, options in models.items():
-        short = fewer(request.size, TUNING_SLIDES)
-        first = _job(request, drawn, model, options, DEVELOPED, short, TUNING_EPOCHS)
-        yield from tuned(request, first, _long(request, seeds, task, first))
+def _of_task(request: Request, asked: Round, task: str) -> Iterator[Job]:
+    short = fewer(request.size, asked.tuning)
+    for model, options in asked.models.items():
+        named = {"study": asked.study, "variant": model, "model": model, "options": options}
+        drawn = _job(named, task.removesuffix(OUTLINES), DEVELOPED, short)
+        first = replace(drawn, training=recipe(request.size, epochs=asked.tuning_epochs))
+        yield from tuned(request, first, _long(request, asked, named, task))
 
 
-def _long(request: Request, seeds: Sequence[int], task: str, first: Job) -> Any:
+def _long(request: Request, asked: Round, named: Mapping[str, Any], task: str) -> Any:
+    size = longer(request.size, *asked.lengths)
+
     def others(fields: Mapping[str, Any]) -> Iterator[Job]:
-        for seed in seeds:
-            size = longer(request.size)
-            job = _job(request, task, first.model, first.options, seed, size, EPOCHS)
-            yield replace(job, training={**job.training, **fields})
+        training = {**recipe(request.size, epochs=EPOCHS), **fields}
+        for seed in asked.seeds:
+            yield replace(_job(named, task, seed, size), training=training)
 
     return others
 
@@ -74,33 +89,17 @@ def fewer(size: Size, slides: Mapping[str, int]) -> Size:
     )
 
 
-def longer(size: Size) -> Size:
-    """Five to fifty thousand instances; in proportion where the study is tiny."""
-    tiny = size.epochs is not None
-    few, many = (5 * size.few, 12 * size.many) if tiny else (5_000, 50_000)
+def longer(size: Size, few: int, many: int) -> Size:
+    """Long slides, and fewer; in proportion where the study is tiny."""
+    if size.epochs is not None:
+        few, many = 5 * size.few, 12 * size.many
     return replace(fewer(size, SLIDES), few=few, many=many)
 
 
-def _job(
-    request: Request,
-    task: str,
-    model: str,
-    options: Mapping[str, Any],
-    seed: int,
-    size: Size,
-    epochs: int,
-) -> Job:
+def _job(named: Mapping[str, Any], task: str, seed: int, size: Size) -> Job:
     drawn = task.removesuffix(OUTLINES)
-    return Job(
-        study=NAME,
-        task=task,
-        variant=model,
-        model=model,
-        options=options,
-        source=synthetic(drawn, seed, size, outlines=task != drawn),
-        seed=seed,
-        training=recipe(request.size, epochs=epochs),
-    )
+    source = synthetic(drawn, seed, size, outlines=task != drawn)
+    return Job(**named, task=task, source=source, seed=seed)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ def jobs(request: Request) -> Sequence[Job]:
     """As in the first round."""
     models = everyone(request.size)
     seeds = FRESH if request.confirm else request.seeds(suite.DEVELOPMENT_SEEDS)
-    return suite.jobs_of(request, {name: models[name] for name in MODELS}, seeds)
+    asked = {name: models[name] for name in MODELS}
+    return suite.jobs_of(request, suite.Round(study=NAME, models=asked, seeds=seeds))
 
 
 if __name__ == "__main__":

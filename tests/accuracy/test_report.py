@@ -17,6 +17,8 @@ from benchmarks.accuracy.heatmaps import scores_of
 from benchmarks.accuracy.report import from_results
 from benchmarks.blocks import renewed
 
+from sacmil.evaluation.metrics import auc
+
 JOB = Job(study="suite", task="margin", variant="sac_mil", model="sac_mil", source={"seed": 0})
 UNITS = [f"slide-{number}" for number in range(40)]
 LABELS = [number % 2 for number in range(40)]
@@ -45,6 +47,14 @@ def test_the_better_variant_comes_first_with_a_difference_above_zero() -> None:
     assert f"{-better.against.difference:+.3f} [+" in text
     assert "oracle 0.950" in text
     assert ceiling(LINES) == pytest.approx(0.95)
+
+
+def test_answers_stay_apart_however_sure_a_model_is() -> None:
+    """Probabilities of 1 - 1e-20 and 1 - 1e-30 round to the same; the order of slides is told."""
+    odds = np.random.default_rng(0).permutation(40) * 2.0 + 40.0
+    sure = to_line(replace(JOB, variant="sure"), {"labels": LABELS, "answers": odds.tolist()})
+    (found,) = standings([sure], "sac_mil")
+    assert found.figures["auc"].mean == pytest.approx(auc(LABELS, odds))
 
 
 def test_a_variant_that_lacks_a_fold_is_not_compared() -> None:

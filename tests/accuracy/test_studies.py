@@ -22,6 +22,7 @@ from benchmarks.accuracy import (
     seeds,
     suite,
     suite_second,
+    suite_slowest,
 )
 from benchmarks.accuracy._darkness import DARKNESS
 from benchmarks.accuracy._job import Job
@@ -33,8 +34,8 @@ from benchmarks.accuracy._tuning import TRIED, best
 
 from sacmil.models import create_model, list_models
 
-ALL = (inside, suite, suite_second, colon_breast, idc, extrapolation, seeds)
-TUNED = (suite, suite_second, colon_breast, idc)
+ALL = (inside, suite, suite_second, suite_slowest, colon_breast, idc, extrapolation, seeds)
+TUNED = (suite, suite_second, suite_slowest, colon_breast, idc)
 
 
 def request(*lines: Line, confirm: bool = False) -> Request:
@@ -91,18 +92,18 @@ def test_every_model_gets_eight_settings_before_any_run(study: ModuleType) -> No
     tried = Counter((job.task, job.variant) for job in jobs)
     assert set(tried.values()) == {8}
     first = set(list_models()) - {*SLOWEST, *suite.LATER}
-    expected = {suite: first, suite_second: set(suite_second.MODELS)}
+    rounds = {each: set(each.MODELS) for each in (suite_second, suite_slowest)}
+    expected = {suite: first, **rounds}
     assert {model for _, model in tried} == expected.get(study, set(list_models()))
 
 
 @pytest.mark.parametrize("study", TUNED, ids=lambda study: study.NAME)
 def test_runs_use_the_setting_that_was_best_on_validation(study: ModuleType) -> None:
     lines = tuning_done(study)
-    for confirm in (False, True):
-        jobs = learning(study.jobs(request(*lines, confirm=confirm)))
-        runs = [job for job in jobs if job.role == "run"]
-        assert runs
-        assert all({**job.training} == {**job.training, **TRIED[4]} for job in runs)
+    phases = [study.jobs(request(*lines, confirm=confirm)) for confirm in (False, True)]
+    runs = [job for jobs in phases for job in learning(jobs) if job.role == "run"]
+    assert runs
+    assert all({**job.training} == {**job.training, **TRIED[4]} for job in runs)
 
 
 def test_where_nothing_was_learnt_nothing_is_chosen() -> None:
@@ -238,16 +239,33 @@ def test_quick_models_are_done_before_slow_ones_and_each_is_tuned_first() -> Non
         assert roles == sorted(roles, reverse=True)
 
 
-@pytest.mark.parametrize(("study", "fresh"), [(suite, {10, 11, 12}), (suite_second, {13, 14, 15})])
-def test_long_slides_are_developed_on_one_seed_and_confirmed_on_three_others(
-    study: ModuleType, fresh: set[int]
+ROUNDS = [
+    (suite, {0}, {10, 11, 12}),
+    (suite_second, {0}, {13, 14, 15}),
+    (suite_slowest, set(), {16}),
+]
+
+
+@pytest.mark.parametrize(("study", "developed", "fresh"), ROUNDS)
+def test_rounds_on_long_slides_are_confirmed_on_seeds_of_their_own(
+    study: ModuleType, developed: set[int], fresh: set[int]
 ) -> None:
     lines = tuning_done(study)
     seeds = [
         {job.seed for job in study.jobs(request(*lines, confirm=confirm)) if job.role == "run"}
         for confirm in (False, True)
     ]
-    assert seeds == [{0}, fresh]
+    assert seeds == [developed, fresh]
+    assert {job.study for job in study.jobs(request(*lines))} == {study.NAME}
+
+
+def test_every_model_meets_long_slides_in_one_of_the_rounds() -> None:
+    models = {
+        job.model
+        for study, _, _ in ROUNDS
+        for job in study.jobs(request(*tuning_done(study), confirm=True))
+    }
+    assert models == set(list_models())
 
 
 def test_lesions_of_real_shapes_take_what_was_chosen_for_drawn_ones() -> None:

@@ -1,0 +1,42 @@
+"""Study 2, the slowest models: whether one of them sees on long slides what others do not.
+
+At 50,000 instances a run of theirs takes up to 20 minutes, so slides have 5,000 to 10,000 here, and
+settings are tried on fewer of the short ones. Both presets, and the rivals that saw something of
+places in the first round, are trained beside them, by the same rules. Development only tunes; one
+fresh cohort of each task confirms.
+
+Run: python -m benchmarks.accuracy.suite_slowest --device cuda --workers 12 --outlines FILE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.accuracy import _study, suite
+from benchmarks.accuracy._job import Job
+from benchmarks.accuracy._models import SLOWEST, everyone
+from benchmarks.accuracy._study import Request
+
+NAME = "suite_slowest"
+MODELS = ("sac_mil_twice", "sac_mil_local", "r2t", "transmil", *SLOWEST)
+LENGTHS = 5_000, 10_000
+FRESH = (16,)
+"""The seed that confirms: 10 to 15 belong to the other rounds."""
+
+
+def jobs(request: Request) -> Sequence[Job]:
+    """As in the other rounds, but shorter."""
+    models = everyone(request.size)
+    asked = suite.Round(
+        study=NAME,
+        models={name: models[name] for name in MODELS},
+        seeds=FRESH if request.confirm else (),
+        lengths=LENGTHS,
+        tuning={"train": 200},
+        tuning_epochs=4,
+    )
+    return suite.jobs_of(request, asked)
+
+
+if __name__ == "__main__":
+    _study.main(NAME, jobs, __doc__ or "")
