@@ -98,3 +98,9 @@ def test_the_way_out_says_what_to_type_and_offers_insisting_only_where_it_helps(
     unknown = BagNeeds(dim=7).way_out(make_bag("s"))
     assert "--encoder … --out BAGS`, with the encoder the model was trained on" in unknown
     assert "--allow-mismatch" not in unknown
+
+
+def test_nobody_is_told_to_extract_with_an_encoder_we_do_not_have() -> None:
+    told = BagNeeds(encoder="synthetic", dim=7).way_out(make_bag("s"))
+    assert told == "give a bag whose features come from synthetic, as the model's did"
+    assert "--encoder timm:vit" in BagNeeds(encoder="timm:vit", dim=7).way_out(make_bag("s"))

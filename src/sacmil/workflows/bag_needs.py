@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
 from sacmil.bag import Bag
+from sacmil.encoders import list_encoders
 from sacmil.errors import ModelFolderError
 
 TOLERANCE = 0.05
@@ -116,13 +117,19 @@ class BagNeeds:
 
     def way_out(self, bag: Bag) -> str:
         """What to type where a bag is not what is needed."""
-        size = f" --mpp {self.mpp:g} --patch-size {self.tile_px}" if self.mpp else ""
-        again = f"`sacmil extract SLIDE --encoder {self.encoder or '…'}{size} --out BAGS`"
-        whose = "" if self.encoder else ", with the encoder the model was trained on"
-        told = f"extract the slide again by {again}{whose}"
+        told = self._made_anew()
         if self._width(bag):  # no insisting helps
             return told
         return f"{told}; or type --allow-mismatch to ask all the same"
+
+    def _made_anew(self) -> str:
+        """How a bag comes by what is needed."""
+        if self.encoder and self.encoder not in list_encoders() and ":" not in self.encoder:
+            return f"give a bag whose features come from {self.encoder}, as the model's did"
+        size = f" --mpp {self.mpp:g} --patch-size {self.tile_px}" if self.mpp else ""
+        again = f"`sacmil extract SLIDE --encoder {self.encoder or '…'}{size} --out BAGS`"
+        whose = "" if self.encoder else ", with the encoder the model was trained on"
+        return f"extract the slide again by {again}{whose}"
 
     def _width(self, bag: Bag) -> str | None:
         if self.dim is None or bag.dim == self.dim:
