@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from benchmarks.accuracy._darkness import DARKNESS, Darkness
 from benchmarks.accuracy._job import Job
+from benchmarks.accuracy._lines import Line
 from benchmarks.accuracy._tasks import Size
 from sacmil.models import MILModel, create_model, list_models
 
@@ -15,7 +17,8 @@ CLOSER = ("sac_mil", "sac_mil_local", "sac_mil_twice", "mean_pool", "abmil_gated
 
 SLOWEST = ("norma", "mambamil", "longnet", "hipt", "mammil")
 """Whose steps take 80 to 380 ms on 20,000 instances, where TransMIL's take 46: they are compared in
-development on real sets, but neither on long slides nor in confirmatory runs."""
+development on real sets, but neither on the longest slides nor, unless it was best, in confirmatory
+runs."""
 
 SLOW = ("transmil", *SLOWEST)
 """Those whose steps take longest, on bags of any size: they come last."""
@@ -39,6 +42,23 @@ def everyone(size: Size) -> dict[str, Mapping[str, Any]]:
 def all_but_slowest(size: Size) -> dict[str, Mapping[str, Any]]:
     """Those that can be trained on long slides, and many times."""
     return {name: given for name, given in everyone(size).items() if name not in SLOWEST}
+
+
+def best_of(lines: Iterable[Line], task: str, folds: int, but: Collection[str] = ()) -> list[str]:
+    """The model with the highest mean AUC over the folds of a task; none before one has them all.
+
+    Args:
+        lines: of the development phase.
+        task: what they are about.
+        folds: of its cross-validation.
+        but: models that are not asked for.
+    """
+    found: dict[str, list[float]] = defaultdict(list)
+    for line in lines:
+        if line["task"] == task and line["role"] == "run" and line["auc"]:
+            found[line["model"]].append(float(line["auc"]))
+    whole = {m: sum(v) / len(v) for m, v in found.items() if len(v) >= folds and m not in but}
+    return [max(whole, key=lambda model: whole[model])] if whole else []
 
 
 def options_of(name: str, size: Size) -> Mapping[str, Any]:

@@ -14,7 +14,6 @@ Run: python -m benchmarks.accuracy.colon_breast --device cuda --workers 16 --fea
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,7 +21,14 @@ from typing import Any
 from benchmarks.accuracy import _study
 from benchmarks.accuracy._job import Job
 from benchmarks.accuracy._lines import Line
-from benchmarks.accuracy._models import CLOSER, SLOWEST, all_but_slowest, everyone, in_order
+from benchmarks.accuracy._models import (
+    CLOSER,
+    SLOWEST,
+    all_but_slowest,
+    best_of,
+    everyone,
+    in_order,
+)
 from benchmarks.accuracy._study import Request
 from benchmarks.accuracy._tasks import real, recipe
 from benchmarks.accuracy._tuning import tuned
@@ -53,15 +59,8 @@ def _of_set(request: Request, name: str) -> Iterator[Job]:
 
 
 def best_rival(lines: Sequence[Line], task: str) -> list[str]:
-    """The model with the highest mean AUC in development, of those not looked at anyway and not
-    too slow to be confirmed."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for line in lines:
-        if line["task"] == task and line["role"] == "run" and line["auc"]:
-            found[line["model"]].append(float(line["auc"]))
-    others = {m: v for m, v in found.items() if m not in (*CLOSER, *SLOWEST)}
-    whole = {m: sum(v) / len(v) for m, v in others.items() if len(v) >= FOLDS}
-    return [max(whole, key=lambda model: whole[model])] if whole else []
+    """The best in development, of those not looked at anyway and not too slow to be confirmed."""
+    return best_of(lines, task, FOLDS, but=(*CLOSER, *SLOWEST))
 
 
 def _all_folds(request: Request, first: Job) -> Any:

@@ -211,6 +211,15 @@ def test_the_second_round_of_idc_has_folds_that_nobody_has_seen() -> None:
     assert {"sac_mil_twice", "sac_mil_local", "clam_mb", DARKNESS} <= {job.model for job in jobs}
 
 
+def test_a_slow_model_that_was_best_is_confirmed_with_the_others() -> None:
+    lines = tuning_done(idc)
+    for job in idc.jobs(request(*lines)):
+        if job.task == "idc" and job.role == "run" and job.model in ("norma", "longnet", "dsmil"):
+            lines.append(to_line(job, {"auc": {"norma": 0.9}.get(job.model, 0.8)}))
+    confirmed = {job.model for job in idc.jobs(request(*lines, confirm=True))}
+    assert confirmed & set(SLOWEST) == {"norma"}
+
+
 def test_models_that_came_later_are_compared_with_what_the_same_code_made() -> None:
     """The first round had another rule for the epoch: its lines prove nothing beside them."""
     jobs = suite_second.jobs(request(*tuning_done(suite_second), confirm=True))
