@@ -22,7 +22,7 @@ from sacmil.results import Predictions
 METRICS = ("auc", "accuracy")
 DRAWS = 2000
 SUREST = 20.0
-"""Log odds beyond which probabilities round to the same."""
+"""Log odds beyond which probabilities begin to round to the same."""
 
 
 class Standing(NamedTuple):
@@ -95,7 +95,7 @@ def to_predictions(lines: Sequence[Line]) -> Predictions:
 
 def _apart(odds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Log odds that stay apart as probabilities: all smaller, where a model is surer than that."""
-    return odds * min(1.0, SUREST / np.abs(odds).max())
+    return odds * (SUREST / max(SUREST, np.abs(odds).max()))
 
 
 def _numbered(fold: str, labels: Sequence[str]) -> list[str]:

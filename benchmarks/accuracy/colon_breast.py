@@ -24,10 +24,10 @@ from benchmarks.accuracy._lines import Line
 from benchmarks.accuracy._models import (
     CLOSER,
     SLOWEST,
-    all_but_slowest,
     best_of,
     everyone,
     in_order,
+    to_confirm,
 )
 from benchmarks.accuracy._study import Request
 from benchmarks.accuracy._tasks import real, recipe
@@ -51,8 +51,8 @@ def _of_set(request: Request, name: str) -> Iterator[Job]:
     models = everyone(request.size)
     closer = [*CLOSER, *best_rival(request.developed, name)]
     asked = [(model, SECOND) for model in closer] + [(model, COLOUR) for model in BASELINES]
-    all_folds = (all_but_slowest if request.confirm else everyone)(request.size)
-    asked += [(model, FIRST) for model in all_folds]
+    confirmed = to_confirm(request.size, request.developed, name, FOLDS)
+    asked += [(model, FIRST) for model in (confirmed if request.confirm else models)]
     for model, encoder in asked:
         first = _job(request, name, model, models[model], encoder, repeat=1, fold=0)
         yield from tuned(request, first, _all_folds(request, first))

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.accuracy import _study
 from benchmarks.accuracy._darkness import DARKNESS
 from benchmarks.accuracy._job import Job
-from benchmarks.accuracy._models import all_but_slowest, best_of, everyone, in_order
+from benchmarks.accuracy._models import everyone, in_order, to_confirm
 from benchmarks.accuracy._study import Request
 from benchmarks.accuracy._tasks import real, recipe
 from benchmarks.accuracy._tuning import tuned
@@ -31,11 +31,10 @@ BASELINES = ("mean_pool", "abmil_gated", "max_pool")
 
 
 def jobs(request: Request) -> Sequence[Job]:
-    """Every model on every fold, once it is tuned; those that are quick confirm, and the best."""
+    """Every model on every fold, once it is tuned."""
     models = everyone(request.size)
     if request.confirm:
-        quick, best = all_but_slowest(request.size), best_of(request.developed, "idc", IDC_FOLDS)
-        models = {name: models[name] for name in models if name in (*quick, *best)}
+        models = to_confirm(request.size, request.developed, NAME, IDC_FOLDS)
     asked = [(model, "lite0") for model in models] + [(model, "rgb") for model in BASELINES]
     found = [job for pair in asked for job in _of_model(request, *pair, models[pair[0]])]
     found += _all_folds(request, _first(request, DARKNESS, "rgb", {}))

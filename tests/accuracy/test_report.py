@@ -55,6 +55,9 @@ def test_answers_stay_apart_however_sure_a_model_is() -> None:
     sure = to_line(replace(JOB, variant="sure"), {"labels": LABELS, "answers": odds.tolist()})
     (found,) = standings([sure], "sac_mil")
     assert found.figures["auc"].mean == pytest.approx(auc(LABELS, odds))
+    same = to_line(replace(JOB, variant="same"), {"labels": LABELS, "answers": [0.0] * 40})
+    (found,) = standings([same], "sac_mil")
+    assert found.figures["auc"].mean == 0.5
 
 
 def test_a_variant_that_lacks_a_fold_is_not_compared() -> None:

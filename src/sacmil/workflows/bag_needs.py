@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
 from sacmil.bag import Bag
-from sacmil.encoders import list_encoders
+from sacmil.encoders import list_encoders, list_families
 from sacmil.errors import ModelFolderError
 
 TOLERANCE = 0.05
@@ -124,7 +124,7 @@ class BagNeeds:
 
     def _made_anew(self) -> str:
         """How a bag comes by what is needed."""
-        if self.encoder and self.encoder not in list_encoders() and ":" not in self.encoder:
+        if self.encoder and not _is_ours(self.encoder):
             return f"give a bag whose features come from {self.encoder}, as the model's did"
         size = f" --mpp {self.mpp:g} --patch-size {self.tile_px}" if self.mpp else ""
         again = f"`sacmil extract SLIDE --encoder {self.encoder or '…'}{size} --out BAGS`"
@@ -150,6 +150,11 @@ class BagNeeds:
             yield (
                 f"its {name} has other weights ({digest}) than the model's ({self.encoder_hash})"
             )
+
+
+def _is_ours(encoder: str) -> bool:
+    """Whether extract takes such a name."""
+    return encoder in list_encoders() or encoder.startswith(tuple(list_families()))
 
 
 def _is_of_its_kind(key: str, value: object) -> bool:
