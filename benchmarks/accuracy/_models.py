@@ -16,7 +16,7 @@ CLOSER = ("sac_mil", "sac_mil_local", "sac_mil_twice", "mean_pool", "abmil_gated
 """Looked at more closely than the others, with the best of the others beside them."""
 
 SLOWEST = ("norma", "mambamil", "longnet", "hipt", "mammil")
-"""Whose steps take 80 to 380 ms on 20,000 instances, where TransMIL's take 46: they are compared in
+"""Whose steps take 80 to 380 ms on 20,000 instances, where TransMIL's take 21: they are compared in
 development on real sets, but neither on the longest slides nor, unless it was best, in confirmatory
 runs."""
 

@@ -43,6 +43,7 @@ class Round:
     """With the options of their constructors."""
     seeds: Sequence[int]
     """Of the cohorts."""
+    tasks: Sequence[str] = TASKS
     lengths: tuple[int, int] = LENGTHS
     tuning: Mapping[str, int] = field(default_factory=lambda: {"train": 400})
     """Slides of the short cohort that settings are tried on."""
@@ -58,8 +59,8 @@ def jobs(request: Request) -> Sequence[Job]:
 
 
 def jobs_of(request: Request, asked: Round) -> Sequence[Job]:
-    """Those of a round, on every task."""
-    return in_order(job for task in TASKS for job in _of_task(request, asked, task))
+    """Those of a round, on every task of it."""
+    return in_order(job for task in asked.tasks for job in _of_task(request, asked, task))
 
 
 def _of_task(request: Request, asked: Round, task: str) -> Iterator[Job]:
