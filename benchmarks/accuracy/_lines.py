@@ -75,7 +75,8 @@ class Lines:
 
 def to_line(job: Job, found: Mapping[str, Any]) -> Line:
     """A job and what came of it, column by column."""
-    return dict.fromkeys(COLUMNS, "") | _told(job) | {k: _text(v) for k, v in found.items()}
+    known = {key: _text(value) for key, value in found.items() if value is not None}
+    return dict.fromkeys(COLUMNS, "") | _told(job) | known
 
 
 def _told(job: Job) -> Line:

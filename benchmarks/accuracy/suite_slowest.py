@@ -28,17 +28,23 @@ FRESH = (16,)
 
 def jobs(request: Request) -> Sequence[Job]:
     """As in the other rounds, but fewer and shorter."""
+    return suite.jobs_of(request, shorter(request, NAME, MODELS, TASKS, FRESH))
+
+
+def shorter(
+    request: Request, study: str, names: Sequence[str], tasks: Sequence[str], fresh: Sequence[int]
+) -> suite.Round:
+    """A round that the slowest models can do; fresh are the seeds that confirm."""
     models = everyone(request.size)
-    asked = suite.Round(
-        study=NAME,
-        models={name: models[name] for name in MODELS},
-        seeds=FRESH if request.confirm else (),
-        tasks=TASKS,
+    return suite.Round(
+        study=study,
+        models={name: models[name] for name in names},
+        seeds=fresh if request.confirm else (),
+        tasks=tasks,
         lengths=LENGTHS,
         tuning={"train": 200},
         tuning_epochs=4,
     )
-    return suite.jobs_of(request, asked)
 
 
 if __name__ == "__main__":

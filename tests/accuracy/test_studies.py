@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,10 +20,12 @@ from benchmarks.accuracy import (
     extrapolation,
     idc,
     inside,
+    recipes,
     seeds,
     suite,
     suite_second,
     suite_slowest,
+    suite_slowest_rest,
 )
 from benchmarks.accuracy._darkness import DARKNESS
 from benchmarks.accuracy._job import Job
@@ -32,10 +35,13 @@ from benchmarks.accuracy._study import Request
 from benchmarks.accuracy._tasks import RECIPE, SETTINGS, SIZES
 from benchmarks.accuracy._tuning import TRIED, best
 
-from sacmil.models import create_model, list_models
+from sacmil.models import Recipe, create_model, list_models
+from sacmil.models._recipe import PAPER, STANDARD
 
-ALL = (inside, suite, suite_second, suite_slowest, colon_breast, idc, extrapolation, seeds)
-TUNED = (suite, suite_second, suite_slowest, colon_breast, idc)
+REAL = (colon_breast, idc, recipes)
+SLOW_ROUNDS = (suite_slowest, suite_slowest_rest)
+ALL = (inside, suite, suite_second, *SLOW_ROUNDS, *REAL, extrapolation, seeds)
+TUNED = (suite, suite_second, *SLOW_ROUNDS, colon_breast, idc)
 
 
 def request(*lines: Line, confirm: bool = False) -> Request:
@@ -92,7 +98,7 @@ def test_every_model_gets_eight_settings_before_any_run(study: ModuleType) -> No
     tried = Counter((job.task, job.variant) for job in jobs)
     assert set(tried.values()) == {8}
     first = set(list_models()) - {*SLOWEST, *suite.LATER}
-    rounds = {each: set(each.MODELS) for each in (suite_second, suite_slowest)}
+    rounds = {each: set(each.MODELS) for each in (suite_second, *SLOW_ROUNDS)}
     expected = {suite: first, **rounds}
     assert {model for _, model in tried} == expected.get(study, set(list_models()))
 
@@ -103,7 +109,7 @@ def test_runs_use_the_setting_that_was_best_on_validation(study: ModuleType) -> 
     for confirm in (False, True):
         jobs = learning(study.jobs(request(*lines, confirm=confirm)))
         runs = [job for job in jobs if job.role == "run"]
-        only_tunes = study is suite_slowest and not confirm
+        only_tunes = study in SLOW_ROUNDS and not confirm
         assert bool(runs) != only_tunes
         assert all({**job.training} == {**job.training, **TRIED[4]} for job in runs)
 
@@ -262,6 +268,7 @@ ROUNDS = [
     (suite, {0}, {10, 11, 12}),
     (suite_second, {0}, {13, 14, 15}),
     (suite_slowest, set(), {16}),
+    (suite_slowest_rest, set(), {17}),
 ]
 
 
@@ -278,13 +285,13 @@ def test_rounds_on_long_slides_are_confirmed_on_seeds_of_their_own(
     assert {job.study for job in study.jobs(request(*lines))} == {study.NAME}
 
 
-def test_every_model_meets_long_slides_in_one_of_the_rounds() -> None:
-    models = {
-        job.model
+def test_every_model_meets_every_task_of_long_slides_in_one_of_the_rounds() -> None:
+    met = {
+        (job.model, job.task)
         for study, _, _ in ROUNDS
         for job in study.jobs(request(*tuning_done(study), confirm=True))
     }
-    assert models == set(list_models())
+    assert met == set(product(list_models(), suite.TASKS))
 
 
 def test_lesions_of_real_shapes_take_what_was_chosen_for_drawn_ones() -> None:
@@ -294,3 +301,16 @@ def test_lesions_of_real_shapes_take_what_was_chosen_for_drawn_ones() -> None:
     assert {job.model for job in shaped} == set(list_models()) - {*SLOWEST, *suite.LATER}
     assert all(job.source["outlines"] for job in shaped)
     assert not any(job.source["outlines"] for job in jobs if job not in shaped)
+
+
+def test_what_is_compared_is_what_a_user_can_ask_for() -> None:
+    asked = {name: Recipe(**fields) for name, fields in recipes.RECIPES.items()}
+    assert asked["last epoch"] == STANDARD
+    assert asked["chosen epoch"] == replace(STANDARD, monitor="val_auc")
+    assert asked["paper"] == PAPER
+
+
+def test_recipes_that_choose_no_epoch_learn_from_the_validation_part() -> None:
+    for job in recipes.jobs(request()):
+        chooses = job.training["monitor"] != "last"
+        assert (job.split.get("validation") == 0.0) != chooses

@@ -40,7 +40,7 @@ def given(table: Path, out: str) -> tuple[object, ...]:
 def test_a_table_and_bags_become_a_model_and_figures(sacmil: Callable, table: Path) -> None:
     done = sacmil("train", *given(table, "run"), "--folds", 2, *SMALL)
     assert done.code == 0, done.err
-    assert "sac_mil, epoch 2 of 2 kept" in done.out
+    assert "sac_mil_local, epoch 2 of 2 kept" in done.out
     assert "Unit: the patient (8 patients, 8 slides); 1 fold, 1 seed" in done.out
     run = table.parent / "run"
     assert load_model(run).classes == ("high", "low")

@@ -10,7 +10,7 @@ import yaml
 from sacmil.errors import ConfigError, SacMILError
 from sacmil.models import Recipe, describe_model, list_models
 from sacmil.models._recipe import Lookahead
-from sacmil.models._registry import model_class
+from sacmil.models._registry import recipes_of
 from sacmil.training.config import Config, make_config, make_configs, read_config
 
 
@@ -54,7 +54,7 @@ def test_slow_weights_can_be_set_and_left_out() -> None:
         ("lr=[1]", "expected a number"),
         ("sampler=x", "balanced, shuffle"),
         ("training.k=3", "no setting of training 'k'"),
-        ("options.lr=3", "no option of sac_mil 'lr'"),
+        ("options.lr=3", "no option of sac_mil_local 'lr'"),
         ("model=sacmil", "did you mean 'sac_mil'"),
         ("recipe=offical", "did you mean 'official'"),
         ("seed=x", "expected a whole number"),
@@ -114,5 +114,13 @@ def test_no_option_of_a_model_is_called_like_a_setting(name: str) -> None:
 
 @pytest.mark.parametrize("name", list_models())
 def test_every_recipe_of_every_model_is_a_configuration(name: str) -> None:
-    for recipe in model_class(name).recipes:
+    for recipe in recipes_of(name):
         assert Config(model=name, recipe=recipe).to_recipe().epochs > 0
+
+
+def test_what_nobody_asked_for_is_what_the_studies_found() -> None:
+    nothing = make_config({})
+    assert (nothing.model, nothing.recipe) == ("sac_mil_local", "standard")
+    assert nothing.to_recipe().monitor == "last", "no slide is kept from training by default"
+    for name in list_models():  # which are compared under one recipe, unless another is asked for
+        assert make_config({"model": name}).to_recipe() == nothing.to_recipe()

@@ -26,7 +26,7 @@ from sacmil.workflows.prediction_settings import Watcher
 pytest.importorskip("matplotlib", reason="pip install 'sacmil[plots]'")
 pytest.importorskip("onnxruntime", reason="pip install 'sacmil[runtime]'")
 
-MODELS = {"sac_mil", "transmil", "abmil", "mean_pool"}
+MODELS = {"sac_mil_local", "transmil", "abmil", "mean_pool"}
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,13 @@ def test_labels_in_results_and_table_are_those_of_the_cohort(out, shown) -> None
 
 
 def test_scores_are_compared_with_the_outlines_that_were_drawn(out, shown) -> None:
+    """By what tiles say for the class that was answered, where scores are by class."""
     found, _ = shown
+    answered = {
+        (slide.slide_id, answer.model): int(np.argmax(answer.probabilities))
+        for slide in read_results(out / "results").slides
+        for answer in slide.answers
+    }
     for name in ANSWERING:
         areas = []
         for slide, path in found.bags.files.items():
@@ -133,8 +139,10 @@ def test_scores_are_compared_with_the_outlines_that_were_drawn(out, shown) -> No
             outlines = read_truth(out / "results" / "truth", slide)
             labels = label_tiles(bag.coords, float(bag.patch_size), outlines, least_share=0.25)
             assert 1 <= labels.sum() <= len(outlines.positive)
-            scores = read_scores(out / "results" / "scores" / name / f"{slide}.npz").scores
-            areas.append(auc(labels, scores))
+            told = read_scores(out / "results" / "scores" / name / f"{slide}.npz")
+            by_class = told.class_scores
+            winner = answered[slide, name]
+            areas.append(auc(labels, told.scores if by_class is None else by_class[:, winner]))
         assert found.located[name].auc == pytest.approx(np.mean(areas))
 
 
@@ -154,7 +162,7 @@ def test_tiles_with_a_nest_look_unlike_the_others(shown, out) -> None:
 def test_new_slides_are_answered_by_the_exported_run(shown, out) -> None:
     found, _ = shown
     assert len(found.new) == 2
-    runtime = load(out / "onnx" / "sac_mil")
+    runtime = load(out / "onnx" / "sac_mil_local")
     for slide, said in found.new.items():
         (path,) = (out / "new" / "answers" / "bags").glob(f"*/features_*/{slide}.h5")
         answer = runtime.predict(read_bag(path))
@@ -207,7 +215,7 @@ def test_a_second_run_does_nothing_again_and_says_the_same(shown, out, settings)
 
 def test_what_is_lost_is_made_again_and_nothing_else(shown, out, settings) -> None:
     slide = shown[0].drawn[2]
-    scores = out / "results" / "scores" / "sac_mil" / f"{slide.slide_id}.npz"
+    scores = out / "results" / "scores" / "sac_mil_local" / f"{slide.slide_id}.npz"
     before = scores.read_bytes()
     (shown[0].folder.slides / slide.file_name).unlink()
     (out / "results" / "results.json").unlink()  # as if killed before it was written

@@ -33,7 +33,10 @@ _OPTIONS = (
     click.option("--splits", type=_EXISTING, help="Folds made before; by default made here."),
     click.option("--folds", type=click.IntRange(2), help="How many to make.  [default: 5]"),
     click.option("--split-seed", type=click.IntRange(0), help="Of new folds.  [default: 0]"),
-    click.option("--recipe", help="paper, official, or another the model has.  [default: paper]"),
+    click.option(
+        "--recipe",
+        help="standard, paper, official, or another the model has.  [default: standard]",
+    ),
     click.option("--config", type=_EXISTING, help="YAML: model, options, recipe, training, …"),
     click.option(
         "-o",

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("table", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
-    "--models", help="Names separated by commas, or all.  [default: sac_mil, or those of --config]"
+    "--models",
+    help="Names separated by commas, or all.  [default: sac_mil_local, or those of --config]",
 )
 @click.option(
     "--seeds", default=1, show_default=True, type=click.IntRange(1), help="How many: 0, 1, …"
@@ -72,6 +73,7 @@ def command(
 
 def _names(models: str | None, values: dict[str, Any]) -> list[str]:
     from sacmil import list_models
+    from sacmil.training.config import DEFAULT_MODEL
 
     if models == "all":
         return list_models()
@@ -79,7 +81,7 @@ def _names(models: str | None, values: dict[str, Any]) -> list[str]:
         return list(dict.fromkeys(name.strip() for name in models.split(",")))
     of_file = [name for name, value in values.items() if isinstance(value, dict)]
     several = of_file and not {"options", "training"} & set(of_file)
-    return of_file if several else [values.get("model", "sac_mil")]
+    return of_file if several else [values.get("model", DEFAULT_MODEL)]
 
 
 def _devices(gpus: str | None, per_gpu: int, workers: int | None) -> tuple[str, ...]:

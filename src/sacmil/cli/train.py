@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("table", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--model", help="One of `sacmil models`.  [default: sac_mil]")
+@click.option("--model", help="One of `sacmil models`.  [default: sac_mil_local]")
 @click.option(
     "--fold", default=0, show_default=True, type=click.IntRange(0), help="Which to test on."
 )
@@ -41,12 +41,12 @@ def command(
     """Train a model on the slides of TABLE; run again, a run that was killed goes on."""
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
     from sacmil.cli._progress import bars
-    from sacmil.training.config import make_configs
+    from sacmil.training.config import DEFAULT_MODEL, make_configs
     from sacmil.training.part import Place
     from sacmil.training.run import for_every_slide, train_run
 
     values = config_values(config, recipe)
-    name = model or values.get("model", "sac_mil")
+    name = model or values.get("model", DEFAULT_MODEL)
     seeds = [] if seed is None else [f"seed={seed}"]
     asked = make_configs([name], values, [*overrides, *seeds])[name]
     if every_slide:

@@ -97,6 +97,18 @@ _RANGES: dict[str, tuple[float, float]] = {
 PAPER = Recipe()
 """The training of the SAC-MIL paper: Adam, 1e-4, one bag a step, 200 epochs, last weights."""
 
+STANDARD = Recipe(
+    optimiser="adamw",
+    lr=5e-4,
+    weight_decay=1e-2,
+    exempt_vectors=True,
+    schedule="cosine",
+    warmup_epochs=1.0,
+    epochs=20,
+)
+"""What our studies train everybody by (docs/results.md), with the last weights: every model has it,
+and it is taken where no recipe is asked for."""
+
 CHOSEN = replace(PAPER, monitor="val_auc")
 """The same, but the epoch is chosen on the inner validation part."""
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import sacmil.models
 from sacmil.errors import ModelError, OptionError, UnknownModelError, suggestion
 from sacmil.models._base import MILModel
-from sacmil.models._recipe import PAPER, Recipe
+from sacmil.models._recipe import PAPER, STANDARD, Recipe
 
 _MODELS: dict[str, type[MILModel]] = {}
 
@@ -74,8 +74,13 @@ def describe_model(name: str) -> Description:
     options = {p.name: p.default for p in parameters if p.name not in ("in_dim", "num_classes")}
     text = inspect.getdoc(model) or ""
     help_ = dict(re.findall(r"^    (\w+): (.+)$", text, flags=re.MULTILINE))
-    recipes = {name: _settings(recipe) for name, recipe in model.recipes.items()}
+    recipes = {key: _settings(recipe) for key, recipe in recipes_of(name).items()}
     return Description(text.split("\n")[0], options, help_, recipes)
+
+
+def recipes_of(name: str) -> dict[str, Recipe]:
+    """The ways of training a model: the one they all have, and its own."""
+    return {"standard": STANDARD, **model_class(name).recipes}
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:

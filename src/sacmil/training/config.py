@@ -2,9 +2,9 @@
 
 ::
 
-    model: sac_mil          a name of `sacmil models`
-    options: {k: 64}        of its constructor
-    recipe: paper           paper, official, or another the model has
+    model: sac_mil_local    a name of `sacmil models`
+    options: {k: 16}        of its constructor
+    recipe: standard        standard, paper, official, or another the model has
     training: {lr: 2e-4}    fields of the recipe that are to be different
     seed: 0                 of initial weights and of the order of bags
     precision: float32      or bfloat16
@@ -24,7 +24,10 @@ import yaml
 from sacmil.errors import ConfigError, suggestion
 from sacmil.models import Recipe, describe_model
 from sacmil.models._recipe import Lookahead
-from sacmil.models._registry import model_class
+from sacmil.models._registry import recipes_of
+
+DEFAULT_MODEL = "sac_mil_local"
+"""Why this one is told in docs/results.md."""
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -33,10 +36,10 @@ Precision = Literal["float32", "bfloat16"]
 class Config:
     """One way of training one model; with the data, all that decides its weights."""
 
-    model: str = "sac_mil"
+    model: str = DEFAULT_MODEL
     options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the model's constructor."""
-    recipe: str = "paper"
+    recipe: str = "standard"
     """A name among the model's recipes."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the recipe that are to be different."""
@@ -46,7 +49,7 @@ class Config:
 
     def __post_init__(self) -> None:
         _known("option of " + self.model, self.options, describe_model(self.model).options)
-        _known("recipe of " + self.model, [self.recipe], model_class(self.model).recipes)
+        _known("recipe of " + self.model, [self.recipe], recipes_of(self.model))
         _known("setting of training", self.training, _RECIPE_FIELDS)
         for name in ("seed", "precision"):
             object.__setattr__(self, name, _checked(name, getattr(self, name), _HINTS[name]))
@@ -55,7 +58,7 @@ class Config:
     def to_recipe(self) -> Recipe:
         """How to train, everything filled in."""
         given = {k: _checked(k, v, _RECIPE_HINTS[k]) for k, v in self.training.items()}
-        return dataclasses.replace(model_class(self.model).recipes[self.recipe], **given)
+        return dataclasses.replace(recipes_of(self.model)[self.recipe], **given)
 
     def model_options(self) -> dict[str, Any]:
         """What the constructor is called with: what was asked for, over what the recipe asks."""

@@ -20,7 +20,7 @@ from sacmil.deploy.runtime import Runtime
 from sacmil.errors import RunError, SacMILError
 from sacmil.evaluation.localisation import Localisation, localisation
 from sacmil.formats import read_bag
-from sacmil.heatmap import draw_heatmap, read_truth
+from sacmil.heatmap import chosen, draw_heatmap, read_truth
 from sacmil.results import (
     Answer,
     Model,
@@ -179,7 +179,8 @@ class Work:
         drawn = draw_heatmap(
             self.folder.results / "heatmaps" / model,
             slide.slide_id,
-            scores,
+            _for_answer(scores, probabilities),
+            name="score" if scores.class_scores is None else f"score for {CLASSES[winner]}",
             slide=self.folder.slides / slide.file_name,
             truth=read_truth(self.folder.truth, slide.slide_id),
             note=f"{model}: {CLASSES[winner]} {probabilities[winner]:.2f}; "
@@ -215,7 +216,9 @@ class Work:
 
     def _scores(self, results: Results, model: str) -> dict[str, npt.NDArray[np.float32]]:
         return {
-            slide.slide_id: read_scores(self.folder.results / answer.scores).scores
+            slide.slide_id: _for_answer(
+                read_scores(self.folder.results / answer.scores), answer.probabilities
+            ).scores
             for slide in results.slides
             for answer in slide.answers
             if answer.model == model and answer.scores
@@ -233,3 +236,10 @@ class Work:
                 rows.append((*keys, answer.model, drawn.label))
                 given.append(answer.probabilities)
         return Predictions.of(results.classes, rows, given)
+
+
+def _for_answer(scores: Scores, probabilities: Sequence[float] | npt.NDArray[np.float64]) -> Scores:
+    """What tiles say for the class that was answered, of models whose scores are by class."""
+    if scores.class_scores is None:
+        return scores
+    return chosen(scores, CLASSES[int(np.argmax(probabilities))], CLASSES)

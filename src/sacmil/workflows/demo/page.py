@@ -53,7 +53,7 @@ def next_commands(out: Path) -> list[str]:
         f"sacmil view {out / 'results'}",
         f"sacmil evaluate {out / 'run'}",
         f"sacmil compare {out / 'run'}",
-        f"sacmil predict SLIDES --model {out / 'onnx' / 'sac_mil'} --out answers --report",
+        f"sacmil predict SLIDES --model {out / 'onnx' / ANSWERING[0]} --out answers --report",
     ]
 
 
@@ -106,8 +106,8 @@ def _table(table: Table) -> str:
 
 def _looks(found: Demonstration) -> str:
     told = "".join(
-        f"<li>{safe(name)}: AUC {place.auc:.3f} of a tile's score for whether a nest lies in it, "
-        f"mean over {place.slides} slides; chance is 0.5</li>"
+        f"<li>{safe(name)}: AUC {place.auc:.3f} of a tile's score for the answer, for whether a "
+        f"nest lies in it, mean over {place.slides} slides; chance is 0.5</li>"
         for name, place in found.located.items()
     )
     first = [_first(found.pictured, label) for label in range(len(CLASSES))]

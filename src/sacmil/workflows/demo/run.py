@@ -22,7 +22,7 @@ from sacmil.workflows.demo.answers import Work, export_models
 from sacmil.workflows.demo.folder import DemoFolder
 from sacmil.workflows.demo.material import Bags, cores, draw_slides, make_bags
 from sacmil.workflows.demo.page import write_page
-from sacmil.workflows.demo.settings import Settings
+from sacmil.workflows.demo.settings import ANSWERING, Settings
 from sacmil.workflows.evaluation import what_was_asked
 from sacmil.workflows.prediction import predict_items
 from sacmil.workflows.prediction_settings import Settings as PredictionSettings
@@ -161,7 +161,7 @@ class _Steps:
         predicted = predict_items(
             [folder / "slides" / slide.file_name for slide in unseen],
             folder / "answers",
-            [self.folder.out / "onnx" / "sac_mil"],
+            [self.folder.out / "onnx" / ANSWERING[0]],
             PredictionSettings(device="cpu", report=True, encoder=settings.encoder),
             watcher=self.watcher,
         )

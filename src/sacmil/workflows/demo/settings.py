@@ -8,9 +8,9 @@ from typing import Any
 
 from sacmil.cohorts.drawn import Amounts
 from sacmil.slides.tiling import TileSpec
-from sacmil.training.config import Config
+from sacmil.training.config import DEFAULT_MODEL, Config
 
-ANSWERING = ("sac_mil", "abmil")
+ANSWERING = (DEFAULT_MODEL, "abmil")
 """Models that are exported, and whose scores are drawn and shown in the viewer."""
 
 _SMALL = Amounts(
@@ -49,15 +49,8 @@ class Settings:
         return cls(**{**small, "amounts": _SMALL, **changed})
 
     def configs(self) -> dict[str, Config]:
-        """The models, all small and all trained in the same way."""
-        training = {
-            "optimiser": "adamw",
-            "lr": 5e-4,
-            "weight_decay": 1e-2,
-            "schedule": "cosine",
-            "warmup_epochs": 1.0,
-            "epochs": self.epochs,
-        }
+        """Ours as it is, the others small, all trained in the same way."""
+        training = {"epochs": self.epochs}
         return {
             name: Config(model=name, options=options, training=training, seed=self.seed)
             for name, options in _OPTIONS.items()
@@ -69,8 +62,7 @@ class Settings:
 
 
 _OPTIONS: dict[str, dict[str, Any]] = {
-    # Small regions, one block, no positions: the task is who stands beside whom.
-    "sac_mil": {"dim": 256, "k": 8, "depth": 1, "position": "none", "centres": "peel"},
+    DEFAULT_MODEL: {},
     "transmil": {"dim": 64, "heads": 4},
     "abmil": {"hidden": 64, "attention_dim": 32},
     "mean_pool": {"hidden": 64},

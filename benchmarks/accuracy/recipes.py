@@ -1,0 +1,73 @@
+"""Study 7: which recipe `sacmil train` and `crossval` take where none is asked for.
+
+The paper's (Adam, 1e-4, 200 epochs, the last weights), the one all other studies train by (AdamW,
+5e-4, 20 epochs down a cosine), with the epoch chosen on an inner validation part, and the same with
+the last weights, which learns from that part as well. Nothing is tuned, as by somebody who types no
+option. Real sets, development only.
+
+Run: python -m benchmarks.accuracy.recipes --device cuda --workers 16 --features FOLDER
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks.accuracy import _study, colon_breast
+from benchmarks.accuracy._job import Job, Split
+from benchmarks.accuracy._models import options_of
+from benchmarks.accuracy._study import Request
+from benchmarks.accuracy._tasks import RECIPE, real
+from benchmarks.accuracy.inside import IDC_FOLDS, idc_split
+
+NAME = "recipes"
+MODELS = ("sac_mil_local", "sac_mil_twice", "sac_mil", "abmil_gated")
+RECIPES: Mapping[str, Mapping[str, Any]] = {
+    "chosen epoch": {**RECIPE, "epochs": 20},
+    "last epoch": {**RECIPE, "epochs": 20, "monitor": "last"},
+    "paper": {"optimiser": "adam", "lr": 1e-4, "epochs": 200, "monitor": "last"},
+}
+
+
+def jobs(request: Request) -> Sequence[Job]:
+    """Quick recipes first, of each all folds of all sets."""
+    return [
+        Job(
+            study=NAME,
+            task=task,
+            variant=f"{model}, {name}",
+            model=model,
+            options=options_of(model, request.size),
+            source=real(task, "lite0", request.features),
+            split=_for_training(split) if training["monitor"] == "last" else split,
+            seed=int(split["repeat"]),
+            training=training,
+        )
+        for name, training in _recipes(request).items()
+        for model in MODELS
+        for task, split in _folds(request)
+    ]
+
+
+def _recipes(request: Request) -> Mapping[str, Mapping[str, Any]]:
+    if request.size.epochs is None:
+        return RECIPES
+    return {name: {**one, "epochs": request.size.epochs} for name, one in RECIPES.items()}
+
+
+def _folds(request: Request) -> Iterator[tuple[str, Split]]:
+    for repeat in request.repeats:
+        for fold in request.folds(colon_breast.FOLDS):
+            for task in colon_breast.SETS:
+                yield task, {"folds": colon_breast.FOLDS, "repeat": repeat, "fold": fold}
+        for fold in request.folds(IDC_FOLDS):
+            yield "idc", idc_split(repeat, fold)
+
+
+def _for_training(split: Split) -> Split:
+    """Without an inner validation part."""
+    return {**split, "validation": 0.0}
+
+
+if __name__ == "__main__":
+    _study.main(NAME, jobs, __doc__ or "")
