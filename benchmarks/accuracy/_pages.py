@@ -21,7 +21,11 @@ from benchmarks.accuracy._figures import (
 )
 from benchmarks.accuracy._lines import Line
 
-REFERENCE = {"inside": "local", "extrapolation": "position=prope"}
+REFERENCE = {
+    "inside": "local",
+    "extrapolation": "position=prope",
+    "recipes": "sac_mil_local, last epoch",
+}
 """What others are held against, where it is not our preset."""
 PRESETS = ("sac_mil_twice", "sac_mil_local")
 """Ours, the newest first."""

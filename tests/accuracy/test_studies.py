@@ -305,8 +305,9 @@ def test_lesions_of_real_shapes_take_what_was_chosen_for_drawn_ones() -> None:
 
 def test_what_is_compared_is_what_a_user_can_ask_for() -> None:
     asked = {name: Recipe(**fields) for name, fields in recipes.RECIPES.items()}
-    assert asked["last epoch"] == STANDARD
-    assert asked["chosen epoch"] == replace(STANDARD, monitor="val_auc")
+    assert asked["standard"] == STANDARD
+    assert asked["chosen epoch"] == replace(STANDARD, monitor="val_auc", min_steps=0)
+    assert asked["last epoch"] == replace(STANDARD, min_steps=0)
     assert asked["paper"] == PAPER
 
 

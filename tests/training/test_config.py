@@ -124,3 +124,16 @@ def test_what_nobody_asked_for_is_what_the_studies_found() -> None:
     assert nothing.to_recipe().monitor == "last", "no slide is kept from training by default"
     for name in list_models():  # which are compared under one recipe, unless another is asked for
         assert make_config({"model": name}).to_recipe() == nothing.to_recipe()
+
+
+def test_few_bags_get_more_epochs_unless_epochs_are_asked_for() -> None:
+    assert [make_config({}).to_recipe().for_bags(n).epochs for n in (3, 40, 100, 900)] == [
+        *(667, 50, 20, 20),
+    ]
+    four = make_config({}, ["accumulate=4"]).to_recipe()
+    assert four.for_bags(401).epochs == 20
+    assert four.for_bags(397).epochs == 20
+    assert four.for_bags(396).epochs == 21
+    assert make_config({}, ["epochs=2"]).to_recipe().for_bags(3).epochs == 2
+    both = make_config({}, ["epochs=2", "min_steps=30"]).to_recipe()
+    assert both.for_bags(3).epochs == 10

@@ -53,7 +53,6 @@ def command(
         asked = _told(asked, for_every_slide(asked))
     found = read_material(table, every_slide=every_slide, **material)
     with bars() as progress:
-        epochs = asked.to_recipe().epochs
         train_run(
             out,
             *found,
@@ -61,7 +60,7 @@ def command(
             fold=fold,
             place=Place(device, cache),
             hashing=progress,
-            tell=lambda line: progress(
+            tell=lambda line, epochs: progress(
                 f"training {asked.model}" + (f", stage {line.stage + 1}" if line.stage else ""),
                 line.epoch,
                 epochs,

@@ -42,6 +42,8 @@ class Recipe:
     warmup_epochs: float = 0.0
     """Epochs over which the rate rises from zero in a straight line."""
     epochs: int = 200
+    min_steps: int = 0
+    """Optimisation steps below which epochs are added: few bags need more of them."""
     patience: int | None = None
     """Epochs without a better one before stopping; None trains to the end."""
     min_epochs: int = 0
@@ -78,6 +80,11 @@ class Recipe:
                 "or monitor=val_auc beside it"
             )
 
+    def for_bags(self, count: int) -> Recipe:
+        """With as many epochs as so many bags need."""
+        steps = math.ceil(count / self.accumulate)
+        return replace(self, epochs=max(self.epochs, math.ceil(self.min_steps / max(steps, 1))))
+
 
 _RANGES: dict[str, tuple[float, float]] = {
     "lr": (0, math.inf),
@@ -87,6 +94,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "gamma": (0, 1),
     "warmup_epochs": (0, math.inf),
     "epochs": (1, math.inf),
+    "min_steps": (0, math.inf),
     "patience": (1, math.inf),
     "min_epochs": (0, math.inf),
     "monitor_from": (0, 0.99),
@@ -105,12 +113,13 @@ STANDARD = Recipe(
     schedule="cosine",
     warmup_epochs=1.0,
     epochs=20,
+    min_steps=2000,
 )
-"""What our studies train everybody by (docs/results.md), with the last weights: every model has it,
-and it is taken where no recipe is asked for."""
+"""What our studies start from before they tune (docs/results.md), with the last weights: every
+model has it, and it is taken where no recipe is asked for."""
 
 CHOSEN = replace(PAPER, monitor="val_auc")
-"""The same, but the epoch is chosen on the inner validation part."""
+"""The paper's, but the epoch is chosen on the inner validation part."""
 
 LOOKAHEAD_RADAM = Recipe(
     optimiser="radam",

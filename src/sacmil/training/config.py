@@ -58,6 +58,8 @@ class Config:
     def to_recipe(self) -> Recipe:
         """How to train, everything filled in."""
         given = {k: _checked(k, v, _RECIPE_HINTS[k]) for k, v in self.training.items()}
+        if "epochs" in given:  # so many are meant
+            given = {"min_steps": 0, **given}
         return dataclasses.replace(recipes_of(self.model)[self.recipe], **given)
 
     def model_options(self) -> dict[str, Any]:

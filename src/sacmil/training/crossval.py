@@ -229,8 +229,8 @@ class _Followed:
         self._tell = tell
         self._finished = len(parts) - len(todo)
         self._count = len(parts)
-        self._open = {part.folder: part.config.to_recipe().epochs for part in todo}
-        self._total = sum(part.config.to_recipe().epochs for part in parts)
+        self._open = {part.folder: part.epochs for part in todo}
+        self._total = sum(part.epochs for part in parts)
         self._done = self._total - sum(self._open.values())
 
     def look(self) -> None:

@@ -65,6 +65,7 @@ def fit(
         trainer: what takes the steps.
     """
     _check_can_choose(recipe, validation)
+    recipe = recipe.for_bags(len(training))
     progress = (checkpoint.read(fingerprint) if checkpoint else None) or Progress(fingerprint)
     if tell:
         for line in progress.history:

@@ -70,6 +70,17 @@ class Part:
     test: tuple[Source, ...]
 
     @property
+    def trained_on(self) -> tuple[Source, ...]:
+        """Without a choice to make, the validation part is training material like any other."""
+        chooses = self.config.to_recipe().monitor != "last"
+        return self.train if chooses else self.train + self.val
+
+    @property
+    def epochs(self) -> int:
+        """How many there are, unless training stops early."""
+        return self.config.to_recipe().for_bags(len(self.trained_on)).epochs
+
+    @property
     def fingerprint(self) -> str:
         """Of everything that decides the weights."""
         facts = {
@@ -186,8 +197,7 @@ class _Work:
 
     def train(self, checkpoint: Checkpoint, tell: Callable[[Epoch], None]) -> Fitted:
         part, chooses = self.part, self.recipe.monitor != "last"
-        # Without a choice to make, the validation part is training material like any other.
-        training = self._samples(part.train if chooses else part.train + part.val)
+        training = self._samples(part.trained_on)
         try:
             return fit(
                 self.model,

@@ -26,7 +26,7 @@ def train_run(
     fold: int = 0,
     place: Place | None = None,
     hashing: Callable[[str, int, int], None] = lambda task, done, total: None,
-    tell: Callable[[Epoch], None] | None = None,
+    tell: Callable[[Epoch, int], None] = lambda line, epochs: None,
 ) -> None:
     """Train on one of the folds; at once where that is done, from its last epoch where it began.
 
@@ -39,7 +39,7 @@ def train_run(
         fold: which of them.
         place: on what to train.
         hashing: told of bags looked at.
-        tell: told of every epoch.
+        tell: told of every epoch, and how many there are.
     """
     if not 0 <= fold < len(folds):
         raise CohortError("--fold", [f"{fold}: there are folds 0 to {len(folds) - 1}"])
@@ -57,7 +57,7 @@ def train_run(
             val=val,
             test=test,
         )
-        train_part(part, place, tell=tell)
+        train_part(part, place, tell=lambda line: tell(line, part.epochs))
 
 
 def for_every_slide(config: Config) -> Config:
