@@ -50,6 +50,15 @@ def test_every_epoch_is_told_with_its_loss() -> None:
     assert not model.training
 
 
+def test_few_bags_are_gone_over_until_there_are_steps_enough() -> None:
+    model = create_model("sac_mil", **SMALL)
+    recipe = Recipe(lr=1e-2, epochs=2, min_steps=16, schedule="cosine")
+    fitted = fit(model, samples_of(model, *cohort(slides=6)), recipe)
+    assert [line.epoch for line in fitted.history] == [1, 2, 3]
+    assert fitted.epoch == 3
+    assert fitted.history[1].lr > 0.6 * recipe.lr, "the cosine ends with the last epoch"
+
+
 def test_the_balanced_sampler_evens_out_rare_classes() -> None:
     targets = (np.arange(40) < 4).astype(np.int64)
     random = np.random.default_rng(0)

@@ -52,6 +52,19 @@ def test_the_test_part_is_read_once_after_everything_else(material, tmp_path, re
     assert told[-1] <= len(loader.read) - len(test), "and after the last epoch"
 
 
+def test_epochs_are_known_before_training(material, tmp_path) -> None:
+    """What progress is told of: bags of the validation part count where they train."""
+    part = part_of(material, tmp_path)
+
+    def epochs(monitor: str) -> int:
+        training = {"monitor": monitor, "min_steps": 40 * len(part.train)}
+        return replace(part, config=Config(options=OPTIONS, training=training)).epochs
+
+    assert epochs("val_auc") == 40
+    both = len(part.train) + len(part.val)
+    assert epochs("last") == -(-40 * len(part.train) // both) < 40
+
+
 def test_the_validation_part_trains_only_where_nothing_is_chosen(material, tmp_path) -> None:
     """With the labels of the validation part turned round, only the paper's weights change."""
     val = part_of(material, tmp_path).val

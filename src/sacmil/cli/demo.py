@@ -52,10 +52,7 @@ def _conclude(out: Path, found: Demonstration) -> None:
     report = found.report
     click.echo(render(summary_table(report.figures, caption=report.caption(), style=report.style)))
     for name, place in found.located.items():
-        click.echo(
-            f"{name}: a tile's score for the answer tells nests from other tissue with AUC "
-            f"{place.auc:.3f}"
-        )
+        click.echo(f"{name}: a tile's score tells nests from other tissue with AUC {place.auc:.3f}")
     for name, said in found.new.items():
         click.echo(f"new slide {name}: {said}")
     click.echo(f"\n{len(found.bags.failures)} slides could not be used, as is meant:")

@@ -106,8 +106,8 @@ def _table(table: Table) -> str:
 
 def _looks(found: Demonstration) -> str:
     told = "".join(
-        f"<li>{safe(name)}: AUC {place.auc:.3f} of a tile's score for the answer, for whether a "
-        f"nest lies in it, mean over {place.slides} slides; chance is 0.5</li>"
+        f"<li>{safe(name)}: AUC {place.auc:.3f} of a tile's score for whether a nest lies in it, "
+        f"mean over {place.slides} slides; chance is 0.5</li>"
         for name, place in found.located.items()
     )
     first = [_first(found.pictured, label) for label in range(len(CLASSES))]
