@@ -276,6 +276,6 @@ def test_the_suffix_says_how_a_figure_is_saved(tmp_path: Path, suffix: str, star
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sacmil.evaluation.plots.find_spec", lambda name: None)
+    monkeypatch.setattr("sacmil.evaluation.plots._files.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'sacmil\[plots\]'"):
         check_can_draw()

@@ -1,0 +1,63 @@
+"""Which class is taken for which, a matrix for each model."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.evaluation.plots._look import INK, MOST, by_auc, of_how_many, of_model, short
+from sacmil.evaluation.tables import of_test
+from sacmil.evaluation.units import to_units
+from sacmil.results import Predictions
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def confusion(predictions: Predictions) -> npt.NDArray[np.int64]:
+    """(C, C): true class by row, likeliest class by column, over all folds and seeds."""
+    size = len(predictions.classes)
+    taken = predictions.probabilities.argmax(axis=1)
+    return np.bincount(predictions.label * size + taken, minlength=size**2).reshape(size, size)
+
+
+def draw_confusion(predictions: Predictions) -> Figure:
+    """A matrix per model: shares of each true class, and counts over folds and seeds."""
+    from matplotlib.figure import Figure
+
+    test = to_units(of_test(predictions))
+    everyone = by_auc(test)
+    ranked = everyone[:MOST]
+    columns = min(2, len(ranked))  # more would be too small to read on a phone
+    lines = math.ceil(len(ranked) / columns)
+    side = 1.2 + 0.75 * len(test.classes)
+    size = (max(3.6, columns * side + 1), lines * (side + 0.7) + 0.5)
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False)
+    for axes in panels.flat[len(ranked) :]:
+        axes.remove()
+    for number, (name, _) in enumerate(ranked):
+        axes = panels.flat[number]
+        _draw_matrix(axes, confusion(of_model(test, name)))
+        axes.set_title(short(name), loc="left", fontsize=11, color=INK)
+        names = [short(text, 14) for text in test.classes]
+        axes.set_xticks(range(len(names)), names, rotation=0 if len(names) < 4 else 45)
+        axes.set_yticks(range(len(names)), names if number % columns == 0 else [])
+    figure.supxlabel(f"taken for{of_how_many(everyone)}", fontsize=11, color=INK)
+    figure.supylabel("true class", fontsize=11, color=INK)
+    return figure
+
+
+def _draw_matrix(axes: Axes, counts: npt.NDArray[np.int64]) -> None:
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1.15)
+    for (line, column), share in np.ndenumerate(shares):
+        text = f"{100 * share:.0f} %\n{counts[line, column]:,}"
+        colour = "white" if share > 0.6 else INK
+        axes.text(column, line, text, ha="center", va="center", color=colour, fontsize=10)
+    axes.tick_params(length=0, labelsize=10, labelcolor=INK)
+    axes.spines[:].set_visible(False)

@@ -1,0 +1,43 @@
+"""From a figure to a file."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sacmil.atomic import whole_file
+from sacmil.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def check_can_draw(purpose: str = "drawing figures") -> None:
+    """Say what is missing before anything is computed."""
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError("plots", purpose)
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure as the suffix says (.png, .svg, .pdf), whole or not at all."""
+    with whole_file(path) as partial:
+        partial.write_bytes(drawn(figure, Path(path).suffix.lstrip(".").lower()))
+
+
+def drawn(figure: Figure, kind: str) -> bytes:
+    """A figure as the bytes of a file; equal figures give equal bytes."""
+    from matplotlib import rc_context
+
+    buffer = io.BytesIO()
+    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with (
+        rc_context({"svg.fonttype": "none", "svg.hashsalt": "sacmil"}),  # text stays text
+        warnings.catch_warnings(),
+    ):
+        # whoever looks at the SVG has letters that matplotlib's font lacks
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        figure.savefig(buffer, format=kind, dpi=200, metadata=dates.get(kind))
+    return buffer.getvalue()
