@@ -48,6 +48,13 @@ def finite(name: str, value: float) -> float:
     return float(value)
 
 
+def above_zero(name: str, value: float) -> float:
+    """The value, if it is a finite number above zero."""
+    if finite(name, value) <= 0:
+        raise OptionError(f"{name}={value!r}; expected a number above 0")
+    return float(value)
+
+
 def share(name: str, value: float) -> float:
     """The value, if it is a share of something: from 0 to 1."""
     if not 0 <= finite(name, value) <= 1:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sacmil.models._base import Output
-from sacmil.models._options import flag
+from sacmil.models._options import above_zero, flag
 from sacmil.models._registry import register_model
 from sacmil.models.sac_mil import SACMIL
 from sacmil.nn.pooling import Pool
@@ -37,6 +37,8 @@ class SACMILLocal(SACMIL):
         mlp: W1 and W2 as single layers with a GELU between (linear), or two layers each (mlp).
         pool: how instances become one vector: even, attention, mean or max.
         zero_start: whether blocks add nothing before they are trained.
+        start: how many times as large as usual the first weights of a block's W1 are.
+        pace: how many times as fast as all else blocks learn.
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class SACMILLocal(SACMIL):
         mlp: str = "linear",
         pool: str = "even",
         zero_start: bool = True,
+        start: float = 1.0,
+        pace: float = 1.0,
     ) -> None:
         super().__init__(
             in_dim=in_dim,
@@ -68,6 +72,8 @@ class SACMILLocal(SACMIL):
         )
         if flag("zero_start", zero_start):
             self._start_from_nothing()
+        self._start_larger(above_zero("start", start))
+        self.paces = {"blocks.": above_zero("pace", pace)}
 
     def _start_from_nothing(self) -> None:
         """The last layer of each block at zero."""
@@ -75,6 +81,12 @@ class SACMILLocal(SACMIL):
             *_, last = block.get_submodule("w2").modules()
             for parameter in last.parameters():
                 nn.init.zeros_(parameter)
+
+    @torch.no_grad()
+    def _start_larger(self, times: float) -> None:
+        """GELU is nearly a straight line close to zero, and blind to who stands beside whom."""
+        for block in self.blocks:
+            next(block.get_submodule("w1").parameters()).mul_(times)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """h (N, dim) stands in arranged order until the scores go back."""

@@ -33,6 +33,8 @@ class SACMILTwice(SACMILLocal):
         mlp: W1 and W2 as single layers with a GELU between (linear), or two layers each (mlp).
         pool: how instances become one vector, both times: even, attention, mean or max.
         zero_start: whether blocks add nothing before they are trained.
+        start: how many times as large as usual the first weights of a block's W1 are.
+        pace: how many times as fast as all else blocks learn.
     """
 
     def __init__(
@@ -49,6 +51,8 @@ class SACMILTwice(SACMILLocal):
         mlp: str = "linear",
         pool: str = "even",
         zero_start: bool = True,
+        start: float = 1.0,
+        pace: float = 1.0,
     ) -> None:
         super().__init__(
             in_dim=in_dim,
@@ -62,6 +66,8 @@ class SACMILTwice(SACMILLocal):
             mlp=mlp,
             pool=pool,
             zero_start=zero_start,
+            start=start,
+            pace=pace,
         )
         self.pool_alone = POOLS[pool](dim)
         self.head_alone = nn.Linear(dim, num_classes)
