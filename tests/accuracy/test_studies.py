@@ -18,6 +18,7 @@ from benchmarks.accuracy import (
     _study,
     colon_breast,
     extrapolation,
+    few,
     idc,
     inside,
     recipes,
@@ -40,8 +41,8 @@ from sacmil.models._recipe import PAPER, STANDARD
 
 REAL = (colon_breast, idc, recipes)
 SLOW_ROUNDS = (suite_slowest, suite_slowest_rest)
-ALL = (inside, suite, suite_second, *SLOW_ROUNDS, *REAL, extrapolation, seeds)
-TUNED = (suite, suite_second, *SLOW_ROUNDS, colon_breast, idc)
+ALL = (inside, suite, suite_second, *SLOW_ROUNDS, *REAL, extrapolation, seeds, few)
+TUNED = (suite, suite_second, *SLOW_ROUNDS, colon_breast, idc, few)
 
 
 def request(*lines: Line, confirm: bool = False) -> Request:
@@ -99,7 +100,9 @@ def test_every_model_gets_eight_settings_before_any_run(study: ModuleType) -> No
     assert set(tried.values()) == {8}
     first = set(list_models()) - {*SLOWEST, *suite.LATER}
     rounds = {each: set(each.MODELS) for each in (suite_second, *SLOW_ROUNDS)}
-    expected = {suite: first, **rounds}
+    presets = product(("sac_mil_local", "sac_mil_twice"), few.QUICKER)
+    quicker = {f"{preset}, {name}" for preset, name in presets}
+    expected = {suite: first, few: {*few.MODELS, *quicker}, **rounds}
     assert {model for _, model in tried} == expected.get(study, set(list_models()))
 
 
@@ -272,8 +275,8 @@ ROUNDS = [
 ]
 
 
-@pytest.mark.parametrize(("study", "developed", "fresh"), ROUNDS)
-def test_rounds_on_long_slides_are_confirmed_on_seeds_of_their_own(
+@pytest.mark.parametrize(("study", "developed", "fresh"), [*ROUNDS, (few, {0, 1, 2}, {18, 19, 20})])
+def test_rounds_on_synthetic_slides_are_confirmed_on_seeds_of_their_own(
     study: ModuleType, developed: set[int], fresh: set[int]
 ) -> None:
     lines = tuning_done(study)
@@ -292,6 +295,15 @@ def test_every_model_meets_every_task_of_long_slides_in_one_of_the_rounds() -> N
         for job in study.jobs(request(*tuning_done(study), confirm=True))
     }
     assert met == set(product(list_models(), suite.TASKS))
+
+
+def test_few_slides_are_seen_more_often() -> None:
+    jobs = few.jobs(request(*tuning_done(few), confirm=True))
+    assert {job.model for job in jobs} == {job.variant for job in jobs} == set(few.MODELS)
+    for job in jobs:
+        slides = sum(count for part, count, *_ in job.source["pieces"] if part == "train")
+        assert job.training["epochs"] * slides == few.STEPS
+        assert job.task.endswith(f", {slides} slides")
 
 
 def test_lesions_of_real_shapes_take_what_was_chosen_for_drawn_ones() -> None:
