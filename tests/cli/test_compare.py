@@ -103,7 +103,7 @@ def test_out_holds_the_report(sacmil: Callable, run: Path, tmp_path: Path) -> No
 def test_without_matplotlib_nothing_is_computed_for_a_report(
     sacmil: Callable, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sacmil.evaluation.plots.find_spec", lambda name: None)
+    monkeypatch.setattr("sacmil.evaluation.plots._files.find_spec", lambda name: None)
     done = sacmil("compare", run, "--out", tmp_path / "out", *FEW)
     assert done.code == 1
     assert "pip install 'sacmil[plots]'" in done.err
