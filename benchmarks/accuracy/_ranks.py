@@ -55,6 +55,7 @@ def _said(results: Path, studies: Sequence[str]) -> str:
     return "Ranks over " + ", ".join(
         f"{study} ({'confirmed' if _confirmed(results, study) else 'development'})"
         for study in studies
+        if tasks_of(_lines(results, study))
     )
 
 

@@ -1,6 +1,6 @@
 """Study 2, the slowest models: whether one of them sees places where others do not.
 
-Three of them read coordinates, which no rival of the first round does. At 50,000 instances a run of
+Three of them read coordinates, which no rival of the first round does. At 20,000 instances a run of
 theirs takes up to 20 minutes, so slides have 5,000 here, the tasks are the two where only places
 decide, and settings are tried on fewer of the short slides. Both presets, and the rivals that saw
 something of places in the first round, are trained beside them, by the same rules. Development only

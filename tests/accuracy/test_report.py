@@ -154,7 +154,7 @@ def test_second_rounds_have_ranks_of_their_own(tmp_path: Path) -> None:
         Lines(tmp_path / f"{study}.csv").append(JOB, {**line(variant, 1.0), "auc": 0.9})
     text = from_results(tmp_path, tmp_path / "images")("ranks")
     first, second = text.split("![Ranks on every task](images/images/ranks.png)")
-    assert first.startswith("Ranks over suite (development), colon_breast (development)")
+    assert first.startswith("Ranks over suite (development):\n")  # others have not been run
     assert "| abmil | 1 | 1.00 |" in first
     assert "Ranks over suite_second (development)" in second
     assert "| sac_mil_twice | 1 | 1.00 |" in second

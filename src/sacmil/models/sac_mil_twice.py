@@ -33,8 +33,8 @@ class SACMILTwice(SACMILLocal):
         mlp: W1 and W2 as single layers with a GELU between (linear), or two layers each (mlp).
         pool: how instances become one vector, both times: even, attention, mean or max.
         zero_start: whether blocks add nothing before they are trained.
-        start: how many times as large as usual the first weights of a block's W1 are.
-        pace: how many times as fast as all else blocks learn.
+        start: size of the weights a block begins with (W1), as a multiple of the usual.
+        pace: learning rate of blocks, as a multiple of that of all else.
     """
 
     def __init__(

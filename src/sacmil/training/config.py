@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -151,9 +152,18 @@ def read_config(path: str | Path) -> dict[str, Any]:
     return found or {}
 
 
+class _Loader(yaml.SafeLoader):
+    """As safe as it, and takes 1e-4 for a number; YAML 1.1 wants 1.0e-4."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
 def _yaml(text: str, where: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - it is a safe loader
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{where}: is not YAML ({reason}); expected key: value") from error
