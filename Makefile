@@ -15,7 +15,7 @@ demo: $(READY) viewer-if-possible
 	$(BIN)/sacmil demo --out report
 
 test: $(READY) viewer-if-possible
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-slow: $(READY)
 	$(BIN)/pytest -n 2 -m slow --durations=8
