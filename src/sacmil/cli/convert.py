@@ -31,13 +31,15 @@ def _options(
 ) -> dict[str, Any]:
     import yaml
 
+    from sacmil.yaml_values import read_yaml
+
     options = {}
     for text in values:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"{text!r}; expected key=value")
         try:
-            options[name] = yaml.safe_load(value)
+            options[name] = read_yaml(value)
         except yaml.YAMLError as error:
             raise click.BadParameter(f"{text!r}; expected a value as YAML has them") from error
     return options

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from sacmil.errors import ConfigError, suggestion
 from sacmil.models import Recipe, describe_model
 from sacmil.models._recipe import Lookahead
 from sacmil.models._registry import recipes_of
+from sacmil.yaml_values import read_yaml
 
 DEFAULT_MODEL = "sac_mil_local"
 """Why this one is told in docs/results.md."""
@@ -152,18 +152,9 @@ def read_config(path: str | Path) -> dict[str, Any]:
     return found or {}
 
 
-class _Loader(yaml.SafeLoader):
-    """As safe as it, and takes 1e-4 for a number; YAML 1.1 wants 1.0e-4."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
-
-
 def _yaml(text: str, where: str) -> Any:
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - it is a safe loader
+        return read_yaml(text)
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{where}: is not YAML ({reason}); expected key: value") from error
@@ -200,7 +191,7 @@ def _known(what: str, given: Iterable[Any], known: Iterable[str]) -> None:
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    """The value as its annotation wants it; YAML reads 1e-4 as text and tuples as lists."""
+    """The value as its annotation wants it: YAML has no tuples, and callers may have text."""
     origin, choices = get_origin(hint), get_args(hint)
     if origin is Literal:
         if value not in choices:
