@@ -25,6 +25,7 @@ REFERENCE = {
     "inside": "local",
     "extrapolation": "position=prope",
     "recipes": "sac_mil_local, standard",
+    "few": "sac_mil_twice, start 2",
 }
 """What others are held against, where it is not our preset."""
 PRESETS = ("sac_mil_twice", "sac_mil_local")
