@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,7 +45,7 @@ def block(study: str, lines: Sequence[Line], pictures: Path, address: str) -> st
         pictures: folder for its pictures.
         address: of that folder, as the page refers to it.
     """
-    tasks = tasks_of(lines)
+    tasks = dict(sorted(tasks_of(lines).items(), key=lambda item: _by_number(item[0])))
     if not tasks:
         return "_Not run yet._"
     kind = study.removesuffix(".confirm")
@@ -64,6 +65,12 @@ def block(study: str, lines: Sequence[Line], pictures: Path, address: str) -> st
     tables = [table(task, ranked[task], tasks[task], reference) for task in tasks]
     parts.append(_folded("Every task with intervals", tables))
     return "\n\n".join([*parts, _small_print(lines)])
+
+
+def _by_number(task: str) -> tuple[str, int]:
+    """Whatever was done first: by the alphabet, 100 slides before 1,000."""
+    digits = re.sub(r"\D", "", task)
+    return re.sub(r"\d", "", task), int(digits or 0)
 
 
 def newest(tasks: Mapping[str, Sequence[Line]]) -> str:

@@ -212,3 +212,9 @@ def test_heat_comes_from_the_first_repeat_of_the_model_asked_for() -> None:
     lines = [told("sac_mil", 1, "0 50"), told("sac_mil", 2, "9 9"), told("abmil", 1, "7 7")]
     assert {k: v.tolist() for k, v in scores_of(lines, "sac_mil").items()} == {"8863": [0, 50]}
     assert json.loads(lines[0]["more"])["heat"]
+
+
+def test_columns_stand_by_number_whatever_was_done_first(tmp_path: Path) -> None:
+    tasks = [f"margin, {slides} slides" for slides in (1000, 200, 400)]
+    text = block("few", [line("sac_mil", 1.0, task=task) for task in tasks], tmp_path, "images")
+    assert "|  | margin, 200 slides | margin, 400 slides | margin, 1000 slides | rank |" in text
