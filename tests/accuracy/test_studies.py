@@ -100,9 +100,8 @@ def test_every_model_gets_eight_settings_before_any_run(study: ModuleType) -> No
     assert set(tried.values()) == {8}
     first = set(list_models()) - {*SLOWEST, *suite.LATER}
     rounds = {each: set(each.MODELS) for each in (suite_second, *SLOW_ROUNDS)}
-    presets = product(("sac_mil_local", "sac_mil_twice"), few.QUICKER)
-    quicker = {f"{preset}, {name}" for preset, name in presets}
-    expected = {suite: first, few: {*few.MODELS, *quicker}, **rounds}
+    larger = {f"{preset}, start 2" for preset in few.PRESETS}
+    expected = {suite: first, few: {*few.MODELS, *larger}, **rounds}
     assert {model for _, model in tried} == expected.get(study, set(list_models()))
 
 

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from sacmil import create_model, describe_model
 from sacmil.errors import OptionError
-from sacmil.models import MILModel, Output, Recipe, Sample
+from sacmil.models import MILModel, Output
 from sacmil.regions import arrange
-from sacmil.training.step import Trainer
 
 SMALL = {"in_dim": 16, "dim": 32, "k": 4}
 POOLS = ["mean", "attention", "even", "max"]
@@ -27,9 +26,8 @@ CHOSEN = {
     "pool": "even",
     "zero_start": True,
     "start": 1.0,
-    "pace": 1.0,
 }
-OWN = ("zero_start", "start", "pace")
+OWN = ("zero_start", "start")
 """What ``sac_mil`` does not have."""
 
 every_pool = pytest.mark.parametrize("pool", POOLS)
@@ -145,27 +143,10 @@ def test_a_larger_start_is_that_of_the_first_layer_of_blocks_alone(mlp: str) -> 
         torch.testing.assert_close(3 * weight if name.endswith(first) else weight, other)
 
 
-@pytest.mark.parametrize("name", ["sac_mil_local", "sac_mil_twice"])
-def test_blocks_learn_at_their_own_pace(name: str, make_bag) -> None:
-    """A first step of Adam goes as far as the rate, whatever the gradient."""
-    torch.manual_seed(0)
-    options = {"num_classes": 2, "pool": "mean", "zero_start": False}
-    model = create_model(name, **SMALL, **options, pace=4.0).double()
-    before = {key: value.detach().clone() for key, value in model.named_parameters()}
-    features, coords = as_tensors(make_bag(90))
-    sample = Sample(features, coords, model.plan(coords.numpy()), torch.tensor(1))
-    Trainer(model, Recipe(optimiser="adam", lr=1e-3)).step([sample])
-    for key, value in model.named_parameters():
-        moved = (value - before[key]).abs().max().item()
-        expected = 4e-3 if key.startswith("blocks.") else 1e-3
-        assert moved == pytest.approx(expected, rel=1e-2), key
-
-
-@pytest.mark.parametrize("option", ["start", "pace"])
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), "2", True])
-def test_a_start_and_a_pace_are_above_zero(option: str, value: object) -> None:
-    with pytest.raises(OptionError, match=f"{option}=.*; expected a number"):
-        make(2, **{option: value})
+def test_a_start_is_above_zero(value: object) -> None:
+    with pytest.raises(OptionError, match=r"start=.*; expected a number"):
+        make(2, start=value)
 
 
 # --- scores --------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def test_numbers_yaml_takes_for_text_are_numbers() -> None:
 
 
 def test_options_of_models_take_numbers_as_people_write_them() -> None:
-    assert make_config({}, ["pace=4e0"]).options["pace"] == 4
+    assert make_config({}, ["start=2e0"]).options["start"] == 2
 
 
 def test_slow_weights_can_be_set_and_left_out() -> None:

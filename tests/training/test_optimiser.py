@@ -76,23 +76,6 @@ def test_layer_decay_slows_what_is_far_from_the_head() -> None:
     assert sorted(group["lr"] for group in optimiser.param_groups) == [0.0125, 0.025, 0.05, 0.1]
 
 
-def test_paces_multiply_the_rate_of_what_is_named_so() -> None:
-    recipe = Recipe(lr=1.0, layer_decay=0.5)
-    model = net()
-    optimiser = make_optimiser(dict(model.named_parameters()), recipe, {"layers.1": 4.0})
-    set_learning_rate(optimiser, 0.1)
-    rates = {p: group["lr"] for group in optimiser.param_groups for p in group["params"]}
-    found = {name: rates[p] for name, p in model.named_parameters() if name.endswith("weight")}
-    assert found == pytest.approx(
-        {
-            "embed.weight": 0.0125,
-            "layers.0.weight": 0.025,
-            "layers.1.weight": 0.2,
-            "head.weight": 0.1,
-        }
-    )
-
-
 def test_schedules_are_what_they_are_called() -> None:
     cosine = learning_rate(Recipe(lr=1.0, schedule="cosine", lr_min=0.2, epochs=10))
     assert cosine(0) == 1.0

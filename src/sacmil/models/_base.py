@@ -83,8 +83,6 @@ class MILModel(nn.Module, ABC):
     not_exportable: ClassVar[str] = ""
     """Why the model cannot be written as ONNX, in a sentence; empty where it can."""
 
-    paces: Mapping[str, float] = {}
-    """How many times as fast parameters learn whose names begin so; others at the recipe's rate."""
     classes: tuple[str, ...] | None = None
     """Names of the outputs, where they are known."""
     options: dict[str, Any]

@@ -38,7 +38,6 @@ class SACMILLocal(SACMIL):
         pool: how instances become one vector: even, attention, mean or max.
         zero_start: whether blocks add nothing before they are trained.
         start: size of the weights a block begins with (W1), as a multiple of the usual.
-        pace: learning rate of blocks, as a multiple of that of all else.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class SACMILLocal(SACMIL):
         pool: str = "even",
         zero_start: bool = True,
         start: float = 1.0,
-        pace: float = 1.0,
     ) -> None:
         super().__init__(
             in_dim=in_dim,
@@ -73,7 +71,6 @@ class SACMILLocal(SACMIL):
         if flag("zero_start", zero_start):
             self._start_from_nothing()
         self._start_larger(above_zero("start", start))
-        self.paces = {"blocks.": above_zero("pace", pace)}
 
     def _start_from_nothing(self) -> None:
         """The last layer of each block at zero."""

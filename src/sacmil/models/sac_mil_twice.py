@@ -34,7 +34,6 @@ class SACMILTwice(SACMILLocal):
         pool: how instances become one vector, both times: even, attention, mean or max.
         zero_start: whether blocks add nothing before they are trained.
         start: size of the weights a block begins with (W1), as a multiple of the usual.
-        pace: learning rate of blocks, as a multiple of that of all else.
     """
 
     def __init__(
@@ -52,7 +51,6 @@ class SACMILTwice(SACMILLocal):
         pool: str = "even",
         zero_start: bool = True,
         start: float = 1.0,
-        pace: float = 1.0,
     ) -> None:
         super().__init__(
             in_dim=in_dim,
@@ -67,7 +65,6 @@ class SACMILTwice(SACMILLocal):
             pool=pool,
             zero_start=zero_start,
             start=start,
-            pace=pace,
         )
         self.pool_alone = POOLS[pool](dim)
         self.head_alone = nn.Linear(dim, num_classes)

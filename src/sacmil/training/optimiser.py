@@ -16,18 +16,10 @@ from sacmil.models import Recipe
 from sacmil.models._recipe import Lookahead
 
 
-def make_optimiser(
-    parameters: Mapping[str, nn.Parameter], recipe: Recipe, paces: Mapping[str, float] | None = None
-) -> Optimizer:
-    """The recipe's update rule over some named parameters.
-
-    Args:
-        parameters: of a model, or a group of them.
-        recipe: how they learn.
-        paces: how many times as fast those learn whose names begin so.
-    """
+def make_optimiser(parameters: Mapping[str, nn.Parameter], recipe: Recipe) -> Optimizer:
+    """The recipe's update rule over some named parameters."""
     rule = _RULES[recipe.optimiser]
-    groups = _torch_groups(parameters, recipe, paces or {})
+    groups = _torch_groups(parameters, recipe)
     on_gpu = all(parameter.is_cuda for parameter in parameters.values())
     # One kernel for all parameters; radam has none of its own.
     fused = {"fused": True} if on_gpu and recipe.optimiser != "radam" else {}
@@ -41,17 +33,14 @@ _RULES: dict[str, Callable[..., Optimizer]] = {
 }
 
 
-def _torch_groups(
-    parameters: Mapping[str, nn.Parameter], recipe: Recipe, paces: Mapping[str, float]
-) -> list[dict[str, Any]]:
+def _torch_groups(parameters: Mapping[str, nn.Parameter], recipe: Recipe) -> list[dict[str, Any]]:
     """Parameters that share a weight decay and a learning rate, together."""
     depths = _depths(parameters)
     deepest = max(depths.values(), default=0)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in parameters.items():
         spared = recipe.exempt_vectors and (parameter.ndim <= 1 or name.endswith(".bias"))
-        pace = math.prod(pace for start, pace in paces.items() if name.startswith(start))
-        scale = pace * recipe.layer_decay ** (deepest - depths[name])
+        scale = recipe.layer_decay ** (deepest - depths[name])
         key = (0.0 if spared else recipe.weight_decay, scale)
         groups.setdefault(key, []).append(parameter)
     return [
@@ -124,7 +113,7 @@ def learning_rate(recipe: Recipe) -> Callable[[float], float]:
 
 
 def set_learning_rate(optimiser: Optimizer, rate: float) -> None:
-    """Set the rate of every group, keeping the factors of layer decay and paces."""
+    """Set the rate of every group, keeping the factors of layer decay."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):  # of kernels that were recorded
             group["lr"].fill_(rate * group["scale"])

@@ -46,8 +46,7 @@ class Trainer:
         self.rate = learning_rate(recipe)
         self.groups = model.parameter_groups()
         self.optimisers: dict[str, Optimizer] = {
-            name: make_optimiser(parameters, recipe, model.paces)
-            for name, parameters in self.groups.items()
+            name: make_optimiser(parameters, recipe) for name, parameters in self.groups.items()
         }
         self.slow = (
             SlowWeights(list(model.parameters()), recipe.lookahead) if recipe.lookahead else None
