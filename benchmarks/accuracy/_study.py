@@ -54,15 +54,30 @@ Jobs = Callable[[Request], Sequence[Job]]
 """All jobs of a study that can be said now; tuning says more once it is done."""
 
 
-def main(name: str, jobs: Jobs, about: str, arguments: Sequence[str] | None = None) -> None:
-    """Run a study; exit code 1 where something is left to be done."""
+def main(
+    name: str,
+    jobs: Jobs,
+    about: str,
+    arguments: Sequence[str] | None = None,
+    *,
+    developed: str = "",
+) -> None:
+    """Run a study; exit code 1 where something is left to be done.
+
+    Args:
+        name: of the study, and of its files.
+        jobs: what it consists of.
+        about: told by ``--help``.
+        arguments: of the command line.
+        developed: the study whose development it goes on from, where that is another.
+    """
     options = _parser(about).parse_args(arguments)
     file = f"{name}.confirm.csv" if options.confirm else f"{name}.csv"
     lines = Lines(options.results / file)
     place = Place(options.scratch, options.device, options.features, options.outlines)
     clock = Clock(options.budget_minutes)
     while True:
-        told = Lines(options.results / f"{name}.csv").lines
+        told = Lines(options.results / f"{developed or name}.csv").lines
         request = Request(SIZES[options.size], options.confirm, told, options.features)
         asked = [job for job in jobs(request) if _wanted(job, options.only)]
         if options.list:

@@ -23,7 +23,7 @@ from benchmarks.accuracy._tasks import RECIPE, real
 from benchmarks.accuracy.inside import IDC_FOLDS, idc_split
 
 NAME = "recipes"
-RECIPES: Mapping[str, Mapping[str, Any]] = {
+RECIPES: Mapping[str, dict[str, Any]] = {
     "chosen epoch": {**RECIPE, "epochs": 20},
     "last epoch": {**RECIPE, "epochs": 20, "monitor": "last"},
     "standard": {**RECIPE, "epochs": 20, "min_steps": 2000, "monitor": "last"},
@@ -46,7 +46,7 @@ def jobs(request: Request) -> Sequence[Job]:
         _job(request, recipe, model, task, split, options)
         for recipe in RECIPES
         for model, options in _models(request, recipe)
-        for task, split in _folds(request)
+        for task, split in folds(request, request.repeats)
         if (recipe, task) != ("paper", "idc")
     ]
 
@@ -67,7 +67,7 @@ def _job(
     split: Split,
     options: Mapping[str, Any],
 ) -> Job:
-    training = _recipes(request)[recipe]
+    training = fields_of(recipe, request)
     larger = " start 2" if "start" in options else ""
     return Job(
         study=NAME,
@@ -76,20 +76,21 @@ def _job(
         model=model,
         options=options,
         source=real(task, "lite0", request.features),
-        split=_for_training(split) if training["monitor"] == "last" else split,
+        split=for_training(split) if training["monitor"] == "last" else split,
         seed=int(split["repeat"]),
         training=training,
     )
 
 
-def _recipes(request: Request) -> Mapping[str, Mapping[str, Any]]:
-    if request.size.epochs is None:
-        return RECIPES
-    return {name: {**one, "epochs": request.size.epochs} for name, one in RECIPES.items()}
+def fields_of(recipe: str, request: Request) -> Mapping[str, Any]:
+    """Of a recipe, shortened where the study is."""
+    epochs = request.size.epochs
+    return RECIPES[recipe] | ({} if epochs is None else {"epochs": epochs, "min_steps": 0})
 
 
-def _folds(request: Request) -> Iterator[tuple[str, Split]]:
-    for repeat in request.repeats:
+def folds(request: Request, repeats: Sequence[int]) -> Iterator[tuple[str, Split]]:
+    """Of the real sets: set and split."""
+    for repeat in repeats:
         for fold in request.folds(colon_breast.FOLDS):
             for task in colon_breast.SETS:
                 yield task, {"folds": colon_breast.FOLDS, "repeat": repeat, "fold": fold}
@@ -97,7 +98,7 @@ def _folds(request: Request) -> Iterator[tuple[str, Split]]:
             yield "idc", idc_split(repeat, fold)
 
 
-def _for_training(split: Split) -> Split:
+def for_training(split: Split) -> Split:
     """Without an inner validation part."""
     return {**split, "validation": 0.0}
 

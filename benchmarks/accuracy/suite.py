@@ -39,6 +39,8 @@ class Round:
     """Who is compared on long slides, and on which."""
 
     study: str
+    tuned_in: str = ""
+    """The study whose settings hold, where it is another."""
     models: Mapping[str, Mapping[str, Any]]
     """With the options of their constructors."""
     seeds: Sequence[int]
@@ -67,8 +69,9 @@ def _of_task(request: Request, asked: Round, task: str) -> Iterator[Job]:
     short = fewer(request.size, asked.tuning)
     for model, options in asked.models.items():
         named = {"study": asked.study, "variant": model, "model": model, "options": options}
-        drawn = _job(named, task.removesuffix(OUTLINES), DEVELOPED, short)
-        first = replace(drawn, training=recipe(request.size, epochs=asked.tuning_epochs))
+        drawn = job_of(named, task.removesuffix(OUTLINES), DEVELOPED, short)
+        training = recipe(request.size, epochs=asked.tuning_epochs)
+        first = replace(drawn, training=training, study=asked.tuned_in or asked.study)
         yield from tuned(request, first, _long(request, asked, named, task))
 
 
@@ -78,7 +81,7 @@ def _long(request: Request, asked: Round, named: Mapping[str, Any], task: str) -
     def others(fields: Mapping[str, Any]) -> Iterator[Job]:
         training = {**recipe(request.size, epochs=EPOCHS), **fields}
         for seed in asked.seeds:
-            yield replace(_job(named, task, seed, size), training=training)
+            yield replace(job_of(named, task, seed, size), training=training)
 
     return others
 
@@ -97,7 +100,8 @@ def longer(size: Size, few: int, many: int) -> Size:
     return replace(fewer(size, SLIDES), few=few, many=many)
 
 
-def _job(named: Mapping[str, Any], task: str, seed: int, size: Size) -> Job:
+def job_of(named: Mapping[str, Any], task: str, seed: int, size: Size) -> Job:
+    """A model on a cohort of long or short slides, its recipe not yet said."""
     drawn = task.removesuffix(OUTLINES)
     source = synthetic(drawn, seed, size, outlines=task != drawn)
     return Job(**named, task=task, source=source, seed=seed)

@@ -21,11 +21,13 @@ from benchmarks.accuracy import (
     few,
     idc,
     inside,
+    larger,
     recipes,
     seeds,
     suite,
     suite_second,
     suite_slowest,
+    suite_slowest_more,
     suite_slowest_rest,
 )
 from benchmarks.accuracy._darkness import DARKNESS
@@ -39,7 +41,9 @@ from benchmarks.accuracy._tuning import TRIED, best
 from sacmil.models import Recipe, create_model, list_models
 from sacmil.models._recipe import PAPER, STANDARD
 
-REAL = (colon_breast, idc, recipes)
+REAL = (colon_breast, idc, recipes, larger)
+REPEATS = {("repeat", 10), ("repeat", 11)}
+"""Of cross-validation, that only what decides the default looks at."""
 SLOW_ROUNDS = (suite_slowest, suite_slowest_rest)
 ALL = (inside, suite, suite_second, *SLOW_ROUNDS, *REAL, extrapolation, seeds, few)
 TUNED = (suite, suite_second, *SLOW_ROUNDS, colon_breast, idc, few)
@@ -287,6 +291,23 @@ def test_rounds_on_synthetic_slides_are_confirmed_on_seeds_of_their_own(
     assert {job.study for job in study.jobs(request(*lines))} == {study.NAME}
 
 
+def test_a_round_that_goes_on_from_another_takes_its_settings() -> None:
+    lines = tuning_done(suite_slowest)
+    first, more = (
+        study.jobs(request(*lines, confirm=True)) for study in (suite_slowest, suite_slowest_more)
+    )
+    assert {job.seed for job in more} == {24, 25}
+    assert {job.study for job in more} == {"suite_slowest_more"}
+    settings = [
+        {(job.task, job.variant): (job.model, dict(job.training)) for job in jobs}
+        for jobs in (first, more)
+    ]
+    assert settings[0] == settings[1]
+    assert not suite_slowest_more.jobs(request(*lines))
+    with pytest.raises(SystemExit, match="has not been tuned"):
+        suite_slowest_more.jobs(request(confirm=True))
+
+
 def test_every_model_meets_every_task_of_long_slides_in_one_of_the_rounds() -> None:
     met = {
         (job.model, job.task)
@@ -305,6 +326,29 @@ def test_few_slides_are_seen_more_often() -> None:
         slides = sum(count for part, count, *_ in job.source["pieces"] if part == "train")
         assert job.training["epochs"] * slides == few.STEPS
         assert job.task.endswith(f", {slides} slides")
+
+
+def test_what_decides_the_default_is_decided_on_data_that_nothing_has_seen() -> None:
+    asked = larger.jobs(request(confirm=True))
+    seen = {
+        data
+        for study in ALL
+        if study is not larger
+        for confirm in (False, True)
+        for data in looked_at(
+            study.jobs(request(*(tuning_done(study) if study in TUNED else []), confirm=confirm))
+        )
+    }
+    assert looked_at(asked) == {("seed", 21), ("seed", 22), ("seed", 23), *REPEATS}
+    assert not looked_at(asked) & seen
+    assert all(Recipe(**job.training) == STANDARD for job in asked)
+    by_task = Counter((job.task, job.variant) for job in asked)
+    assert len({task for task, _ in by_task}) == 10
+    assert {variant for _, variant in by_task} == {
+        *(f"{preset}{start}" for preset in few.PRESETS for start in ("", ", start 2")),
+        "abmil_gated",
+    }
+    assert len(by_task) == 50
 
 
 def test_lesions_of_real_shapes_take_what_was_chosen_for_drawn_ones() -> None:

@@ -1,0 +1,71 @@
+"""Study 9: what `sacmil train` should take: which preset, and how large its blocks should start.
+
+Both presets as they are and with first weights twice as large (study 8), and gated AB-MIL, by
+`standard`, untuned, as for somebody who types no option: on the five tasks of study 2 (slides of
+5,000 instances), on nests and margins of 200 short slides, and on COLON, BREAST and IDC. Study 7
+and study 8 are its development.
+
+Said before it is run: the one with the best mean rank of those that are significantly worse than
+``sac_mil_local`` on no task (after Holm) becomes what is taken where no model is asked for.
+
+Run: python -m benchmarks.accuracy.larger --device cuda --workers 16 --features FOLDER \\
+    --outlines FILE --confirm
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.accuracy import _study, few, recipes, suite, suite_slowest
+from benchmarks.accuracy._job import Job
+from benchmarks.accuracy._models import options_of
+from benchmarks.accuracy._study import Request
+from benchmarks.accuracy._tasks import real
+
+NAME = "larger"
+FRESH, FRESH_REPEATS = (21, 22, 23), (10, 11)
+"""Synthetic seeds and repeats of cross-validation that no other study looks at."""
+
+
+def jobs(request: Request) -> Sequence[Job]:
+    """Every variant on every task."""
+    return [job for named in _variants(request) for job in _of(request, named)]
+
+
+def _variants(request: Request) -> Iterator[Mapping[str, Any]]:
+    for model in (*few.PRESETS, "abmil_gated"):
+        options = options_of(model, request.size)
+        yield {"study": NAME, "variant": model, "model": model, "options": options}
+        if model in few.PRESETS:
+            larger = {**options, **few.LARGER}
+            yield {"study": NAME, "variant": f"{model}, start 2", "model": model, "options": larger}
+
+
+def _of(request: Request, named: Mapping[str, Any]) -> Iterator[Job]:
+    for job in (*_synthetic(request, named), *_real(request, named)):
+        yield replace(job, training=recipes.fields_of("standard", request))
+
+
+def _synthetic(request: Request, named: Mapping[str, Any]) -> Iterator[Job]:
+    long = suite.longer(request.size, *suite_slowest.LENGTHS)
+    short = suite.fewer(request.size, {"train": few.TUNING})
+    for seed in FRESH if request.confirm else request.seeds(1):
+        for task in suite.TASKS:
+            yield suite.job_of(named, task, seed, long)
+        for task in few.TASKS:
+            job = suite.job_of(named, task, seed, short)
+            yield replace(job, task=f"{task}, {few.TUNING} slides")
+
+
+def _real(request: Request, named: Mapping[str, Any]) -> Iterator[Job]:
+    repeats = FRESH_REPEATS if request.confirm else request.repeats
+    for task, split in recipes.folds(request, repeats):
+        source = real(task, "lite0", request.features)
+        seed = int(split["repeat"])
+        yield Job(**named, task=task, source=source, split=recipes.for_training(split), seed=seed)
+
+
+if __name__ == "__main__":
+    _study.main(NAME, jobs, __doc__ or "")
