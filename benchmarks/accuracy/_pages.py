@@ -32,6 +32,8 @@ REFERENCE = {
 PRESETS = ("sac_mil_twice", "sac_mil_local")
 """Ours, the newest first."""
 INK, CHANCE = "#1b6ca8", 0.5
+ACROSS = 3
+"""Panels of a picture side by side: more could not be read."""
 SURE = 0.05
 """Below which a p is called a difference."""
 
@@ -252,10 +254,12 @@ def draw(ranked: Mapping[str, Sequence[Standing]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     tall = max(len(rows) for rows in ranked.values())
-    figure = Figure(figsize=(3.4 * len(ranked) + 1, 1.2 + 0.24 * tall), layout="constrained")
-    panels = figure.subplots(1, len(ranked), squeeze=False)[0]
-    for axes, (task, rows) in zip(panels, ranked.items(), strict=True):
-        _panel(axes, task, rows)
+    across = min(len(ranked), ACROSS)
+    down = math.ceil(len(ranked) / across)
+    size = 3.4 * across + 1, (1.2 + 0.24 * tall) * down
+    figure = Figure(figsize=size, layout="constrained")
+    for place, (task, rows) in enumerate(ranked.items(), start=1):
+        _panel(figure.add_subplot(down, across, place), task, rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
