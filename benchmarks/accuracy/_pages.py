@@ -27,6 +27,7 @@ REFERENCE = {
     "extrapolation": "position=prope",
     "recipes": "sac_mil_local, standard",
     "few": "sac_mil_twice, start 2",
+    "larger": "sac_mil_local",
 }
 """What others are held against, where it is not our preset."""
 PRESETS = ("sac_mil_twice", "sac_mil_local")
