@@ -15,6 +15,10 @@ from sacmil.models import MILModel, create_model, list_models
 CLOSER = ("sac_mil", "sac_mil_local", "sac_mil_twice", "mean_pool", "abmil_gated", "transmil")
 """Looked at more closely than the others, with the best of the others beside them."""
 
+PRESETS = ("sac_mil_local", "sac_mil_twice")
+LARGER: Mapping[str, Any] = {"start": 2.0}
+"""What presets are also tried with: blocks whose first weights are twice as large."""
+
 SLOWEST = ("norma", "mambamil", "longnet", "hipt", "mammil")
 """Whose steps take 80 to 380 ms on 20,000 instances, where TransMIL's take 21: they are compared in
 development on real sets, but neither on the longest slides nor, unless it was best, in confirmatory

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.accuracy import _study, few, recipes, suite, suite_slowest
 from benchmarks.accuracy._job import Job
-from benchmarks.accuracy._models import options_of
+from benchmarks.accuracy._models import LARGER, PRESETS, options_of
 from benchmarks.accuracy._study import Request
 from benchmarks.accuracy._tasks import real
 
@@ -36,11 +36,11 @@ def jobs(request: Request) -> Sequence[Job]:
 
 
 def _variants(request: Request) -> Iterator[Mapping[str, Any]]:
-    for model in (*few.PRESETS, "abmil_gated"):
+    for model in (*PRESETS, "abmil_gated"):
         options = options_of(model, request.size)
         yield {"study": NAME, "variant": model, "model": model, "options": options}
-        if model in few.PRESETS:
-            larger = {**options, **few.LARGER}
+        if model in PRESETS:
+            larger = {**options, **LARGER}
             yield {"study": NAME, "variant": f"{model}, start 2", "model": model, "options": larger}
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.accuracy import _study, colon_breast
 from benchmarks.accuracy._job import Job, Split
-from benchmarks.accuracy._models import options_of
+from benchmarks.accuracy._models import LARGER, PRESETS, options_of
 from benchmarks.accuracy._study import Request
 from benchmarks.accuracy._tasks import RECIPE, real
 from benchmarks.accuracy.inside import IDC_FOLDS, idc_split
@@ -36,8 +36,6 @@ MODELS: Mapping[str, Sequence[str]] = {
     "abmil_gated": ("chosen epoch", "standard"),
 }
 """By which recipes each is trained."""
-LARGER = ("sac_mil_local", "sac_mil_twice")
-"""Also with ``start`` 2, by `standard`."""
 
 
 def jobs(request: Request) -> Sequence[Job]:
@@ -55,8 +53,8 @@ def _models(request: Request, recipe: str) -> Iterator[tuple[str, Mapping[str, A
     for model, recipes in MODELS.items():
         if recipe in recipes:
             yield model, options_of(model, request.size)
-    for model in LARGER if recipe == "standard" else ():
-        yield model, {**options_of(model, request.size), "start": 2.0}
+    for model in PRESETS if recipe == "standard" else ():
+        yield model, {**options_of(model, request.size), **LARGER}
 
 
 def _job(

@@ -33,7 +33,7 @@ from benchmarks.accuracy import (
 from benchmarks.accuracy._darkness import DARKNESS
 from benchmarks.accuracy._job import Job
 from benchmarks.accuracy._lines import Line, Lines, to_line
-from benchmarks.accuracy._models import SLOW, SLOWEST, model_of
+from benchmarks.accuracy._models import PRESETS, SLOW, SLOWEST, model_of
 from benchmarks.accuracy._study import Request
 from benchmarks.accuracy._tasks import RECIPE, SETTINGS, SIZES
 from benchmarks.accuracy._tuning import TRIED, best
@@ -104,8 +104,8 @@ def test_every_model_gets_eight_settings_before_any_run(study: ModuleType) -> No
     assert set(tried.values()) == {8}
     first = set(list_models()) - {*SLOWEST, *suite.LATER}
     rounds = {each: set(each.MODELS) for each in (suite_second, *SLOW_ROUNDS)}
-    larger = {f"{preset}, start 2" for preset in few.PRESETS}
-    expected = {suite: first, few: {*few.MODELS, *larger}, **rounds}
+    changed = {f"{preset}, start 2" for preset in PRESETS}
+    expected = {suite: first, few: {*few.MODELS, *changed}, **rounds}
     assert {model for _, model in tried} == expected.get(study, set(list_models()))
 
 
@@ -319,9 +319,9 @@ def test_every_model_meets_every_task_of_long_slides_in_one_of_the_rounds() -> N
 
 def test_few_slides_are_seen_more_often() -> None:
     jobs = few.jobs(request(*tuning_done(few), confirm=True))
-    larger = {"sac_mil_local, start 2", "sac_mil_twice, start 2"}
-    assert {job.variant for job in jobs} == {*few.MODELS, *larger}
-    assert {job.variant for job in jobs if job.options.get("start") == 2.0} == larger
+    changed = {"sac_mil_local, start 2", "sac_mil_twice, start 2"}
+    assert {job.variant for job in jobs} == {*few.MODELS, *changed}
+    assert {job.variant for job in jobs if job.options.get("start") == 2.0} == changed
     for job in jobs:
         slides = sum(count for part, count, *_ in job.source["pieces"] if part == "train")
         assert job.training["epochs"] * slides == few.STEPS
@@ -345,7 +345,7 @@ def test_what_decides_the_default_is_decided_on_data_that_nothing_has_seen() -> 
     by_task = Counter((job.task, job.variant) for job in asked)
     assert len({task for task, _ in by_task}) == 10
     assert {variant for _, variant in by_task} == {
-        *(f"{preset}{start}" for preset in few.PRESETS for start in ("", ", start 2")),
+        *(f"{preset}{start}" for preset in PRESETS for start in ("", ", start 2")),
         "abmil_gated",
     }
     assert len(by_task) == 50
