@@ -13,13 +13,15 @@ import numpy.typing as npt
 from scipy.special import expit
 from scipy.stats import rankdata
 
-from benchmarks.accuracy._lines import Line
+from benchmarks.accuracy._lines import Line, Lines
 from sacmil.errors import RunError
 from sacmil.evaluation.comparison import Comparison, compare
 from sacmil.evaluation.summary import Figure, summarise
 from sacmil.results import Predictions
 
 METRICS = ("auc", "accuracy")
+FURTHER = {"suite_slowest": "suite_slowest_more"}
+"""Confirmatory runs whose seeds are told with those of the one they go on from."""
 DRAWS = 2000
 SUREST = 20.0
 """Log odds beyond which probabilities begin to round to the same."""
@@ -42,6 +44,20 @@ def told(confirmation: Path) -> bool:
     if not confirmation.exists():
         return False
     return bool(json.loads(confirmation.read_text(encoding="utf-8"))["finished"])
+
+
+def lines_of(results: Path, name: str) -> list[Line]:
+    """Of a study, or of its confirmatory run (``STUDY.confirm``) with the seeds that go on from it.
+
+    Args:
+        results: folder of CSV files.
+        name: of a file there.
+    """
+    lines = Lines(results / f"{name}.csv").lines
+    further = FURTHER.get(name.removesuffix(".confirm"))
+    if further and name.endswith(".confirm") and told(results / f"{further}.confirm.json"):
+        lines = [*lines, *Lines(results / f"{further}.confirm.csv").lines]
+    return list(lines)
 
 
 def tasks_of(lines: Iterable[Line]) -> dict[str, list[Line]]:

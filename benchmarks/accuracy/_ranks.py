@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from benchmarks.accuracy._figures import complete, tasks_of, told
-from benchmarks.accuracy._lines import Line, Lines
+from benchmarks.accuracy._figures import complete, lines_of, tasks_of, told
+from benchmarks.accuracy._lines import Line
 
 STUDIES = ("suite", "colon_breast", "idc")
 """That every model takes part in."""
@@ -72,7 +72,7 @@ def _table(found: Ranks) -> str:
 def _lines(results: Path, study: str) -> Sequence[Line]:
     """Of the confirmatory run, where it is finished; before, of development."""
     phase = ".confirm" if _confirmed(results, study) else ""
-    return Lines(results / f"{study}{phase}.csv").lines
+    return lines_of(results, f"{study}{phase}")
 
 
 def _confirmed(results: Path, study: str) -> bool:

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.accuracy import _ranks
-from benchmarks.accuracy._figures import told
-from benchmarks.accuracy._lines import Lines
+from benchmarks.accuracy._figures import lines_of, told
 from benchmarks.accuracy._pages import block
 from benchmarks.accuracy._study import RESULTS
 from benchmarks.blocks import renew
@@ -41,8 +40,7 @@ def from_results(results: Path, pictures: Path) -> Callable[[str], str]:
             return _ranks.block(results, pictures, f"images/{pictures.name}")
         if study.endswith(".confirm") and not told(results / f"{study}.json"):
             return "_The confirmatory run has not been finished; it is told when it is._"
-        lines = Lines(results / f"{study}.csv").lines
-        return block(study, lines, pictures, f"images/{pictures.name}")
+        return block(study, lines_of(results, study), pictures, f"images/{pictures.name}")
 
     return fill
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.accuracy._figures import ceiling, mean_ranks, standings, tasks_of
+from benchmarks.accuracy._figures import ceiling, lines_of, mean_ranks, standings, tasks_of
 from benchmarks.accuracy._job import Job
 from benchmarks.accuracy._lines import Line, Lines, to_line
 from benchmarks.accuracy._pages import block, overview, table
@@ -133,6 +133,18 @@ def test_a_confirmatory_run_is_told_when_it_is_finished(tmp_path: Path) -> None:
         assert "not been finished" in fill("suite.confirm")
     mark.write_text('{"finished": true}')
     assert "| sac_mil |" in fill("suite.confirm")
+
+
+def test_further_seeds_are_told_with_the_first_once_all_of_them_are_done(tmp_path: Path) -> None:
+    first, further = "suite_slowest.confirm", "suite_slowest_more.confirm"
+    for name, seeds in ((first, (0,)), (further, (1, 2))):
+        for seed in seeds:
+            one = line("sac_mil_local", 1.0, seed=seed)
+            Lines(tmp_path / f"{name}.csv").append(replace(JOB, seed=seed), one)
+    (tmp_path / f"{first}.json").write_text('{"finished": true}')
+    for finished, runs in ((False, 1), (True, 3)):
+        (tmp_path / f"{further}.json").write_text(json.dumps({"finished": finished}))
+        assert [one["seed"] for one in lines_of(tmp_path, first)] == ["0", "1", "2"][:runs]
 
 
 def test_the_newest_preset_is_the_reference_once_it_has_done_all(tmp_path: Path) -> None:
