@@ -20,7 +20,10 @@ from sacmil.evaluation.summary import Figure, summarise
 from sacmil.results import Predictions
 
 METRICS = ("auc", "accuracy")
-FURTHER = {"suite_slowest": "suite_slowest_more"}
+FURTHER = {
+    "suite_slowest": "suite_slowest_more",
+    "suite_slowest_rest": "suite_slowest_rest_more",
+}
 """Confirmatory runs whose seeds are told with those of the one they go on from."""
 DRAWS = 2000
 SUREST = 20.0

@@ -29,6 +29,7 @@ from benchmarks.accuracy import (
     suite_slowest,
     suite_slowest_more,
     suite_slowest_rest,
+    suite_slowest_rest_more,
 )
 from benchmarks.accuracy._darkness import DARKNESS
 from benchmarks.accuracy._job import Job
@@ -291,21 +292,28 @@ def test_rounds_on_synthetic_slides_are_confirmed_on_seeds_of_their_own(
     assert {job.study for job in study.jobs(request(*lines))} == {study.NAME}
 
 
-def test_a_round_that_goes_on_from_another_takes_its_settings() -> None:
-    lines = tuning_done(suite_slowest)
-    first, more = (
-        study.jobs(request(*lines, confirm=True)) for study in (suite_slowest, suite_slowest_more)
-    )
-    assert {job.seed for job in more} == {24, 25}
-    assert {job.study for job in more} == {"suite_slowest_more"}
+@pytest.mark.parametrize(
+    ("first", "more", "fresh"),
+    [
+        (suite_slowest, suite_slowest_more, {24, 25}),
+        (suite_slowest_rest, suite_slowest_rest_more, {26, 27}),
+    ],
+)
+def test_a_round_that_goes_on_from_another_takes_its_settings(
+    first: ModuleType, more: ModuleType, fresh: set[int]
+) -> None:
+    lines = tuning_done(first)
+    jobs = [study.jobs(request(*lines, confirm=True)) for study in (first, more)]
+    assert {job.seed for job in jobs[1]} == fresh
+    assert {job.study for job in jobs[1]} == {more.NAME}
     settings = [
-        {(job.task, job.variant): (job.model, dict(job.training)) for job in jobs}
-        for jobs in (first, more)
+        {(job.task, job.variant): (job.model, dict(job.training)) for job in asked}
+        for asked in jobs
     ]
     assert settings[0] == settings[1]
-    assert not suite_slowest_more.jobs(request(*lines))
+    assert not more.jobs(request(*lines))
     with pytest.raises(SystemExit, match="has not been tuned"):
-        suite_slowest_more.jobs(request(confirm=True))
+        more.jobs(request(confirm=True))
 
 
 def test_every_model_meets_every_task_of_long_slides_in_one_of_the_rounds() -> None:
