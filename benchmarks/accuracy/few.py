@@ -1,6 +1,6 @@
 """Study 8: how many slides it takes to see places.
 
-Nests and margins again, where four models have an AUC of 1.00 on 300 long slides: here on 100, 200
+Nests and margins again, where three models have an AUC of 1.00 on 300 long slides: here on 100, 200
 or 400 short ones (400 to 1,200 instances), 2,000 steps each, as `standard` gives few slides at
 least. Settings are tried on 200 slides of seed 0 and hold for all three numbers. Presets are also
 tried with blocks that start larger; rows with a pace are of an option that lost, and is gone. The
