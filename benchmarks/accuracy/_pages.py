@@ -28,8 +28,11 @@ REFERENCE = {
     "recipes": "sac_mil_local, standard",
     "few": "sac_mil_twice, start 2",
     "larger": "sac_mil_local",
+    "calmer": "sac_mil_local, standard",
 }
 """What others are held against, where it is not our preset."""
+SURENESS = ("recipes", "calmer")
+"""Studies about how sure models are of what they get wrong."""
 PRESETS = ("sac_mil_twice", "sac_mil_local")
 """Ours, the newest first."""
 INK, CHANCE = "#1b6ca8", 0.5
@@ -62,6 +65,8 @@ def block(study: str, lines: Sequence[Line], pictures: Path, address: str) -> st
         parts.append(f"![AUC against length]({address}/lengths.png)")
     if kind == "seeds":
         parts.append(_spread(tasks))
+    if kind in SURENESS:
+        parts.append(_log_losses(tasks))
     picture = pictures / f"{study}.png"
     draw(ranked, picture)
     parts.append(f"![AUC of every variant on every task]({address}/{picture.name})")
@@ -233,6 +238,24 @@ def _spread(tasks: Mapping[str, Sequence[Line]]) -> str:
             rows.append([task, variant, *told])
     head = ["", "", "AUC", "deviation", "range", "deviation of accuracy", "seeds"]
     return "What seeds alone do:\n\n" + _markdown(head, rows)
+
+
+def _log_losses(tasks: Mapping[str, Sequence[Line]]) -> str:
+    """A row per variant that did all tasks, a column per task; the lowest mean first."""
+    held: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for task, lines in tasks.items():
+        for line in lines:
+            held[line["variant"]][task].append(float(line["log_loss"]))
+    means = {
+        variant: [float(np.mean(by_task[task])) for task in tasks]
+        for variant, by_task in held.items()
+        if len(by_task) == len(tasks)
+    }
+    rows = [
+        [variant, *(f"{one:.2f}" for one in each), f"{np.mean(each):.2f}"]
+        for variant, each in sorted(means.items(), key=lambda item: np.mean(item[1]))
+    ]
+    return "Log loss, mean over runs:\n\n" + _markdown(["", *tasks, "mean"], rows)
 
 
 def _small_print(lines: Sequence[Line]) -> str:

@@ -32,7 +32,14 @@ FRESH, FRESH_REPEATS = (21, 22, 23), (10, 11)
 
 def jobs(request: Request) -> Sequence[Job]:
     """Every variant on every task."""
-    return [job for named in _variants(request) for job in _of(request, named)]
+    seeds = FRESH if request.confirm else request.seeds(1)
+    repeats = FRESH_REPEATS if request.confirm else request.repeats
+    training = recipes.fields_of("standard", request)
+    return [
+        replace(job, training=training)
+        for named in _variants(request)
+        for job in on_ten_tasks(request, named, seeds, repeats)
+    ]
 
 
 def _variants(request: Request) -> Iterator[Mapping[str, Any]]:
@@ -44,15 +51,18 @@ def _variants(request: Request) -> Iterator[Mapping[str, Any]]:
             yield {"study": NAME, "variant": f"{model}, start 2", "model": model, "options": larger}
 
 
-def _of(request: Request, named: Mapping[str, Any]) -> Iterator[Job]:
-    for job in (*_synthetic(request, named), *_real(request, named)):
-        yield replace(job, training=recipes.fields_of("standard", request))
+def on_ten_tasks(
+    request: Request, named: Mapping[str, Any], seeds: Sequence[int], repeats: Sequence[int]
+) -> Iterator[Job]:
+    """Jobs of a variant on synthetic cohorts of these seeds, and on these repeats of real sets."""
+    yield from _synthetic(request, named, seeds)
+    yield from _real(request, named, repeats)
 
 
-def _synthetic(request: Request, named: Mapping[str, Any]) -> Iterator[Job]:
+def _synthetic(request: Request, named: Mapping[str, Any], seeds: Sequence[int]) -> Iterator[Job]:
     long = suite.longer(request.size, *suite_slowest.LENGTHS)
     short = suite.fewer(request.size, {"train": few.TUNING})
-    for seed in FRESH if request.confirm else request.seeds(1):
+    for seed in seeds:
         for task in suite.TASKS:
             yield suite.job_of(named, task, seed, long)
         for task in few.TASKS:
@@ -60,8 +70,7 @@ def _synthetic(request: Request, named: Mapping[str, Any]) -> Iterator[Job]:
             yield replace(job, task=f"{task}, {few.TUNING} slides")
 
 
-def _real(request: Request, named: Mapping[str, Any]) -> Iterator[Job]:
-    repeats = FRESH_REPEATS if request.confirm else request.repeats
+def _real(request: Request, named: Mapping[str, Any], repeats: Sequence[int]) -> Iterator[Job]:
     for task, split in recipes.folds(request, repeats):
         source = real(task, "lite0", request.features)
         seed = int(split["repeat"])

@@ -112,6 +112,20 @@ def test_seeds_are_told_by_how_far_they_lie_apart(tmp_path: Path) -> None:
     assert "| margin | sac_mil_local | 0.700 | 0.100 | 0.600–0.800 | 0.000 | 3 |" in text
 
 
+def test_how_sure_variants_are_is_told_the_calmest_first(tmp_path: Path) -> None:
+    lines = [
+        {**line(variant, 1.0, task=task, seed=seed), "log_loss": str(loss + seed / 10)}
+        for variant, loss in (("sac_mil_local, standard", 1.0), ("sac_mil_local, 5 epochs", 0.5))
+        for task in ("idc", "margin")
+        for seed in (0, 1)
+    ]
+    only = {**line("abmil_gated, standard", 1.0, task="idc"), "log_loss": "0.1"}
+    text = block("calmer", [*lines, only], tmp_path, "images")
+    calm, sure = "| sac_mil_local, 5 epochs | 0.55 | 0.55 |", "| sac_mil_local, standard | 1.05 |"
+    assert text.index(calm) < text.index(sure)
+    assert "| abmil_gated, standard | 0.10" not in text, "did one task of two"
+
+
 def test_longer_bags_stand_beside_those_of_the_length_of_training(tmp_path: Path) -> None:
     told = json.dumps({"x2": 0.8, "x4": 0.7, "x8": 0.6, "x16": 0.5})
     lines = [

@@ -16,6 +16,7 @@ import torch
 from benchmarks.accuracy import (
     _confirm,
     _study,
+    calmer,
     colon_breast,
     extrapolation,
     few,
@@ -42,9 +43,7 @@ from benchmarks.accuracy._tuning import TRIED, best
 from sacmil.models import Recipe, create_model, list_models
 from sacmil.models._recipe import PAPER, STANDARD
 
-REAL = (colon_breast, idc, recipes, larger)
-REPEATS = {("repeat", 10), ("repeat", 11)}
-"""Of cross-validation, that only what decides the default looks at."""
+REAL = (colon_breast, idc, recipes, larger, calmer)
 SLOW_ROUNDS = (suite_slowest, suite_slowest_rest)
 ALL = (inside, suite, suite_second, *SLOW_ROUNDS, *REAL, extrapolation, seeds, few)
 TUNED = (suite, suite_second, *SLOW_ROUNDS, colon_breast, idc, few)
@@ -336,19 +335,30 @@ def test_few_slides_are_seen_more_often() -> None:
         assert job.task.endswith(f", {slides} slides")
 
 
-def test_what_decides_the_default_is_decided_on_data_that_nothing_has_seen() -> None:
-    asked = larger.jobs(request(confirm=True))
+@pytest.mark.parametrize(
+    ("deciding", "seeds", "repeats"),
+    [(larger, (21, 22, 23), (10, 11)), (calmer, (28, 29, 30), (12, 13))],
+)
+def test_defaults_are_decided_on_data_that_nothing_else_has_seen(
+    deciding: ModuleType, seeds: Iterable[int], repeats: Iterable[int]
+) -> None:
+    asked = deciding.jobs(request(confirm=True))
     seen = {
         data
         for study in ALL
-        if study is not larger
+        if study is not deciding
         for confirm in (False, True)
         for data in looked_at(
             study.jobs(request(*(tuning_done(study) if study in TUNED else []), confirm=confirm))
         )
     }
-    assert looked_at(asked) == {("seed", 21), ("seed", 22), ("seed", 23), *REPEATS}
+    expected = {*(("seed", seed) for seed in seeds), *(("repeat", repeat) for repeat in repeats)}
+    assert looked_at(asked) == expected
     assert not looked_at(asked) & seen
+
+
+def test_what_becomes_the_default_is_trained_as_by_somebody_who_types_no_option() -> None:
+    asked = larger.jobs(request(confirm=True))
     assert all(Recipe(**job.training) == STANDARD for job in asked)
     by_task = Counter((job.task, job.variant) for job in asked)
     assert len({task for task, _ in by_task}) == 10
@@ -357,6 +367,17 @@ def test_what_decides_the_default_is_decided_on_data_that_nothing_has_seen() -> 
         "abmil_gated",
     }
     assert len(by_task) == 50
+
+
+def test_recipes_that_could_become_the_default_differ_in_what_they_are_named_after() -> None:
+    trained = {job.variant: Recipe(**job.training) for job in calmer.jobs(request())}
+    for model in calmer.MODELS:
+        assert trained[f"{model}, standard"] == STANDARD
+        both = replace(STANDARD, epochs=5, weight_decay=0.1)
+        assert trained[f"{model}, 5 epochs, decay 0.1"] == both
+    held = trained["sac_mil_local, 5 epochs"]
+    assert held.for_bags(90) == STANDARD.for_bags(90), "2,000 steps in any case"
+    assert held.for_bags(1300).epochs == 5
 
 
 def test_lesions_of_real_shapes_take_what_was_chosen_for_drawn_ones() -> None:
