@@ -7,7 +7,7 @@ have as many epochs as 2,000 steps take in any case.
 
 Said before it is run: of those that development leaves, the one with the lowest log loss, a mean
 over tasks and models, of those that are worse than `standard` in AUC on no task with any model
-(p < 0.05 by the bootstrap, after Holm over the variants of a task), becomes `standard`.
+(p < 0.05 by the bootstrap, after Holm over the recipes of that model), becomes `standard`.
 
 Run: python -m benchmarks.accuracy.calmer --device cuda --workers 16 --features FOLDER \\
     --outlines FILE
@@ -26,7 +26,7 @@ from benchmarks.accuracy._study import Request
 
 NAME = "calmer"
 MODELS = ("sac_mil_local", "abmil_gated")
-CHANGES: Mapping[str, Mapping[str, Any]] = {
+CHANGES: Mapping[str, dict[str, Any]] = {
     "standard": {},
     "10 epochs": {"epochs": 10},
     "5 epochs": {"epochs": 5},
@@ -50,21 +50,11 @@ def jobs(request: Request) -> Sequence[Job]:
 
 
 def _by(request: Request, model: str, change: str) -> list[Job]:
-    training = {**recipes.fields_of("standard", request), **_shortened(request, change)}
-    seeds = FRESH if request.confirm else request.seeds(1)
-    repeats = FRESH_REPEATS if request.confirm else request.repeats
+    training = recipes.RECIPES["standard"] | CHANGES[change] | recipes.shortened(request)
     named = {"study": NAME, "variant": f"{model}, {change}", "model": model}
     named["options"] = options_of(model, request.size)
-    asked = larger.on_ten_tasks(request, named, seeds, repeats)
+    asked = larger.on_ten_tasks(request, named, FRESH, FRESH_REPEATS)
     return [replace(job, training=training) for job in asked]
-
-
-def _shortened(request: Request, change: str) -> Mapping[str, Any]:
-    """What changes, but for epochs where the study is shortened itself."""
-    held = dict(CHANGES[change])
-    if request.size.epochs is not None:
-        held.pop("epochs", None)
-    return held
 
 
 if __name__ == "__main__":

@@ -32,13 +32,11 @@ FRESH, FRESH_REPEATS = (21, 22, 23), (10, 11)
 
 def jobs(request: Request) -> Sequence[Job]:
     """Every variant on every task."""
-    seeds = FRESH if request.confirm else request.seeds(1)
-    repeats = FRESH_REPEATS if request.confirm else request.repeats
     training = recipes.fields_of("standard", request)
     return [
         replace(job, training=training)
         for named in _variants(request)
-        for job in on_ten_tasks(request, named, seeds, repeats)
+        for job in on_ten_tasks(request, named, FRESH, FRESH_REPEATS)
     ]
 
 
@@ -54,9 +52,9 @@ def _variants(request: Request) -> Iterator[Mapping[str, Any]]:
 def on_ten_tasks(
     request: Request, named: Mapping[str, Any], seeds: Sequence[int], repeats: Sequence[int]
 ) -> Iterator[Job]:
-    """Jobs of a variant on synthetic cohorts of these seeds, and on these repeats of real sets."""
-    yield from _synthetic(request, named, seeds)
-    yield from _real(request, named, repeats)
+    """Jobs of a variant; it is confirmed on these synthetic seeds and repeats of real sets."""
+    yield from _synthetic(request, named, seeds if request.confirm else request.seeds(1))
+    yield from _real(request, named, repeats if request.confirm else request.repeats)
 
 
 def _synthetic(request: Request, named: Mapping[str, Any], seeds: Sequence[int]) -> Iterator[Job]:

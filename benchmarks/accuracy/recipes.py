@@ -82,8 +82,13 @@ def _job(
 
 def fields_of(recipe: str, request: Request) -> Mapping[str, Any]:
     """Of a recipe, shortened where the study is."""
+    return RECIPES[recipe] | shortened(request)
+
+
+def shortened(request: Request) -> dict[str, Any]:
+    """What a study that is only tried out changes in a recipe."""
     epochs = request.size.epochs
-    return RECIPES[recipe] | ({} if epochs is None else {"epochs": epochs, "min_steps": 0})
+    return {} if epochs is None else {"epochs": epochs, "min_steps": 0}
 
 
 def folds(request: Request, repeats: Sequence[int]) -> Iterator[tuple[str, Split]]:
