@@ -28,7 +28,7 @@ def _taken_out() -> dict[str, ModuleType]:
     names = [
         name
         for name in sys.modules
-        if name == "sacmil.kernels._triton"
+        if name.startswith("sacmil.kernels._triton")
         or (name.partition(".")[0] == "triton" and not name.startswith("triton._C"))
     ]
     return {name: sys.modules.pop(name) for name in names}

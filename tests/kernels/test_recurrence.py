@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sacmil.kernels.recurrence import COLUMNS, ROWS
-from sacmil.nn.selective_scan import KERNEL, STEPS, selective_scan
+from sacmil.kernels.recurrence import COLUMNS, ROWS, advance, retreat
+from sacmil.nn.selective_scan import STEPS
 
 pytestmark = pytest.mark.usefixtures("interpreter")
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("interpreter")
 def test_every_step_follows_from_the_one_before(steps: int, states: int) -> None:
     torch.manual_seed(steps)
     a, s = torch.rand(steps, states), torch.randn(steps, states)
-    for found, expected in ((KERNEL.advance, STEPS.advance), (KERNEL.retreat, STEPS.retreat)):
+    for found, expected in ((advance, STEPS.advance), (retreat, STEPS.retreat)):
         ours, wanted, factors = s.clone(), s.clone(), a.clone()
         found(factors, ours)
         expected(a, wanted)
@@ -28,19 +28,5 @@ def test_a_state_that_forgets_all_leaves_nothing_behind() -> None:
     """Factors of zero, which a product of all factors could not be divided by again."""
     s = torch.randn(ROWS + 9, 3)
     ours = s.clone()
-    KERNEL.advance(torch.zeros_like(s), ours)
+    advance(torch.zeros_like(s), ours)
     assert torch.equal(ours, s)
-
-
-@pytest.mark.parametrize("length", [7, 8, 9, 43])
-def test_a_scan_and_its_gradients_are_those_of_steps(length: int) -> None:
-    torch.manual_seed(length)
-    u, dt = torch.randn(length, 5), torch.rand(length, 5) + 0.01
-    A, B, C = -torch.rand(5, 4), torch.randn(length, 4), torch.randn(length, 4)
-    given = [tensor.requires_grad_() for tensor in (u, dt, A, B, C)]
-    answers = []
-    for recurrence in (KERNEL._replace(chunk=8), STEPS):
-        y = selective_scan(*given, recurrence=recurrence)
-        answers.append([y, *torch.autograd.grad(y.square().sum(), given)])
-    for ours, wanted in zip(*answers, strict=True):
-        torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-5)

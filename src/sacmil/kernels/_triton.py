@@ -1,6 +1,4 @@
-"""The Triton kernels: of SAC-MIL, and last of Mamba's recurrence.
-
-Each of SAC-MIL's writes its own rows and reads them where they come from.
+"""The Triton kernels of SAC-MIL: each writes its own rows and reads them where they come from.
 
 Rows are instances; their channels stand as folds of ``D / K`` each. What the model calls a ring is
 ``size`` instances from ``start`` on, and its shift takes fold f of a row from f steps back in its
@@ -412,37 +410,3 @@ def place_backward(
     if RELU:
         grad = tl.where(tl.load(p_ptr + there, inside, other=0.0) > 0, grad, 0.0)
     tl.store(grad_p_ptr + there, grad, inside)
-
-
-@triton.jit
-def _then(a, s, b, t):
-    """What a step (or several) makes of a state, and then another: times a, plus s."""
-    return a * b, s * b + t
-
-
-@triton.jit(do_not_specialize=["steps"])
-def recur(
-    a_ptr,
-    s_ptr,
-    steps,
-    WIDTH: tl.constexpr,
-    BACK: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    """s[t] += a[t] s[t - 1], from the first on; back: s[t] += a[t + 1] s[t + 1], from the last."""
-    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    last = tl.arange(0, ROWS) == ROWS - 1
-    before = tl.zeros((COLUMNS,), tl.float32)
-    for begin in range(0, steps, ROWS):
-        turn = begin + tl.arange(0, ROWS)
-        rows = (steps - 1 - turn if BACK else turn).to(tl.int64)[:, None]
-        known = (turn < steps)[:, None] & (columns < WIDTH)[None, :]
-        factors = rows + 1 if BACK else rows
-        follows = known & (turn > 0)[:, None]
-        a = tl.load(a_ptr + factors * WIDTH + columns[None, :], follows, other=0.0)
-        s = tl.load(s_ptr + rows * WIDTH + columns[None, :], known, other=0.0)
-        a, s = tl.associative_scan((a, s), 0, _then)
-        s += a * before[None, :]
-        tl.store(s_ptr + rows * WIDTH + columns[None, :], s, known)
-        before = tl.sum(tl.where(last[:, None], s, 0.0), 0)

@@ -37,7 +37,7 @@ def launch(
     """Start a kernel on the current device.
 
     Args:
-        name: in ``_triton.py``.
+        name: in ``_triton.py``, or with its module, as ``_triton_scan.recur``.
         programs: how many, along one axis or two.
         tensors: its first arguments, all of them on that device.
         numbers: those that follow, none of which is specialised.
@@ -51,7 +51,8 @@ def launch(
     if aligned and (known := _compiled.get(key)):
         known.kernel[grid](*tensors, *numbers, *known.constants)
         return
-    kernel = getattr(kernels(), name)
+    module, _, own = name.rpartition(".")
+    kernel = getattr(kernels(module or "_triton"), own)
     made = kernel[grid](*tensors, *numbers, **constants)
     if aligned and made is not None:  # Triton's interpreter makes nothing
         in_order = (constants[each] for each in kernel.arg_names if each in constants)

@@ -26,4 +26,4 @@ def _recur(a: Tensor, s: Tensor, *, back: bool) -> None:
     width = s[0].numel()
     sizes = {"WIDTH": width, "BACK": back, "ROWS": ROWS, "COLUMNS": COLUMNS}
     with where(s):
-        launch("recur", (programs(width, COLUMNS),), (a, s), (len(s),), **sizes)
+        launch("_triton_scan.recur", (programs(width, COLUMNS),), (a, s), (len(s),), **sizes)

@@ -92,6 +92,6 @@ def _runs(index: int) -> bool:
     return True
 
 
-def kernels() -> Any:
-    """The module of kernels, loaded when the first one is called: Triton may not be there."""
-    return import_module("sacmil.kernels._triton")
+def kernels(module: str = "_triton") -> Any:
+    """A module of kernels, loaded when the first one is called: Triton may not be there."""
+    return import_module(f"sacmil.kernels.{module}")

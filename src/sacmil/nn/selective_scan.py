@@ -1,4 +1,4 @@
-"""The selective scan of Mamba (Gu and Dao 2023), in plain PyTorch.
+"""The selective scan of Mamba (Gu and Dao 2023), in plain PyTorch, or by kernels on a GPU.
 
 Each channel d keeps ``state`` numbers s that decay and are added to by its input:
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._higher_order_ops.scan import scan
 from torch.autograd.function import once_differentiable
 
-from sacmil.kernels import recurrence as kernel
+from sacmil.kernels import scan as kernel
 from sacmil.kernels.switch import fast
 
 
@@ -68,20 +68,37 @@ def selective_scan(
         recurrence: how to go through a chunk; None takes what suits the device.
     """
     dtype = torch.promote_types(dt.dtype, torch.float32)
-    if recurrence is None:
-        recurrence = _suited(u, dtype)
     with torch.autocast(u.device.type, enabled=False):
         raised = [tensor.to(dtype) for tensor in (u, dt, A.T.contiguous(), B, C)]
         if torch.compiler.is_compiling():
             return _exported(_Inputs(*raised))
+        if recurrence is None and dtype == torch.float32 and fast(u):
+            return _tiled(_Inputs(*raised))
+        recurrence = recurrence or (DOUBLING if u.is_cuda else STEPS)
         y: Tensor = _SelectiveScan.apply(recurrence, *raised)  # type: ignore[no-untyped-call]
     return y
 
 
-def _suited(u: Tensor, dtype: torch.dtype) -> Recurrence:
-    if not u.is_cuda:
-        return STEPS
-    return KERNEL if dtype == torch.float32 and fast(u) else DOUBLING
+def _tiled(inputs: _Inputs) -> Tensor:
+    dense = (tensor.contiguous() for tensor in inputs)
+    y: Tensor = _TiledScan.apply(*dense)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _TiledScan(torch.autograd.Function):
+    """By kernels, which hold decays and states of a few steps at a time, and write none of them."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
+        y, ends = kernel.answers(*inputs)
+        ctx.save_for_backward(*inputs, ends)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
+        *inputs, ends = ctx.saved_tensors
+        return kernel.gradients(dy.contiguous(), ends, *inputs)
 
 
 class _SelectiveScan(torch.autograd.Function):
@@ -219,6 +236,3 @@ STEPS = Recurrence(32, _advance_by_steps, _retreat_by_steps)
 DOUBLING = Recurrence(128, _advance_by_doubling, _retreat_by_doubling)
 """A few passes over the whole chunk, each reaching twice as far, for devices that run in parallel:
 only products of numbers up to one."""
-
-KERNEL = Recurrence(1024, kernel.advance, kernel.retreat)
-"""One pass over the chunk, where Triton runs."""

@@ -1,0 +1,249 @@
+"""The Triton kernels of Mamba's selective scan.
+
+Steps are cut into tiles. In a tile of STEPS steps, STATES numbers and CHANNELS channels decays and
+states exist in registers alone; what a tile hands to the next, or asks of the one before, is found
+for all tiles at once, and then followed from tile to tile (``recur``). A step beyond the last has
+dt = 0, so that it decays nothing and adds nothing; so has a state beyond the last, with A = 0.
+"""
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _then(a, s, b, t):
+    """What a step (or several) makes of a state, and then another: times a, plus s."""
+    return a * b, s * b + t
+
+
+@triton.jit(do_not_specialize=["steps"])
+def recur(
+    a_ptr,
+    s_ptr,
+    steps,
+    WIDTH: tl.constexpr,
+    BACK: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """s[t] += a[t] s[t - 1], from the first on; back: s[t] += a[t + 1] s[t + 1], from the last."""
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    last = tl.arange(0, ROWS) == ROWS - 1
+    before = tl.zeros((COLUMNS,), tl.float32)
+    for begin in range(0, steps, ROWS):
+        turn = begin + tl.arange(0, ROWS)
+        rows = (steps - 1 - turn if BACK else turn).to(tl.int64)[:, None]
+        known = (turn < steps)[:, None] & (columns < WIDTH)[None, :]
+        factors = rows + 1 if BACK else rows
+        follows = known & (turn > 0)[:, None]
+        a = tl.load(a_ptr + factors * WIDTH + columns[None, :], follows, other=0.0)
+        s = tl.load(s_ptr + rows * WIDTH + columns[None, :], known, other=0.0)
+        a, s = tl.associative_scan((a, s), 0, _then)
+        s += a * before[None, :]
+        tl.store(s_ptr + rows * WIDTH + columns[None, :], s, known)
+        before = tl.sum(tl.where(last[:, None], s, 0.0), 0)
+
+
+@triton.jit
+def _rows_of(x_ptr, rows, columns, known, WIDTH: tl.constexpr):
+    """(rows, columns) of a matrix; zero where there are none."""
+    inside = known[:, None] & (columns < WIDTH)[None, :]
+    return tl.load(x_ptr + rows.to(tl.int64)[:, None] * WIDTH + columns[None, :], inside, other=0.0)
+
+
+@triton.jit
+def _put_rows(x_ptr, x, rows, columns, known, WIDTH: tl.constexpr):
+    inside = known[:, None] & (columns < WIDTH)[None, :]
+    tl.store(x_ptr + rows.to(tl.int64)[:, None] * WIDTH + columns[None, :], x, inside)
+
+
+@triton.jit
+def _state_of(x_ptr, tile, states, channels, known, D: tl.constexpr, S: tl.constexpr):
+    """(states, channels) of a tile; zero where there are none."""
+    inside = (states < S)[:, None] & (channels < D)[None, :] & known
+    begin = tile.to(tl.int64) * (S * D)
+    return tl.load(x_ptr + begin + states[:, None] * D + channels[None, :], inside, other=0.0)
+
+
+@triton.jit
+def _put_state(x_ptr, x, tile, states, channels, D: tl.constexpr, S: tl.constexpr):
+    inside = (states < S)[:, None] & (channels < D)[None, :]
+    begin = tile.to(tl.int64) * (S * D)
+    tl.store(x_ptr + begin + states[:, None] * D + channels[None, :], x, inside)
+
+
+@triton.jit(do_not_specialize=["n"])
+def ends(
+    u_ptr,
+    dt_ptr,
+    A_ptr,
+    B_ptr,
+    ends_ptr,
+    decays_ptr,
+    n,
+    D: tl.constexpr,
+    S: tl.constexpr,
+    STEPS: tl.constexpr,
+    STATES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """The state at the end of each tile had it begun with zeros, and what it leaves of another."""
+    tile, steps = tl.program_id(0), tl.arange(0, STEPS)
+    rows, states = tile * STEPS + steps, tl.arange(0, STATES)
+    channels = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    A = _rows_of(A_ptr, states, channels, states < S, D)
+    dt = _rows_of(dt_ptr, rows, channels, rows < n, D)
+    entering = dt * _rows_of(u_ptr, rows, channels, rows < n, D)
+    B = _rows_of(B_ptr, rows, states, rows < n, S)
+    follows = (rows + 1 < n) & (steps + 1 < STEPS)
+    still = tl.cumsum(_rows_of(dt_ptr, rows + 1, channels, follows, D), 0, reverse=True)
+    end = tl.sum(_decays(still, A) * entering[:, None, :] * B[:, :, None], 0)
+    _put_state(ends_ptr, end, tile, states, channels, D, S)
+    _put_state(decays_ptr, tl.exp(tl.sum(dt, 0)[None, :] * A), tile, states, channels, D, S)
+
+
+@triton.jit
+def _decays(dt, A):
+    """(steps, states, channels)"""
+    return tl.exp(dt[:, None, :] * A[None, :, :])
+
+
+@triton.jit
+def _states(
+    u_ptr,
+    dt_ptr,
+    A,
+    B_ptr,
+    start,
+    rows,
+    states,
+    channels,
+    known,
+    D: tl.constexpr,
+    S: tl.constexpr,
+):
+    """After each of these rows, (steps, states, channels); what is not known changes nothing."""
+    dt = _rows_of(dt_ptr, rows, channels, known, D)
+    entering = dt * _rows_of(u_ptr, rows, channels, known, D)
+    entered = entering[:, None, :] * _rows_of(B_ptr, rows, states, known, S)[:, :, None]
+    passed, found = tl.associative_scan((_decays(dt, A), entered), 0, _then)
+    return found + passed * start[None, :, :]
+
+
+@triton.jit(do_not_specialize=["n"])
+def answers(
+    u_ptr,
+    dt_ptr,
+    A_ptr,
+    B_ptr,
+    C_ptr,
+    ends_ptr,
+    y_ptr,
+    n,
+    D: tl.constexpr,
+    S: tl.constexpr,
+    STEPS: tl.constexpr,
+    STATES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """What is read from the states of a tile, which begins where the one before ended."""
+    tile, states = tl.program_id(0), tl.arange(0, STATES)
+    rows = tile * STEPS + tl.arange(0, STEPS)
+    channels = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    A = _rows_of(A_ptr, states, channels, states < S, D)
+    start = _state_of(ends_ptr, tile - 1, states, channels, tile > 0, D, S)
+    C = _rows_of(C_ptr, rows, states, rows < n, S)
+    state = _states(u_ptr, dt_ptr, A, B_ptr, start, rows, states, channels, rows < n, D, S)
+    _put_rows(y_ptr, tl.sum(state * C[:, :, None], 1), rows, channels, rows < n, D)
+
+
+@triton.jit(do_not_specialize=["n"])
+def requests(
+    grad_y_ptr,
+    dt_ptr,
+    A_ptr,
+    C_ptr,
+    requests_ptr,
+    decays_ptr,
+    n,
+    D: tl.constexpr,
+    S: tl.constexpr,
+    STEPS: tl.constexpr,
+    STATES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """What each tile by itself asks of the state it begins with, and what it leaves of it."""
+    tile, states = tl.program_id(0), tl.arange(0, STATES)
+    rows = tile * STEPS + tl.arange(0, STEPS)
+    channels = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    A = _rows_of(A_ptr, states, channels, states < S, D)
+    dt = _rows_of(dt_ptr, rows, channels, rows < n, D)
+    grad_y = _rows_of(grad_y_ptr, rows, channels, rows < n, D)
+    C = _rows_of(C_ptr, rows, states, rows < n, S)
+    request = tl.sum(_decays(tl.cumsum(dt, 0), A) * grad_y[:, None, :] * C[:, :, None], 0)
+    _put_state(requests_ptr, request, tile, states, channels, D, S)
+    _put_state(decays_ptr, tl.exp(tl.sum(dt, 0)[None, :] * A), tile, states, channels, D, S)
+
+
+@triton.jit(do_not_specialize=["n", "tiles"])
+def gradients(
+    u_ptr,
+    dt_ptr,
+    A_ptr,
+    B_ptr,
+    C_ptr,
+    ends_ptr,
+    requests_ptr,
+    grad_y_ptr,
+    grad_u_ptr,
+    grad_dt_ptr,
+    grad_A_ptr,
+    grad_B_ptr,
+    grad_C_ptr,
+    n,
+    tiles,
+    D: tl.constexpr,
+    S: tl.constexpr,
+    STEPS: tl.constexpr,
+    STATES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """Gradients of a tile: of A by tiles, of B and C by blocks of channels, to be added up."""
+    tile, steps = tl.program_id(0), tl.arange(0, STEPS)
+    rows, states = tile * STEPS + steps, tl.arange(0, STATES)
+    block = tl.program_id(1)
+    channels = block * CHANNELS + tl.arange(0, CHANNELS)
+    A = _rows_of(A_ptr, states, channels, states < S, D)
+    start = _state_of(ends_ptr, tile - 1, states, channels, tile > 0, D, S)
+    later = _state_of(requests_ptr, tile + 1, states, channels, tile + 1 < tiles, D, S)
+    u = _rows_of(u_ptr, rows, channels, rows < n, D)
+    dt = _rows_of(dt_ptr, rows, channels, rows < n, D)
+    B = _rows_of(B_ptr, rows, states, rows < n, S)
+    C = _rows_of(C_ptr, rows, states, rows < n, S)
+    grad_y = _rows_of(grad_y_ptr, rows, channels, rows < n, D)
+    # What a step keeps of the state before it: the state less what entered would be less exact.
+    came = (rows <= n) & (steps > 0)
+    kept = _decays(dt, A)
+    kept *= _states(u_ptr, dt_ptr, A, B_ptr, start, rows - 1, states, channels, came, D, S)
+    state = kept + (dt * u)[:, None, :] * B[:, :, None]
+    parts = block.to(tl.int64) * n * S
+    read = tl.sum(state * grad_y[:, None, :], 2)
+    _put_rows(grad_C_ptr + parts, read, rows, states, rows < n, S)
+
+    follows = (rows + 1 < n) & (steps + 1 < STEPS)
+    decay = _decays(_rows_of(dt_ptr, rows + 1, channels, follows, D), A)
+    asked = grad_y[:, None, :] * C[:, :, None]
+    asked += tl.where(steps == STEPS - 1, 1.0, 0.0)[:, None, None] * later[None, :, :]
+    _, asked = tl.associative_scan((decay, asked), 0, _then, reverse=True)
+    entrance = tl.sum(asked * B[:, :, None], 1)
+    exponent = asked * kept  # its gradient: that of dt A
+    _put_rows(grad_u_ptr, entrance * dt, rows, channels, rows < n, D)
+    grad_dt = entrance * u + tl.sum(exponent * A[None, :, :], 1)
+    _put_rows(grad_dt_ptr, grad_dt, rows, channels, rows < n, D)
+    grad_A = tl.sum(exponent * dt[:, None, :], 0)
+    _put_state(grad_A_ptr, grad_A, tile, states, channels, D, S)
+    grad_B = tl.sum(asked * (dt * u)[:, None, :], 2)
+    _put_rows(grad_B_ptr + parts, grad_B, rows, states, rows < n, S)

@@ -1,0 +1,65 @@
+"""Mamba's selective scan where Triton runs: all tiles of steps at once, then from tile to tile.
+
+Decays and states never leave a tile (``_triton_scan.py``); kept for the gradients is the state at
+the end of each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sacmil.kernels.launching import launch
+from sacmil.kernels.recurrence import advance, retreat
+from sacmil.kernels.sac_block import power_of_two, programs
+from sacmil.kernels.switch import where
+
+STEPS, CHANNELS = 32, 8
+"""Of a tile."""
+WARPS = 4
+"""That share it."""
+
+
+def answers(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+    """y (N, channels), and the state at the end of each tile.
+
+    Args:
+        u: (N, channels), float32 and dense, as all others.
+        dt: (N, channels).
+        A: (state, channels).
+        B: (N, state).
+        C: (N, state).
+    """
+    y = torch.empty_like(u)
+    ends, decays = (A.new_empty(programs(len(u), STEPS), *A.shape) for _ in range(2))
+    _launch("ends", (u, dt, A, B, ends, decays), u, A)
+    advance(decays, ends)
+    _launch("answers", (u, dt, A, B, C, ends, y), u, A)
+    return y, ends
+
+
+def gradients(
+    grad_y: Tensor, ends: Tensor, u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor
+) -> tuple[Tensor, ...]:
+    """Of u, dt, A, B and C."""
+    tiles, blocks = len(ends), programs(u.shape[1], CHANNELS)
+    requests, decays = torch.empty_like(ends), A.new_empty(tiles + 1, *A.shape)
+    # A request passes through the decay of its own tile: that of tile t stands at t + 1.
+    _launch("requests", (grad_y, dt, A, C, requests, decays[1:]), u, A)
+    retreat(decays, requests)
+    grad_u, grad_dt, grad_A = torch.empty_like(u), torch.empty_like(u), torch.empty_like(ends)
+    grad_B, grad_C = (u.new_empty(blocks, *B.shape) for _ in range(2))
+    given = (u, dt, A, B, C, ends, requests, grad_y, grad_u, grad_dt, grad_A, grad_B, grad_C)
+    _launch("gradients", given, u, A, tiles)
+    return grad_u, grad_dt, grad_A.sum(0), grad_B.sum(0), grad_C.sum(0)
+
+
+def _launch(name: str, tensors: tuple[Tensor, ...], u: Tensor, A: Tensor, *numbers: int) -> None:
+    (n, channels), state = u.shape, len(A)
+    sizes: dict[str, Any] = {"D": channels, "S": state, "STEPS": STEPS, "CHANNELS": CHANNELS}
+    sizes |= {"STATES": power_of_two(state), "num_warps": WARPS}
+    grid = (programs(n, STEPS), programs(channels, CHANNELS))
+    with where(u):
+        launch(f"_triton_scan.{name}", grid, tensors, (n, *numbers), **sizes)
