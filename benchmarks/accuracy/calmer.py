@@ -30,6 +30,9 @@ CHANGES: Mapping[str, dict[str, Any]] = {
     "standard": {},
     "10 epochs": {"epochs": 10},
     "5 epochs": {"epochs": 5},
+    "3 epochs": {"epochs": 3},
+    "2 epochs": {"epochs": 2},
+    "5 epochs, 1000 steps": {"epochs": 5, "min_steps": 1000},
     "decay 0.1": {"weight_decay": 0.1},
     "5 epochs, decay 0.1": {"epochs": 5, "weight_decay": 0.1},
 }
