@@ -4,7 +4,7 @@ The paper's (Adam, 1e-4, 200 epochs, the last weights), and the one that other s
 (AdamW, 5e-4, 20 epochs down a cosine): with the epoch chosen on an inner validation part, with the
 last weights, which learn from that part as well, and as `standard`, of 2,000 steps at least.
 Nothing is tuned, as by somebody who types no option. Real sets, development only; the paper's not
-on IDC, where 200 epochs are 260,000 steps a fold. Blocks that start larger, which study 8 found to
+on IDC, where 200 epochs are 130,000 steps a fold. Blocks that start larger, which study 8 found to
 learn from fewer slides, stand beside their preset.
 
 Run: python -m benchmarks.accuracy.recipes --device cuda --workers 16 --features FOLDER

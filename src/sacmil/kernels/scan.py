@@ -16,9 +16,9 @@ from sacmil.kernels.recurrence import advance, retreat
 from sacmil.kernels.sac_block import power_of_two, programs
 from sacmil.kernels.switch import where
 
-STEPS, CHANNELS = 32, 8
+STEPS, CHANNELS = 16, 16
 """Of a tile."""
-WARPS = 4
+WARPS = 2
 """That share it."""
 
 
