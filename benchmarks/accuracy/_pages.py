@@ -28,10 +28,11 @@ REFERENCE = {
     "recipes": "sac_mil_local, standard",
     "few": "sac_mil_twice, start 2",
     "larger": "sac_mil_local",
-    "calmer": "sac_mil_local, standard",
 }
 """What others are held against, where it is not our preset."""
-SURENESS = ("recipes", "calmer")
+OWN = {"calmer": "standard", "calmer_longer": "standard"}
+"""The recipe by which each model is the reference of its own variants."""
+SURENESS = ("recipes", *OWN)
 """Studies about how sure models are of what they get wrong."""
 PRESETS = ("sac_mil_twice", "sac_mil_local")
 """Ours, the newest first."""
@@ -55,9 +56,9 @@ def block(study: str, lines: Sequence[Line], pictures: Path, address: str) -> st
     if not tasks:
         return "_Not run yet._"
     kind = study.removesuffix(".confirm")
-    reference = REFERENCE.get(kind) or newest(tasks)
-    ranked = {task: standings(rows, reference) for task, rows in tasks.items()}
-    parts = [overview(ranked, reference, {task: ceiling(tasks[task]) for task in tasks})]
+    held = _held(kind, tasks)
+    ceilings = {task: ceiling(tasks[task]) for task in tasks}
+    parts = [overview(ranked, reference, ceilings) for reference, ranked in held.items()]
     if kind == "extrapolation":
         lengths = {task: _by_length(rows) for task, rows in tasks.items()}
         draw_lengths(lengths, pictures / "lengths.png")
@@ -68,11 +69,44 @@ def block(study: str, lines: Sequence[Line], pictures: Path, address: str) -> st
     if kind in SURENESS:
         parts.append(_log_losses(tasks))
     picture = pictures / f"{study}.png"
-    draw(ranked, picture)
+    draw(_together(held), picture)
     parts.append(f"![AUC of every variant on every task]({address}/{picture.name})")
-    tables = [table(task, ranked[task], tasks[task], reference) for task in tasks]
+    tables = [
+        table(task, ranked[task], tasks[task], reference)
+        for reference, ranked in held.items()
+        for task in ranked
+    ]
     parts.append(_folded("Every task with intervals", tables))
     return "\n\n".join([*parts, _small_print(lines)])
+
+
+Ranked = Mapping[str, Sequence[Standing]]
+"""Of each task the variants, the best first."""
+
+
+def _held(kind: str, tasks: Mapping[str, Sequence[Line]]) -> dict[str, Ranked]:
+    """By what they are held against."""
+    if kind not in OWN:
+        reference = REFERENCE.get(kind) or newest(tasks)
+        return {reference: {task: standings(rows, reference) for task, rows in tasks.items()}}
+    models = dict.fromkeys(line["model"] for rows in tasks.values() for line in rows)
+    held: dict[str, Ranked] = {}
+    for model in sorted(models, reverse=True):
+        own = {task: [line for line in tasks[task] if line["model"] == model] for task in tasks}
+        reference = f"{model}, {OWN[kind]}"
+        held[reference] = {task: standings(rows, reference) for task, rows in own.items() if rows}
+    return held
+
+
+def _together(held: Mapping[str, Ranked]) -> Ranked:
+    """All of a task, the best first."""
+    found: dict[str, list[Standing]] = defaultdict(list)
+    for ranked in held.values():
+        for task, rows in ranked.items():
+            found[task] += rows
+    return {
+        task: sorted(rows, key=lambda row: -row.figures["auc"].mean) for task, rows in found.items()
+    }
 
 
 def _by_number(task: str) -> tuple[str, int]:
@@ -89,9 +123,7 @@ def newest(tasks: Mapping[str, Sequence[Line]]) -> str:
     return next(whole, PRESETS[-1]) if done else PRESETS[-1]
 
 
-def overview(
-    ranked: Mapping[str, Sequence[Standing]], reference: str, ceilings: Mapping[str, float]
-) -> str:
+def overview(ranked: Ranked, reference: str, ceilings: Mapping[str, float]) -> str:
     """A row per variant, a column per task; the best mean rank first."""
     ranks = mean_ranks(ranked)
     by_task = {task: {row.variant: row for row in rows} for task, rows in ranked.items()}
@@ -273,7 +305,7 @@ def _small_print(lines: Sequence[Line]) -> str:
     )
 
 
-def draw(ranked: Mapping[str, Sequence[Standing]], path: Path) -> None:
+def draw(ranked: Ranked, path: Path) -> None:
     """A panel per task: AUC with its interval, the best on top."""
     from matplotlib.figure import Figure
 

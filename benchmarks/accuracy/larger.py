@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.accuracy import _study, few, recipes, suite, suite_slowest
 from benchmarks.accuracy._job import Job
@@ -26,8 +26,18 @@ from benchmarks.accuracy._study import Request
 from benchmarks.accuracy._tasks import real
 
 NAME = "larger"
-FRESH, FRESH_REPEATS = (21, 22, 23), (10, 11)
-"""Synthetic seeds and repeats of cross-validation that no other study looks at."""
+
+
+class Fresh(NamedTuple):
+    """What a study is confirmed on, and no other looks at."""
+
+    seeds: Sequence[int]
+    """Of synthetic cohorts."""
+    repeats: Sequence[int]
+    """Of cross-validation."""
+
+
+FRESH = Fresh((21, 22, 23), (10, 11))
 
 
 def jobs(request: Request) -> Sequence[Job]:
@@ -36,7 +46,7 @@ def jobs(request: Request) -> Sequence[Job]:
     return [
         replace(job, training=training)
         for named in _variants(request)
-        for job in on_ten_tasks(request, named, FRESH, FRESH_REPEATS)
+        for job in on_ten_tasks(request, named, FRESH)
     ]
 
 
@@ -50,11 +60,12 @@ def _variants(request: Request) -> Iterator[Mapping[str, Any]]:
 
 
 def on_ten_tasks(
-    request: Request, named: Mapping[str, Any], seeds: Sequence[int], repeats: Sequence[int]
+    request: Request, named: Mapping[str, Any], fresh: Fresh, *, developed: int = 1
 ) -> Iterator[Job]:
-    """Jobs of a variant; it is confirmed on these synthetic seeds and repeats of real sets."""
-    yield from _synthetic(request, named, seeds if request.confirm else request.seeds(1))
-    yield from _real(request, named, repeats if request.confirm else request.repeats)
+    """Jobs of a variant; development sees so many synthetic seeds, and the first repeat."""
+    seeds = fresh.seeds if request.confirm else request.seeds(developed)
+    yield from _synthetic(request, named, seeds)
+    yield from _real(request, named, fresh.repeats if request.confirm else request.repeats)
 
 
 def _synthetic(request: Request, named: Mapping[str, Any], seeds: Sequence[int]) -> Iterator[Job]:

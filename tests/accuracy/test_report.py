@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,6 +125,22 @@ def test_how_sure_variants_are_is_told_the_calmest_first(tmp_path: Path) -> None
     calm, sure = "| sac_mil_local, 5 epochs | 0.55 | 0.55 |", "| sac_mil_local, standard | 1.05 |"
     assert text.index(calm) < text.index(sure)
     assert "| abmil_gated, standard | 0.10" not in text, "did one task of two"
+
+
+def test_a_recipe_is_held_against_the_standard_of_its_own_model(tmp_path: Path) -> None:
+    """Against that of the better model every recipe of the worse one would look like a loss."""
+    lines = [
+        {**line(f"{model}, {recipe}", noise, seed=seed), "model": model, "log_loss": "1"}
+        for seed in (0, 1)
+        for model, noises in (("sac_mil_local", (0.3, 0.5)), ("abmil_gated", (3.0, 1.5)))
+        for recipe, noise in zip(("standard", "5 epochs"), noises, strict=True)
+    ]
+    text = block("calmer", lines, tmp_path, "images")
+    assert text.count("minus that of") == 2
+    for model, sign in (("sac_mil_local", "-"), ("abmil_gated", "+")):
+        assert f"minus that of {model}, standard;" in text
+        (row,) = re.findall(rf"^\| {model}, 5 epochs \| \**0\.\d+ \((.).* \|$", text, re.M)
+        assert row == sign
 
 
 def test_longer_bags_stand_beside_those_of_the_length_of_training(tmp_path: Path) -> None:

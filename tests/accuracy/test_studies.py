@@ -17,6 +17,7 @@ from benchmarks.accuracy import (
     _confirm,
     _study,
     calmer,
+    calmer_longer,
     colon_breast,
     extrapolation,
     few,
@@ -43,7 +44,7 @@ from benchmarks.accuracy._tuning import TRIED, best
 from sacmil.models import Recipe, create_model, list_models
 from sacmil.models._recipe import PAPER, STANDARD
 
-REAL = (colon_breast, idc, recipes, larger, calmer)
+REAL = (colon_breast, idc, recipes, larger, calmer, calmer_longer)
 SLOW_ROUNDS = (suite_slowest, suite_slowest_rest)
 ALL = (inside, suite, suite_second, *SLOW_ROUNDS, *REAL, extrapolation, seeds, few)
 TUNED = (suite, suite_second, *SLOW_ROUNDS, colon_breast, idc, few)
@@ -337,7 +338,11 @@ def test_few_slides_are_seen_more_often() -> None:
 
 @pytest.mark.parametrize(
     ("deciding", "seeds", "repeats"),
-    [(larger, (21, 22, 23), (10, 11)), (calmer, (28, 29, 30), (12, 13))],
+    [
+        (larger, (21, 22, 23), (10, 11)),
+        (calmer, (28, 29, 30), (12, 13)),
+        (calmer_longer, (31, 32, 33), (14, 15)),
+    ],
 )
 def test_defaults_are_decided_on_data_that_nothing_else_has_seen(
     deciding: ModuleType, seeds: Iterable[int], repeats: Iterable[int]
@@ -378,6 +383,9 @@ def test_recipes_that_could_become_the_default_differ_in_what_they_are_named_aft
     held = trained["sac_mil_local, 5 epochs"]
     assert held.for_bags(90) == STANDARD.for_bags(90), "2,000 steps in any case"
     assert held.for_bags(1300).epochs == 5
+    longer = {job.variant: Recipe(**job.training) for job in calmer_longer.jobs(request())}
+    assert longer["abmil_gated, standard"] == STANDARD
+    assert longer["sac_mil_local, 5 epochs, 4000 steps"].for_bags(300).epochs == 14
 
 
 def test_lesions_of_real_shapes_take_what_was_chosen_for_drawn_ones() -> None:
