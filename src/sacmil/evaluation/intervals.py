@@ -3,9 +3,10 @@
 Patients are what is independent, so patients are drawn, with all their slides. Folds that share
 patients (repeated cross-validation, or one test set for every fold) are drawn together, a patient
 as often in the one as in the other: drawn apart, the same evidence would count several times.
-A draw in which some fold loses one of its classes is drawn again. Where folds are so many and so
-small that this leaves rare draws, all too much like the data, at least half of the folds must keep
-theirs, and folds count by how much of them was drawn: pairs for the AUC, rows for means over rows.
+A draw in which some fold loses one of its classes is drawn again. Where that leaves rare draws, all
+too much like the data, or a fold has so few patients of a class that they are in nearly every draw,
+patients of all folds are drawn together, at least half of the folds must keep their classes, and
+folds count by how much of them was drawn: pairs for the AUC, rows for means over rows.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ NOT_RESAMPLED = frozenset({"calibration_error"})
 """Without an interval: rows drawn twice look like bad calibration, so every draw is too high."""
 _OVER_ROWS = frozenset({"accuracy", "brier", "log_loss"})
 """Means over rows, which need no class to be there."""
-_ROUNDS = {1.0: 4, 0.5: 50}
-"""By the share of folds that must keep their classes, how many times the number of draws asked for
-are tried: where one in four does not keep them all, half of the folds will do."""
+_ALL, _HALF = 1.0, 0.5
+"""Shares of the folds that must keep their classes."""
+_ROUNDS = {_ALL: 4, _HALF: 50}
+"""By that share, how many times the number of draws asked for are tried: where one in four does not
+keep them all, half of the folds will do."""
+_FEW = 2
+"""Patients of a class in a fold that would be in nearly every draw that keeps the class."""
 _AT_ONCE = 30_000
 """Weights computed with at a time: as many as stay in the processor's cache."""
 
@@ -43,9 +48,14 @@ def resample(trials: Sequence[Trial], *, draws: int, seed: int) -> list[Counts] 
         seed: the same trials and seed give the same draws.
     """
     counts: list[Counts] = [np.empty((0, 0), np.uint16)] * len(trials)
-    for number, together in enumerate(_sharing_patients(trials)):
+    few = any(_fewest(trial) <= _FEW for trial in trials)
+    if few and _in_all(trials) <= _FEW:
+        return None
+    groups = [list(range(len(trials)))] if few else list(_sharing_patients(trials))
+    for number, together in enumerate(groups):
         random = np.random.default_rng([seed, number])
-        drawn = _drawn_together([trials[index] for index in together], draws, random)
+        shares = (_HALF,) if few else (_ALL, _HALF)
+        drawn = _drawn_together([trials[index] for index in together], draws, random, shares)
         if drawn is None:
             return None
         for index, count in zip(together, drawn, strict=True):
@@ -113,14 +123,32 @@ def _sharing_patients(trials: Sequence[Trial]) -> Iterator[list[int]]:
     return iter(sorted(sorted(members) for _, members in groups))
 
 
+def _fewest(trial: Trial) -> int:
+    """Patients of the class that has fewest."""
+    return min(
+        len(np.unique(trial.patients[trial.labels == label])) for label in np.unique(trial.labels)
+    )
+
+
+def _in_all(trials: Sequence[Trial]) -> int:
+    """The same over all folds."""
+    patients = np.concatenate([trial.patients for trial in trials])
+    labels = np.concatenate([trial.labels for trial in trials])
+    return min(len(np.unique(patients[labels == label])) for label in np.unique(labels))
+
+
 def _drawn_together(
-    trials: Sequence[Trial], draws: int, random: np.random.Generator
+    trials: Sequence[Trial],
+    draws: int,
+    random: np.random.Generator,
+    shares: Sequence[float],
 ) -> list[Counts] | None:
     patients = np.unique(np.concatenate([trial.patients for trial in trials]))
     places = [np.searchsorted(patients, trial.patients) for trial in trials]
     classes = [_classes(t, p, len(patients)) for t, p in zip(trials, places, strict=True)]
-    for share, rounds in _ROUNDS.items():
-        counts = _enough(classes, math.ceil(share * len(trials)), draws, rounds, random)
+    for share in shares:
+        fewest = math.ceil(share * len(trials))
+        counts = _enough(classes, fewest, draws, _ROUNDS[share], random)
         if counts is not None:
             return [counts[:, place] for place in places]
     return None
@@ -162,8 +190,7 @@ def _weights(
         return np.ones_like(pairs)
     if metric in _OVER_ROWS:
         return np.stack([count.mean(1) for count in counts])
-    two = all(trial.probabilities.shape[2] == 2 for trial in trials)
-    return pairs if metric == "auc" and two else np.full_like(pairs, np.nan)
+    return pairs if metric == "auc" else np.full_like(pairs, np.nan)
 
 
 def _pairs_drawn(trial: Trial, counts: Counts) -> npt.NDArray[np.float64]:
