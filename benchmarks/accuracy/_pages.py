@@ -300,8 +300,8 @@ def _small_print(lines: Sequence[Line]) -> str:
     return (
         f"<sub>{len(runs)} runs and {tunes} that tuned, {failed} failed; {hours:.1f} hours of "
         f"training side by side on {devices}. Intervals: bags (of IDC, slides) drawn again within "
-        "folds, the weights as they are; p: bootstrap, after Holm; p of t: corrected resampled "
-        "t-test over folds, as it is.</sub>"
+        "folds (of BREAST, from all), the weights as they are; p: bootstrap, after Holm; p of t: "
+        "corrected resampled t-test over folds, as it is.</sub>"
     )
 
 

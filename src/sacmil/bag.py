@@ -15,6 +15,8 @@ import numpy.typing as npt
 from sacmil.errors import BagError, BagWarning
 from sacmil.units import Level0Px, Microns, MicronsPerPixel, TilePx, to_microns
 
+SAME_SIZE = 0.05
+"""How far the sides of two bags' tiles on the glass may be apart, and still be called the same."""
 _AT_ONCE = 2**18
 """Values looked at together: they fit into a cache."""
 

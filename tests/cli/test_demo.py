@@ -42,7 +42,7 @@ def test_without_matplotlib_nothing_is_begun(sacmil_process: Callable, tmp_path:
 
 def test_an_odd_number_of_slides_is_refused(sacmil: Callable, tmp_path: Path) -> None:
     done = sacmil("demo", "--slides", 13, "--out", tmp_path / "report")
-    assert done.code == 1
+    assert done.code == 2
     assert "expected an even number of slides" in done.err
 
 

@@ -74,7 +74,7 @@ def test_a_class_without_scores_is_an_error_and_no_picture(sacmil, tmp_path) -> 
     bag, model = make_bag(tmp_path, "a"), make_model(tmp_path, "sac_mil")
     out = tmp_path / "out"
     done = sacmil("heatmap", bag, "--model", model, "--class", "tumour", "--out", out)
-    assert done.code == 1
+    assert done.code == 2
     assert "leave the class out" in done.err
     assert not list(out.rglob("*.png"))
 
@@ -115,7 +115,7 @@ def test_truth_of_one_slide_beside_many_bags_is_refused(sacmil, tmp_path) -> Non
     truth.write_text("<ASAP_Annotations/>")
     line = ["--model", model, "--truth", truth, "--out", tmp_path / "out"]
     done = sacmil("heatmap", bag.parent, *line)
-    assert done.code == 1
+    assert done.code == 2
     assert "holds the truth of one slide, and there are 2 bags" in done.err
 
 
@@ -125,7 +125,7 @@ def test_a_class_nobody_knows_is_told_once_and_nothing_is_drawn(sacmil, tmp_path
     out = tmp_path / "out"
     line = ["--out", out, "--class", "normal", "--class", "tumor"]
     done = sacmil("heatmap", tmp_path / "bags", "--model", make_model(tmp_path, "dsmil"), *line)
-    assert done.code == 1
+    assert done.code == 2
     assert done.err.count("knows no class 'tumor'; did you mean 'tumour'?") == 1
     assert not out.exists()
 
@@ -135,7 +135,7 @@ def test_a_model_without_scores_per_class_says_so_once(sacmil, tmp_path) -> None
         make_bag(tmp_path, name)
     line = ["--model", make_model(tmp_path, "abmil"), "--class", "tumour", "--out", tmp_path / "o"]
     done = sacmil("heatmap", tmp_path / "bags", *line)
-    assert (done.code, done.err.count("this model scores tiles, not tiles per class")) == (1, 1)
+    assert (done.code, done.err.count("this model scores tiles, not tiles per class")) == (2, 1)
 
 
 def test_a_slide_is_sent_to_predict(sacmil, tmp_path) -> None:

@@ -30,9 +30,9 @@ def test_a_model_is_told_with_its_options_defaults_and_their_meaning(
         assert description.help[option] in line
 
 
-def test_an_unknown_model_ends_with_1_and_a_suggestion(sacmil: Callable) -> None:
+def test_an_unknown_model_ends_with_2_and_a_suggestion(sacmil: Callable) -> None:
     done = sacmil("models", "sacmil")
-    assert done.code == 1
+    assert done.code == 2
     assert done.err.startswith("Error: there is no model 'sacmil'; did you mean 'sac_mil'")
 
 

@@ -125,3 +125,15 @@ def test_a_name_cannot_steer_the_terminal(sacmil: Callable, tmp_path: Path) -> N
     done = sacmil("predict", tmp_path / "bags", *line)
     assert done.code == 0, done.err
     assert "\x1b" not in done.out + done.err
+
+
+def test_answers_do_not_go_among_bags(sacmil: Callable, tmp_path: Path) -> None:
+    bags = write_bags(tmp_path / "bags", "a")
+    model = write_model(tmp_path / "model")
+    done = sacmil("predict", bags, "--model", model, "--out", bags)
+    assert done.code == 1
+    assert "is what is to be answered; choose another --out" in done.err
+    done = sacmil("predict", bags / "a.h5", "--model", model, "--out", bags)
+    assert done.code == 1
+    assert "holds bags such as a.h5" in done.err
+    assert [file.name for file in bags.iterdir()] == ["a.h5"]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
-from sacmil import Bag, load_model, write_bag
+from sacmil import Bag, load_model, read_bag, write_bag
+from sacmil.bag import Encoder
 from sacmil.results import read_predictions
 
 SMALL = ("-o", "dim=16", "-o", "k=4", "-o", "epochs=2", "-o", "lr=1e-2")
@@ -184,3 +186,94 @@ def test_bags_that_need_hints_point_to_convert(sacmil: Callable, table: Path) ->
     assert done.code == 1
     assert "sacmil convert" in done.err
     assert "16 to mend" in done.err
+
+
+def rewritten(table: Path, number: int, **changes: object) -> None:
+    """One bag, made otherwise."""
+    path = table.parent / f"bags/s{number}.h5"
+    write_bag(path, replace(read_bag(path), **changes))
+
+
+@pytest.mark.parametrize("what", ["weights", "tiles", "slide", "twice"])
+def test_bags_that_do_not_go_together_are_refused(sacmil: Callable, table: Path, what: str) -> None:
+    for number in range(16):
+        rewritten(table, number, mpp=0.5, encoder=Encoder("uni_v1", "abc"))
+    bags = table.parent / "bags"
+    if what == "weights":
+        rewritten(table, 3, encoder=Encoder("uni_v1", "other"))
+        told = "uni_v1 other; expected uni_v1 abc, as 15 others have"
+    elif what == "tiles":
+        rewritten(table, 3, mpp=0.51)  # no other size
+        rewritten(table, 4, mpp=1.0)
+        told = "s4.h5: tiles of 256 µm; expected tiles of 128 µm"
+    elif what == "slide":
+        rewritten(table, 3, slide_id="another")
+        told = "holds the slide 'another', by its name 's3'"
+    else:
+        (bags / "s3.h5").write_bytes((bags / "s5.h5").read_bytes())
+        told = "is the same file as"
+    done = sacmil("crossval", *given(table, "run"), "--folds", 2, *SMALL)
+    assert done.code == 1
+    assert told in done.err
+    assert f"{2 if what == 'twice' else 1} to mend" in done.err
+
+
+def test_what_headers_tell_of_bags_is_one_list_with_the_missing(
+    sacmil: Callable, table: Path
+) -> None:
+    bags = table.parent / "bags"
+    (bags / "s0.h5").unlink()
+    (bags / "s1.h5").write_text("no HDF5")
+    (bags / "s2.h5").write_bytes((bags / "s4.h5").read_bytes()[:700])
+    rewritten(table, 3, features=np.ones((12, 7), np.float32))
+    done = sacmil("train", *given(table, "run"), "--all", *SMALL)
+    assert done.code == 1
+    assert "4 to mend" in done.err
+    for name in ("s0", "s1", "s2", "s3"):
+        assert f"- {name}: has no bag" in done.err or f"{name}.h5: " in done.err
+
+
+def test_crossval_counts_seeds_from_the_one_that_is_asked_for(
+    sacmil: Callable, table: Path
+) -> None:
+    asked = ("--folds", 2, "--models", "abmil", "-o", "epochs=1")
+    done = sacmil("crossval", *given(table, "run"), *asked, "-o", "seed=7", "--seeds", 2)
+    assert done.code == 0, done.err
+    run = table.parent / "run"
+    assert {folder.name for folder in (run / "abmil").iterdir()} == {"seed_7", "seed_8"}
+    config = run / "config.yaml"
+    done = sacmil("crossval", *given(table, "again"), "--folds", 2, "--config", config)
+    assert done.code == 0, done.err
+    weights = "abmil/seed_7/fold_0/model.safetensors"
+    again = table.parent / "again" / weights
+    assert (run / weights).read_bytes() == again.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "told"),
+    [
+        ("crossval", ["-o", "model=clam_sb"], "models are named by --model"),
+        ("crossval", ["-o", "seed=-1"], "expected a whole number from 0 up"),
+        ("crossval", ["-o", "epocs=6"], "did you mean 'epochs'"),
+        ("crossval", ["--models", "meanpool"], "did you mean"),
+        ("train", ["--recipe", "fast"], "there is no recipe of sac_mil_local 'fast'"),
+        ("train", ["--all", "--fold", "1"], "--all tests on none"),
+        ("train", ["--all", "--splits", "."], "--all takes all of them"),
+    ],
+)
+def test_a_wrong_call_ends_with_2(
+    sacmil: Callable, table: Path, command: str, arguments: list[str], told: str
+) -> None:
+    done = sacmil(command, *given(table, "run"), *arguments)
+    assert done.code == 2
+    assert told in done.err
+    assert not (table.parent / "run").exists()
+
+
+def test_a_folder_of_another_model_is_not_called_by_the_new_ones_name(
+    sacmil: Callable, table: Path
+) -> None:
+    assert sacmil("train", *given(table, "run"), "--all", *SMALL).code == 0
+    done = sacmil("train", *given(table, "run"), "--all", "--model", "abmil", "-o", "epochs=1")
+    assert done.code == 1
+    assert "holds another model, or one trained on other data" in done.err

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from sacmil import Bag, create_model, list_models, load_model, predict, save_model
 from sacmil.card import CARD
 from sacmil.errors import ModelError, ModelFolderError
-from sacmil.models import MILModel, _folder
+from sacmil.models import MILModel, Output, _folder, _registry
 from sacmil.models._folder import WEIGHTS
 
 IN_DIM = 12
@@ -271,3 +272,32 @@ def test_what_is_no_folder_is_told(tmp_path: Path, kind: str) -> None:
         (tmp_path / "m").write_text("x")
     with pytest.raises(ModelFolderError, match=str(tmp_path / "m")):
         load_model(tmp_path / "m")
+
+
+class _Odd(MILModel):
+    """A model whose constructor reads numbers from a tensor and ties two layers."""
+
+    def __init__(self, *, in_dim: int, num_classes: int) -> None:
+        super().__init__(in_dim, num_classes)
+        self.rates = torch.linspace(0, 0.1, 3).tolist()
+        self.first = nn.Linear(in_dim, in_dim, bias=False)
+        self.again = nn.Linear(in_dim, in_dim, bias=False)
+        self.again.weight = self.first.weight
+        self.head = nn.Linear(in_dim, num_classes)
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        h = self.again(self.first(features))
+        return Output(self.head(h.mean(0)), h[:, 0])
+
+
+def test_tied_weights_and_numbers_read_in_the_constructor_can_be_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_registry, "_MODELS", {**_registry._MODELS, "odd": _Odd})
+    monkeypatch.setattr(_Odd, "name", "odd", raising=False)
+    model = create_model("odd", in_dim=4, num_classes=2)
+    save_model(tmp_path / "odd", model)
+    loaded = load_model(tmp_path / "odd")
+    assert loaded.first.weight is loaded.again.weight
+    bag = torch.randn(5, 4), torch.rand(5, 2)
+    assert torch.equal(loaded(*bag).logits, model.eval()(*bag).logits)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from predicted import predicted
 
-from sacmil import create_model, load_model, predict, save_model, write_bag
+from sacmil import create_model, load_model, predict, read_bag, save_model, write_bag
+from sacmil.bag import Encoder
 from sacmil.card import seen_mark
 from sacmil.cohorts.table import Cohort, LabelledSlide
 from sacmil.errors import CohortWarning, DeviceError, ModelFolderError, RunError
@@ -317,3 +318,36 @@ def test_what_is_written_is_read_back(make_model: Callable, bags: dict[str, Path
     np.testing.assert_array_equal(
         read_predictions(path.parent / "p.csv").probabilities, found.probabilities
     )
+
+
+def test_bags_of_another_encoder_size_or_slide_are_failures_with_their_reasons(
+    make_model: Callable, bags: dict[str, Path]
+) -> None:
+    facts = {"encoder": "uni_v1", "encoder_hash": "abc", "patch_um": 128.0}
+    known = {"encoder": Encoder("uni_v1", "abc"), "mpp": 0.5, "patch_size": 256.0}
+    changes: list[dict[str, Any]] = [
+        {"encoder": Encoder("other")},
+        {"encoder": Encoder("uni_v1", "def")},
+        {"mpp": 2.0},
+        {"slide_id": "another"},
+        {},
+        {"encoder": None},
+    ]
+    for path, changed in zip(bags.values(), changes, strict=True):
+        write_bag(path, replace(read_bag(path), **(known | changed)))
+    found = evaluate_models([make_model(notes={"bags": facts})], cohort(), bags)
+    assert found.predictions.slide_id.tolist() == ["s4", "s5"]
+    told = [failure.reason for failure in found.failures]
+    for reason, words in zip(
+        told,
+        ["its encoder is other", "has other weights (def)", "µm wide", "holds the slide 'another'"],
+        strict=True,
+    ):
+        assert words in reason
+
+
+def test_an_exported_model_is_told_from_a_broken_one(make_model: Callable) -> None:
+    folder = make_model()
+    (folder / "model.safetensors").rename(folder / "model.onnx")
+    with pytest.raises(RunError, match="is an exported model"):
+        evaluate_models([folder], cohort(), {})

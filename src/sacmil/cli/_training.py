@@ -83,16 +83,15 @@ def read_material(
     **columns: Any,
 ) -> Material:
     """Cohort, bags and folds, everything checked before anything is trained."""
-    from sacmil.cohorts.bags import check_bags, locate_bags, missing_bags
+    from sacmil.cohorts.bags import bag_problems, locate_bags
     from sacmil.cohorts.bags import drop_missing as without_missing
 
     new = {"folds": folds, "split_seed": split_seed, "repeats": repeats}
     _check_new({**new, "preserve": columns.get("preserve")}, splits, every_slide=every_slide)
-    further = None if drop_missing else partial(missing_bags, folders=folders)
+    further = partial(bag_problems, folders=folders, may_miss=drop_missing)
     whole = read_cohort(table, further=further, **columns)
     cohort = without_missing(whole, folders) if drop_missing else whole
     bags = locate_bags(cohort, folders)
-    check_bags(bags)
     if splits is None:
         by_site = bool(columns.get("preserve"))
         made = _made(cohort, by_site=by_site, every_slide=every_slide, **new)
@@ -106,7 +105,7 @@ def _check_new(given: dict[str, Any], splits: Path | None, *, every_slide: bool)
     """What is said of new folds must not be ignored where there are none to make."""
     named = [name for name, value in given.items() if value is not None]
     if every_slide and splits is not None:
-        named = ["splits", *named]
+        raise click.UsageError("--splits says how to divide slides, and --all takes all of them")
     if named and (splits is not None or every_slide):
         option, other = named[0].replace("_", "-"), "--all" if every_slide else "--splits"
         raise click.UsageError(f"--{option} is for new folds, and {other} makes none; leave it out")

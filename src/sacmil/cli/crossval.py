@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 from sacmil.cli._training import config_values, read_material, training_options
 
 if TYPE_CHECKING:
+    from sacmil.training.config import Config
     from sacmil.training.crossval import CrossValidated
 
 
@@ -20,7 +22,11 @@ if TYPE_CHECKING:
     help="Names separated by commas, or all.  [default: sac_mil_local, or those of --config]",
 )
 @click.option(
-    "--seeds", default=1, show_default=True, type=click.IntRange(1), help="How many: 0, 1, …"
+    "--seeds",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="How many: 0, 1, …, or from the configuration's seed on.",
 )
 @click.option(
     "--repeats",
@@ -62,11 +68,12 @@ def command(
         raise click.UsageError("--address is of a Ray cluster; give --engine ray")
     values = config_values(config, recipe)
     configs = make_configs(_names(models, values), values, overrides)
+    every_seed = _seeds(configs, seeds)
     resources = Resources(_devices(gpus, per_gpu, workers), None, cache, engine, address)
     found = read_material(table, repeats=repeats, **material)
     with bars() as progress:
         done = cross_validate(
-            out, *found, configs, seeds=range(seeds), resources=resources, progress=progress
+            out, *found, configs, seeds=every_seed, resources=resources, progress=progress
         )
     _conclude(out, done)
 
@@ -82,6 +89,15 @@ def _names(models: str | None, values: dict[str, Any]) -> list[str]:
     of_file = [name for name, value in values.items() if isinstance(value, dict)]
     several = of_file and not {"options", "training"} & set(of_file)
     return of_file if several else [values.get("model", DEFAULT_MODEL)]
+
+
+def _seeds(configs: Mapping[str, Config], count: int) -> range:
+    """As many as asked for, from the one that all configurations name."""
+    first = {config.seed for config in configs.values()}
+    if len(first) > 1:
+        told = ", ".join(f"{name} {config.seed}" for name, config in configs.items())
+        raise click.UsageError(f"models have different seeds ({told}); give -o seed=N for all")
+    return range(min(first), min(first) + count)
 
 
 def _devices(gpus: str | None, per_gpu: int, workers: int | None) -> tuple[str, ...]:

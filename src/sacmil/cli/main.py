@@ -14,9 +14,17 @@ import click
 
 import sacmil.cli
 from sacmil._version import __version__
-from sacmil.errors import SacMILError, suggestion
+from sacmil.errors import (
+    ConfigError,
+    OptionError,
+    SacMILError,
+    UnknownModelError,
+    suggestion,
+)
 
 _TRACEBACK = "SACMIL_TRACEBACK"
+_WRONG_CALLS = (UnknownModelError, OptionError, ConfigError)
+"""What was typed cannot be meant; all other errors are about what was found."""
 
 
 class Commands(click.Group):
@@ -68,7 +76,7 @@ def main() -> None:
     except Exception as error:
         if os.environ.get(_TRACEBACK):
             raise
-        _fail(_sentence(error), 1)
+        _fail(_sentence(error), 2 if isinstance(error, _WRONG_CALLS) else 1)
 
 
 def _sentence(error: Exception) -> str:

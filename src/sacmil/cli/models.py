@@ -19,7 +19,7 @@ def command(name: str | None) -> None:
         return
     description = describe_model(name)
     click.echo(f"{name}: {description.summary}")
-    width = 2 + max(map(len, description.options), default=0)
+    width = 2 + max(map(len, (*description.options, *description.recipes)))
     for option, default in description.options.items():
         click.echo(f"  {option:<{width}}{default!r:<13}{description.help.get(option, '')}")
     click.echo(

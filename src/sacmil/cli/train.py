@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("table", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--model", help="One of `sacmil models`.  [default: sac_mil_local]")
-@click.option(
-    "--fold", default=0, show_default=True, type=click.IntRange(0), help="Which to test on."
-)
+@click.option("--fold", type=click.IntRange(0), help="Which to test on.  [default: 0]")
 @click.option("--all", "every_slide", is_flag=True, help="Train on every slide, test on none.")
 @click.option("--seed", type=click.IntRange(0), help="Of weights and order.  [default: 0]")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda:0, …")
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 def command(
     table: Path,
     model: str | None,
-    fold: int,
+    fold: int | None,
     seed: int | None,
     device: str,
     out: Path,
@@ -45,6 +43,8 @@ def command(
     from sacmil.training.part import Place
     from sacmil.training.run import for_every_slide, train_run
 
+    if every_slide and fold is not None:
+        raise click.UsageError("--fold is what to test on, and --all tests on none; leave one out")
     values = config_values(config, recipe)
     name = model or values.get("model", DEFAULT_MODEL)
     seeds = [] if seed is None else [f"seed={seed}"]
@@ -57,7 +57,7 @@ def command(
             out,
             *found,
             asked,
-            fold=fold,
+            fold=fold or 0,
             place=Place(device, cache),
             hashing=progress,
             tell=lambda line, epochs: progress(

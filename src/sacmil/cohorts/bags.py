@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +37,23 @@ def locate_bags(cohort: Cohort, folders: Folders) -> dict[str, Path]:
         raise CohortError(", ".join(map(str, places)), problems)
     bags = _by_slide(places)
     return {slide.slide_id: bags[slide.slide_id] for slide in cohort.slides}
+
+
+def bag_problems(
+    slide_ids: Iterable[str], folders: Folders, *, may_miss: bool = False
+) -> list[str]:
+    """All that is wrong with the bags of slides, as far as their headers tell.
+
+    Args:
+        slide_ids: whose bags.
+        folders: where they are.
+        may_miss: whether slides without a bag are left out rather than told.
+    """
+    wanted = list(slide_ids)
+    bags = _by_slide(_places(folders))
+    missing = [] if may_miss else missing_bags(wanted, folders)
+    found = {slide_id: bags[slide_id] for slide_id in wanted if slide_id in bags}
+    return missing + _headers(found)[1]
 
 
 def missing_bags(slide_ids: Iterable[str], folders: Folders) -> list[str]:
@@ -89,6 +106,14 @@ def check_bags(paths: Mapping[str, Path]) -> int | None:
     Args:
         paths: bags by slide id, as locate_bags finds them.
     """
+    headers, problems = _headers(paths)
+    if problems:
+        raise CohortError("bags", problems)
+    return next((header.dim for header in headers.values()), None)
+
+
+def _headers(paths: Mapping[str, Path]) -> tuple[dict[str, Header], list[str]]:
+    """Of bags by slide id, and what is wrong with them."""
     headers: dict[str, Header] = {}
     problems = []
     for slide_id, path in paths.items():
@@ -101,33 +126,36 @@ def check_bags(paths: Mapping[str, Path]) -> int | None:
             problems.append(f"{path}: holds no instances")
         elif header is not None:
             headers[slide_id] = header
-    problems += _odd(paths, headers, lambda header: f"{header.dim} features")
-    if not problems:
-        problems += _odd(paths, headers, lambda header: header.encoder)
-    if problems:
-        raise CohortError("bags", problems)
-    return next((header.dim for header in headers.values()), None)
+    widths = {name: f"{header.dim} features" for name, header in headers.items()}
+    odd = list(odd_ones(paths, widths))
+    odd += odd_ones(paths, {name: header.encoder for name, header in headers.items()})
+    told = {text.partition(": ")[0]: text for text in reversed(odd)}  # width first, and no more
+    return headers, problems + list(told.values())[::-1]
 
 
-def _odd(
-    paths: Mapping[str, Path], headers: Mapping[str, Header], trait: Callable[[Header], str]
-) -> Iterator[str]:
-    """Bags that differ from most in a trait; those that do not say are not asked."""
-    found = {slide_id: text for slide_id, header in headers.items() if (text := trait(header))}
+def odd_ones(paths: Mapping[str, Path], traits: Mapping[str, str]) -> Iterator[str]:
+    """Bags that differ from most in a trait, in words; those that do not say are not asked.
+
+    Args:
+        paths: of bags, by slide id.
+        traits: likewise, what each has; empty where it does not say.
+    """
+    found = {slide_id: text for slide_id, text in traits.items() if text}
     if len(set(found.values())) > 1:
         ((usual, count),) = Counter(found.values()).most_common(1)
         for slide_id, text in found.items():
             if text != usual:
                 yield (
                     f"{paths[slide_id]}: {text}; expected {usual}, as {count} others have: bags "
-                    "of one cohort come from one encoder"
+                    "of one cohort are made alike"
                 )
 
 
 def _header(path: Path) -> Header | None:
     if path.suffix == ".npy":
         return _numpy_header(path)
-    return _hdf5_header(path) if is_hdf5(path) else None
+    named_so = path.suffix.lower() in (".h5", ".hdf5")
+    return _hdf5_header(path) if named_so or is_hdf5(path) else None
 
 
 def _hdf5_header(path: Path) -> Header:

@@ -124,7 +124,7 @@ def _no_coords(path: Path) -> FormatError:
     places = ", ".join(str(folder / f"{path.stem}.h5") for folder in _folders(path))
     return FormatError(
         f"{path}: holds features without coordinates, and none of {places} is there; give the "
-        "file or folder of coordinates by coords (--coords)"
+        "file or folder of coordinates by coords (`sacmil convert --coords`)"
     )
 
 
@@ -134,6 +134,6 @@ def _no_patch_size(path: Path, patches: Patches) -> FormatError:
     what = contents(path) if is_hdf5(path) else "a tensor"
     return FormatError(
         f"{path}: found {what} as CLAM writes them, but nothing that says how large the tiles "
-        f"are{seen}; give patch_size (--patch-size) in level-0 pixels, or the patches file or "
-        "folder by coords (--coords)"
+        f"are{seen}; give patch_size (`sacmil convert --patch-size`) in level-0 pixels, or the "
+        "patches file or folder by coords (`sacmil convert --coords`)"
     )

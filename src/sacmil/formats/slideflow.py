@@ -39,7 +39,7 @@ def read(path: Path, hints: Hints) -> Bag:
     if not index.is_file():
         raise FormatError(
             f"{path}: holds features without coordinates, and {index} is not there; give the file "
-            "or folder of coordinates by coords (--coords)"
+            "or folder of coordinates by coords (`sacmil convert --coords`)"
         )
     features = without_batch_axis(_torch_file.load_features(path))
     centres = _centres(index, len(features))
@@ -104,7 +104,7 @@ def _patch_size(
     ways = "" if tile_um is None else ", or the slide's µm per pixel by mpp (--mpp)"
     raise FormatError(
         f"{path}: nothing says how many level-0 pixels a tile spans{seen}; give patch_size "
-        f"(--patch-size) in level-0 pixels{ways}"
+        f"(`sacmil convert --patch-size`) in level-0 pixels{ways}"
     )
 
 

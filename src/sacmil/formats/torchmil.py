@@ -49,7 +49,8 @@ def read(path: Path, hints: Hints) -> Bag:
     if coords_path is None:
         raise FormatError(
             f"{path}: holds features without coordinates, and {_root(path) / 'coords' / names[0]} "
-            "is not there; give the file or folder of coordinates by coords (--coords)"
+            "is not there; give the file or folder of coordinates by coords (`sacmil convert "
+            "--coords`)"
         )
     coords = _array(coords_path, "coords")
     patch_size = _patch_size_by_folder(path) or hints.patch_size
@@ -101,6 +102,6 @@ def _no_patch_size(path: Path, coords: npt.NDArray[Any]) -> FormatError:
     grid = find_grid(coords)
     seen = f"; its tiles stand {grid.spacing:g} apart" if grid else ""
     return FormatError(
-        f"{path}: nothing says how large the tiles are{seen}; give patch_size (--patch-size) in "
-        "level-0 pixels"
+        f"{path}: nothing says how large the tiles are{seen}; give patch_size "
+        "(`sacmil convert --patch-size`) in level-0 pixels"
     )

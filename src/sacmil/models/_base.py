@@ -117,7 +117,10 @@ class MILModel(nn.Module, ABC):
         tensors = {
             key: torch.as_tensor(value, device=features.device) for key, value in plan.items()
         }
-        return self.aggregate(features.to(self.dtype), coords, tensors)
+        output = self.aggregate(features.to(self.dtype), coords, tensors)
+        if not torch.compiler.is_compiling():
+            self._check_output(output, len(features))
+        return output
 
     @abstractmethod
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
@@ -187,6 +190,17 @@ class MILModel(nn.Module, ABC):
                 f"there are {coords.shape[0]} coordinates for {features.shape[0]} instances; "
                 "expected one (x, y) per feature row"
             )
+
+    def _check_output(self, output: Output, instances: int) -> None:
+        for what, tensor, expected in (
+            ("logits", output.logits, (self.num_classes,)),
+            ("scores", output.scores, (instances,)),
+        ):
+            if tuple(tensor.shape) != expected:
+                raise ModelError(
+                    f"{self.name} gives {what} of shape {tuple(tensor.shape)}; expected "
+                    f"{expected}: mend its aggregate"
+                )
 
     def _check_plan(self, plan: Plan, features: Tensor) -> None:
         missing = self.plan_keys - set(plan)

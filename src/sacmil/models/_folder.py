@@ -49,7 +49,7 @@ def model_files(
 ) -> dict[str, bytes]:
     """The files of a model folder, by name; arguments as those of save_model."""
     _check_classes(model, classes)
-    weights = save({name: value.contiguous() for name, value in model.state_dict().items()})
+    weights = save(_apart(model.state_dict()))
     card = make_card(
         model.name,
         model.options,
@@ -65,6 +65,17 @@ def model_files(
             "numbers, text, lists and dictionaries of them"
         ) from error
     return {WEIGHTS: weights, CARD: (text + "\n").encode()}
+
+
+def _apart(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tied weights as often as they are named: the file holds no tensor twice, constructors tie."""
+    found: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for name, value in state.items():
+        place = value.untyped_storage().data_ptr()
+        found[name] = value.clone() if place in places else value.contiguous()
+        places.add(place)
+    return found
 
 
 def _check_replaceable(path: Path) -> None:
@@ -101,8 +112,7 @@ def load_model(path: str | Path) -> MILModel:
     weights = _read_weights(path, card["weights_sha256"])
     try:
         tensors = load(weights)
-        with torch.device("meta"):  # sizes are compared before they take any memory
-            _check_sizes(create_model(card["model"], **card["options"]), tensors)
+        _check_sizes(sized_model(card["model"], **card["options"]), tensors)
         model = create_model(card["model"], **card["options"])
         model.load_state_dict(tensors)
     except (ModelError, TypeError, RuntimeError, SafetensorError) as error:
@@ -113,6 +123,15 @@ def load_model(path: str | Path) -> MILModel:
         ) from error
     model.classes = tuple(card["classes"]) if card["classes"] else None
     return model.eval()
+
+
+def sized_model(name: str, **options: Any) -> MILModel:
+    """A model to look at the sizes of: its weights take no memory, if its constructor allows."""
+    try:
+        with torch.device("meta"):
+            return create_model(name, **options)
+    except RuntimeError:  # it asks a tensor for its numbers
+        return create_model(name, **options)
 
 
 def _check_sizes(model: MILModel, tensors: Mapping[str, Tensor]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 from sacmil.atomic import whole_file
+from sacmil.bag import SAME_SIZE, Bag
+from sacmil.cohorts.bags import odd_ones
+from sacmil.cohorts.slide_name import slide_name
 from sacmil.errors import CohortError, RunError, SacMILError
 from sacmil.formats import read_bag
 
@@ -23,12 +26,18 @@ class _Known(NamedTuple):
     size: str
     changed: str
     sha256: str
+    slide: str
+    """That the bag says it is of."""
+    encoder: str
+    """Its name and the hash of its weights; empty where either is not told."""
+    patch_um: str
+    """Side of a tile on the glass; empty where it is not told."""
 
 
 def check_and_hash(
     out: Path, bags: Mapping[str, Path], tell: Callable[[str, int, int], None]
 ) -> dict[str, str]:
-    """SHA-256 of every bag's bytes by slide id; all bags that cannot be read in one error.
+    """SHA-256 of every bag's bytes by slide id; all that is wrong with bags in one error.
 
     Files that bags.csv of the run knows, and that have not been touched since, are not read again.
     A run over other bags is refused: its models would not be comparable.
@@ -44,6 +53,7 @@ def check_and_hash(
             else:
                 problems.append(facts)
             tell("checking bags", number, len(bags))
+    problems += _mixed_up(bags, found)
     if problems:
         raise CohortError("bags", problems)
     _check_same(out, known, found)
@@ -58,14 +68,47 @@ def _look(path: Path, before: _Known | None) -> _Known | str:
         now = (str(path), str(facts.st_size), str(facts.st_mtime_ns))
         if before and before[:3] == now:
             return before
-        read_bag(path)
-        return _Known(*now, _sha256(path))
+        return _Known(*now, _sha256(path), *_told(read_bag(path)))
     except SacMILError as error:
-        hint = "; `sacmil convert` takes these options" if "--patch-size" in str(error) else ""
         text = " ".join(str(error).split())
-        return f"{text if path.name in text else f'{path}: {text}'}{hint}"
+        return text if path.name in text else f"{path}: {text}"
     except OSError as error:
         return f"{path}: {error.strerror or error}"
+
+
+def _told(bag: Bag) -> tuple[str, str, str]:
+    name, digest = bag.encoder or ("", None)
+    encoder = f"{name} {digest}" if digest else ""
+    return bag.slide_id, encoder, "" if bag.patch_size_um is None else f"{bag.patch_size_um:.6g}"
+
+
+def _mixed_up(bags: Mapping[str, Path], found: Mapping[str, _Known]) -> Iterator[str]:
+    """Bags that are not those of their slides, or were not made as the others were."""
+    first: dict[str, str] = {}
+    for slide_id, facts in found.items():
+        path = bags[slide_id]
+        twin = first.setdefault(facts.sha256, slide_id)
+        if twin != slide_id:
+            yield f"{path}: is the same file as {bags[twin]}, byte for byte; expected another slide"
+        elif slide_id not in (facts.slide, slide_name(facts.slide)) and facts.slide != path.stem:
+            yield (
+                f"{path}: holds the slide {facts.slide!r}, by its name {slide_id!r}; rename the "
+                "file, or write the bag again"
+            )
+    yield from odd_ones(bags, {name: facts.encoder for name, facts in found.items()})
+    yield from odd_ones(bags, _sizes(found))
+
+
+def _sizes(found: Mapping[str, _Known]) -> dict[str, str]:
+    """How wide tiles are, in words; what differs a little is called as the one in the middle."""
+    widths = {name: float(facts.patch_um) for name, facts in found.items() if facts.patch_um}
+    if not widths:
+        return {}
+    usual = sorted(widths.values())[len(widths) // 2]
+    return {
+        name: f"tiles of {usual if abs(width / usual - 1) <= SAME_SIZE else width:.4g} µm"
+        for name, width in widths.items()
+    }
 
 
 def _check_same(out: Path, known: Mapping[str, _Known], found: Mapping[str, _Known]) -> None:

@@ -54,6 +54,8 @@ class Config:
         _known("setting of training", self.training, _RECIPE_FIELDS)
         for name in ("seed", "precision"):
             object.__setattr__(self, name, _checked(name, getattr(self, name), _HINTS[name]))
+        if self.seed < 0:
+            raise ConfigError(f"seed={self.seed}; expected a whole number from 0 up")
         self.to_recipe()
 
     def to_recipe(self) -> Recipe:
@@ -116,6 +118,9 @@ def make_configs(
         overrides: ``key=value`` for all models that have the key, ``model.key=value`` for one.
     """
     names, given = list(models), list(overrides)
+    for text in given:
+        if text.partition("=")[0].rpartition(".")[2] == "model":
+            raise ConfigError(f"-o {text}: models are named by --model or --models")
     several = bool(values) and not set(values) & set(_FIELDS)
     if several:
         _known("model in the configuration", names, values)

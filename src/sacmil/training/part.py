@@ -24,7 +24,7 @@ from sacmil.errors import ConfigError, RunError, SacMILError
 from sacmil.formats import read_bag
 from sacmil.installation import usable_device, versions
 from sacmil.models import MILModel, create_model
-from sacmil.models._folder import WEIGHTS, model_files
+from sacmil.models._folder import WEIGHTS, model_files, sized_model
 from sacmil.results import PREDICTIONS, Predictions, write_predictions
 from sacmil.training.checkpoint import Checkpoint, Epoch
 from sacmil.training.config import Config
@@ -102,8 +102,8 @@ class Part:
             begun = Checkpoint(self.folder / CHECKPOINT).fingerprint()
         if begun not in (None, self.fingerprint):
             raise RunError(
-                f"{self.folder}: holds a {self.name} trained on other data or with other settings "
-                f"({CONFIG} there says which); choose another --out, or remove that folder"
+                f"{self.folder}: holds another model, or one trained on other data or with other "
+                f"settings ({CONFIG} there says which); choose another --out, or remove that folder"
             )
         return finished
 
@@ -127,8 +127,8 @@ def check_models(
     except SacMILError:
         return  # told soon, with all others that cannot be read
     for config in configs:
-        with torch.device("meta"):
-            _made(config, dim, len(classes))
+        options = {"num_classes": len(classes), **config.model_options()}
+        sized_model(config.model, in_dim=dim, **options)
 
 
 def _made(config: Config, dim: int, classes: int) -> MILModel:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp
 
-from sacmil.errors import ConfigError
+from sacmil.errors import ConfigError, SacMILError
 from sacmil.viewer.app import create_app
 from sacmil.viewer.content import Content
 from sacmil.viewer.hosts import Hosts, is_everywhere, is_loopback
@@ -98,7 +98,7 @@ def _listener(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         other = port + 1 if 0 < port < 65_535 else 8765
-        raise ConfigError(
+        raise SacMILError(
             f"port {port} of {host} cannot be used ({error.strerror}); type --port {other}, or "
             "--port 0 for one that is free"
         ) from error

@@ -7,12 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
-from sacmil.bag import Bag
+from sacmil.bag import SAME_SIZE, Bag
 from sacmil.encoders import list_encoders, list_families
 from sacmil.errors import ModelFolderError
-
-TOLERANCE = 0.05
-"""How far the side of a tile on the glass may be off."""
 
 
 class Fit(NamedTuple):
@@ -109,7 +106,7 @@ class BagNeeds:
             unknown.append("encoder")
         if self.patch_um is None or bag.patch_size_um is None:
             unknown.append("size of a tile in µm")
-        elif abs(bag.patch_size_um / self.patch_um - 1) > TOLERANCE:
+        elif abs(bag.patch_size_um / self.patch_um - 1) > SAME_SIZE:
             wrong.append(
                 f"its tiles are {bag.patch_size_um:.4g} µm wide, the model's {self.patch_um:.4g} µm"
             )
@@ -117,12 +114,12 @@ class BagNeeds:
 
     def way_out(self, bag: Bag) -> str:
         """What to type where a bag is not what is needed."""
-        told = self._made_anew()
+        told = self.made_anew()
         if self._width(bag):  # no insisting helps
             return told
         return f"{told}; or type --allow-mismatch to ask all the same"
 
-    def _made_anew(self) -> str:
+    def made_anew(self) -> str:
         """How a bag comes by what is needed."""
         if self.encoder and not _is_ours(self.encoder):
             return f"give a bag whose features come from {self.encoder}, as the model's did"

@@ -14,12 +14,15 @@ import numpy.typing as npt
 
 from sacmil.bag import Bag
 from sacmil.card import CARD, model_folders, read_card, seen_mark
+from sacmil.cohorts.slide_name import slide_name
 from sacmil.cohorts.table import Cohort, LabelledSlide
-from sacmil.errors import CohortWarning, RunError, SacMILError
+from sacmil.errors import CohortWarning, InputError, RunError, SacMILError
 from sacmil.evaluation.localisation import Localisation, localisation
 from sacmil.formats import read_bag
 from sacmil.installation import usable_device
 from sacmil.results import PREDICTIONS, Prediction, Predictions, read_predictions
+from sacmil.workflows.bag_needs import BagNeeds
+from sacmil.workflows.ensemble import GRAPH
 
 if TYPE_CHECKING:
     from sacmil.models import MILModel
@@ -57,6 +60,8 @@ class _Contestant:
     parts: list[MILModel]
     columns: list[list[int]]
     """Of each part: which of its classes is the cohort's first, second, …"""
+    needs: BagNeeds
+    """Which bags it can answer."""
     scores: list[dict[str, npt.NDArray[np.float32]]] = field(default_factory=list)
 
 
@@ -92,7 +97,10 @@ def evaluate_models(
         device: cpu, cuda:0, …
         progress: called with (task, done, of how many).
     """
-    contestants = [_contestant(*named, cohort, device) for named in _named(models)]
+    contestants = [
+        _contestant(*named, cohort, device, needs)
+        for named, needs in zip(_named(models), map(_needs, models), strict=True)
+    ]
     doubts = [doubt for path in models if (doubt := _known_slides(path, cohort))]
     for doubt in doubts:
         warnings.warn(doubt, CohortWarning, stacklevel=2)
@@ -201,15 +209,32 @@ def _renamed(
 def _named(models: Sequence[Path]) -> list[tuple[str, list[MILModel]]]:
     from sacmil.models import load_model
 
+    for path in models:
+        _check_not_exported(path)
     parts = [[load_model(folder) for folder in model_folders(path)] for path in models]
     found = [(path, each[0].name) for path, each in zip(models, parts, strict=True)]
     return list(zip(distinct_names(found), parts, strict=True))
 
 
-def _contestant(name: str, parts: list[MILModel], cohort: Cohort, device: str) -> _Contestant:
+def _check_not_exported(path: Path) -> None:
+    if any((folder / GRAPH).is_file() for folder in model_folders(path)):
+        raise RunError(
+            f"{path}: is an exported model, which `sacmil predict` asks; expected the folder it "
+            "was exported from"
+        )
+
+
+def _needs(path: Path) -> BagNeeds:
+    cards = {str(folder): read_card(folder) for folder in model_folders(path)}
+    return BagNeeds.joined({name: BagNeeds.of(card, name) for name, card in cards.items()})
+
+
+def _contestant(
+    name: str, parts: list[MILModel], cohort: Cohort, device: str, needs: BagNeeds
+) -> _Contestant:
     columns = [_columns(name, part, cohort.classes) for part in parts]
     placed = [part.to(usable_device(device)) for part in parts]
-    return _Contestant(name, placed, columns, [{} for _ in parts])
+    return _Contestant(name, placed, columns, needs, [{} for _ in parts])
 
 
 def _columns(name: str, model: MILModel, classes: tuple[str, ...]) -> list[int]:
@@ -278,6 +303,13 @@ def _ask(
         return record.fail(slide, f"{slide.slide_id}: has no bag")
     except (SacMILError, OSError) as error:
         return record.fail(slide, error)
+    path = bags[slide.slide_id]
+    if slide.slide_id not in (bag.slide_id, slide_name(bag.slide_id)) and bag.slide_id != path.stem:
+        return record.fail(
+            slide,
+            f"{path}: holds the slide {bag.slide_id!r}, by its name {slide.slide_id!r}; rename the "
+            "file, or write the bag again",
+        )
     if bag.labels is not None:
         record.truth[slide.slide_id] = bag.labels
     for contestant in contestants:
@@ -295,6 +327,8 @@ def _answer(contestant: _Contestant, slide: LabelledSlide, bag: Bag) -> Floats:
     """The mean over a model's parts; their scores are kept where the truth is known."""
     from sacmil.models import predict
 
+    if wrong := contestant.needs.check(bag).wrong:
+        raise InputError(f"{slide.slide_id}: {'; '.join(wrong)}; {contestant.needs.made_anew()}")
     said = [predict(part, bag) for part in contestant.parts]
     pairs = zip(said, contestant.columns, strict=True)
     answer = np.mean([_probabilities(one)[columns] for one, columns in pairs], axis=0)

@@ -10,7 +10,7 @@ from pathlib import Path
 from sacmil.alone import alone_in, remove_leftovers
 from sacmil.bag import Bag
 from sacmil.card import joint_hash, seen_mark
-from sacmil.errors import InputError, SacMILError
+from sacmil.errors import InputError, RunError, SacMILError
 from sacmil.results import Model, Scores, write_scores
 from sacmil.slides.search import find_slides
 from sacmil.workflows.bag_needs import BagNeeds
@@ -70,8 +70,11 @@ def predict_items(
     """
     settings = settings or Settings()
     folder = PredictionFolder(Path(out))
+    asked_for = list(map(Path, items))
+    if folder.out.resolve() in (item.resolve() for item in asked_for):
+        raise RunError(f"{out}: is what is to be answered; choose another --out")
     folder.check_is_ours()
-    found = find_items(items, outside=folder.out)
+    found = find_items(asked_for, outside=folder.out)
     asked = _Asked.load(models, settings)
     with alone_in(folder.out, what="prediction"):
         remove_leftovers(folder.out)

@@ -29,6 +29,7 @@ from sacmil._version import __version__
 from sacmil.atomic import whole_file
 from sacmil.card import CARD
 from sacmil.errors import RunError
+from sacmil.formats._search import bags_in
 from sacmil.heatmap.file_name import file_name
 from sacmil.results import PREDICTIONS, Answer, Model, Results, SlideResult, write_results
 
@@ -118,13 +119,19 @@ class PredictionFolder:
     out: Path
 
     def check_is_ours(self) -> None:
-        """Refuse a model folder or a run, whose predictions.csv would be replaced."""
+        """Refuse a model folder or a run, whose predictions.csv would be replaced, and bags."""
         kept = (self.out / PREDICTIONS).exists() and not (self.out / WHOLE).exists()
         exported = any(self.out.glob(f"part_*/{CARD}"))
         if kept or exported or any((self.out / name).exists() for name in _OF_TRAINING):
             raise RunError(
                 f"{self.out}: holds a model or a run, expected a folder for new answers alone; "
                 "choose another --out"
+            )
+        others = [] if (self.out / WHOLE).exists() else bags_in(self.out, self.bags)
+        if others:
+            raise RunError(
+                f"{self.out}: holds bags such as {others[0].name}, expected a folder for new "
+                "answers alone; choose another --out"
             )
 
     @property
