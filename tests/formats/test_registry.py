@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from sacmil.errors import FormatError
-from sacmil.formats import list_formats, read_bag
+from sacmil.formats import _registry, find_bags, list_formats, read_bag
 
 COORDS = np.array([[0, 0], [256, 0]])
 
@@ -135,3 +136,14 @@ def test_every_layout_offers_the_two_functions() -> None:
 
     assert "native" in list_formats()
     assert all(callable(layout.matches) and callable(layout.read) for layout in _formats().values())
+
+
+def test_a_layout_says_how_its_files_are_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.npz").touch()
+    with pytest.raises(FormatError, match="holds no bags"):
+        find_bags([tmp_path])
+    known = {**_registry._formats(), "zipped": SimpleNamespace(SUFFIXES=(".npz",))}
+    monkeypatch.setattr(_registry, "_formats", lambda: known)
+    assert find_bags([tmp_path]) == [tmp_path / "a.npz"]

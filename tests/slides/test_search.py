@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sacmil.errors import SlideError
-from sacmil.slides.search import EXTENSIONS, find_slides
+from sacmil.slides.readers import _registry
+from sacmil.slides.search import extensions, find_slides
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -28,8 +30,19 @@ def test_folders_are_searched_to_the_bottom_in_a_fixed_order(tmp_path: Path) -> 
 
 
 def test_every_known_extension_is_found(tmp_path: Path) -> None:
-    touch(tmp_path, *(f"s{n}{extension}" for n, extension in enumerate(sorted(EXTENSIONS))))
-    assert len(find_slides([tmp_path])) == len(EXTENSIONS)
+    touch(tmp_path, *(f"s{n}{extension}" for n, extension in enumerate(sorted(extensions()))))
+    assert len(find_slides([tmp_path])) == len(extensions())
+
+
+def test_a_reader_says_how_its_slides_are_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(tmp_path, "a.isyntax")
+    with pytest.raises(SlideError, match="no slides found"):
+        find_slides([tmp_path])
+    reader = SimpleNamespace(PRIORITY=9, EXTENSIONS={".isyntax"})
+    monkeypatch.setattr(_registry, "_readers", lambda: {"philips": reader})
+    assert [slide.name for slide in find_slides([tmp_path])] == ["a.isyntax"]
 
 
 def test_hidden_files_and_folders_are_passed_over(tmp_path: Path) -> None:

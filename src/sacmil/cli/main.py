@@ -7,7 +7,9 @@ import importlib
 import os
 import pkgutil
 import sys
+import traceback
 import warnings
+from pathlib import Path
 from typing import Any
 
 import click
@@ -88,8 +90,15 @@ def _sentence(error: Exception) -> str:
         return said + ("; look at its permissions, or choose another folder" if closed else "")
     return (
         f"this is a fault of sacmil, please report it: {type(error).__name__}: {error} "
-        f"(set {_TRACEBACK}=1 to see where)"
+        f"({_place(error)}; set {_TRACEBACK}=1 to see how it came there)"
     )
+
+
+def _place(error: Exception) -> str:
+    """The last line of ours that was reached: whoever adds a model finds it there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if f"{os.sep}sacmil{os.sep}" in frame.filename] or frames
+    return f"{Path(ours[-1].filename).name}, line {ours[-1].lineno}"
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -2,7 +2,8 @@
 
 A layout is a public module of this folder with two functions: ``matches(path) -> bool``, a cheap
 look at the file and its surroundings, and ``read(path, hints) -> Bag``, which takes from the hints
-only what the file does not say. The native layout, which says everything, takes none.
+only what the file does not say. The native layout, which says everything, takes none. Files that
+are called otherwise than the peers' are named by ``SUFFIXES``, such as ``(".zarr",)``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib
 import pkgutil
 import stat
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -24,6 +26,7 @@ from sacmil.formats._spacing import check_spacing
 from sacmil.units import Level0Px, MicronsPerPixel
 
 _NATIVE = "native"
+_SUFFIXES = (".h5", ".hdf5", ".pt", ".npy")
 
 
 class Format(Protocol):
@@ -42,6 +45,12 @@ def _formats() -> dict[str, Format]:
     public = [name for name in names if not name.startswith("_")]
     modules = {name: importlib.import_module(f"sacmil.formats.{name}") for name in public}
     return cast("dict[str, Format]", modules)
+
+
+def suffixes() -> tuple[str, ...]:
+    """By which the files of a folder are known as bags."""
+    own = (getattr(layout, "SUFFIXES", ()) for layout in _formats().values())
+    return tuple(dict.fromkeys(chain(_SUFFIXES, *own)))
 
 
 def list_formats() -> list[str]:

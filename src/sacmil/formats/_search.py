@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sacmil.errors import FormatError
+from sacmil.formats._registry import suffixes
 
-SUFFIXES = (".h5", ".hdf5", ".pt", ".npy")
 _SIDE_FOLDERS = frozenset(
     {"patches", "tiles", "coords", "labels", "patch_labels", "inst_labels", "masks", "stitches"}
 )
@@ -25,7 +25,7 @@ def find_bags(items: Iterable[Path], *, outside: Path | None = None) -> list[Pat
     for item in items:
         files = bags_in(item, outside) if item.is_dir() else [item]
         if not files:
-            raise FormatError(f"{item}: holds no bags ({', '.join(SUFFIXES)}); check the path")
+            raise FormatError(f"{item}: holds no bags ({', '.join(suffixes())}); check the path")
         found |= {file.resolve(): file for file in files}
     bags = sorted(found.values())
     _check_ids(bags)
@@ -35,10 +35,11 @@ def find_bags(items: Iterable[Path], *, outside: Path | None = None) -> list[Pat
 def bags_in(folder: Path, outside: Path | None = None) -> list[Path]:
     """Every bag below a folder, if any; arguments as those of find_bags."""
     hidden = outside.resolve() if outside else None
+    known = suffixes()
     return [
         file
         for file in folder.rglob("*")
-        if file.suffix in SUFFIXES
+        if file.suffix in known
         and _is_bag(file, folder)
         and (hidden is None or hidden not in file.resolve().parents)
         and (file.is_file() or _is_lost(file))

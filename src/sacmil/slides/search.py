@@ -7,15 +7,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sacmil.errors import SlideError
+from sacmil.slides.readers._registry import further_extensions
 
-EXTENSIONS = frozenset(
+_EXTENSIONS = frozenset(
     {".svs", ".tif", ".tiff", ".btf", ".ndpi", ".mrxs", ".vms", ".vmu", ".scn", ".bif"}
     | {".svslide", ".dcm", ".png", ".jpg", ".jpeg", ".bmp"}
 )
-"""What a folder is searched for; a file named outright may have any extension."""
 
 _LISTS = {".vms", ".vmu"}  # Hamamatsu: text that names the JPEGs a slide is made of
 _MOST_LIST_BYTES = 2**20
+
+
+def extensions() -> frozenset[str]:
+    """What a folder is searched for; a file named outright may have any extension."""
+    return _EXTENSIONS | further_extensions()
 
 
 def find_slides(items: Iterable[str | Path], *, exclude: Iterable[str | Path] = ()) -> list[Path]:
@@ -34,7 +39,7 @@ def find_slides(items: Iterable[str | Path], *, exclude: Iterable[str | Path] = 
     if not found:
         raise SlideError(
             f"no slides found in {', '.join(map(str, places)) or 'nothing'}; expected files named "
-            f"{' '.join(sorted(EXTENSIONS))}"
+            f"{' '.join(sorted(extensions()))}"
         )
     slides = sorted(found.values())
     _check_stems(slides)
@@ -57,7 +62,7 @@ def _search(folder: Path, seen: set[str]) -> Iterator[Path]:
     seen.add(place)
     entries = _visible(folder)
     files = [entry for entry in entries if entry.is_file()]
-    slides = [file for file in files if file.suffix.lower() in EXTENSIONS]
+    slides = [file for file in files if file.suffix.lower() in extensions()]
     yield from _one_per_series(_without_parts(slides))
     yield from (entry for entry in entries if _is_lost(entry))
     companions = {file.stem for file in slides if file.suffix.lower() == ".mrxs"}
@@ -69,7 +74,7 @@ def _search(folder: Path, seen: set[str]) -> Iterator[Path]:
 
 def _is_lost(entry: Path) -> bool:
     """A link to a slide that is gone: not to be passed over, but told like other failures."""
-    return entry.suffix.lower() in EXTENSIONS and entry.is_symlink() and not entry.exists()
+    return entry.suffix.lower() in extensions() and entry.is_symlink() and not entry.exists()
 
 
 def _visible(folder: Path) -> list[Path]:

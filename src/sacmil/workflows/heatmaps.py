@@ -15,7 +15,7 @@ from sacmil.bag import Bag
 from sacmil.cohorts.slide_name import slide_name
 from sacmil.errors import ConfigError, FormatError, InputError, suggestion
 from sacmil.formats import find_bags, read_bag
-from sacmil.formats._search import SUFFIXES
+from sacmil.formats._registry import suffixes
 from sacmil.heatmap import (
     Normalisation,
     Truth,
@@ -129,10 +129,10 @@ def _check_classes(classes: Sequence[str], ensemble: Ensemble) -> None:
 
 def _bags(items: Sequence[Path], out: Path) -> list[Path]:
     for item in items:
-        if item.is_file() and item.suffix.lower() not in SUFFIXES:
+        if item.is_file() and item.suffix.lower() not in suffixes():
             raise FormatError(
-                f"{item}: is no bag ({', '.join(SUFFIXES)}); slides are cut, answered and drawn by "
-                f"sacmil predict {item} --model MODEL --out DIR"
+                f"{item}: is no bag ({', '.join(suffixes())}); slides are cut, answered and drawn "
+                f"by sacmil predict {item} --model MODEL --out DIR"
             )
     return find_bags(items, outside=out)
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from sacmil.bag import Bag
 from sacmil.errors import BagWarning, FormatError, SacMILError, SlideError
 from sacmil.formats import find_bags, read_bag
-from sacmil.formats._search import SUFFIXES, bags_in
+from sacmil.formats._registry import suffixes
+from sacmil.formats._search import bags_in
 from sacmil.parallel import Outcome, Workers
 from sacmil.slides.search import find_slides
 
@@ -48,7 +49,7 @@ def find_items(items: Iterable[str | Path], *, outside: Path) -> Items:
             bags += found
             slides += [] if found else _slides_in(item, outside)
         else:
-            (bags if item.suffix.lower() in SUFFIXES else slides).append(item)
+            (bags if item.suffix.lower() in suffixes() else slides).append(item)
     return _by_name(find_bags(bags), find_slides(slides) if slides else [])
 
 
@@ -56,7 +57,8 @@ def _slides_in(folder: Path, outside: Path) -> list[Path]:
     try:
         return find_slides([folder], exclude=[outside])
     except SlideError as error:
-        raise SlideError(f"{folder}: holds no bags ({', '.join(SUFFIXES)}), and {error}") from error
+        named = ", ".join(suffixes())
+        raise SlideError(f"{folder}: holds no bags ({named}), and {error}") from error
 
 
 def _by_name(bags: list[Path], slides: list[Path]) -> Items:

@@ -1,7 +1,8 @@
 """Finds the reader that can open a file.
 
 A reader is a public module of this folder with ``PRIORITY``, a number (the lowest is asked
-first), and ``open_slide(path) -> Slide``, which raises SlideError for what it does not read.
+first), and ``open_slide(path) -> Slide``, which raises SlideError for what it does not read. Files
+that are called as no other reader's are named by ``EXTENSIONS``, such as ``{".isyntax"}``.
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ def _readers() -> dict[str, Reader]:
     public = [name for name in names if not name.startswith("_")]
     modules = {name: importlib.import_module(f"sacmil.slides.readers.{name}") for name in public}
     return dict(sorted(modules.items(), key=lambda item: item[1].PRIORITY))
+
+
+def further_extensions() -> frozenset[str]:
+    """By which readers know slides, besides those that folders are searched for anyway."""
+    found: frozenset[str] = frozenset()
+    return found.union(*(getattr(reader, "EXTENSIONS", ()) for reader in _readers().values()))
 
 
 def list_readers() -> list[str]:
