@@ -212,6 +212,13 @@ def test_the_caption_tells_unit_folds_seeds_patients_interval_and_data() -> None
     )
 
 
+def test_the_caption_of_runs_with_different_folds_tells_how_many_each_has() -> None:
+    both = predicted({"a": 1, "b": 1}, seeds=2)
+    some = both.where((both.model == "a") | ((both.fold != both.fold.max()) & (both.seed == 0)))
+    folds = len(np.unique(both.fold))
+    assert f"; {folds - 1} to {folds} folds, 1 to 2 seeds;" in caption(some)
+
+
 def test_the_caption_says_when_slides_are_the_unit() -> None:
     predictions = predicted(patients=6, folds=1)
     predictions.patient_id[:] = "p0"

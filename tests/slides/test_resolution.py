@@ -98,6 +98,13 @@ def test_a_slide_the_table_lacks_keeps_its_own_value(tmp_path: Path) -> None:
         slide_mpp(Stated("a.svs", None), said)
 
 
+def test_lines_about_no_slide_are_told(tmp_path: Path) -> None:
+    table = tmp_path / "mpp.csv"
+    table.write_text("wsi,mpp\na.svs,0.5\nsub/b,0.5\nnotthere,0.5\n")
+    said = SlideResolutions.parse(str(table))
+    assert said.unmatched([Path("x/a.svs"), Path("sub/b.tif")]) == ["notthere"]
+
+
 def test_spreadsheet_habits_are_read(tmp_path: Path) -> None:
     said = table(tmp_path, '\ufeffid, mpp ,wsi\r\n1, 0.25 ,"a, b.svs"\r\n,,\r\n\r\n2,0.5,c\r\n')
     assert slide_mpp(Stated("a, b.svs", None), said) == 0.25

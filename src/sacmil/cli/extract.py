@@ -86,6 +86,8 @@ def command(slides: tuple[Path, ...], out: Path, **options: Any) -> None:
     settings = _settings(options)
     _check_call(options)
     found = find_slides(slides, exclude=[out / "tissue"])
+    for name in settings.resolutions.unmatched(found):
+        click.echo(f"Warning: --slide-mpp: {name} is none of the slides", err=True)
     with told(len(found)) as progress:
         rows = _extract(found, out, settings, options, progress)
     _conclude(rows, out)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from sacmil.evaluation.comparison import Comparison
 from sacmil.evaluation.layouts import Cell, Table
@@ -227,8 +228,14 @@ def _counted_of(rows: Predictions, unit: str) -> str:
 
 
 def _repeated(test: Predictions) -> str:
-    folds, seeds = len(np.unique(test.fold)), len(np.unique(test.seed))
-    return f"{count(folds, 'fold')}, {count(seeds, 'seed')}"
+    return f"{_of_each(test, test.fold, 'fold')}, {_of_each(test, test.seed, 'seed')}"
+
+
+def _of_each(test: Predictions, values: npt.NDArray[np.int64], word: str) -> str:
+    """How many a model has; runs side by side need not have as many."""
+    found = {len(np.unique(values[test.model == model])) for model in np.unique(test.model)}
+    few, many = min(found, default=0), max(found, default=0)
+    return count(many, word) if few == many else f"{few} to {count(many, word)}"
 
 
 def _beside(test: Predictions, style: Style, level: float, draws: int) -> str:

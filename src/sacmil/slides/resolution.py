@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import numbers
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -63,6 +63,11 @@ class SlideResolutions:
         if self.everywhere is not None:
             return self.everywhere
         return next((self.by_slide[key] for key in _keys(path) if key in self.by_slide), None)
+
+    def unmatched(self, paths: Iterable[Path]) -> list[str]:
+        """Lines of the table that are about none of these slides."""
+        named = {key for path in paths for key in _keys(path)}
+        return [key for key in self.by_slide if key not in named]
 
 
 def slide_mpp(slide: Slide, resolutions: SlideResolutions | None = None) -> MicronsPerPixel:
