@@ -10,14 +10,15 @@ def command() -> None:
     """Show versions, devices and extras, and how to install what is missing."""
     from sacmil.installation import devices, extras, versions
 
+    width = 2 + max(map(len, versions()))
     for name, version in versions().items():
-        click.echo(f"{name:<18}{version}")
+        click.echo(f"{name:<{width}}{version}")
     click.echo()
     for device in devices():
-        click.echo(f"{'device':<18}{device}")
+        click.echo(f"{'device':<{width}}{device}")
     click.echo()
     for extra in extras():
         state = "ready" if not extra.missing else f"missing {', '.join(extra.missing)}"
-        click.echo(f"{'extra ' + extra.name:<18}{state}")
+        click.echo(f"{'extra ' + extra.name:<{width}}{state}")
         if extra.missing:
-            click.echo(f"{'':<18}pip install 'sacmil[{extra.name}]'")
+            click.echo(f"{'':<{width}}pip install 'sacmil[{extra.name}]'")

@@ -57,7 +57,7 @@ def _bag_facts(file: Path) -> dict[str, Any]:
         "features": f"{bag.dim} x {bag.features.dtype}",
         "encoder": " ".join(filter(None, bag.encoder)) if bag.encoder else None,
         "patch_size": f"{bag.patch_size:g} level-0 pixels",
-        "patch_size_um": bag.patch_size_um,
+        "patch_size_um": None if bag.patch_size_um is None else round(bag.patch_size_um, 6),
         "tile_px": bag.tile_px,
         "mpp": bag.mpp,
         "slide_size": None if bag.slide_size is None else list(bag.slide_size),

@@ -22,6 +22,8 @@ from sacmil.training.config import Config
 
 CONFIG = "config.yaml"
 PROVENANCE = "provenance.json"
+_OTHER = {"cohort": "another cohort", "folds": "other folds"}
+"""What a run may be about, in words."""
 
 
 @contextmanager
@@ -67,8 +69,7 @@ def _open(
     for name, value in facts.items():
         if before and before.get(name) != value:
             raise RunError(
-                f"{out}: is a run over other {name} (they differ from {PROVENANCE} there); choose "
-                "another --out"
+                f"{out}: is a run over {_OTHER[name]} (by {PROVENANCE} there); choose another --out"
             )
     write_splits(out / "splits", folds, cohort, overwrite=not before)
     with whole_file(out / PROVENANCE) as partial:

@@ -243,8 +243,8 @@ class _Work:
             )
         if unknown:
             odd.append(
-                f"{path}: whether its {' and '.join(unknown)} are as the model needs cannot be "
-                "told, for bag or card do not say"
+                f"{path}: whether it fits the model's {' and '.join(unknown)} cannot be told, for "
+                "bag or card do not say"
             )
         return wrong, odd
 
