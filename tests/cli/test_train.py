@@ -241,6 +241,7 @@ def test_crossval_counts_seeds_from_the_one_that_is_asked_for(
     assert done.code == 0, done.err
     run = table.parent / "run"
     assert {folder.name for folder in (run / "abmil").iterdir()} == {"seed_7", "seed_8"}
+    assert json.loads((run / "provenance.json").read_text())["seeds"] == [7, 8]
     config = run / "config.yaml"
     done = sacmil("crossval", *given(table, "again"), "--folds", 2, "--config", config)
     assert done.code == 0, done.err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sacmil.errors import ConfigError
+from sacmil.errors import ConfigError, SacMILError
 from sacmil.viewer.content import Content
 from sacmil.viewer.server import bind
 
@@ -30,7 +30,7 @@ def test_beyond_loopback_a_token_is_made_each_time_anew(content, host: str) -> N
     for _ in range(2):
         try:
             server = bind(content, host, 0)
-        except ConfigError:
+        except SacMILError:
             pytest.skip(f"this machine has no {host}")
         server.listener.close()
         urls.append(server.url)
@@ -56,7 +56,7 @@ def test_a_token_that_is_none_is_refused(content, token: str) -> None:
 def test_a_port_in_use_names_another(content) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"port {port} .* type --port {port + 1}, or"):
+        with pytest.raises(SacMILError, match=rf"port {port} .* type --port {port + 1}, or"):
             bind(content, "127.0.0.1", port)
 
 
@@ -67,5 +67,5 @@ def test_a_host_that_is_not_known_is_told(content) -> None:
 
 
 def test_an_address_of_another_machine_is_told(content) -> None:
-    with pytest.raises(ConfigError, match=r"port 0 of 192\.0\.2\.1 cannot be used"):
+    with pytest.raises(SacMILError, match=r"port 0 of 192\.0\.2\.1 cannot be used"):
         bind(content, "192.0.2.1", 0)

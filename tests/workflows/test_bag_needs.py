@@ -102,5 +102,5 @@ def test_the_way_out_says_what_to_type_and_offers_insisting_only_where_it_helps(
 
 def test_nobody_is_told_to_extract_with_an_encoder_we_do_not_have() -> None:
     told = BagNeeds(encoder="synthetic", dim=7).way_out(make_bag("s"))
-    assert told == "give a bag whose features come from synthetic, as the model's did"
+    assert told == "give a bag made as the model's were, with features of synthetic"
     assert "--encoder timm:vit" in BagNeeds(encoder="timm:vit", dim=7).way_out(make_bag("s"))

@@ -87,7 +87,7 @@ def cross_validate(
     resources, tell = resources or Resources(), progress or _silent
     _check_names(configs)
     check_models(configs.values(), bags, cohort.classes)
-    with open_run(out, cohort, folds, "crossval"):
+    with open_run(out, cohort, folds, "crossval", seeds):
         hashes = check_and_hash(out, bags, tell)
         parts = list(_parts(out, cohort, bags, hashes, folds, configs, seeds))
         todo = [part for part in parts if not part.is_finished()]  # refuses what does not fit

@@ -44,7 +44,7 @@ def train_run(
     if not 0 <= fold < len(folds):
         raise CohortError("--fold", [f"{fold}: there are folds 0 to {len(folds) - 1}"])
     check_models([config], bags, cohort.classes)
-    with open_run(out, cohort, folds, "train"):
+    with open_run(out, cohort, folds, "train", [config.seed]):
         hashes = check_and_hash(out, bags, hashing)
         train, val, test = (sources(cohort, ids, bags, hashes) for ids in folds[fold])
         part = Part(

@@ -27,18 +27,20 @@ _OTHER = {"cohort": "another cohort", "folds": "other folds"}
 
 
 @contextmanager
-def open_run(out: Path, cohort: Cohort, folds: Sequence[Fold], command: str) -> Iterator[None]:
+def open_run(
+    out: Path, cohort: Cohort, folds: Sequence[Fold], command: str, seeds: Sequence[int] = ()
+) -> Iterator[None]:
     """Work in a run folder: a new one, or one there of the same command, cohort and folds.
 
-    Models may be added to a run; its slides, labels and folds stay what they are. Two commands
-    cannot work in one run at the same time.
+    Models and seeds may be added to a run; its slides, labels and folds stay what they are. Two
+    commands cannot work in one run at the same time.
     """
     _check_own(out)
     with alone_in(out, what="run"):
         remove_leftovers(out)
         before = _read_provenance(out)
         _check_command(out, command, before.get("command", command))
-        _open(out, cohort, folds, before, command)
+        _open(out, cohort, folds, before, command, seeds)
         yield
 
 
@@ -63,7 +65,12 @@ def _check_own(out: Path) -> None:
 
 
 def _open(
-    out: Path, cohort: Cohort, folds: Sequence[Fold], before: dict[str, Any], command: str
+    out: Path,
+    cohort: Cohort,
+    folds: Sequence[Fold],
+    before: dict[str, Any],
+    command: str,
+    seeds: Sequence[int],
 ) -> None:
     facts = {"cohort": cohort.sha256, "folds": _hash([list(map(list, f)) for f in folds])}
     for name, value in facts.items():
@@ -73,7 +80,8 @@ def _open(
             )
     write_splits(out / "splits", folds, cohort, overwrite=not before)
     with whole_file(out / PROVENANCE) as partial:
-        whole = {"command": command, **facts, "versions": versions(), "devices": devices()}
+        asked = {"command": command, "seeds": sorted({*before.get("seeds", ()), *seeds})}
+        whole = asked | facts | {"versions": versions(), "devices": devices()}
         partial.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 

@@ -122,7 +122,7 @@ class BagNeeds:
     def made_anew(self) -> str:
         """How a bag comes by what is needed."""
         if self.encoder and not _is_ours(self.encoder):
-            return f"give a bag whose features come from {self.encoder}, as the model's did"
+            return f"give a bag made as the model's were, with features of {self.encoder}"
         size = f" --mpp {self.mpp:g} --patch-size {self.tile_px}" if self.mpp else ""
         again = f"`sacmil extract SLIDE --encoder {self.encoder or '…'}{size} --out BAGS`"
         whose = "" if self.encoder else ", with the encoder the model was trained on"
