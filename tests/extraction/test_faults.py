@@ -52,10 +52,9 @@ def assert_everything_is_whole(out: Path) -> None:
 
 def kill_and_complete(cohort: Path, tmp_path: Path, encoder: str, kills: int) -> None:
     words = ["extract", cohort, "--encoder", encoder, *OPTIONS]
+    started = time.monotonic()
     code, _ = completed(*words, "--out", tmp_path / "calm")
     assert code == 0
-    started = time.monotonic()
-    completed(*words, "--out", tmp_path / "timed")
     whole_run = time.monotonic() - started
     out, chance = tmp_path / "shaken", random.Random(0)
     for _ in range(kills):
@@ -120,8 +119,8 @@ def extract_mutated(cohort: Path, tmp_path: Path, encoder: str, count: int) -> N
     assert_everything_is_whole(tmp_path / "out")
 
 
-def test_forty_mutated_files_have_a_reason_each(cohort, tmp_path, encoder) -> None:
-    extract_mutated(cohort, tmp_path, encoder, 40)
+def test_twenty_mutated_files_have_a_reason_each(cohort, tmp_path, encoder) -> None:
+    extract_mutated(cohort, tmp_path, encoder, 20)
 
 
 @pytest.mark.slow
