@@ -208,7 +208,7 @@ def test_the_caption_tells_unit_folds_seeds_patients_interval_and_data() -> None
     told = caption(predicted(slides=2, seeds=2), data="my run", level=0.9, draws=1500)
     assert told == (
         "Unit: the patient (60 patients, 120 slides); 3 folds, 2 seeds; mean ± standard deviation "
-        "over folds [90 % interval: patients resampled within folds, 1,500 draws]; data: my run."
+        "over folds [90 % interval: patients resampled, 1,500 draws]; data: my run."
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sacmil import Bag, create_model, list_models, predict
-from sacmil.errors import InputError
+from sacmil.errors import InputError, ModelError
 from sacmil.models import MILModel, Output
 from sacmil.models._registry import model_class
 from sacmil.results import Prediction
@@ -162,3 +162,19 @@ def test_class_names_travel_with_the_prediction(make_bag: Callable[..., Bag]) ->
 )
 def test_the_label_is_the_most_probable_class(probabilities: list[float], label: int) -> None:
     assert Prediction("s", np.array(probabilities), np.zeros(1, np.float32)).label == label
+
+
+@pytest.mark.parametrize("what", ["logits", "scores"])
+def test_outputs_of_a_wrong_shape_are_told_by_the_models_name(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise one logit of two trains, and answers every slide alike."""
+    model = create_model("mean_pool", in_dim=4, num_classes=2)
+    whole = model.aggregate
+    monkeypatch.setattr(
+        model,
+        "aggregate",
+        lambda *given: (found := whole(*given))._replace(**{what: getattr(found, what)[:1]}),
+    )
+    with pytest.raises(ModelError, match=rf"mean_pool gives {what} of shape \(1,\); expected"):
+        model(torch.randn(3, 4), torch.rand(3, 2))

@@ -127,10 +127,26 @@ def _headers(paths: Mapping[str, Path]) -> tuple[dict[str, Header], list[str]]:
         elif header is not None:
             headers[slide_id] = header
     widths = {name: f"{header.dim} features" for name, header in headers.items()}
-    odd = list(odd_ones(paths, widths))
-    odd += odd_ones(paths, {name: header.encoder for name, header in headers.items()})
-    told = {text.partition(": ")[0]: text for text in reversed(odd)}  # width first, and no more
-    return headers, problems + list(told.values())[::-1]
+    encoders = {name: header.encoder for name, header in headers.items()}
+    # Another width is another encoder: what is told once is enough.
+    odd = list(odd_ones(paths, widths)) or list(odd_ones(paths, encoders))
+    return headers, problems + odd
+
+
+def other_slide(path: Path, slide_id: str, told: str) -> str:
+    """What is wrong with a bag that says it is of another slide than its file; empty if it is not.
+
+    Args:
+        path: of the bag.
+        slide_id: whose bag it is by the file's name.
+        told: the slide that it says it is of.
+    """
+    if slide_id in (told, slide_name(told)) or told == path.stem:
+        return ""
+    return (
+        f"{path}: holds the slide {told!r}, by its name {slide_id!r}; rename the file, or write "
+        "the bag again"
+    )
 
 
 def odd_ones(paths: Mapping[str, Path], traits: Mapping[str, str]) -> Iterator[str]:

@@ -72,7 +72,7 @@ class Report:
     def how_compared(self) -> str:
         """How models are compared."""
         return (
-            f"Paired bootstrap of patients within folds, at least {self.draws:,} draws; a "
+            f"Paired bootstrap of patients, at least {self.draws:,} draws; a "
             f"difference is claimed when p after Holm's correction is below {1 - self.level:.2g}."
         )
 

@@ -243,7 +243,7 @@ def _beside(test: Predictions, style: Style, level: float, draws: int) -> str:
     if style.spread in ("both", "std") and len(np.unique(test.fold)) > 1:
         text += " ± standard deviation over folds"
     if style.spread in ("both", "interval"):
-        text += f" [{100 * level:g} % interval: patients resampled within folds, {draws:,} draws]"
+        text += f" [{100 * level:g} % interval: patients resampled, {draws:,} draws]"
     return text
 
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from sacmil.atomic import whole_file
 from sacmil.bag import SAME_SIZE, Bag
-from sacmil.cohorts.bags import odd_ones
-from sacmil.cohorts.slide_name import slide_name
+from sacmil.cohorts.bags import odd_ones, other_slide
 from sacmil.errors import CohortError, RunError, SacMILError
 from sacmil.formats import read_bag
 
@@ -90,11 +89,8 @@ def _mixed_up(bags: Mapping[str, Path], found: Mapping[str, _Known]) -> Iterator
         twin = first.setdefault(facts.sha256, slide_id)
         if twin != slide_id:
             yield f"{path}: is the same file as {bags[twin]}, byte for byte; expected another slide"
-        elif slide_id not in (facts.slide, slide_name(facts.slide)) and facts.slide != path.stem:
-            yield (
-                f"{path}: holds the slide {facts.slide!r}, by its name {slide_id!r}; rename the "
-                "file, or write the bag again"
-            )
+        elif wrong := other_slide(path, slide_id, facts.slide):
+            yield wrong
     yield from odd_ones(bags, {name: facts.encoder for name, facts in found.items()})
     yield from odd_ones(bags, _sizes(found))
 

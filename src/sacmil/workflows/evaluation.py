@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sacmil.bag import Bag
 from sacmil.card import CARD, model_folders, read_card, seen_mark
-from sacmil.cohorts.slide_name import slide_name
+from sacmil.cohorts.bags import other_slide
 from sacmil.cohorts.table import Cohort, LabelledSlide
 from sacmil.errors import CohortWarning, InputError, RunError, SacMILError
 from sacmil.evaluation.localisation import Localisation, localisation
@@ -303,13 +303,8 @@ def _ask(
         return record.fail(slide, f"{slide.slide_id}: has no bag")
     except (SacMILError, OSError) as error:
         return record.fail(slide, error)
-    path = bags[slide.slide_id]
-    if slide.slide_id not in (bag.slide_id, slide_name(bag.slide_id)) and bag.slide_id != path.stem:
-        return record.fail(
-            slide,
-            f"{path}: holds the slide {bag.slide_id!r}, by its name {slide.slide_id!r}; rename the "
-            "file, or write the bag again",
-        )
+    if wrong := other_slide(bags[slide.slide_id], slide.slide_id, bag.slide_id):
+        return record.fail(slide, wrong)
     if bag.labels is not None:
         record.truth[slide.slide_id] = bag.labels
     for contestant in contestants:
