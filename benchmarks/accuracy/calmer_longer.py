@@ -32,8 +32,9 @@ CHANGES: Mapping[str, dict[str, Any]] = {
     "5 epochs, 3000 steps": {"epochs": 5, "min_steps": 3000},
     "5 epochs, 4000 steps": {"epochs": 5, "min_steps": 4000},
 }
-LEFT = tuple(CHANGES)
-"""By development, for the confirmatory run."""
+LEFT = ("standard", "10 epochs", "5 epochs, 3000 steps")
+"""By development, for the confirmatory run: neither loses AUC on any task, and 4,000 steps are less
+calm than 3,000 and no better."""
 SEEDS = 5
 """Of development."""
 FRESH = Fresh((31, 32, 33), (14, 15))
