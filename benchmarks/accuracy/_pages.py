@@ -30,7 +30,7 @@ REFERENCE = {
     "larger": "sac_mil_local",
 }
 """What others are held against, where it is not our preset."""
-OWN = {"calmer": "standard", "calmer_longer": "standard"}
+OWN = {"calmer": "standard", "calmer_longer": "standard", "calmer_labels": "standard"}
 """The recipe by which each model is the reference of its own variants."""
 SURENESS = ("recipes", *OWN)
 """Studies about how sure models are of what they get wrong."""

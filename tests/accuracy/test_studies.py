@@ -17,6 +17,7 @@ from benchmarks.accuracy import (
     _confirm,
     _study,
     calmer,
+    calmer_labels,
     calmer_longer,
     colon_breast,
     extrapolation,
@@ -44,7 +45,7 @@ from benchmarks.accuracy._tuning import TRIED, best
 from sacmil.models import Recipe, create_model, list_models
 from sacmil.models._recipe import PAPER, STANDARD
 
-REAL = (colon_breast, idc, recipes, larger, calmer, calmer_longer)
+REAL = (colon_breast, idc, recipes, larger, calmer, calmer_longer, calmer_labels)
 SLOW_ROUNDS = (suite_slowest, suite_slowest_rest)
 ALL = (inside, suite, suite_second, *SLOW_ROUNDS, *REAL, extrapolation, seeds, few)
 TUNED = (suite, suite_second, *SLOW_ROUNDS, colon_breast, idc, few)
@@ -342,6 +343,7 @@ def test_few_slides_are_seen_more_often() -> None:
         (larger, (21, 22, 23), (10, 11)),
         (calmer, (28, 29, 30), (12, 13)),
         (calmer_longer, (31, 32, 33), (14, 15)),
+        (calmer_labels, (34, 35, 36), (16, 17)),
     ],
 )
 def test_defaults_are_decided_on_data_that_nothing_else_has_seen(
@@ -386,6 +388,9 @@ def test_recipes_that_could_become_the_default_differ_in_what_they_are_named_aft
     longer = {job.variant: Recipe(**job.training) for job in calmer_longer.jobs(request())}
     assert longer["abmil_gated, standard"] == STANDARD
     assert longer["sac_mil_local, 5 epochs, 4000 steps"].for_bags(300).epochs == 14
+    labels = {job.variant: Recipe(**job.training) for job in calmer_labels.jobs(request())}
+    assert labels["abmil_gated, standard"] == STANDARD
+    assert labels["sac_mil_local, smoothing 0.2"] == replace(STANDARD, label_smoothing=0.2)
 
 
 def test_lesions_of_real_shapes_take_what_was_chosen_for_drawn_ones() -> None:

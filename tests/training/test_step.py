@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sacmil.models import MILModel, Output, Recipe, Sample
+from sacmil.models import MILModel, Output, Recipe, Sample, create_model, list_models
 from sacmil.models._recipe import Lookahead
 from sacmil.training.step import Trainer
 
@@ -149,3 +149,42 @@ def test_a_step_forgets_the_gradients_of_the_one_before() -> None:
     for ours_one, fresh_one in zip(ours.parameters(), fresh.parameters(), strict=True):
         torch.testing.assert_close(ours_one.grad, fresh_one.grad)
         assert fresh_one.grad.abs().max() > 0
+
+
+def told(made: MILModel, label: int, **recipe: float) -> dict[str, Tensor]:
+    """The losses of one bag before anything is learnt from it."""
+    torch.manual_seed(0)
+    bag = sample(label=label)
+    plan = made.plan(bag.coords.numpy(), bag.features.numpy())
+    bag = bag._replace(plan={key: torch.from_numpy(value) for key, value in plan.items()})
+    return Trainer(made, Recipe(**recipe)).learn([bag])
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_smoothing_is_torchs_for_every_tier(share: float) -> None:
+    m = model()
+    output = m(*sample()[:3])
+    second, first = (
+        nn.functional.cross_entropy(logits, torch.tensor(1), label_smoothing=share)
+        for logits in (output.logits, output.extras["first"])
+    )
+    losses = told(m, 1, label_smoothing=share)
+    torch.testing.assert_close(losses, {"first": first, "second": second})
+
+
+def test_smoothing_of_a_single_output_moves_its_target_to_the_middle() -> None:
+    m = create_model("mean_pool", in_dim=5, num_classes=1)
+    torch.manual_seed(0)  # as `told` does: it drops the same features
+    logits = m(*sample()[:3]).logits[0]
+    wanted = torch.tensor(0.9)  # of a label of one, a fifth of which is drawn
+    expected = nn.functional.binary_cross_entropy_with_logits(logits, wanted)
+    torch.testing.assert_close(told(m, 1, label_smoothing=0.2)["all"], expected)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_a_label_that_is_all_drawn_says_nothing_to_any_model(name: str) -> None:
+    made = []
+    for label in (0, 1):
+        torch.manual_seed(1)
+        made.append(told(create_model(name, in_dim=5, num_classes=2), label, label_smoothing=1))
+    torch.testing.assert_close(made[0], made[1])

@@ -59,6 +59,8 @@ class Recipe:
     """balanced draws with replacement so that classes are equally frequent."""
     class_weights: Literal["none", "balanced"] = "none"
     """balanced multiplies the loss of a bag by how rare its class is, one on average."""
+    label_smoothing: float = 0.0
+    """Share of labels taken as drawn at random, every class alike: answers stay less sure."""
     instance_dropout: float = 0.0
     """Share of a bag's instances left out of each step, drawn anew each time."""
     clip: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
@@ -99,6 +101,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "min_epochs": (0, math.inf),
     "monitor_from": (0, 0.99),
     "accumulate": (1, math.inf),
+    "label_smoothing": (0, 1),
     "instance_dropout": (0, 0.99),
 }
 

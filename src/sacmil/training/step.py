@@ -109,11 +109,26 @@ class Trainer:
         half = self.precision != torch.float32
         with torch.autocast(sample.features.device.type, self.precision, enabled=half):
             output = self.model(sample.features, sample.coords, sample.plan)
-            losses = self.model.losses(output, sample.target)
+            losses = self._smoothed(output, sample.target)
         if self.class_weights is None:
             return losses
         weight = self.class_weights[sample.target]
         return {group: weight * loss for group, loss in losses.items()}
+
+    def _smoothed(self, output: Output, target: Tensor) -> dict[str, Tensor]:
+        """What the model's losses are on average, were labels drawn anew now and then.
+
+        Of a cross-entropy that is label smoothing; it asks a model for nothing but its losses.
+        """
+        losses, share = self.model.losses(output, target), self.recipe.label_smoothing
+        if not share:
+            return losses
+        classes = range(max(self.model.num_classes, 2))
+        drawn = [self.model.losses(output, torch.full_like(target, c)) for c in classes]
+        return {
+            group: (1 - share) * loss + share * torch.stack([each[group] for each in drawn]).mean()
+            for group, loss in losses.items()
+        }
 
     def _thinned(self, sample: Sample) -> Sample:
         """The bag without the instances that instance dropout leaves out this time."""
