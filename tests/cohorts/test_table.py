@@ -106,6 +106,13 @@ def test_classes_may_be_put_in_another_order(tmp_path: Path) -> None:
     assert cohort.labels == (0, 1, 0, 1)
 
 
+def test_labels_spelled_in_two_ways_are_no_two_classes(tmp_path: Path) -> None:
+    path = write(tmp_path, CLAM.replace("s2,tumor", "s2,Tumor"))
+    (told,) = problems(path, need=1)
+    assert "'Tumor', 'tumor' differ in case alone" in told
+    assert read_table(path, classes=["normal", "tumor", "Tumor"], need=1).labels == (1, 0, 2, 0)
+
+
 def test_tcga_barcodes_name_their_patients_and_sites(tmp_path: Path) -> None:
     names = ["TCGA-3C-AALI-01Z-00-DX1", "TCGA-3C-AALI-01Z-00-DX2", "TCGA-A2-A0CL-01Z-00-DX1"]
     rows = "".join(f"{name}.svs,{label}\n" for name, label in zip(names, "aab", strict=True))

@@ -109,6 +109,28 @@ def test_other_classes_are_refused_with_both_lists(
     assert ", ".join(classes) in str(refused.value)
 
 
+def test_a_cohort_of_one_class_is_answered_as_in_a_cohort_of_both(
+    make_model: Callable, bags: dict[str, Path]
+) -> None:
+    path = make_model()
+    both = evaluate_models([path], cohort(), bags).predictions
+    alone = Cohort(tuple(LabelledSlide(f"s{i}", "p1", 0) for i in (2, 3)), ("tumour",))
+    with pytest.warns(CohortWarning, match="no slide of normal"):
+        found = evaluate_models([path], alone, bags)
+    np.testing.assert_array_equal(found.predictions.probabilities, both.probabilities[2:4])
+    assert found.predictions.classes == CLASSES
+    assert found.predictions.label.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("names", "outputs"), [(("tumour",), 1), (None, 2)])
+def test_one_class_alone_is_refused_where_nothing_names_the_other(
+    make_model: Callable, bags: dict[str, Path], names: tuple[str, ...] | None, outputs: int
+) -> None:
+    alone = Cohort((LabelledSlide("s2", "p1", 0),), ("tumour",))
+    with pytest.raises(RunError, match="name both by --classes"):
+        evaluate_models([make_model(classes=names, num_classes=outputs)], alone, bags)
+
+
 @pytest.mark.parametrize("names", [("tumour",), CLASSES])
 @pytest.mark.parametrize("order", [CLASSES, CLASSES[::-1]])
 def test_a_single_output_speaks_of_both_classes(

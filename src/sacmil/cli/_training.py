@@ -50,7 +50,7 @@ _OPTIONS = (
         default="auto",
         show_default=True,
         type=click.Choice(["auto", "none", "memory", "gpu"]),
-        help="Where bags stay between epochs.",
+        help="Where bags stay between epochs; gpu: on the device that trains.",
     ),
 )
 

@@ -150,7 +150,7 @@ def _evaluation(
 
     if table is None:
         return Evaluation(read_runs(items), [], {}, [])
-    cohort = read_cohort(table, need=1, **columns)
+    cohort = read_cohort(table, need=0, **columns)
     evaluation = _tested(items, cohort, bags, device or "cpu", drop_missing=drop_missing)
     if out is not None:  # what took long is written before anything else can go wrong
         write_predictions(out / PREDICTIONS, evaluation.predictions)
@@ -173,7 +173,7 @@ def _tested(
     from sacmil.workflows.evaluation import evaluate_models
 
     if drop_missing:
-        cohort = of_cohort.drop_missing(cohort, bags, need=1)
+        cohort = of_cohort.drop_missing(cohort, bags, need=0)
     located = of_cohort.locate_bags(cohort, bags)
     with bars() as progress:
         return evaluate_models(items, cohort, located, device=device, progress=progress)

@@ -175,6 +175,8 @@ def build_cohort(
     cohort = Cohort(tuple(slides), wanted)
     problems = [*_row_problems(rows), *_unknown_labels(rows, names, index)]
     problems += [*_site_problems(rows), *class_problems(cohort, need)]
+    if classes is None:
+        problems += _spellings(found)
     if further is not None:
         problems += further(list(dict.fromkeys(row.slide_id for row in rows if row.slide_id)))
     if problems:
@@ -254,6 +256,19 @@ def _unknown_labels(
     return [
         f"label {name!r} is unknown ({_several(where)}); {suggestion(name, index)}"
         for name, where in places.items()
+    ]
+
+
+def _spellings(labels: Iterable[str]) -> list[str]:
+    """Labels that a hand has spelled in two ways, which would be two classes."""
+    alike: dict[str, list[str]] = {}
+    for label in labels:
+        alike.setdefault(label.casefold(), []).append(label)
+    return [
+        f"labels {', '.join(map(repr, found))} differ in case alone; expected one spelling, or "
+        "name the classes by --classes"
+        for found in alike.values()
+        if len(found) > 1
     ]
 
 

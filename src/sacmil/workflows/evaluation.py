@@ -92,16 +92,19 @@ def evaluate_models(
 
     Args:
         models: model folders, or runs, which mean the mean over their parts.
-        cohort: what is true; its classes must be those of the models, in any order.
+        cohort: what is true; its classes must be among those of the models, in any order.
         bags: a file per slide id.
         device: cpu, cuda:0, …
         progress: called with (task, done, of how many).
     """
+    named = _named(models)
+    cohort = _in_all_classes(cohort, named[0][1][0])
     contestants = [
-        _contestant(*named, cohort, device, needs)
-        for named, needs in zip(_named(models), map(_needs, models), strict=True)
+        _contestant(name, parts, cohort, device, needs)
+        for (name, parts), needs in zip(named, map(_needs, models), strict=True)
     ]
     doubts = [doubt for path in models if (doubt := _known_slides(path, cohort))]
+    doubts += _missing_classes(cohort)
     for doubt in doubts:
         warnings.warn(doubt, CohortWarning, stacklevel=2)
     record = _Record()
@@ -237,8 +240,34 @@ def _contestant(
     return _Contestant(name, placed, columns, needs, [{} for _ in parts])
 
 
+def _in_all_classes(cohort: Cohort, model: MILModel) -> Cohort:
+    """With the classes of which the table has no slide, too, where the model names them."""
+    known = model.classes or ()
+    if not set(cohort.classes) < set(known):
+        return cohort
+    place = [known.index(name) for name in cohort.classes]
+    slides = tuple(slide._replace(label=place[slide.label]) for slide in cohort.slides)
+    return Cohort(slides, known)
+
+
+def _missing_classes(cohort: Cohort) -> list[str]:
+    counted = zip(cohort.classes, cohort.patients_per_class, strict=True)
+    missing = [name for name, count in counted if not count]
+    if not missing:
+        return []
+    return [
+        f"the table has no slide of {', '.join(missing)}; what compares classes, such as AUC, is "
+        "not defined"
+    ]
+
+
 def _columns(name: str, model: MILModel, classes: tuple[str, ...]) -> list[int]:
     """Which output of the model speaks of each class of the table."""
+    if len(classes) < 2 and len(model.classes or ()) < 2:
+        raise RunError(
+            f"{name}: the table has the class {', '.join(classes)} alone, and the card does not "
+            "say what stands against it; name both by --classes"
+        )
     known = _known_classes(name, model, classes)
     if set(known) != set(classes):
         raise RunError(
