@@ -32,6 +32,7 @@ REFERENCE = {
     "recipes": "sac_mil_local, standard",
     "few": "sac_mil_twice, start 2",
     "larger": "sac_mil_local",
+    "released": "sac_mil_local",
 }
 """What others are held against, where it is not our preset."""
 OWN = {"calmer": "standard", "calmer_longer": "standard", "calmer_labels": "standard"}
