@@ -241,7 +241,7 @@ RESUMED = {
     "clam_sb": {"hidden": 16},
     "dtfd": {"hidden": 16},
     "ibmil": {"confounders": 2},
-    "norma": {"dim": 32, "segment": 16, "heads": 2},
+    "norma": {"dim": 32, "segment": 32, "heads": 2},
     "dsmil": {},
 }
 
