@@ -26,9 +26,6 @@ FURTHER = {
 }
 """Confirmatory runs whose seeds are told with those of the one they go on from."""
 DRAWS = 2000
-CHANCE = 0.5
-SURE = 0.05
-"""Below which a p is called a difference."""
 SUREST = 20.0
 """Log odds beyond which probabilities begin to round to the same."""
 
@@ -151,19 +148,6 @@ def more(lines: Sequence[Line], name: str) -> dict[str, list[float]]:
         if name in told:
             found[line["variant"]].append(float(told[name]))
     return dict(found)
-
-
-def log_losses(tasks: Mapping[str, Sequence[Line]]) -> dict[str, list[float]]:
-    """Of the variants that did all tasks: a mean over runs for each."""
-    held: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for task, lines in tasks.items():
-        for line in lines:
-            held[line["variant"]][task].append(float(line["log_loss"]))
-    return {
-        variant: [float(np.mean(by_task[task])) for task in tasks]
-        for variant, by_task in held.items()
-        if len(by_task) == len(tasks)
-    }
 
 
 def complete(lines: Sequence[Line]) -> list[Line]:

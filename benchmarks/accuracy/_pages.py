@@ -11,14 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.accuracy._decision import Decision, Ranked, decide
 from benchmarks.accuracy._figures import (
-    CHANCE,
-    SURE,
     Standing,
     ceiling,
     complete,
-    log_losses,
     mean_ranks,
     more,
     standings,
@@ -32,20 +28,19 @@ REFERENCE = {
     "recipes": "sac_mil_local, standard",
     "few": "sac_mil_twice, start 2",
     "larger": "sac_mil_local",
-    "released": "sac_mil_local",
 }
 """What others are held against, where it is not our preset."""
 OWN = {"calmer": "standard", "calmer_longer": "standard", "calmer_labels": "standard"}
 """The recipe by which each model is the reference of its own variants."""
-DECIDED = ("calmer_labels.confirm",)
-"""Confirmatory runs that decide what `standard` is."""
 SURENESS = ("recipes", *OWN)
 """Studies about how sure models are of what they get wrong."""
 PRESETS = ("sac_mil_twice", "sac_mil_local")
 """Ours, the newest first."""
-INK = "#1b6ca8"
+INK, CHANCE = "#1b6ca8", 0.5
 ACROSS = 3
 """Panels of a picture side by side: more could not be read."""
+SURE = 0.05
+"""Below which a p is called a difference."""
 
 
 def block(study: str, lines: Sequence[Line], pictures: Path, address: str) -> str:
@@ -73,8 +68,6 @@ def block(study: str, lines: Sequence[Line], pictures: Path, address: str) -> st
         parts.append(_spread(tasks))
     if kind in SURENESS:
         parts.append(_log_losses(tasks))
-    if study in DECIDED:
-        parts.append(_decided(decide(held, log_losses(tasks))))
     picture = pictures / f"{study}.png"
     draw(_together(held), picture)
     parts.append(f"![AUC of every variant on every task]({address}/{picture.name})")
@@ -85,6 +78,10 @@ def block(study: str, lines: Sequence[Line], pictures: Path, address: str) -> st
     ]
     parts.append(_folded("Every task with intervals", tables))
     return "\n\n".join([*parts, _small_print(lines)])
+
+
+Ranked = Mapping[str, Sequence[Standing]]
+"""Of each task the variants, the best first."""
 
 
 def _held(kind: str, tasks: Mapping[str, Sequence[Line]]) -> dict[str, Ranked]:
@@ -277,21 +274,20 @@ def _spread(tasks: Mapping[str, Sequence[Line]]) -> str:
 
 def _log_losses(tasks: Mapping[str, Sequence[Line]]) -> str:
     """A row per variant that did all tasks, a column per task; the lowest mean first."""
+    held: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for task, lines in tasks.items():
+        for line in lines:
+            held[line["variant"]][task].append(float(line["log_loss"]))
+    means = {
+        variant: [float(np.mean(by_task[task])) for task in tasks]
+        for variant, by_task in held.items()
+        if len(by_task) == len(tasks)
+    }
     rows = [
         [variant, *(f"{one:.2f}" for one in each), f"{np.mean(each):.2f}"]
-        for variant, each in sorted(log_losses(tasks).items(), key=lambda item: np.mean(item[1]))
+        for variant, each in sorted(means.items(), key=lambda item: np.mean(item[1]))
     ]
     return "Log loss, mean over runs:\n\n" + _markdown(["", *tasks, "mean"], rows)
-
-
-def _decided(decision: Decision) -> str:
-    """What the rule says, and why."""
-    losses = [f"{recipe} {loss:.3f}" for recipe, loss in decision.log_loss.items()]
-    refused = [f"{recipe} ({', '.join(where)})" for recipe, where in decision.worse.items()]
-    return (
-        f"By the rule (`_decision.py`): **{decision.recipe}**. Log loss over tasks and models: "
-        f"{', '.join(losses)}. Worse than `standard` somewhere: {', '.join(refused) or 'none'}."
-    )
 
 
 def _small_print(lines: Sequence[Line]) -> str:

@@ -143,21 +143,6 @@ def test_a_recipe_is_held_against_the_standard_of_its_own_model(tmp_path: Path) 
         assert row == sign
 
 
-def test_what_the_rule_says_is_told_of_the_run_that_decides(tmp_path: Path) -> None:
-    lines = [
-        {**line(f"abmil, {recipe}", noise), "model": "abmil", "log_loss": loss}
-        for recipe, noise, loss in (
-            ("standard", 0.3, "0.9"),
-            ("smoothing 0.1", 0.3, "0.4"),
-            ("smoothing 0.2", 3.0, "0.3"),
-        )
-    ]
-    text = block("calmer_labels.confirm", lines, tmp_path, "images")
-    assert "**smoothing 0.1**" in text
-    assert "somewhere: smoothing 0.2 (abmil on margin)." in text
-    assert "By the rule" not in block("calmer_labels", lines, tmp_path, "images")
-
-
 def test_longer_bags_stand_beside_those_of_the_length_of_training(tmp_path: Path) -> None:
     told = json.dumps({"x2": 0.8, "x4": 0.7, "x8": 0.6, "x16": 0.5})
     lines = [
