@@ -611,6 +611,24 @@ def test_a_slide_that_is_lost_while_open_is_told(
     page.get_by_text("The slide is gone.").wait_for()
 
 
+def test_a_lost_slide_stays_told_when_scores_come_late(
+    show: Callable[..., Page], page: Page, expected_errors: list[str]
+) -> None:
+    expected_errors += ["Failed to load resource", "Tile .* failed to load"]
+    held: list[Route] = []
+    page.route("**/scores/**", lambda route: held.append(route))
+    show()
+    assert page.locator("#heat").is_disabled(), "the scores have not come"
+    page.route("**/tiles/**", answering(422, "The slide is gone."))
+    for _ in range(5):
+        page.keyboard.press("+")
+    page.get_by_text("The slide is gone.").wait_for()
+    for route in held:
+        route.continue_()
+    page.locator("#heat:enabled").wait_for()
+    assert page.get_by_text("The slide is gone.").is_visible()
+
+
 def test_a_server_that_is_gone_is_told(page: Page, expected_errors: list[str]) -> None:
     expected_errors += ["Failed to load resource", "Tile .* failed to load"]
     page.goto("/")

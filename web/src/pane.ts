@@ -23,6 +23,8 @@ export class Pane {
   readonly stage: Stage;
   map: ScoreMap | null = null;
   private picture: Picture | null = null;
+  private lost = ""; // why parts of the picture do not come
+  private sentences: string[] = [];
   private readonly chooser = made("select");
   private readonly said = made("div", "said");
   private readonly notice = made("p", "notice");
@@ -48,7 +50,7 @@ export class Pane {
     this.stage = new Stage(frame, {
       moved: () => this.moved(events),
       touched: () => events.touched(this),
-      failed: (sentence) => this.fail(sentence),
+      failed: (sentence) => this.lose(sentence),
     });
     frame.append(this.loading, this.scaleBar.root, this.readout, this.legend.root);
     this.notice.setAttribute("role", "status");
@@ -62,6 +64,7 @@ export class Pane {
     this.picture = picture;
     this.stage.marked = this.stage.hovered = null;
     this.loading.hidden = true;
+    this.lost = "";
     this.stage.open(picture, view);
   }
 
@@ -72,6 +75,7 @@ export class Pane {
     this.stage.close();
     this.scaleBar.show(null);
     this.loading.hidden = false;
+    this.lost = "";
     this.tell();
   }
 
@@ -83,8 +87,8 @@ export class Pane {
 
   /** Say what is missing or failed, above the image, which stays in sight. */
   tell(...sentences: string[]): void {
-    this.notice.textContent = sentences.filter(Boolean).join(" ");
-    this.notice.hidden = !this.notice.textContent;
+    this.sentences = sentences;
+    this.showNotice();
   }
 
   showModel(slide: Slide): void {
@@ -135,6 +139,18 @@ export class Pane {
     this.readout.hidden = tile < 0;
     this.stage.hovered = this.squareOf(tile);
     this.stage.draw();
+  }
+
+  /** Stays told, whatever else there is to say, until another picture is opened. */
+  private lose(sentence: string): void {
+    this.loading.hidden = true;
+    this.lost = sentence;
+    this.showNotice();
+  }
+
+  private showNotice(): void {
+    this.notice.textContent = [this.lost, ...this.sentences].filter(Boolean).join(" ");
+    this.notice.hidden = !this.notice.textContent;
   }
 
   private moved(events: PaneEvents): void {
