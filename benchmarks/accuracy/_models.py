@@ -20,7 +20,7 @@ LARGER: Mapping[str, Any] = {"start": 2.0}
 """What presets are also tried with: blocks whose first weights are twice as large."""
 
 SLOWEST = ("norma", "mambamil", "longnet", "hipt", "mammil")
-"""Whose steps take 80 to 380 ms on 20,000 instances, where TransMIL's take 21: they are compared in
+"""Whose steps took 80 to 380 ms on 20,000 instances, where TransMIL's take 21: they are compared in
 development on real sets, but neither on the longest slides nor, unless it was best, in confirmatory
 runs."""
 

@@ -200,6 +200,20 @@ def test_columns_of_the_table_are_named(evaluate: Callable, there: Path) -> None
     assert evaluate("--label-column", "finding").code == 0
 
 
+@pytest.mark.filterwarnings("default")
+def test_a_cohort_of_one_class_has_an_accuracy_and_no_auc(evaluate: Callable, there: Path) -> None:
+    table = there / "table.csv"
+    lines = table.read_text().splitlines(keepends=True)
+    table.write_text("".join(line for line in lines if "normal" not in line))
+    done = evaluate("--format", "csv", "--metrics", "accuracy,auc")
+    assert done.code == 0, done.err
+    assert "no slide of normal; AUC, which compares classes, is not defined" in done.err
+    rows = csv.DictReader(io.StringIO(done.out))
+    told = {row["metric"]: float(row["mean"] or "nan") for row in rows if row["metric"]}
+    assert 0 <= told["accuracy"] <= 1
+    assert np.isnan(told["auc"])
+
+
 def test_other_classes_are_refused_with_both_lists(evaluate: Callable, there: Path) -> None:
     table = there / "table.csv"
     table.write_text(table.read_text().replace("tumour", "tumor"))

@@ -17,6 +17,7 @@ from sacmil.card import seen_mark
 from sacmil.cohorts.table import Cohort, LabelledSlide
 from sacmil.errors import CohortWarning, DeviceError, ModelFolderError, RunError
 from sacmil.evaluation.localisation import localisation
+from sacmil.evaluation.metrics import METRICS
 from sacmil.results import Predictions, read_predictions, write_predictions
 from sacmil.workflows.evaluation import (
     distinct_names,
@@ -120,6 +121,14 @@ def test_a_cohort_of_one_class_is_answered_as_in_a_cohort_of_both(
     np.testing.assert_array_equal(found.predictions.probabilities, both.probabilities[2:4])
     assert found.predictions.classes == CLASSES
     assert found.predictions.label.tolist() == [1, 1]
+
+
+def test_of_three_classes_one_may_be_missing(make_model: Callable, bags: dict[str, Path]) -> None:
+    path = make_model(classes=("necrosis", *CLASSES), num_classes=3)
+    with pytest.warns(CohortWarning, match="no slide of necrosis; AUC is of the others"):
+        found = evaluate_models([path], cohort(), bags).predictions
+    assert found.label.tolist() == [1, 1, 2, 2, 1, 1]
+    assert np.isfinite(METRICS["auc"](found.label, found.probabilities))
 
 
 @pytest.mark.parametrize(("names", "outputs"), [(("tumour",), 1), (None, 2)])

@@ -255,10 +255,9 @@ def _missing_classes(cohort: Cohort) -> list[str]:
     missing = [name for name, count in counted if not count]
     if not missing:
         return []
-    return [
-        f"the table has no slide of {', '.join(missing)}; what compares classes, such as AUC, is "
-        "not defined"
-    ]
+    one_left = len(missing) == len(cohort.classes) - 1
+    told = "AUC, which compares classes, is not defined" if one_left else "AUC is of the others"
+    return [f"the table has no slide of {', '.join(missing)}; {told}"]
 
 
 def _columns(name: str, model: MILModel, classes: tuple[str, ...]) -> list[int]:
