@@ -268,9 +268,13 @@ def _heat(scores: Sequence[Scores], bags: Bags, numbers: Sequence[int]) -> dict[
 
 @torch.inference_mode()
 def _scores(model: MILModel, samples: Chosen) -> list[Scores]:
+    """Of class 1, where a model has scores by class: the truth is where that class is."""
     model.eval()
-    scores = [model(*sample[:3]).scores.float() for sample in samples]
-    return [score.cpu().numpy() for score in scores]
+    outputs = [model(*sample[:3]) for sample in samples]
+    scores = [
+        out.scores if out.class_scores is None else out.class_scores[:, -1] for out in outputs
+    ]
+    return [score.float().cpu().numpy() for score in scores]
 
 
 def _log_odds(probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

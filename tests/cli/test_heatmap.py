@@ -67,7 +67,7 @@ def test_classes_are_drawn_where_the_model_scores_them(sacmil, tmp_path) -> None
     assert (tmp_path / "a_tumour_overlay.png").is_file()
     assert (tmp_path / "a_normal_overlay.png").is_file()
     header = (tmp_path / "a.csv").read_text().splitlines()[0]
-    assert header == "x,y,patch_size,score,score normal,score tumour,score tumour (rank)"
+    assert header == "x,y,patch_size,score normal,score tumour,score tumour (rank)"
 
 
 def test_a_class_without_scores_is_an_error_and_no_picture(sacmil, tmp_path) -> None:

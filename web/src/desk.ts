@@ -161,10 +161,12 @@ export class Desk {
       return null;
     }
     try {
-      const map = mapOf(await this.shelf.get(slide, models[pane], signal), scoreClass);
+      const scores = await this.shelf.get(slide, models[pane], signal);
+      const map = mapOf(scores, scoreClass, answer.predicted);
       this.missing[pane] = map ? "" : "No heatmap: this slide has no tiles.";
-      if (map && map.scoreClass !== scoreClass) {
-        this.missing[pane] = `No scores for ${scoreClass} here: shown are the model's own.`;
+      if (map && scoreClass && map.scoreClass !== scoreClass) {
+        const shown = map.scoreClass ? `those for ${map.scoreClass}` : "one score for all classes";
+        this.missing[pane] = `No scores for ${scoreClass} here: shown are ${shown}.`;
       }
       return map;
     } catch (error) {
@@ -202,9 +204,8 @@ export class Desk {
   private describe(): void {
     const { active, picture, slide } = this;
     const { scale, models } = this.store.now;
-    const scoreClass = active.map?.scoreClass;
     const model = this.results.models[models[active.number]]?.name ?? "";
-    const what = `${model}, ${scoreClass ? `for ${scoreClass}` : active.ownScore}`;
+    const what = `${model}, ${active.map?.about || active.ownScore}`;
     showFacts(slide, picture, active.map?.count ?? null);
     this.topTiles.show(active.map, picture, scale, what);
     const scores = this.shown.some((pane) => pane.map);

@@ -116,14 +116,14 @@ export class Pane {
     const { heat, opacity, scale } = this.store.now;
     this.stage.opacity = heat ? opacity : 0;
     this.legend.opacity = opacity;
-    this.legend.show(heat ? this.map : null, scale, this.map?.scoreClass || this.ownScore);
+    this.legend.show(heat ? this.map : null, scale, this.map?.about || this.ownScore);
     this.stage.draw();
   }
 
-  /** What a tile's score is where no class is chosen. */
+  /** What a tile's score is where a model has none by class. */
   get ownScore(): string {
     const members = this.results.models[this.store.now.models[this.number]]?.members ?? 1;
-    return members > 1 ? `mean rank by ${members} members` : "model's own score";
+    return members > 1 ? `mean rank by ${members} members` : "score, one for all classes";
   }
 
   /** Outline a tile, of whichever model. */

@@ -20,8 +20,9 @@ export class ScoreMap {
   constructor(
     { patch_size, x, y, class_scores }: Scores,
     readonly values: readonly number[],
-    /** Whose scores these are; empty for the model's own. */
+    /** The class these scores are about; empty where one score serves all classes. */
     readonly scoreClass: string,
+    private readonly predicted: string,
   ) {
     this.hasClasses = class_scores !== null;
     this.side = patch_size;
@@ -34,6 +35,12 @@ export class ScoreMap {
     this.positions = new Uint32Array(values.length);
     this.rank();
     for (let tile = 0; tile < x.length; tile++) this.remember(tile);
+  }
+
+  /** What is shown, for legends: the class, and whether it is the predicted one. */
+  get about(): string {
+    const { scoreClass } = this;
+    return scoreClass && `score for ${scoreClass}${scoreClass === this.predicted ? " (predicted)" : ""}`;
   }
 
   get count(): number {

@@ -19,9 +19,14 @@ export class ScoreShelf {
   }
 }
 
-/** The map of a class, or of the model's own score where it has none by class. */
-export function mapOf(scores: Scores, scoreClass: string): ScoreMap | null {
-  const ofClass = scores.class_scores?.[scoreClass];
+/**
+ * The map of the class chosen, or of the predicted one where none is; of the model's only score
+ * where it has none by class.
+ */
+export function mapOf(scores: Scores, chosen: string, predicted: string): ScoreMap | null {
+  const name = chosen || predicted;
+  const ofClass = scores.class_scores?.[name];
   const values = ofClass ?? scores.scores;
-  return values.length ? new ScoreMap(scores, values, ofClass ? scoreClass : "") : null;
+  const scoreClass = ofClass ? name : (scores.score_class ?? "");
+  return values.length ? new ScoreMap(scores, values, scoreClass, predicted) : null;
 }

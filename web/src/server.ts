@@ -53,6 +53,8 @@ export interface Scores {
   y: number[];
   scores: number[];
   class_scores: Record<string, number[]> | null;
+  /** The class scores are about; null where one score serves all classes. */
+  score_class: string | null;
 }
 
 /** An error whose message is a sentence for the user. */

@@ -16,7 +16,7 @@ export interface State {
   models: [number, number];
   /** Which pane the keys and the top tiles speak of. */
   active: 0 | 1;
-  /** Name of a class, or empty for the model's own score. */
+  /** Name of a class, or empty for the one the model predicts. */
   scoreClass: string;
   scale: Scale;
   opacity: number;

@@ -8,6 +8,7 @@ export class Toolbar {
   private readonly heat = element<HTMLButtonElement>("heat");
   private readonly opacity = element<HTMLInputElement>("opacity");
   private readonly scoreClass = element<HTMLSelectElement>("score-class");
+  private readonly usual = option("", "");
   private readonly scale = element<HTMLSelectElement>("scale");
   private readonly truth = element<HTMLButtonElement>("truth");
   private readonly compare = element<HTMLButtonElement>("compare");
@@ -17,7 +18,7 @@ export class Toolbar {
     private readonly store: Store,
     fit: () => void,
   ) {
-    this.scoreClass.append(option("", "model's own score"));
+    this.scoreClass.append(this.usual);
     this.scoreClass.append(...results.classes.map((name) => option(name, `for ${name}`)));
     this.compare.disabled = results.models.length < 2;
     if (this.compare.disabled) this.compare.title = "There is only one model to look at";
@@ -32,6 +33,7 @@ export class Toolbar {
     this.heat.disabled = this.opacity.disabled = this.scale.disabled = !has.scores;
     this.scoreClass.disabled = !has.classScores;
     this.scoreClass.title = has.classScores ? "" : "This model gives no scores by class here";
+    this.usual.textContent = has.classScores ? "for the predicted class" : "one for all classes";
     this.truth.disabled = !has.truth;
     this.truth.title = has.truth ? "Show or hide the ground truth (t)" : "No ground truth is known";
   }

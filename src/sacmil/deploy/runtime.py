@@ -16,6 +16,7 @@ from sacmil.card import CARD, joint_hash, read_card
 from sacmil.errors import BagError, InputError, MissingExtraError, ModelError, ModelFolderError
 from sacmil.plans import make_plan
 from sacmil.results import Prediction
+from sacmil.results.prediction import most_probable
 
 Array = npt.NDArray[Any]
 
@@ -67,12 +68,12 @@ class Runtime:
     def predict(self, bag: Bag) -> Prediction:
         """Answer one bag of features of the encoder the model was trained on."""
         found = self.answer(bag.features, bag.patch_coords, where=bag.slide_id)
-        return Prediction(
-            slide_id=bag.slide_id,
-            probabilities=found["probabilities"].astype(np.float64),
-            scores=found["scores"],
-            class_scores=found.get("class_scores"),
-            classes=self.classes,
+        return Prediction.of(
+            bag.slide_id,
+            found["probabilities"].astype(np.float64),
+            found["scores"],
+            found.get("class_scores"),
+            self.classes,
         )
 
     def answer(self, features: Array, coords: Array, *, where: str = "the bag") -> dict[str, Array]:
@@ -118,13 +119,18 @@ class Ensemble:
         return joint_hash([part.hash for part in self.parts])
 
     def predict(self, bag: Bag) -> Prediction:
-        """Probabilities and scores are the means of the parts'."""
+        """Probabilities and scores are the means of the parts', scores for the class they predict.
+
+        A part by itself may predict another class.
+        """
         said = [part.predict(bag) for part in self.parts]
         by_class = [one.class_scores for one in said if one.class_scores is not None]
+        mean = np.mean([one.probabilities for one in said], axis=0)
+        label = most_probable(mean)
         return Prediction(
             slide_id=bag.slide_id,
-            probabilities=np.mean([one.probabilities for one in said], axis=0),
-            scores=np.mean([one.scores for one in said], axis=0),
+            probabilities=mean,
+            scores=np.mean([one.scores_for(label) for one in said], axis=0),
             class_scores=np.mean(by_class, axis=0) if len(by_class) == len(said) else None,
             classes=self.classes,
         )

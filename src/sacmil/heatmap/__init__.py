@@ -5,13 +5,14 @@ from sacmil.heatmap.file_name import file_name
 from sacmil.heatmap.geojson import write_geojson
 from sacmil.heatmap.normalisation import NORMALISATIONS, Normalisation, normalise
 from sacmil.heatmap.overlay import draw_map, draw_overlay
-from sacmil.heatmap.pictures import chosen, draw_heatmap
+from sacmil.heatmap.pictures import ShownScores, chosen, draw_heatmap, select_scores
 from sacmil.heatmap.strip import draw_strip, top_tiles
 from sacmil.heatmap.truth import Truth, read_truth
 
 __all__ = [
     "NORMALISATIONS",
     "Normalisation",
+    "ShownScores",
     "Truth",
     "chosen",
     "draw_heatmap",
@@ -21,6 +22,7 @@ __all__ = [
     "file_name",
     "normalise",
     "read_truth",
+    "select_scores",
     "top_tiles",
     "write_csv",
     "write_geojson",

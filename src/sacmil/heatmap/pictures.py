@@ -31,6 +31,7 @@ def draw_heatmap(
     *,
     classes: Sequence[str] | None = None,
     which: str | None = None,
+    predicted: str | None = None,
     how: Normalisation = "rank",
     slide: str | Path | None = None,
     mpp: float | None = None,
@@ -50,7 +51,9 @@ def draw_heatmap(
         slide_id: the title.
         scores: of one model.
         classes: names of the columns of class_scores.
-        which: the class to draw; None: the model's own score.
+        which: the class to draw; None: the predicted one, or what scores has where that is not
+            given or the model has no scores by class.
+        predicted: the class the model predicts.
         how: normalisation of the overlay; the map shows scores as they are.
         slide: its file: overlay on tissue, and a strip of tiles. None: the map alone, on white.
         mpp: microns per level-0 pixel, for the scale bar.
@@ -64,10 +67,10 @@ def draw_heatmap(
         Paths by kind: overlay, map, tiles.
     """
     check_can_draw()
-    shown = chosen(scores, which, classes)
-    words = Words(slide_id, note, name if which is None else f"{name} for {which}", how)
-    with ground_of(shown, slide, mpp=mpp, slide_size=slide_size, truth=truth) as ground:
-        pictures = draw_all(shown, ground, words, top=top)
+    shown = select_scores(scores, classes, predicted=predicted, which=which)
+    words = Words(slide_id, note, shown.describe(name), how)
+    with ground_of(shown.scores, slide, mpp=mpp, slide_size=slide_size, truth=truth) as ground:
+        pictures = draw_all(shown.scores, ground, words, top=top)
     stem = "_".join(map(file_name, filter(None, [slide_id, which])))
     return {
         kind: save_picture(Path(out_dir) / f"{stem}_{kind}.png", picture)
@@ -127,6 +130,7 @@ def draw_all(scores: Scores, ground: Ground, words: Words, *, top: int = 8) -> d
             how=words.how,
             title=words.title,
             note=words.note,
+            name=words.name,
             mpp=ground.mpp,
         )
     return pictures
@@ -138,6 +142,53 @@ def draw_alone(scores: Scores, ground: Ground, words: Words) -> Image:
     return draw_overlay(
         scores, values, ground.pixels, ground.view, beside=False, mpp=ground.mpp, **words._asdict()
     )
+
+
+class ShownScores(NamedTuple):
+    """The scores a picture shows, and the class they are about."""
+
+    scores: Scores
+    class_name: str | None
+    """None where one score serves all classes."""
+    is_predicted: bool
+    """Whether that class is the predicted one."""
+
+    def describe(self, name: str = "score") -> str:
+        """What is shown, for legends and captions: the name of the score and of its class."""
+        if self.class_name is None:
+            return name if self.scores.class_scores is not None else f"{name}, one for all classes"
+        return f"{name} for {self.class_name}{' (predicted)' if self.is_predicted else ''}"
+
+
+def select_scores(
+    scores: Scores,
+    classes: Sequence[str] | None,
+    *,
+    predicted: str | None,
+    which: str | None = None,
+) -> ShownScores:
+    """The scores of the class asked for, otherwise of the predicted class.
+
+    Args:
+        scores: of one model.
+        classes: names of the columns of class_scores.
+        predicted: the class the model predicts; None where it is not known.
+        which: a class to show instead.
+
+    Raises:
+        ConfigError: there are no scores of that class.
+    """
+    if which is None and scores.class_scores is not None:
+        which = predicted
+    name = _name_of_class(scores.score_class, classes) if which is None else which
+    shown = chosen(scores, which, classes)
+    return ShownScores(shown, name, is_predicted=name is not None and name == predicted)
+
+
+def _name_of_class(number: int | None, classes: Sequence[str] | None) -> str | None:
+    if number is None or classes is None or number >= len(classes):
+        return None
+    return classes[number]
 
 
 def chosen(scores: Scores, which: str | None, classes: Sequence[str] | None) -> Scores:

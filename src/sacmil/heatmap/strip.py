@@ -53,6 +53,7 @@ def draw_strip(
     how: Normalisation,
     title: str = "",
     note: str = "",
+    name: str = "score",
     mpp: float | None = None,
 ) -> Image:
     """The chosen tiles, numbered, each in a frame of its colour, with score and place below.
@@ -65,6 +66,7 @@ def draw_strip(
         how: the normalisation, for the legend.
         title: the first line.
         note: the next lines.
+        name: what the score is, and of which class.
         mpp: microns per level-0 pixel: says how large a tile is.
     """
     from PIL import Image, ImageDraw
@@ -81,7 +83,7 @@ def draw_strip(
         below = y + TILE + 2 * _FRAME + 4
         _caption(draw, (x, below), number + 1, float(values[index]), scores, index)
     side = f", {scores.patch_size * mpp:.4g} µm a side" if mpp else ""
-    caption = f"highest-scoring tiles{side} · numbers as in the overlay · x, y in level-0 pixels"
+    caption = f"highest {name}{side} · numbers as in the overlay · x, y in level-0 pixels"
     return compose(title, note, [Panel(caption, np.asarray(sheet))], None)
 
 

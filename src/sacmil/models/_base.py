@@ -33,7 +33,7 @@ class Output(NamedTuple):
     logits: Tensor
     """(C,)"""
     scores: Tensor
-    """(N,), how much each instance matters, as the model's paper draws it."""
+    """(N,), how much each instance matters: of the predicted class, where scores are by class."""
     class_scores: Tensor | None = None
     """(N, C), where a model has a score per class."""
     extras: dict[str, Tensor] | None = None

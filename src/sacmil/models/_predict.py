@@ -36,12 +36,12 @@ def predict(model: MILModel, bag: Bag) -> Prediction:
         raise type(error)(f"{bag.slide_id}: {error}") from error
     finally:
         model.train(was_training)
-    return Prediction(
-        slide_id=bag.slide_id,
-        probabilities=_numpy(model.probabilities(output)).astype(np.float64),
-        scores=_numpy(output.scores),
-        class_scores=None if output.class_scores is None else _numpy(output.class_scores),
-        classes=model.classes,
+    return Prediction.of(
+        bag.slide_id,
+        _numpy(model.probabilities(output)).astype(np.float64),
+        _numpy(output.scores),
+        None if output.class_scores is None else _numpy(output.class_scores),
+        model.classes,
     )
 
 

@@ -25,7 +25,7 @@ class SACMILLocal(SACMIL):
     """SAC-MIL in small regions, which sees who stands beside whom.
 
     ``class_scores`` add up to the logits, but for the bias and what all classes share. ``scores``
-    are those of class 1 where there are two, of the predicted class where there are more.
+    are those of the predicted class.
 
     Args:
         dim: width inside.
@@ -95,12 +95,8 @@ class SACMILLocal(SACMIL):
         """The answer, and what instances add to it: added (N, C), in arranged order."""
         added = added - added.mean(1, keepdim=True) if self.num_classes > 1 else added
         by_class = torch.zeros_like(added).index_copy(0, order, added)
-        return Output(logits, self._of_interest(by_class, logits), class_scores=by_class)
-
-    def _of_interest(self, by_class: Tensor, logits: Tensor) -> Tensor:
-        if self.num_classes <= 2:
-            return by_class[:, -1]
-        return by_class.index_select(1, logits.argmax()[None])[:, 0]
+        predicted = by_class.index_select(1, logits.argmax(0, keepdim=True))[:, 0]
+        return Output(logits, predicted, class_scores=by_class)
 
 
 def asked(h: Tensor, pool: Pool, head: nn.Linear) -> tuple[Tensor, Tensor]:

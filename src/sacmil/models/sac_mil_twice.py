@@ -21,7 +21,7 @@ class SACMILTwice(SACMILLocal):
     """SAC-MIL in small regions whose answer is the mean of two: before blocks, and after them.
 
     ``class_scores`` add up to the logits, but for the biases and what all classes share. ``scores``
-    are those of class 1 where there are two, of the predicted class where there are more.
+    are those of the predicted class.
 
     Args:
         dim: width inside.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +17,51 @@ class Prediction:
     probabilities: npt.NDArray[np.float64]
     """(C,), summing to one; of class 1 alone for a model with a single output."""
     scores: npt.NDArray[np.float32]
-    """(N,), how much each instance matters."""
+    """(N,), how much each instance matters: of the predicted class, where scores are by class."""
     class_scores: npt.NDArray[np.float32] | None = None
     """(N, C), where the model has a score per class."""
     classes: tuple[str, ...] | None = None
     """Names of the classes, where the model knows them."""
 
+    @classmethod
+    def of(
+        cls,
+        slide_id: str,
+        probabilities: npt.NDArray[np.float64],
+        scores: npt.NDArray[np.float32],
+        class_scores: npt.NDArray[np.float32] | None,
+        classes: tuple[str, ...] | None,
+    ) -> Self:
+        """What a model gave; its scores are replaced by those of the class its probabilities say.
+
+        The two differ for models exported by earlier versions, and where probabilities are made of
+        more than the logits.
+        """
+        found = cls(slide_id, probabilities, scores, class_scores, classes)
+        return replace(found, scores=found.scores_for(found.label))
+
     @property
     def label(self) -> int:
         """Index of the most probable class."""
-        if len(self.probabilities) == 1:
-            return int(self.probabilities[0] >= 0.5)
-        return int(self.probabilities.argmax())
+        return most_probable(self.probabilities)
+
+    @property
+    def score_class(self) -> int | None:
+        """The class ``scores`` are about; None where one score serves all classes."""
+        if self.class_scores is None:
+            return None
+        # A single output scores instances for class 1 alone, whatever is predicted.
+        return 1 if self.class_scores.shape[1] == 1 else self.label
+
+    def scores_for(self, label: int) -> npt.NDArray[np.float32]:
+        """(N,), scores for a class; the model's only scores where it has none by class."""
+        if self.class_scores is None or self.class_scores.shape[1] == 1:
+            return self.scores
+        return self.class_scores[:, label]
+
+
+def most_probable(probabilities: npt.NDArray[np.float64]) -> int:
+    """Index of the most probable class; a single number is the probability of class 1."""
+    if len(probabilities) == 1:
+        return int(probabilities[0] >= 0.5)
+    return int(probabilities.argmax())

@@ -200,6 +200,9 @@ class Scores:
     """(N,)"""
     class_scores: npt.NDArray[np.float32] | None = None
     """(N, C)"""
+    score_class: int | None = None
+    """The class ``scores`` are about; None where one score serves all classes, or in files of
+    earlier versions, which do not say."""
 
 
 def write_scores(path: str | Path, scores: Scores) -> None:
@@ -211,6 +214,8 @@ def write_scores(path: str | Path, scores: Scores) -> None:
     }
     if scores.class_scores is not None:
         arrays["class_scores"] = scores.class_scores.astype(np.float32)
+    if scores.score_class is not None:
+        arrays["score_class"] = np.int64(scores.score_class)
     with whole_file(path) as partial, partial.open("wb") as file:
         np.savez_compressed(file, **arrays)
 
@@ -221,7 +226,10 @@ def read_scores(path: str | Path) -> Scores:
         # opened here, for numpy does not close a damaged file
         with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             classes = file.get("class_scores")
-            found = Scores(file["coords"], float(file["patch_size"]), file["scores"], classes)
+            about = int(file["score_class"]) if "score_class" in file else None
+            found = Scores(
+                file["coords"], float(file["patch_size"]), file["scores"], classes, about
+            )
     # A damaged file makes numpy and zlib raise nearly anything.
     except Exception as error:
         raise RunError(
@@ -245,5 +253,7 @@ def _check_scores(path: str | Path, found: Scores) -> None:
         raise RunError(f"{path}: has class scores {found.class_scores.shape}; expected (N, C)")
     if not all(a.dtype.kind in "iuf" and np.isfinite(a).all() for a in arrays):
         raise RunError(f"{path}: holds what is no finite number; expected scores and places")
+    if found.score_class is not None and found.score_class < 0:
+        raise RunError(f"{path}: has scores of class {found.score_class}; expected 0, 1, …")
     if not 0 < found.patch_size < math.inf:
         raise RunError(f"{path}: has a patch size of {found.patch_size}; expected one above zero")

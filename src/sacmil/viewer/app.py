@@ -27,6 +27,8 @@ address holds a path. Whatever is wrong with a request or a file is answered 4xx
                                       from bounds where a slide has them, as QuPath counts
     GET /api/slides/n/scores/m        patch_size, x: [left], y: [top], all in level-0 pixels,
                                       scores: [s], class_scores: {name: [s]}|null,
+                                      score_class: name of the class scores are about, null where
+                                      one score serves all or that is not known,
                                       low, high: of scores, null where there are none;
                                       404 where scored is false
 """

@@ -68,10 +68,16 @@ def scores(place: Place, classes: Sequence[str]) -> bytes:
             "class_scores": None
             if by_class is None
             else {name: _numbers(by_class[:, c]) for c, name in enumerate(classes)},
+            "score_class": _class_name(found.score_class, classes),
             "low": min(values, default=None),
             "high": max(values, default=None),
         }
     )
+
+
+def _class_name(number: int | None, classes: Sequence[str]) -> str | None:
+    """The class the model's own scores are about; None where that is not known."""
+    return classes[number] if number is not None and number < len(classes) else None
 
 
 def packed(value: Any) -> bytes:

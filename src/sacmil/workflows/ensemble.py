@@ -17,7 +17,7 @@ from sacmil.bag import Bag
 from sacmil.card import CARD, joint_hash, model_folders, read_card
 from sacmil.errors import InputError, ModelFolderError
 from sacmil.heatmap.normalisation import normalise
-from sacmil.results import Prediction
+from sacmil.results import Prediction, Scores
 
 GRAPH = "model.onnx"
 JOINT = "ensemble"
@@ -43,14 +43,30 @@ class Said(NamedTuple):
     parts: npt.NDArray[np.float64]
     """(M, C), of each member."""
     scores: npt.NDArray[np.float32]
-    """(N,), the member's own; the mean of ranks from 0 to 1 where there are several."""
+    """(N,), for the predicted class; the mean of ranks from 0 to 1 where there are several."""
     class_scores: npt.NDArray[np.float32] | None = None
     """(N, C), likewise."""
+    score_class: int | None = None
+    """The class ``scores`` are about; None where one score serves all classes."""
 
     @property
     def spread(self) -> npt.NDArray[np.float64] | None:
         """(C,), the standard deviation over members; None where there is one."""
         return self.parts.std(axis=0) if len(self.parts) > 1 else None
+
+    @property
+    def label(self) -> int:
+        """Index of the most probable class."""
+        return int(self.probabilities.argmax())
+
+    def located(self, bag: Bag) -> Scores:
+        """The scores with the places of the bag's instances."""
+        size = float(bag.patch_size)
+        return Scores(bag.coords, size, self.scores, self.class_scores, self.score_class)
+
+    def scores_for(self, label: int) -> npt.NDArray[np.float32]:
+        """(N,), scores for a class; the only scores where there are none by class."""
+        return self.scores if self.class_scores is None else self.class_scores[:, label]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +95,23 @@ def together(said: Sequence[Said]) -> Said:
     if len(said) == 1:
         return said[0]
     parts = np.stack([one.probabilities for one in said])
+    mean = parts.mean(axis=0)
+    label = int(mean.argmax())
     by_class = [one.class_scores for one in said if one.class_scores is not None]
     return Said(
-        parts.mean(axis=0),
+        mean,
         parts,
-        _mean_rank([one.scores for one in said]),
+        # of the class all of them together predict: a member by itself may predict another
+        _mean_rank([one.scores_for(label) for one in said]),
         _mean_of_classes(by_class) if len(by_class) == len(said) else None,
+        _shared_class(said, label),
     )
+
+
+def _shared_class(said: Sequence[Said], label: int) -> int | None:
+    """The class the mean of scores is about; None where a member's scores are about none."""
+    about = {label if one.class_scores is not None else one.score_class for one in said}
+    return about.pop() if len(about) == 1 else None
 
 
 def _mean_of_classes(scores: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
@@ -107,9 +133,9 @@ def _said(answer: Prediction) -> Said:
             "features like those it was trained on: look for numbers that are far too large"
         )
     by_class = answer.class_scores
-    if len(given) == 1:  # of class 1 alone: its scores are the model's own
+    if len(given) == 1:  # of class 1 alone, and so are its scores
         given, by_class = np.array([1 - given[0], given[0]]), None
-    return Said(given, given[None], answer.scores, by_class)
+    return Said(given, given[None], answer.scores, by_class, answer.score_class)
 
 
 def load_ensembles(paths: Sequence[str | Path], *, device: str = "cpu") -> tuple[Ensemble, ...]:

@@ -19,11 +19,11 @@ from sacmil.formats._registry import suffixes
 from sacmil.heatmap import (
     Normalisation,
     Truth,
-    chosen,
     draw_heatmap,
     file_name,
     normalise,
     read_truth,
+    select_scores,
     write_csv,
     write_geojson,
 )
@@ -49,7 +49,7 @@ class HeatmapSettings:
     slides: Path | None = None
     """Folder the slides are searched in; None: maps on white, and no tiles."""
     classes: tuple[str, ...] = ()
-    """Whose scores to draw; none: the model's own score."""
+    """Whose scores to draw; none: those of the predicted class, where scores are by class."""
     how: Normalisation = "rank"
     geojson: bool = False
     csv: bool = False
@@ -159,7 +159,7 @@ def _scored(
         raise FormatError(f"{path}: is a second bag of {bag.slide_id}; expected one per slide")
     _check_fits(bag, needs, settings, made)
     said = ensemble.ask(bag)
-    scores = Scores(bag.coords, float(bag.patch_size), said.scores, said.class_scores)
+    scores = said.located(bag)
     return _Scored(bag, scores, said)
 
 
@@ -198,6 +198,7 @@ def _write(
             scored.scores,
             classes=ensemble.classes,
             which=which,
+            predicted=ensemble.classes[scored.said.label],
             how=settings.how,
             slide=slide,
             mpp=bag.mpp,
@@ -214,11 +215,16 @@ def _write(
 def _write_files(
     scored: _Scored, out: Path, ensemble: Ensemble, settings: HeatmapSettings
 ) -> list[Path]:
-    """GeoJSON and CSV: every score there is, coloured by the first class asked for."""
+    """GeoJSON and CSV: every score, coloured by the first class asked for, else the predicted."""
     bag, how = scored.bag, settings.how
-    which = settings.classes[0] if settings.classes else None
-    values = normalise(chosen(scored.scores, which, ensemble.classes).scores, how)
-    columns = _columns(scored.scores, ensemble.classes, values, which, how)
+    shown = select_scores(
+        scored.scores,
+        ensemble.classes,
+        predicted=ensemble.classes[scored.said.label],
+        which=settings.classes[0] if settings.classes else None,
+    )
+    values = normalise(shown.scores.scores, how)
+    columns = _columns(scored.scores, ensemble.classes, values, shown.class_name, how)
     written = []
     if settings.geojson:
         written.append(out / f"{file_name(bag.slide_id)}.geojson.gz")
@@ -246,10 +252,13 @@ def _columns(
     which: str | None,
     how: str,
 ) -> dict[str, npt.ArrayLike]:
-    columns: dict[str, npt.ArrayLike] = {"score": scores.scores}
-    if scores.class_scores is not None and scores.class_scores.shape[1] == len(classes):
+    """By name; a score that is about a class names it."""
+    columns: dict[str, npt.ArrayLike]
+    if scores.class_scores is None:
+        columns = {f"score {which}" if which else "score": scores.scores}
+    else:
         by_class = zip(classes, scores.class_scores.T, strict=True)
-        columns |= {f"score {name}": column for name, column in by_class}
+        columns = {f"score {name}": column for name, column in by_class}
     if how != "raw":
         columns[f"score {which} ({how})" if which else f"score ({how})"] = values
     return columns

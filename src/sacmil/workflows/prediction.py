@@ -11,7 +11,7 @@ from sacmil.alone import alone_in, remove_leftovers
 from sacmil.bag import Bag
 from sacmil.card import joint_hash, seen_mark
 from sacmil.errors import InputError, RunError, SacMILError
-from sacmil.results import Model, Scores, write_scores
+from sacmil.results import Model, write_scores
 from sacmil.slides.search import find_slides
 from sacmil.workflows.bag_needs import BagNeeds
 from sacmil.workflows.ensemble import (
@@ -250,10 +250,7 @@ class _Work:
 
     def _kept(self, name: str, bag: Bag, model: Model, said: Said, seconds: float) -> ModelAnswer:
         scores = self.folder.scores(model.name, name)
-        write_scores(
-            self.folder.out / scores,
-            Scores(bag.coords, float(bag.patch_size), said.scores, said.class_scores),
-        )
+        write_scores(self.folder.out / scores, said.located(bag))
         return ModelAnswer(
             model=model.name,
             hash=model.hash,

@@ -70,6 +70,8 @@ class ModelAnswer:
     """Paths by kind, as draw_heatmap names them."""
     class_pictures: dict[str, str] = field(default_factory=dict)
     """Overlays by class, where the model scores tiles for each."""
+    score_class: str | None = None
+    """The class the pictures are about; None where one score serves all classes."""
 
     def winner(self, classes: Sequence[str]) -> str:
         """The most probable class."""
@@ -195,7 +197,8 @@ def _slide_answers(found: dict[str, Any]) -> SlideAnswers:
                 "probabilities": tuple(map(float, answer["probabilities"])),
                 "parts": tuple(tuple(map(float, part)) for part in answer["parts"]),
                 "spread": tuple(map(float, answer["spread"])) if answer["spread"] else None,
-                "pictures": dict(answer["pictures"]),
+                # earlier versions did not draw the predicted class: drawn again
+                "pictures": dict(answer["pictures"]) if "score_class" in answer else {},
                 "class_pictures": dict(answer["class_pictures"]),
             }
         )

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sacmil.atomic import whole_file
 from sacmil.heatmap.file_name import file_name
 from sacmil.heatmap.furniture import check_can_draw
 from sacmil.heatmap.ground import Ground, ground_of
-from sacmil.heatmap.pictures import Words, chosen, draw_all, draw_alone, save_picture
+from sacmil.heatmap.pictures import (
+    ShownScores,
+    Words,
+    draw_all,
+    draw_alone,
+    save_picture,
+    select_scores,
+)
 from sacmil.results import Scores, read_scores
 from sacmil.slides.readers import Slide
 from sacmil.slides.thumbnail import thumbnail
@@ -54,28 +61,35 @@ def _with_pictures(
     members = len(answer.parts)
     note = f"{answer.model}: {answer.winner(record.classes)} {max(answer.probabilities):.2f}"
     name = "score" if members == 1 else f"mean rank of {members} models' scores"
-    words = Words(record.slide_id, note, name)
+    predicted = answer.winner(record.classes)
+    shown = select_scores(scores, record.classes, predicted=predicted)
+    words = Words(record.slide_id, note, shown.describe(name))
     where, stem = folder.heatmaps(answer.model), file_name(record.slide_id)
     pictures = {
         kind: save_picture(where / f"{stem}_{kind}.png", picture)
-        for kind, picture in draw_all(scores, ground, words).items()
+        for kind, picture in draw_all(shown.scores, ground, words).items()
     }
     by_class = {
         which: save_picture(
             where / "classes" / file_name(which) / f"{stem}_overlay.png",
-            draw_alone(
-                chosen(scores, which, record.classes),
-                ground,
-                words._replace(name=f"{name} for {which}"),
-            ),
+            draw_alone(one.scores, ground, words._replace(name=one.describe(name))),
         )
-        for which in (record.classes if scores.class_scores is not None else ())
+        for which, one in _by_class(scores, record.classes, predicted).items()
     }
     return replace(
         answer,
         pictures={kind: folder.relative(path) for kind, path in pictures.items()},
         class_pictures={which: folder.relative(path) for which, path in by_class.items()},
+        score_class=shown.class_name,
     )
+
+
+def _by_class(scores: Scores, classes: Sequence[str], predicted: str) -> Mapping[str, ShownScores]:
+    if scores.class_scores is None:
+        return {}
+    return {
+        which: select_scores(scores, classes, predicted=predicted, which=which) for which in classes
+    }
 
 
 def _thumbnail(folder: PredictionFolder, slide_id: str, slide: Slide) -> str:

@@ -63,9 +63,10 @@ def _sections(
     answer = answers[-1]
     yield warned(record.warnings)
     yield _answer(record.classes, answer)
-    yield section("Where the model looked", _heatmap(root, answer))
+    yield section(_titled("Where the model looked", answer), _heatmap(root, answer))
     yield section("Class by class", _by_class(root, record.classes, answer))
-    yield section("The tiles that scored highest", _picture(root, answer, "tiles", _TILES))
+    tiles = _picture(root, answer, "tiles", _TILES)
+    yield section(_titled("The tiles that scored highest", answer), tiles)
     if len(answers) > 1:
         yield section("Each model's answer", _each(record.classes, answers))
     yield section("What was looked at", _definitions(_material(record)))
@@ -167,11 +168,29 @@ def _heatmap(root: Path, answer: ModelAnswer) -> str:
     picture = _picture(root, answer, "overlay", _OVERLAY)
     if not picture:
         return '<p class="note">There is no heatmap of this slide.</p>'
-    return (
-        f'{picture}<p class="note">A score says how much a tile counted for the answer, among the '
-        "tiles of this slide alone: the highest are bright even where the answer is that nothing "
-        "is there.</p>"
-    )
+    return f'{picture}<p class="note">{_meaning(answer)} {_WITHIN}</p>'
+
+
+_WITHIN = (
+    "Scores are compared within this slide alone: the highest are bright even where the prediction "
+    "is that nothing is there."
+)
+
+
+def _meaning(answer: ModelAnswer) -> str:
+    """What a score says, as HTML."""
+    if answer.score_class is None:
+        return (
+            "A score says how much a tile counted for the prediction; this model has one score for "
+            "all classes."
+        )
+    return f"A score says how much a tile speaks for {safe(answer.score_class)}."
+
+
+def _titled(title: str, answer: ModelAnswer) -> str:
+    """The title of a section, and the class its pictures are about, as HTML."""
+    about = answer.score_class if answer.pictures else None
+    return title if about is None else f"{title}: {safe(about)}"
 
 
 def _by_class(root: Path, classes: Sequence[str], answer: ModelAnswer) -> str:

@@ -20,7 +20,7 @@ from sacmil.deploy.runtime import Runtime
 from sacmil.errors import RunError, SacMILError
 from sacmil.evaluation.localisation import Localisation, localisation
 from sacmil.formats import read_bag
-from sacmil.heatmap import chosen, draw_heatmap, read_truth
+from sacmil.heatmap import draw_heatmap, read_truth, select_scores
 from sacmil.results import (
     Answer,
     Model,
@@ -153,7 +153,8 @@ class Work:
 
     def _answer(self, slide: DrawnSlide, bag: Bag, model: str, runtime: Runtime) -> Answer:
         said = runtime.predict(bag)
-        scores = Scores(bag.coords, float(bag.patch_size), said.scores, said.class_scores)
+        size = float(bag.patch_size)
+        scores = Scores(bag.coords, size, said.scores, said.class_scores, said.score_class)
         path = f"scores/{model}/{slide.slide_id}.npz"
         write_scores(self.folder.results / path, scores)
         heatmaps = {}
@@ -179,8 +180,9 @@ class Work:
         drawn = draw_heatmap(
             self.folder.results / "heatmaps" / model,
             slide.slide_id,
-            _for_answer(scores, probabilities),
-            name="score" if scores.class_scores is None else f"score for {CLASSES[winner]}",
+            scores,
+            classes=CLASSES,
+            predicted=CLASSES[winner],
             slide=self.folder.slides / slide.file_name,
             truth=read_truth(self.folder.truth, slide.slide_id),
             note=f"{model}: {CLASSES[winner]} {probabilities[winner]:.2f}; "
@@ -216,9 +218,9 @@ class Work:
 
     def _scores(self, results: Results, model: str) -> dict[str, npt.NDArray[np.float32]]:
         return {
-            slide.slide_id: _for_answer(
+            slide.slide_id: _predicted_scores(
                 read_scores(self.folder.results / answer.scores), answer.probabilities
-            ).scores
+            )
             for slide in results.slides
             for answer in slide.answers
             if answer.model == model and answer.scores
@@ -238,8 +240,6 @@ class Work:
         return Predictions.of(results.classes, rows, given)
 
 
-def _for_answer(scores: Scores, probabilities: Sequence[float] | npt.NDArray[np.float64]) -> Scores:
-    """What tiles say for the class that was answered, of models whose scores are by class."""
-    if scores.class_scores is None:
-        return scores
-    return chosen(scores, CLASSES[int(np.argmax(probabilities))], CLASSES)
+def _predicted_scores(scores: Scores, probabilities: Sequence[float]) -> npt.NDArray[np.float32]:
+    predicted = CLASSES[int(np.argmax(probabilities))]
+    return select_scores(scores, CLASSES, predicted=predicted).scores.scores

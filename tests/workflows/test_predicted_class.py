@@ -1,0 +1,207 @@
+"""Pictures, tables and top tiles are about the predicted class, and say so."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from slide_maker import tissue_pixels, write_slide
+from small_models import SMALL
+
+from sacmil import Bag, create_model, list_models, load_model, predict, save_model, write_bag
+from sacmil.heatmap import normalise, select_scores, top_tiles
+from sacmil.models import MILModel
+from sacmil.results import Prediction, Scores, read_scores, write_scores
+from sacmil.workflows.ensemble import Said, load_ensembles, together
+from sacmil.workflows.heatmaps import HeatmapSettings, make_heatmaps
+from sacmil.workflows.prediction import predict_items
+from sacmil.workflows.prediction_settings import Settings
+
+CLASSES = ("stroma", "tumour")
+WIDTH, GRID, LESION, PATCH = 8, 8, 4, 100
+OPTIONS: dict[str, dict[str, Any]] = SMALL | {
+    "clam_mb": {"hidden": 32, "attention_dim": 16, "subtyping": True},
+    "sac_mil_local": {"dim": 32},
+    "sac_mil_twice": {"dim": 32},
+    "max_pool": {"hidden": 32},
+}
+
+
+def make_slide(label: int, seed: int) -> tuple[Bag, set[int]]:
+    """A slide whose evidence for its class is in one square of tiles, and which these are."""
+    draw = np.random.default_rng(seed)
+    cells = np.indices((GRID, GRID)).reshape(2, -1).T
+    corner = draw.integers(0, GRID - LESION + 1, 2)
+    lesion = ((cells >= corner) & (cells < corner + LESION)).all(axis=1)
+    features = 0.3 * draw.normal(size=(len(cells), WIDTH)).astype(np.float32)
+    features[lesion, label] += 3
+    bag = Bag(f"s{seed}", features, cells * PATCH, PATCH, mpp=0.5)
+    return bag, set(np.flatnonzero(lesion).tolist())
+
+
+def as_tensors(model: MILModel, bag: Bag) -> tuple[Any, ...]:
+    coords = bag.patch_coords
+    return torch.from_numpy(bag.features), torch.from_numpy(coords), model.plan(coords)
+
+
+def train_model(name: str) -> MILModel:
+    torch.manual_seed(0)
+    options = {"in_dim": WIDTH, "num_classes": 2} | OPTIONS.get(name, {})
+    model = create_model(name, **options).train()
+    slides = [(as_tensors(model, make_slide(n % 2, n)[0]), torch.tensor(n % 2)) for n in range(40)]
+    groups = model.parameter_groups().values()
+    optimizer = torch.optim.Adam([p for group in groups for p in group.values()], lr=0.01)
+    for step in range(120):
+        slide, target = slides[step % len(slides)]
+        optimizer.zero_grad()
+        sum(model.losses(model(*slide), target).values()).backward()
+        optimizer.step()
+    return model.eval()
+
+
+def has_class_scores(name: str) -> bool:
+    options = {"in_dim": WIDTH, "num_classes": 2} | OPTIONS.get(name, {})
+    return predict(create_model(name, **options), make_slide(0, 0)[0]).class_scores is not None
+
+
+@pytest.mark.parametrize("name", [name for name in list_models() if has_class_scores(name)])
+def test_the_top_tiles_of_a_class_0_prediction_are_its_evidence(name: str) -> None:
+    slide, evidence = make_slide(0, 1000)
+    found = predict(train_model(name), slide)
+    assert found.label == 0
+    assert found.score_class == 0
+    scores = Scores(slide.coords, PATCH, found.scores, found.class_scores, found.score_class)
+    shown = select_scores(scores, CLASSES, predicted=CLASSES[found.label])
+    best = top_tiles(shown.scores, normalise(shown.scores.scores, "rank"), 4)
+    assert set(best.tolist()) <= evidence
+    assert shown.describe() == "score for stroma (predicted)"
+
+
+def write_linear_model(folder: Path, *, bias: float = 0.0) -> Path:
+    """A model that adds up feature 0 for class 0 and feature 1 for class 1, without training."""
+    model = create_model("mean_pool", in_dim=WIDTH, num_classes=2, kind="features")
+    with torch.no_grad():
+        model.head.weight.copy_(torch.eye(2, WIDTH))
+        model.head.bias.copy_(torch.tensor([0.0, bias]))
+    save_model(folder, model, classes=CLASSES)
+    return folder
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_files_of_a_prediction_are_of_the_predicted_class(tmp_path: Path, label: int) -> None:
+    slide, evidence = make_slide(label, 7)
+    write_bag(tmp_path / "bags" / "s7.h5", slide)
+    (tmp_path / "slides").mkdir()
+    write_slide(tmp_path / "slides" / "s7.tif", tissue_pixels(900, 900), mpp=0.5)
+    model = write_linear_model(tmp_path / "m")
+    settings = Settings(device="cpu", slides=tmp_path / "slides", report=True)
+    done = predict_items([tmp_path / "bags"], tmp_path / "out", [model], settings)
+    (answer,) = done.records[0].answers
+    assert answer.winner(CLASSES) == answer.score_class == CLASSES[label]
+    kept = read_scores(tmp_path / "out" / answer.scores)
+    assert kept.score_class == label
+    assert set(np.argsort(-kept.scores)[: len(evidence)].tolist()) == evidence
+    page = (tmp_path / "out" / "reports" / "s7.html").read_text()
+    assert f"Where the model looked: {CLASSES[label]}" in page
+    assert f"The tiles that scored highest: {CLASSES[label]}" in page
+    assert f"how much a tile speaks for {CLASSES[label]}" in page
+
+
+def test_pictures_that_an_earlier_version_drew_are_drawn_again(tmp_path: Path) -> None:
+    write_bag(tmp_path / "bags" / "s7.h5", make_slide(0, 7)[0])
+    model, out = write_linear_model(tmp_path / "m"), tmp_path / "out"
+    predict_items([tmp_path / "bags"], out, [model], Settings(device="cpu"))
+    picture = out / "heatmaps" / "m" / "s7_overlay.png"
+    drawn = picture.read_bytes()
+    file = out / "answers" / "s7.json"
+    record = json.loads(file.read_text())
+    for answer in record["answers"]:
+        del answer["score_class"]
+    file.write_text(json.dumps(record))
+    Image.new("RGB", (9, 9)).save(picture)
+    predict_items([tmp_path / "bags"], out, [model], Settings(device="cpu"))
+    assert picture.read_bytes() == drawn
+
+
+def test_tiles_for_qupath_and_tables_name_the_class_and_are_coloured_by_it(tmp_path: Path) -> None:
+    slide, evidence = make_slide(0, 7)
+    write_bag(tmp_path / "s7.h5", slide)
+    model, out = write_linear_model(tmp_path / "m"), tmp_path / "out"
+    wanted = HeatmapSettings(geojson=True, csv=True)
+    make_heatmaps([tmp_path / "s7.h5"], model, out, wanted)
+    rows = list(csv.DictReader((out / "s7.csv").read_text().splitlines()))
+    assert list(rows[0]) == [
+        *("x", "y", "patch_size", "score stroma", "score tumour"),
+        "score stroma (rank)",
+    ]
+    ranks = np.array([float(row["score stroma (rank)"]) for row in rows])
+    assert set(np.argsort(-ranks)[: len(evidence)].tolist()) == evidence
+    features = json.loads(gzip.decompress((out / "s7.geojson.gz").read_bytes()))["features"]
+    bright = [sum(feature["properties"]["color"]) for feature in features]
+    assert set(np.argsort(bright)[-len(evidence) :].tolist()) == evidence
+
+
+def test_an_ensemble_shows_the_class_it_predicts_also_where_a_member_predicts_another() -> None:
+    def said(first: float, by_class: list[list[float]]) -> Said:
+        given = np.array([first, 1 - first])
+        scores = np.array(by_class, np.float32)
+        label = int(given.argmax())
+        return Said(given, given[None], scores[:, label], scores, label)
+
+    joint = together([said(0.9, [[1, 9], [2, 8], [3, 7]]), said(0.4, [[4, 5], [6, 3], [5, 4]])])
+    assert joint.label == joint.score_class == 0
+    np.testing.assert_allclose(joint.scores, [0, 0.75, 0.75])
+    np.testing.assert_array_equal(joint.scores, joint.class_scores[:, 0])
+
+
+def test_scores_for_a_class_and_scores_for_all_do_not_make_a_score_for_a_class() -> None:
+    given, tiles = np.array([0.2, 0.8]), np.arange(3, dtype=np.float32)
+    by_class = Said(given, given[None], tiles, np.stack([-tiles, tiles], axis=1), 1)
+    for_all = Said(given, given[None], tiles)
+    assert together([by_class, for_all]).score_class is None
+    assert together([by_class, by_class]).score_class == 1
+
+
+def test_a_single_output_names_the_only_class_it_scores(tmp_path: Path) -> None:
+    model = create_model("mean_pool", in_dim=WIDTH, num_classes=1, kind="features")
+    with torch.no_grad():
+        model.head.bias.fill_(-9.0)
+    save_model(tmp_path / "m", model, classes=("tumour",))
+    slide, _ = make_slide(0, 7)
+    (ensemble,) = load_ensembles([tmp_path / "m"])
+    found = ensemble.ask(slide)
+    assert ensemble.classes[found.label] == "not tumour"
+    shown = select_scores(found.located(slide), ensemble.classes, predicted="not tumour")
+    assert shown.describe() == "score for tumour"
+    np.testing.assert_array_equal(
+        shown.scores.scores, predict(load_model(tmp_path / "m"), slide).scores
+    )
+
+
+def test_one_score_for_all_classes_says_so() -> None:
+    scores = Scores(np.zeros((2, 2)), 1.0, np.zeros(2, np.float32))
+    assert select_scores(scores, CLASSES, predicted="tumour").describe("attention") == (
+        "attention, one for all classes"
+    )
+
+
+def test_scores_follow_the_probabilities_where_a_model_gave_those_of_another_class() -> None:
+    by_class = np.array([[1.0, 2.0], [4.0, 3.0]], np.float32)
+    found = Prediction.of("s", np.array([0.9, 0.1]), by_class[:, 1], by_class, CLASSES)
+    np.testing.assert_array_equal(found.scores, by_class[:, 0])
+    np.testing.assert_array_equal(found.scores_for(1), by_class[:, 1])
+
+
+def test_a_file_of_scores_says_which_class_they_are_about(tmp_path: Path) -> None:
+    scores = Scores(np.zeros((2, 2)), 1.0, np.zeros(2, np.float32), score_class=1)
+    write_scores(tmp_path / "new.npz", scores)
+    assert read_scores(tmp_path / "new.npz").score_class == 1
+    np.savez(tmp_path / "old.npz", coords=np.zeros((2, 2)), patch_size=1.0, scores=np.zeros(2))
+    assert read_scores(tmp_path / "old.npz").score_class is None
