@@ -473,6 +473,58 @@ def test_an_official_checkpoint_becomes_a_model_folder(
     assert model.options["k_sample"] == 4
 
 
+def test_convert_prints_which_options_were_read_given_and_assumed(
+    sacmil: Callable, checkpoint: Callable, out: Path
+) -> None:
+    done = sacmil("convert", checkpoint(), "--out", out, "--model", "clam_sb", "-o", "k_sample=4")
+    read, given, assumed = done.out.splitlines()[:3]
+    assert "in_dim=6, num_classes=2, hidden=512, attention_dim=256, gate=true" in read
+    assert given.endswith(": k_sample=4")
+    assert "dropout=0.25" in assumed
+    assert 'instance_loss="svm"' in assumed
+    assert "-o sets another" in assumed
+
+
+def test_a_model_folder_is_replaced_with_overwrite_only(
+    sacmil: Callable, checkpoint: Callable, out: Path
+) -> None:
+    command = ("convert", checkpoint(), "--out", out, "--model", "clam_sb")
+    assert sacmil(*command).code == 0
+    before = (out / "card.json").read_bytes()
+    again = sacmil(*command, "-o", "k_sample=4")
+    assert again.code == 2
+    assert "exists; choose another, or replace it by --overwrite" in again.err
+    assert (out / "card.json").read_bytes() == before
+    assert sacmil(*command, "-o", "k_sample=4", "--overwrite").code == 0
+    assert load_model(out).options["k_sample"] == 4
+
+
+def test_overwrite_never_removes_what_is_not_a_model(
+    sacmil: Callable, checkpoint: Callable, out: Path
+) -> None:
+    out.mkdir()
+    (out / "slides.csv").write_text("mine")
+    done = sacmil("convert", checkpoint(), "--out", out, "--model", "clam_sb", "--overwrite")
+    assert done.code == 1
+    assert "is not a model folder" in done.err
+    assert (out / "slides.csv").read_text() == "mine"
+
+
+def test_a_file_of_nested_state_dicts_is_converted(
+    sacmil: Callable, golden: Callable, tmp_path: Path, out: Path
+) -> None:
+    state = {k[3:]: torch.from_numpy(v) for k, v in golden("dtfd").items() if k.startswith("sd/")}
+    nested: dict[str, dict[str, torch.Tensor]] = {}
+    for key, value in state.items():
+        module, _, name = key.partition(".")
+        nested.setdefault(module, {})[name] = value
+    torch.save(nested, tmp_path / "model.pth")
+    done = sacmil("convert", tmp_path / "model.pth", "--out", out, "--model", "dtfd")
+    assert done.code == 0
+    assert "distill=MaxMinS, groups=5 and total_instances=5" in done.out
+    assert load_model(out).options["legacy_ties"] is True
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -485,7 +537,7 @@ def test_a_checkpoint_of_something_else_is_told(
     sacmil: Callable, checkpoint: Callable, out: Path, arguments: list[str], told: str
 ) -> None:
     done = sacmil("convert", checkpoint(), "--out", out, *arguments)
-    assert done.code == (2 if "option" in told else 1)
+    assert done.code == (1 if "official" in told else 2)
     assert told in done.err
     assert not out.exists()
 

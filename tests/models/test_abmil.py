@@ -16,8 +16,8 @@ GOLDENS = [
     ("abmil", "abmil_official", {}),
     ("abmil", "abmil_wsi_relu", {}),
     ("abmil", "abmil_ibmil_plain", {}),
-    ("abmil_gated", "abmil_wsi_gated_tanh", {}),
-    ("abmil_gated", "abmil_wsi_gated_relu", {"activation": "relu"}),
+    ("abmil_gated", "abmil_wsi_gated_tanh", {"activation": "tanh"}),
+    ("abmil_gated", "abmil_wsi_gated_relu", {}),
 ]
 every_golden = pytest.mark.parametrize(("name", "file_name", "options"), GOLDENS)
 
@@ -170,5 +170,5 @@ def test_wrong_options_and_foreign_checkpoints_are_refused() -> None:
     for options in ({"activation": "tanh"}, {"init": "zeros"}, {"dropout": 2}, {"hidden": 0}):
         with pytest.raises(OptionError):
             create_model("abmil", in_dim=4, num_classes=2, **options)
-    with pytest.raises(ModelError, match=r"attention\.value\.weight"):
+    with pytest.raises(ModelError, match=r"attention\.0\.weight is missing"):
         load_reference("abmil", {"classifier.weight": np.zeros((2, 4), np.float32)})

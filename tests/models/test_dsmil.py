@@ -160,5 +160,5 @@ def test_wrong_options_and_foreign_checkpoints_are_refused() -> None:
     for options in ({"loss": "nll"}, {"passing_v": 1}, {"dropout": -0.1}, {"query_dim": 0}):
         with pytest.raises(OptionError):
             create_model("dsmil", in_dim=4, num_classes=2, **options)
-    with pytest.raises(ModelError, match=r"instances\.weight"):
+    with pytest.raises(ModelError, match=r"i_classifier\.fc\.0\.weight is missing"):
         load_reference("dsmil", {"b_classifier.fcc.weight": np.zeros((2, 2, 4), np.float32)})

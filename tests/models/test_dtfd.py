@@ -192,6 +192,44 @@ def test_a_single_output_ranks_by_its_activation() -> None:
     torch.testing.assert_close(answer(model, x).extras["distilled"], h[best])
 
 
+# --- ties ---------------------------------------------------------------------------------------
+
+
+def saturated(distill: str, **options: Any) -> tuple[DTFD, torch.Tensor]:
+    """Weights so large that in float32 many probabilities are the same."""
+    torch.manual_seed(0)
+    model = fresh(in_dim=64, dim=64, distill=distill, groups=1, **options).eval()
+    with torch.no_grad():
+        for parameter in model.tier1.parameters():
+            parameter.mul_(20)
+    return model, torch.randn(300, 64)
+
+
+@pytest.mark.parametrize("distill", ["MaxS", "MaxMinS"])
+def test_an_official_checkpoint_breaks_ties_as_the_official_code_does(distill: str) -> None:
+    model, x = saturated(distill, legacy_ties=True, total_instances=8)
+    h, raw = parts(model, x)
+    probability = model.tier1.activations(h, raw).softmax(1)[:, -1]
+    assert len(probability.unique()) < len(x) // 2
+    order = torch.sort(probability, descending=True).indices
+    rows = order[:8] if distill == "MaxS" else torch.cat((order[:8], order[-8:]))
+    assert torch.equal(answer(model, x).extras["distilled"], h[rows])
+
+
+def test_otherwise_instances_that_round_to_one_probability_keep_their_order() -> None:
+    model, x = saturated("MaxS", total_instances=8)
+    h, raw = parts(model, x)
+    s = model.tier1.activations(h, raw)
+    assert len(s.softmax(1)[:, -1].unique()) < len((s[:, 1] - s[:, 0]).unique())
+    best = (s[:, 1] - s[:, 0]).argsort(descending=True, stable=True)[:8]
+    assert torch.equal(answer(model, x).extras["distilled"], h[best])
+
+
+def test_official_checkpoints_get_official_ties(file: Arrays) -> None:
+    assert official(file).options["legacy_ties"] is True
+    assert fresh().options["legacy_ties"] is False
+
+
 # --- shuffles ------------------------------------------------------------------------------------
 
 

@@ -155,5 +155,5 @@ def test_wrong_options_and_foreign_checkpoints_are_refused() -> None:
         create_model("mambamil", in_dim=4, num_classes=2, kind="sr_mamba")
     with pytest.raises(OptionError, match="dropout"):
         create_model("mambamil", in_dim=4, num_classes=2, dropout=1.5)
-    with pytest.raises(ModelError, match=r"project\.0\.weight is missing"):
+    with pytest.raises(ModelError, match=r"_fc1\.0\.weight is missing"):
         load_reference("mambamil", {"classifier.weight": np.zeros((2, 4), np.float32)})

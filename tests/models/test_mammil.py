@@ -189,5 +189,5 @@ def test_wrong_options_and_foreign_checkpoints_are_refused() -> None:
         create_model("mammil", in_dim=4, num_classes=2, dim=32, head_dim=48)
     with pytest.raises(OptionError, match="dropout"):
         create_model("mammil", in_dim=4, num_classes=2, dropout=-0.1)
-    with pytest.raises(ModelError, match=r"project\.0\.weight is missing"):
+    with pytest.raises(ModelError, match=r"ft_head\.0\.weight is missing"):
         load_reference("mammil", {"head.weight": np.zeros((2, 4), np.float32)})

@@ -233,5 +233,5 @@ def test_wrong_options_and_foreign_checkpoints_are_refused() -> None:
     for options in [*wrong, {"activation": "selu"}]:
         with pytest.raises(OptionError, match=next(iter(options))):
             create_model("r2t", in_dim=4, num_classes=2, **options)
-    with pytest.raises(ModelError, match=r"epeg\.weight"):
+    with pytest.raises(ModelError, match=r"attn\.pe\.weight is missing"):
         load_reference("r2t", {"predictor.weight": np.zeros((2, 4), np.float32)})

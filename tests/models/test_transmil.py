@@ -252,7 +252,7 @@ def test_wrong_options_and_foreign_checkpoints_are_refused(official) -> None:
     with pytest.raises(OptionError, match="expected True or False"):
         small(legacy_slice=1)
     state = official("transmil").state
-    with pytest.raises(ModelError, match="class_token is missing"):
+    with pytest.raises(ModelError, match="cls_token is missing"):
         load_reference("transmil", {k: v for k, v in state.items() if k != "cls_token"})
     with pytest.raises(ModelError, match=r"proj\.weight is not known"):
         load_reference("transmil", state | {"proj.weight": np.zeros((2, 2))})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from sacmil.models._reference import LoadedReference
     from sacmil.workflows.conversion import Row
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
@@ -63,7 +65,7 @@ def _options(
     help="Coordinate file, or the folder of one per slide.",
 )
 @click.option("--dtype", type=click.Choice(["float16", "float32"]), help="Of the features.")
-@click.option("--overwrite", is_flag=True, help="Convert again what is there already.")
+@click.option("--overwrite", is_flag=True, help="Replace what is there already.")
 @click.option("--limit", default=300.0, show_default=True, type=_POSITIVE, help="Seconds a file.")
 @click.option(
     "--workers",
@@ -143,5 +145,23 @@ def _convert_model(
         if given[name] is not None:
             option = "from" if name == "layout" else name.replace("_", "-")
             raise click.UsageError(f"--{option} is for bags; leave it out beside --model")
-    convert_model(items[0], model, out, options)
+    if out.exists() and not given["overwrite"]:
+        raise click.UsageError(f"--out {out} exists; choose another, or replace it by --overwrite")
+    loaded = convert_model(items[0], model, out, options, overwrite=given["overwrite"])
+    _print_options(loaded)
     click.echo(f"1 converted: {out}")
+
+
+def _print_options(loaded: LoadedReference) -> None:
+    """Say which options the file told, and which had to be assumed."""
+    for title, options in (
+        ("Read from the file", loaded.read),
+        ("Given by -o", loaded.given),
+        ("Assumed, as the file cannot tell; -o sets another", loaded.assumed),
+    ):
+        if options:
+            pairs = (f"{name}={json.dumps(value)}" for name, value in options.items())
+            click.echo(f"{title}: {', '.join(pairs)}")
+    click.echo("Names of the classes are not in the file.")
+    for note in loaded.notes:
+        click.echo(f"Note: {note}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -59,6 +60,10 @@ class Reference(NamedTuple):
     """What its shapes say about the constructor's arguments, in_dim and num_classes included."""
     state: dict[str, Tensor]
     """Its parameters under our names."""
+    assumed: Mapping[str, Any] = MappingProxyType({})
+    """Arguments it does not tell, where the official code differs from our defaults."""
+    notes: tuple[str, ...] = ()
+    """What to know about its predictions, as sentences."""
 
 
 class MILModel(nn.Module, ABC):

@@ -6,91 +6,106 @@ imply, and what each official name is called here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-import numpy.typing as npt
 import torch
-from torch import Tensor
 
-from sacmil.errors import ModelError
-from sacmil.models._base import MILModel
-from sacmil.models._registry import create_model, model_class
+from sacmil.errors import ModelError, OptionError
+from sacmil.models._base import MILModel, Reference
+from sacmil.models._folder import sized_model
+from sacmil.models._registry import create_model, list_models, model_class
+from sacmil.nn._checkpoint import Checkpoint, flatten, list_names, load_parameters, mismatches
+from sacmil.nn._checkpoint import renamed as renamed
+from sacmil.nn._checkpoint import shape as shape
 
-_WRAPPERS = ("module.", "model.")
-"""What DataParallel and Lightning put before every name."""
+SIGMOIDS = (
+    "The official model has a sigmoid per class. Here these are divided by their sum, so that "
+    "probabilities sum to one; output.logits.sigmoid() gives the official ones."
+)
+"""Note for a checkpoint of several classes that was trained by a binary loss per class."""
 
 
-def load_reference(
-    name: str, state_dict: Mapping[str, Tensor | npt.NDArray[Any]], **options: Any
-) -> MILModel:
+class LoadedReference(NamedTuple):
+    """Our model with official weights, and where its options come from."""
+
+    model: MILModel
+    read: dict[str, Any]
+    """Options the checkpoint tells."""
+    given: dict[str, Any]
+    """Options the caller set."""
+    assumed: dict[str, Any]
+    """Options the checkpoint cannot tell: the official ones, or our defaults."""
+    notes: tuple[str, ...]
+    """What to know about predictions of this model, as sentences."""
+
+
+def load_reference(name: str, state_dict: Mapping[str, Any], **options: Any) -> MILModel:
     """Our model with the weights of the official implementation, ready to predict.
 
     Args:
         name: one of list_models().
-        state_dict: parameters under the official repository's names.
+        state_dict: parameters under the official repository's names. Several state dicts in one,
+            and the prefixes of DataParallel, torch.compile and Lightning, are understood.
         options: what cannot be read from shapes, such as an activation.
     """
-    state = _unwrapped({key: torch.as_tensor(value) for key, value in state_dict.items()})
+    return read_reference(name, state_dict, options).model
+
+
+def read_reference(name: str, checkpoint: Any, options: Mapping[str, Any]) -> LoadedReference:
+    """As load_reference, and says where the options come from."""
+    model_class(name)  # an unknown name is an error of its own
     try:
-        found = model_class(name).reference(state)
+        found = flatten(checkpoint)
     except ModelError as error:
         raise ModelError(f"this is not an official {name}: {error}") from error
-    model = create_model(name, **found.options | options)
-    if all(value.dtype == torch.float64 for value in found.state.values()):
-        model = model.double()  # nothing of what was given is rounded
-    load_named(model, found.state, f"an official {name}")
-    return model.eval()
+    try:
+        reference = _understand(name, found)
+        model = _make_model(name, reference, options)
+        if all(value.dtype == torch.float64 for value in reference.state.values()):
+            model = model.double()  # nothing of what was given is rounded
+        load_parameters(model, reference.state, found.saved_as)
+    except OptionError:
+        raise
+    except ModelError as error:
+        raise ModelError(
+            f"this is not an official {name}: {error}; the checkpoint has "
+            f"{list_names(found.saved_as.values())}; {_fix(found)}"
+        ) from error
+    read = {key: value for key, value in reference.options.items() if key not in options}
+    assumed = {k: v for k, v in model.options.items() if k not in read and k not in options}
+    return LoadedReference(model.eval(), read, dict(options), assumed, reference.notes)
 
 
-def load_named(module: torch.nn.Module, state: Mapping[str, Tensor], what: str) -> None:
-    """Fill a module, saying which parameters are missing, unknown or of another size."""
-    own = {key: tuple(value.shape) for key, value in module.state_dict().items()}
-    given = {key: tuple(value.shape) for key, value in state.items()}
-    problems = [f"{key} is missing" for key in own if key not in given]
-    problems += [f"{key} is not known" for key in given if key not in own]
-    problems += [
-        f"{key} is {given[key]} instead of {own[key]}"
-        for key in own
-        if key in given and given[key] != own[key]
-    ]
-    if problems:
-        raise ModelError(f"this is not {what}: {'; '.join(problems[:4])}")
-    module.load_state_dict(dict(state))
+def _understand(name: str, found: Checkpoint) -> Reference:
+    try:
+        return model_class(name).reference(found.state)
+    except (ValueError, IndexError, KeyError, RuntimeError) as error:
+        # a parameter with the right name and too few or too many axes
+        raise ModelError(f"its parameters have other shapes ({error})") from error
 
 
-def renamed(
-    state: Mapping[str, Tensor], names: Mapping[str, str], ignored: Iterable[str] = ()
-) -> dict[str, Tensor]:
-    """Parameters under our names.
-
-    Args:
-        state: parameters under official names.
-        names: official prefix to our prefix; whole path components only.
-        ignored: official prefixes that carry nothing we need.
-    """
-    out = {}
-    for key, value in state.items():
-        if any(_begins(key, prefix) for prefix in ignored):
-            continue
-        prefix = next((prefix for prefix in names if _begins(key, prefix)), None)
-        out[key if prefix is None else names[prefix] + key[len(prefix) :]] = value
-    return out
+def _make_model(name: str, reference: Reference, options: Mapping[str, Any]) -> MILModel:
+    implied = {**reference.options, **reference.assumed}
+    try:
+        return create_model(name, **implied | dict(options))
+    except OptionError as error:
+        if options:
+            raise
+        raise ModelError(f"its sizes do not fit ({error})") from error
 
 
-def shape(state: Mapping[str, Tensor], name: str) -> torch.Size:
-    """The shape of a parameter that an official checkpoint has to have."""
-    if name not in state:
-        raise ModelError(f"{name} is missing")
-    return state[name].shape
+def _fix(found: Checkpoint) -> str:
+    names = [name for name in list_models() if _fits(name, found)]
+    if names:
+        return f"it fits {' or '.join(names)}: name that model instead"
+    return "expected all parameters of the official model: check the model's name and the file"
 
 
-def _begins(key: str, prefix: str) -> bool:
-    return key == prefix or key.startswith(prefix + ".")
-
-
-def _unwrapped(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    for wrapper in _WRAPPERS:
-        if state and all(key.startswith(wrapper) for key in state):
-            state = {key[len(wrapper) :]: value for key, value in state.items()}
-    return state
+def _fits(name: str, found: Checkpoint) -> bool:
+    try:
+        reference = _understand(name, found)
+        model = sized_model(name, **reference.options, **reference.assumed)
+    except ModelError:
+        return False
+    return not mismatches(model, reference.state, {})

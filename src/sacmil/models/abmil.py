@@ -22,6 +22,11 @@ from sacmil.nn.projection import projection, xavier_
 
 INITS = ("xavier", "torch")
 
+_IBMIL = (
+    "IBMIL trains this model with a sigmoid per class, abmil gives a softmax; load it as ibmil for "
+    "the official loss."
+)
+
 SLIDES = Recipe(
     lr=2e-4,
     weight_decay=1e-5,
@@ -140,12 +145,15 @@ class GatedABMIL(MILModel):
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
-        """The names of AMLab and of the common slide variant (RRT-MIL)."""
+        """The names of AMLab, and of the common slide variant (RRT-MIL), which has ReLU."""
         amlab = {"attention_V.0": "value", "attention_U.0": "gate", "attention_w": "weight"}
         slides = {"attention_a.0": "value", "attention_b.0": "gate", "attention_c": "weight"}
         names = {official: f"attention.{ours}" for official, ours in (amlab | slides).items()}
         found = _understood(state, names)
-        return found._replace(options=found.options | {"head_bias": "head.bias" in found.state})
+        options = found.options | {"head_bias": "head.bias" in found.state}
+        # RRT-MIL's class takes ReLU unless set otherwise; nothing in a file tells.
+        assumed = {"activation": "relu"} if "attention_a.0.weight" in state else found.assumed
+        return found._replace(options=options, assumed=assumed)
 
 
 def _projection(in_dim: int, hidden: int | None, activation: str, dropout: float) -> nn.Module:
@@ -176,6 +184,9 @@ def _understood(state: Mapping[str, Tensor], attention: Mapping[str, str]) -> Re
         "attention_dim": inner,
         "attention_bias": "attention.value.bias" in ours,
     }
-    if "feature.0.weight" not in state:  # only the common slide variant drops anything
-        options |= {"dropout": 0.0, "init": "torch"}
-    return Reference(options, ours)
+    if "feature.0.weight" in state:
+        return Reference(options, ours)
+    # only the common slide variant drops anything
+    assumed = {"dropout": 0.0, "init": "torch"}
+    notes = () if projected or options["num_classes"] == 1 else (_IBMIL,)
+    return Reference(options, ours, assumed, notes)

@@ -164,6 +164,8 @@ class CLAM(MILModel):
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """The names of CLAM_SB and CLAM_MB, of 2021 and later."""
+        for name in ("attention_net.0.weight", "instance_classifiers.0.weight"):
+            shape(state, name)
         stacked = _stacked(_stacked(state, "classifiers"), "instance_classifiers")
         ours = renamed(stacked, _names(), ignored=["instance_loss_fn"])
         hidden, in_dim = shape(ours, "project.0.weight")
@@ -254,7 +256,9 @@ def _names() -> dict[str, str]:
     names = {"attention_net.0": "project.0"}
     names |= {"classifiers": "head", "instance_classifiers": "instance_head"}
     gated = {"attention_a.0": "value", "attention_b.0": "gate", "attention_c": "weight"}
-    plain = {"module.0": "value", "module.2": "weight", "module.3": "weight"}
+    # Its own component "module" is lost with those DataParallel adds.
+    plain = {"0": "value", "2": "weight", "3": "weight"}
+    plain |= {f"module.{layer}": ours for layer, ours in plain.items()}
     for index in (2, 3):  # 2 without the dropout before it
         for official, ours in (gated | plain).items():
             names[f"attention_net.{index}.{official}"] = f"attention.{ours}"

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from sacmil.models._base import MILModel, Output, Reference, classification_loss
 from sacmil.models._options import at_least, choice, flag, share
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed, shape
+from sacmil.models._reference import SIGMOIDS, renamed, shape
 from sacmil.models._registry import register_model
 
 
@@ -21,8 +21,8 @@ from sacmil.models._registry import register_model
 class DSMIL(MILModel):
     """DSMIL (Li et al. 2021): each class's strongest instance asks who resembles it.
 
-    Probabilities of two or more classes sum to one: those of the official loss, a sigmoid per
-    class, are divided by their sum.
+    Probabilities of two or more classes sum to one: with loss="bce" they are the official
+    sigmoids, one per class, divided by their sum.
 
     Args:
         passing_v: whether values go through a layer of their own instead of staying features.
@@ -109,7 +109,7 @@ class DSMIL(MILModel):
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
-        """The names of the authors' MILNet."""
+        """The names of the authors' MILNet, which has a sigmoid per output."""
         names = {"i_classifier.fc.0": "instances", "b_classifier.q": "query"}
         names |= {"b_classifier.v": "value", "b_classifier.fcc": "head"}
         ours = renamed(state, names)
@@ -123,7 +123,9 @@ class DSMIL(MILModel):
             "query_dim": shape(ours, "query.0.weight" if nonlinear else "query.weight")[0],
         }
         shape(ours, "head.weight")
-        return Reference(options, ours | {"head.weight": ours["head.weight"].flatten(1)})
+        ours["head.weight"] = ours["head.weight"].flatten(1)
+        notes = (SIGMOIDS,) if num_classes > 1 else ()
+        return Reference(options, ours, {"loss": "bce"}, notes)
 
 
 def _query(in_dim: int, dim: int, *, nonlinear: bool) -> nn.Module:

@@ -36,6 +36,11 @@ NAMES = {
 }
 """Official prefix to ours."""
 
+_SHIPPED = (
+    "The official test script runs save_model/model.pth with distill=MaxMinS, groups=5 and "
+    "total_instances=5, and cuts pseudo-bags at random; here they follow the bag's order."
+)
+
 CLIP = MappingProxyType(
     dict.fromkeys(("tier1.project", "tier1.attention", "tier1.classifier", "tier2"), 5.0)
 )
@@ -69,6 +74,8 @@ class FirstTier(nn.Module):
         independent: whether instances are ranked by the last class alone (sigmoid) or by its
             share among the classes (softmax).
         detach: whether what is handed on carries no gradient back.
+        legacy_ties: whether instances are ranked by that probability itself, whose rounding makes
+            ties, in the order torch.sort gives them; otherwise by its logit.
     """
 
     def __init__(
@@ -82,6 +89,7 @@ class FirstTier(nn.Module):
         distill: str,
         independent: bool,
         detach: bool = True,
+        legacy_ties: bool = False,
     ) -> None:
         super().__init__()
         self.project = nn.Linear(in_dim, at_least("dim", dim, 1), bias=False)
@@ -92,6 +100,7 @@ class FirstTier(nn.Module):
         self.distill = choice("distill", distill, DISTILLATIONS)
         self.independent = independent
         self.detach = detach
+        self.legacy_ties = legacy_ties
 
     def forward(self, features: Tensor, orders: Tensor) -> Distilled:
         """Features (N, in_dim) in orders (S, N), each cut into pseudo-bags."""
@@ -122,14 +131,16 @@ class FirstTier(nn.Module):
     @torch.no_grad()
     def _chosen(self, h: Tensor, raw: Tensor) -> Tensor:
         key = raw[:, 0] if self.distill == "MAS" else self._rank(self.activations(h, raw))
-        order = key.argsort(descending=True, stable=True)
+        order = key.argsort(descending=True, stable=not self.legacy_ties)
         if self.distill != "MaxMinS":
             return order[: self.take]
         return torch.cat((order[: self.take], order[-self.take :]))  # from -0 on, it is all
 
     def _rank(self, s: Tensor) -> Tensor:
         if self.independent or s.shape[-1] == 1:
-            return s[..., -1]
+            return s[..., -1].sigmoid() if self.legacy_ties else s[..., -1]
+        if self.legacy_ties:
+            return s.softmax(-1)[..., -1]
         # The logit of the softmax: the same order, without the ties of rounding near 1 / C.
         return s[..., -1] - s[..., :-1].logsumexp(-1)
 
@@ -243,6 +254,7 @@ class DTFD(MILModel):
         shuffle: whether training draws pseudo-bags at random.
         inference_shuffles: shuffles whose probabilities evaluation averages; 0 is the bag's order.
         legacy_zero: with more groups than instances to hand on, do as the original, not take one.
+        legacy_ties: whether instances are ranked by the softmax, rounded as in the original.
     """
 
     order_matters = True
@@ -275,6 +287,7 @@ class DTFD(MILModel):
         shuffle: bool = True,
         inference_shuffles: int = 0,
         legacy_zero: bool = False,
+        legacy_ties: bool = False,
     ) -> None:
         super().__init__(in_dim, num_classes)
         self.joint = flag("joint", joint)
@@ -290,6 +303,7 @@ class DTFD(MILModel):
             distill=distill,
             independent=False,
             detach=not joint,
+            legacy_ties=flag("legacy_ties", legacy_ties),
         )
         self.tier2 = SecondTier(GatedAttention(dim), nn.Linear(dim, num_classes))
 
@@ -326,8 +340,8 @@ class DTFD(MILModel):
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
-        """The official four modules under their names in a checkpoint."""
+        """The official four modules, each a state dict of its own in the official file."""
         dim, in_dim = shape(state, "dim_reduction.fc1.weight")
         num_classes = shape(state, "classifier.fc.weight")[0]
         options = {"in_dim": in_dim, "num_classes": num_classes, "dim": dim}
-        return Reference(options, renamed(state, NAMES))
+        return Reference(options, renamed(state, NAMES), {"legacy_ties": True}, (_SHIPPED,))

@@ -27,7 +27,7 @@ from sacmil.models._base import (
 )
 from sacmil.models._options import at_least, choice, flag
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed, shape
+from sacmil.models._reference import SIGMOIDS, renamed, shape
 from sacmil.models._registry import register_model
 from sacmil.models.dtfd import (
     CLIP,
@@ -187,6 +187,7 @@ class IBMIL(MILModel):
         freeze_projection: whether dtfd keeps the projection the dictionary was found with.
         shuffle: whether training draws pseudo-bags at random.
         inference_shuffles: shuffles whose probabilities evaluation averages; 0 is the bag's order.
+        legacy_ties: whether dtfd ranks by the sigmoid, rounded as in the original.
     """
 
     order_matters = True  # of dtfd's pseudo-bags; abmil has none
@@ -232,8 +233,10 @@ class IBMIL(MILModel):
         freeze_projection: bool = False,
         shuffle: bool = True,
         inference_shuffles: int = 0,
+        legacy_ties: bool = False,
     ) -> None:
         super().__init__(in_dim, num_classes)
+        flag("legacy_ties", legacy_ties)
         self.independent = choice("loss", loss, ("ce", "bce")) == "bce"
         self.freeze_projection = flag("freeze_projection", freeze_projection)
         self.shuffle = flag("shuffle", shuffle)
@@ -254,6 +257,7 @@ class IBMIL(MILModel):
                 take=take,
                 distill=distill,
                 independent=True,
+                legacy_ties=legacy_ties,
             )
             self.tier1.project.requires_grad_(not freeze_projection)
         attention = Attention(width, width) if self.tier1 is None else GatedAttention(width)
@@ -337,7 +341,10 @@ class IBMIL(MILModel):
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
-        """The official names on either base; add and sub look alike, so sub must be said."""
+        """The official names on either base, with a sigmoid per class as officially.
+
+        The merges add and sub look alike; add is assumed.
+        """
         if "dim_reduction.fc1.weight" in state:
             dim, in_dim = shape(state, "dim_reduction.fc1.weight")
             options: dict[str, Any] = {"base": "dtfd", "in_dim": in_dim, "dim": dim}
@@ -351,9 +358,15 @@ class IBMIL(MILModel):
         options |= {
             "num_classes": num_classes,
             "confounders": 0 if confounders is None else len(confounders),
-            "merge": "cat" if confounders is None or seen == 2 * dim else "add",
         }
-        return Reference(options, state)
+        assumed: dict[str, Any] = {"loss": "bce"}
+        if options["base"] == "dtfd":
+            assumed["legacy_ties"] = True
+        if confounders is not None:
+            concatenated = seen == 2 * dim
+            (options if concatenated else assumed)["merge"] = "cat" if concatenated else "add"
+        notes = (SIGMOIDS,) if num_classes > 1 else ()
+        return Reference(options, state, assumed, notes)
 
 
 def _extras(answer: Adjusted) -> dict[str, Tensor]:

@@ -175,15 +175,18 @@ class LongNet(MILModel):
         options = {
             "in_dim": in_dim,
             "num_classes": num_classes,
-            "preset": "gigapath",
             "dim": dim,
             "depth": depth,
+        }
+        assumed = {
+            "preset": "gigapath",
             "states": [max(1, depth - 1)] if seen == 1 else [*range(depth + 1 - seen, depth + 1)],
             "legacy_placement": True,
         }
         shape(state, "cls_token")
         ours = renamed(state, _official_names(depth), ignored=["encoder.layer_norm"])
-        return Reference(options, ours | {"cls_token": ours["cls_token"].reshape(1, -1)})
+        ours["cls_token"] = ours["cls_token"].reshape(1, -1)
+        return Reference(options, ours, assumed)
 
 
 def _as_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

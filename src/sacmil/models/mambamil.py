@@ -183,11 +183,12 @@ class MambaMIL(MILModel):
             "num_classes": shape(ours, "head.weight")[0],
             "dim": dim,
             "depth": depth,
-            "kind": "srmamba" if second else "mamba",
             "state": remembered,
             "expand": inner // dim,
         }
-        return Reference(options, ours)
+        if not second:
+            return Reference(options | {"kind": "mamba"}, ours)
+        return Reference(options, ours, {"kind": "srmamba"})
 
 
 def _names(depth: int) -> dict[str, str]:

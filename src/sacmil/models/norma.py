@@ -143,7 +143,8 @@ class Norma(MILModel):
             "num_classes": shape(ours, "head.weight")[0],
             "dim": dim,
         }
-        return Reference(options, ours | {"class_token": ours["class_token"].flatten(0, -2)})
+        ours["class_token"] = ours["class_token"].flatten(0, -2)
+        return Reference(options, ours)
 
 
 class PEG1D(nn.Module):

@@ -113,7 +113,8 @@ class TransMIL(MILModel):
             "dim": dim,
             "heads": shape(ours, "layer1.attention.residual.weight")[0],
         }
-        return Reference(options, ours | {"class_token": ours["class_token"].flatten(0, -2)})
+        ours["class_token"] = ours["class_token"].flatten(0, -2)
+        return Reference(options, ours)
 
 
 class _Layer(nn.Module):

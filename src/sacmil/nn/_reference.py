@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
-import torch
 from torch import Tensor, nn
 
 from sacmil.errors import ModelError, OptionError, suggestion
+from sacmil.nn._checkpoint import flatten, load_parameters, renamed
 from sacmil.nn.chordmixer import ChordMixerBlock
 from sacmil.nn.cyclemlp import CycleBlock
 from sacmil.nn.nystrom import NystromAttention
@@ -22,7 +22,7 @@ class _Official(NamedTuple):
     anchor: str
     """A name every checkpoint has once; what stands before it stands before all."""
     names: dict[str, str]
-    """Official names, whole or without their last part, to ours."""
+    """Official prefix to ours."""
     build: Callable[..., nn.Module]
     """From the parameters, and what cannot be read from them, to the block."""
 
@@ -40,33 +40,40 @@ def load_reference_block(
     if name not in _BLOCKS:
         raise ModelError(f"there is no official block {name!r}; {suggestion(name, _BLOCKS)}")
     official = _BLOCKS[name]
-    state = {key: torch.as_tensor(value) for key, value in state_dict.items()}
-    state = _without_prefix(state, official.anchor, name)
+    try:
+        return _load_block(official, flatten(state_dict).state, options).eval()
+    except OptionError:
+        raise
+    except ModelError as error:
+        raise ModelError(f"this is not one official {name}: {error}") from error
+
+
+def _load_block(official: _Official, state: State, options: Mapping[str, Any]) -> nn.Module:
+    state, saved_as = _without_prefix(state, official.anchor)
     try:
         block = official.build(state, **options)
-        block.load_state_dict(_renamed(state, official.names))
     except TypeError as error:
-        raise OptionError(f"{name} has no such option: {error}") from error
-    except (RuntimeError, KeyError) as error:
-        raise ModelError(f"this is not an official {name}: {error}") from error
-    return block.eval()
+        raise OptionError(f"there is no such option: {error}") from error
+    except KeyError as error:
+        raise ModelError(f"{error.args[0]} is missing") from error
+    except (ValueError, IndexError, RuntimeError) as error:
+        raise ModelError(f"its parameters have other shapes ({error})") from error
+    # CycleMLP's sampling positions follow from its definition.
+    state = {key: value for key, value in state.items() if not key.endswith(".offset")}
+    ours = renamed(state, official.names)
+    ours.update({key: _flat(key, value) for key, value in ours.items()})
+    load_parameters(block, ours, saved_as)
+    return block
 
 
-def _without_prefix(state: State, anchor: str, name: str) -> State:
+def _without_prefix(state: State, anchor: str) -> tuple[State, dict[str, str]]:
+    """Parameters without what stands before the anchor, and the names they had."""
     prefixes = [key.removesuffix(anchor) for key in state if f".{key}".endswith(f".{anchor}")]
     if len(prefixes) != 1:
         found = f"{len(prefixes)} parameters {anchor!r}" if prefixes else f"no {anchor!r}"
-        raise ModelError(f"this is not one official {name}: there is {found}, expected one")
-    return {key.removeprefix(prefixes[0]): value for key, value in state.items()}
-
-
-def _renamed(state: State, names: Mapping[str, str]) -> State:
-    out = {}
-    for key, value in state.items():
-        path, _, last = key.rpartition(".")
-        if last != "offset":  # CycleMLP's sampling positions, which follow from its definition
-            out[names.get(key, f"{names.get(path, path)}.{last}")] = value
-    return {key: _flat(key, value) for key, value in out.items()}
+        raise ModelError(f"there is {found}, expected one")
+    saved_as = {key.removeprefix(prefixes[0]): key for key in state}
+    return {key: state[saved] for key, saved in saved_as.items()}, saved_as
 
 
 def _flat(key: str, value: Tensor) -> Tensor:

@@ -14,13 +14,23 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from sacmil.atomic import whole_file
 from sacmil.bag import Bag
-from sacmil.errors import BagWarning, FormatError
+from sacmil.errors import (
+    BagWarning,
+    FormatError,
+    ModelError,
+    ModelFolderError,
+    OptionError,
+    UnknownModelError,
+)
 from sacmil.formats import check_spacing, find_bags, find_layout, read_bag, write_bag
 from sacmil.parallel import run_each
+
+if TYPE_CHECKING:
+    from sacmil.models._reference import LoadedReference
 
 TABLE = "convert.csv"
 Progress = Callable[[str, int, int], None]
@@ -141,19 +151,34 @@ def convert_one(job: Job) -> Converted:
     return Converted(layout, len(bag), "; ".join(oddities))
 
 
-def convert_model(source: Path, name: str, out: Path, options: Mapping[str, Any]) -> None:
-    """Write an official checkpoint as a model folder.
+def convert_model(
+    source: Path, name: str, out: Path, options: Mapping[str, Any], *, overwrite: bool = False
+) -> LoadedReference:
+    """Write an official checkpoint as a model folder, and say where its options come from.
 
     Args:
         source: .safetensors, or a file of torch.save with tensors only.
         name: one of list_models().
         out: the folder.
         options: what shapes do not tell, such as an activation.
+        overwrite: replace a model that is there already.
     """
-    from sacmil.models import load_reference, save_model
+    from sacmil.models import save_model
+    from sacmil.models._reference import read_reference
 
-    model = load_reference(name, _state_dict(source), **options)
-    save_model(out, model, notes={"converted_from": source.name})
+    if out.exists() and not overwrite:
+        raise ModelFolderError(
+            f"{out}: exists already; expected a new folder. Choose another, or overwrite it"
+        )
+    checkpoint = _safetensors(source) if source.suffix == ".safetensors" else _pickled(source)
+    try:
+        loaded = read_reference(name, checkpoint, options)
+    except (UnknownModelError, OptionError):
+        raise
+    except ModelError as error:
+        raise ModelError(f"{source}: {error}") from error
+    save_model(out, loaded.model, notes={"converted_from": source.name})
+    return loaded
 
 
 def _as(bag: Bag, dtype: str) -> Bag:
@@ -251,24 +276,6 @@ def _append(path: Path, row: Row) -> None:
         csv.DictWriter(file, [field.name for field in fields(Row)]).writerow(asdict(row))
         file.flush()
         os.fsync(file.fileno())
-
-
-_WRAPPERS = ("state_dict", "model_state_dict", "model")
-"""Under what training scripts put the parameters."""
-
-
-def _state_dict(source: Path) -> dict[str, Any]:
-    found = _safetensors(source) if source.suffix == ".safetensors" else _pickled(source)
-    for wrapper in _WRAPPERS:
-        if isinstance(found, Mapping) and isinstance(found.get(wrapper), Mapping):
-            found = found[wrapper]
-    tensors = found if isinstance(found, Mapping) else {}
-    if not tensors or not all(hasattr(value, "shape") for value in tensors.values()):
-        raise FormatError(
-            f"{source}: holds a {type(found).__name__}; expected parameters by name, as "
-            "torch.save(model.state_dict(), file) writes them"
-        )
-    return {str(name): value for name, value in tensors.items()}
 
 
 def _safetensors(source: Path) -> Any:
