@@ -86,7 +86,7 @@ def test_sac_mil_is_compared_about_its_region_and_on_large_slides(
         ("dtfd", {"distill": "MAS", "total_instances": 12}),
         ("dtfd", {"distill": "MaxMinS", "groups": 8, "legacy_zero": True}),
         ("ibmil", {"base": "abmil"}),
-        ("ibmil", {"loss": "bce", "distill": "MaxS"}),
+        ("ibmil", {"loss": "bce", "distill": "MaxS", "legacy_ties": True}),
         ("transmil", {"legacy_slice": True}),
         ("r2t", {"crmsa_mlp": True, "all_shortcut": True, "regions": 8}),
         ("mambamil", {"kind": "bimamba"}),

@@ -20,8 +20,8 @@ from sacmil.nn._checkpoint import renamed as renamed
 from sacmil.nn._checkpoint import shape as shape
 
 SIGMOIDS = (
-    "The official model has a sigmoid per class. Here these are divided by their sum, so that "
-    "probabilities sum to one; output.logits.sigmoid() gives the official ones."
+    "The official model has a sigmoid per class. With loss=bce these are divided by their sum, so "
+    "that probabilities sum to one; output.logits.sigmoid() gives the official ones."
 )
 """Note for a checkpoint of several classes that was trained by a binary loss per class."""
 
