@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sacmil.bag import Bag, Encoder, _all_finite
-from sacmil.errors import BagError, BagWarning, SacMILError
+from sacmil.errors import BagError, BagWarning, InputError, SacMILError
 
 FEATURES = np.arange(12, dtype=np.float32).reshape(4, 3)
 COORDS = np.array([[0, 0], [256, 0], [0, 256], [256, 256]])
@@ -177,3 +178,68 @@ def test_a_bag_cannot_be_given_other_arrays_afterwards() -> None:
 
 def test_a_bag_shows_its_size_not_its_numbers() -> None:
     assert repr(bag()) == "Bag('s1', 4 instances x 3)"
+
+
+WHOLE = {
+    "labels": [1, 0, -1, 1],
+    "mpp": 0.25,
+    "slide_size": (900, 800),
+    "bounds_origin": (1, 2),
+    "stride": 128,
+    "tile_px": 224,
+    "encoder": Encoder("uni", "ab"),
+    "provenance": {"made": "here"},
+}
+
+
+@pytest.mark.parametrize(
+    ("index", "rows"),
+    [
+        (slice(1, 3), [1, 2]),
+        (slice(None, None, -2), [3, 1]),
+        (2, [2]),
+        (-1, [3]),
+        (np.int64(2), [2]),
+        ([3, 0], [3, 0]),
+        (np.array([1, -1], dtype=np.int16), [1, 3]),
+        ([True, False, False, True], [0, 3]),
+        (COORDS[:, 0] > 0, [1, 3]),
+    ],
+)
+def test_a_window_holds_the_chosen_instances_and_everything_else(index: Any, rows: list) -> None:
+    whole = bag(**WHOLE)
+    for window in (whole[index], whole.take(index)):
+        np.testing.assert_array_equal(window.features, FEATURES[rows])
+        np.testing.assert_array_equal(window.coords, COORDS[rows])
+        np.testing.assert_array_equal(window.labels, np.array(WHOLE["labels"])[rows])
+        for name in {field.name for field in fields(Bag)} - {"features", "coords", "labels"}:
+            assert getattr(window, name) == getattr(whole, name), name
+
+
+def test_a_window_of_a_bag_without_labels_has_none() -> None:
+    assert bag()[:2].labels is None
+
+
+@pytest.mark.parametrize(
+    ("index", "found"),
+    [
+        ([], "chooses none of 4 instances"),
+        (slice(4, 9), "chooses none of 4 instances"),
+        ([False] * 4, "chooses none of 4 instances"),
+        ([True] * 3, r"is bool of shape \(3,\); expected .* mask of shape \(4,\)"),
+        (4, "runs from 4 to 4; expected whole numbers from -4 to 3"),
+        ([0, -5], "runs from -5 to 0; expected whole numbers from -4 to 3"),
+        ([0.0, 1.0], "is float64"),
+        ([[0, 1]], r"is int64 of shape \(1, 2\)"),
+        ((slice(None), 0), "is object"),
+        ("0", "is <U1"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_rejected_in_one_sentence(index: Any, found: str) -> None:
+    with pytest.raises(InputError, match=f"^s1: the index {found}"):
+        bag()[index]
+
+
+def test_a_bag_is_indexed_but_not_iterated() -> None:
+    with pytest.raises(TypeError, match="not iterable"):
+        list(bag())

@@ -6,13 +6,13 @@ import json
 import numbers
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.errors import BagError, BagWarning
+from sacmil.errors import BagError, BagWarning, InputError
 from sacmil.units import Level0Px, Microns, MicronsPerPixel, TilePx, to_microns
 
 SAME_SIZE = 0.05
@@ -48,7 +48,12 @@ class Bag:
     mpp: MicronsPerPixel | None = None
     """Microns per level-0 pixel."""
     labels: npt.NDArray[np.integer] | None = None
-    """(N,), truth per instance where it is known."""
+    """(N,), stored as int64: the truth of each instance, where it is known.
+
+    Above zero is positive (tumour, for example), 0 is negative, and -1 (any number below zero) is
+    unknown. None means that no instance has a label. Training never sees them; they measure how
+    well scores localise.
+    """
     slide_size: tuple[int, int] | None = None
     """Width and height of level 0."""
     bounds_origin: tuple[int, int] | None = None
@@ -84,6 +89,31 @@ class Bag:
     def __repr__(self) -> str:
         return f"Bag({self.slide_id!r}, {len(self):,} instances x {self.dim})"
 
+    __iter__ = None
+    """Not iterable: without this, Python would loop over bags of one instance."""
+
+    def __getitem__(self, index: slice | SupportsIndex | npt.ArrayLike) -> Bag:
+        return self.take(index)
+
+    def take(self, index: slice | SupportsIndex | npt.ArrayLike) -> Bag:
+        """A new bag of some of the instances; ``bag[index]`` is the same.
+
+        Everything that is not per instance, such as the slide's name and size, stays.
+
+        >>> bag = Bag("s", np.eye(3, dtype=np.float32), [[0, 0], [256, 0], [512, 0]], Level0Px(256))
+        >>> bag.take(bag.coords[:, 0] >= 256), bag[0], bag[:2]
+        (Bag('s', 2 instances x 3), Bag('s', 1 instances x 3), Bag('s', 2 instances x 3))
+
+        Args:
+            index: a slice, a whole number, whole numbers, or a mask with a value per instance.
+
+        Raises:
+            InputError: nothing is chosen, or the index does not fit the bag.
+        """
+        rows = _rows(self, index)
+        labels = None if self.labels is None else self.labels[rows]
+        return replace(self, features=self.features[rows], coords=self.coords[rows], labels=labels)
+
     @property
     def dim(self) -> int:
         """Width of a feature vector."""
@@ -98,6 +128,37 @@ class Bag:
     def patch_size_um(self) -> Microns | None:
         """Side of a tile on the glass, where the resolution is known."""
         return None if self.mpp is None else to_microns(self.patch_size, self.mpp)
+
+
+def _rows(bag: Bag, index: slice | SupportsIndex | npt.ArrayLike) -> slice | npt.NDArray[Any]:
+    """The rows an index means, checked; a slice stays one, so that nothing is copied."""
+    rows = np.arange(len(bag))[index] if isinstance(index, slice) else _index_array(bag, index)
+    if len(rows) == 0 or (rows.dtype == np.bool_ and not rows.any()):
+        raise InputError(
+            f"{bag.slide_id}: the index chooses none of {len(bag)} instances; a bag needs at least "
+            "one, check the mask or the bounds of the window"
+        )
+    return index if isinstance(index, slice) else rows
+
+
+def _index_array(bag: Bag, index: SupportsIndex | npt.ArrayLike) -> npt.NDArray[Any]:
+    rows = np.atleast_1d(_array(bag.slide_id, "the index's values", index))  # type: ignore[arg-type]
+    count = len(bag)
+    if rows.ndim == 1 and rows.size == 0:
+        return rows.astype(np.int64)
+    if rows.dtype == np.bool_ and rows.shape == (count,):
+        return rows
+    if np.issubdtype(rows.dtype, np.integer) and rows.ndim == 1:
+        if rows.min() >= -count and rows.max() < count:
+            return rows
+        raise InputError(
+            f"{bag.slide_id}: the index runs from {rows.min()} to {rows.max()}; expected whole "
+            f"numbers from {-count} to {count - 1}, for the bag has {count} instances"
+        )
+    raise InputError(
+        f"{bag.slide_id}: the index is {rows.dtype} of shape {rows.shape}; expected a slice, whole "
+        f"numbers, or a mask of shape ({count},)"
+    )
 
 
 def _array(slide_id: str, name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:

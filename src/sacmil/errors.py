@@ -4,7 +4,7 @@
 
     SacMILError                 says what was found, what was expected, what to type next
     ├── BagError                arrays that do not make a bag: shapes, NaN, no instances
-    │   └── InputError          a bag that does not fit the model it is given to
+    │   └── InputError          a bag that does not fit the model, or an index that does not fit it
     ├── FormatError             a file that is not what its layout promises; names the file
     ├── SlideError              a slide that cannot be read, or not as asked; names the file
     │   ├── ResolutionError     µm per pixel is missing, absurd, or coarser than asked for
@@ -43,7 +43,7 @@ class BagError(SacMILError, ValueError):
 
 
 class InputError(BagError):
-    """A bag that does not fit the model it is given to."""
+    """A bag that does not fit the model it is given to, or an index that does not fit a bag."""
 
 
 class FormatError(SacMILError):

@@ -3,7 +3,7 @@
 ========================  =====================================================================
 ``features``              (N, D) float16 or float32; attributes name, encoder, encoder_hash
 ``coords``                (N, 2) level-0 pixels, upper left corner; int64 (float64 if fractional)
-``labels`` (optional)     (N,) int64, truth per instance
+``labels`` (optional)     (N,) int64: above 0 positive, 0 negative, -1 unknown
 ------------------------  ---------------------------------------------------------------------
 on ``coords``, TRIDENT    patch_size (pixels of the tile), patch_size_level0, overlap, name,
                           level0_magnification, target_magnification, level0_width,

@@ -4,7 +4,8 @@
 
     features/<slide>.npy        (N, D); published sets: features/features_<encoder>/<slide>.npy
     coords/<slide>.npy          (N, 2), level-0 pixels
-    patch_labels/<slide>.npy    (N,) truth per instance, optional; also called inst_labels
+    patch_labels/<slide>.npy    (N,) truth per instance as in Bag.labels, optional;
+                                also called inst_labels
     labels/<slide>.npy          truth of the slide; not part of a bag
 
 A path to the features finds the others; .h5 files with one array of the folder's name are read
