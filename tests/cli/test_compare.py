@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from localised import localised
 from predicted import predicted
 
-from sacmil.results import Predictions, write_predictions
+from sacmil.results import LOCALISATION, Predictions, write_localisation, write_predictions
 
 FEW = ("--draws", 200)
 
@@ -78,6 +79,17 @@ def test_equal_calls_print_equal_figures(sacmil: Callable, run: Path) -> None:
     assert sacmil("compare", run, *FEW).out != sacmil("compare", run, *FEW, "--seed", 1).out
 
 
+def test_localisation_of_runs_with_equal_models_has_the_runs_in_front(
+    sacmil: Callable, write: Callable
+) -> None:
+    for name, strength in (("one", 0.9), ("two", 0.6)):
+        folder = write(name, predicted(("a",)))
+        write_localisation(folder / LOCALISATION, localised({"a": strength}))
+    runs = (folder.with_name("one"), folder.with_name("two"))
+    done = sacmil("compare", *runs, "--metric", "localisation_ap", *FEW)
+    assert "one/a is better than two/a by 0.3" in done.out
+
+
 def test_runs_with_equal_models_are_told_apart(sacmil: Callable, write: Callable) -> None:
     one = write("one", predicted(("sac_mil",), strengths=(1.0,)))
     two = write("two", predicted(("sac_mil",), strengths=(1.1,)))
@@ -98,6 +110,36 @@ def test_out_holds_the_report(sacmil: Callable, run: Path, tmp_path: Path) -> No
     assert "strong is better than weak" in page
     assert (out / "plots" / "ranks.png").stat().st_size > 1000
     assert "strong" in (out / "comparison.tex").read_text()
+
+
+def test_localisation_is_compared_in_words_and_in_a_report(
+    sacmil: Callable, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("roc", "calibration", "confusion"):  # not the point here, and slow
+        monkeypatch.setattr(f"sacmil.evaluation.report.draw_{name}", lambda _: None)
+    monkeypatch.setattr("sacmil.evaluation.report.Report.drawings", {})
+    write_localisation(
+        run / LOCALISATION, localised({"strong": 0.9, "weak": 0.6, "twin": 0.6}, patients=12)
+    )
+    call = ("compare", run, *FEW, "--metric", "localisation_auc")
+    done = sacmil(*call, "--out", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[0].split()[:3] == ["model", "Localisation", "AUC"]
+    assert "strong is better than weak by 0." in done.out
+    assert "No difference can be claimed between " in done.out
+    assert "Permutation test over patients: " in done.out
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "strong is better than weak by 0." in page
+    assert "Localisation (out of fold): " in page
+    other = sacmil("compare", run, run / "predictions.csv", "--metric", "localisation_ap")
+    assert (other.code, "is given twice" in other.err) == (1, True)
+
+
+def test_a_run_without_instance_labels_is_not_compared_by_them(sacmil: Callable, run: Path) -> None:
+    write_localisation(run / LOCALISATION, localised({"strong": 0.9, "weak": 0.6}))
+    done = sacmil("compare", run, "--metric", "localisation_ap")
+    assert done.code == 1
+    assert "there is no localisation of twin; expected localisation_by_slide.csv" in done.err
 
 
 def test_without_matplotlib_nothing_is_computed_for_a_report(
@@ -129,6 +171,7 @@ def test_models_tested_on_different_patients_are_refused(sacmil: Callable, write
     [
         (["--metric", "uac"], "did you mean 'auc'"),
         (["--metric", "auc,f1"], "one metric"),
+        (["--metric", "localisation"], "did you mean 'localisation_ap' or 'localisation_auc'"),
         (["--level", "1"], "--level"),
         (["--draws", "0"], "--draws"),
         (["--format", "pdf"], "--format"),

@@ -12,10 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from localised import localised
 from predicted import predicted
 
 from sacmil import create_model, save_model, write_bag
-from sacmil.results import read_predictions, write_predictions
+from sacmil.results import (
+    LOCALISATION,
+    read_predictions,
+    write_localisation,
+    write_predictions,
+)
 
 FEW = ("--draws", 50)
 
@@ -71,6 +77,34 @@ def test_csv_holds_what_is_computed(sacmil: Callable, run: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_plots")
+def test_localisation_of_a_run_is_printed_and_reported(sacmil: Callable, run: Path) -> None:
+    strengths = {"abmil": 0.7, "sac_mil": 0.9}
+    write_localisation(run / LOCALISATION, localised(strengths, patients=12))
+    done = sacmil("evaluate", run, *FEW, "--out", run)
+    assert done.code == 0, done.err
+    header, _, first, second, _, caption = done.out.splitlines()[-6:]
+    assert header.split() == [
+        *("model", "Localisation", "AUC", "Localisation", "AP"),
+        *("AP", "by", "chance", "patients", "slides"),
+    ]
+    assert first.startswith("abmil    0.682 [")
+    assert second.endswith("0.100         12        12")
+    assert caption.startswith("Localisation (out of fold): ")
+    assert "Localisation (out of fold): " in (run / "report.html").read_text()
+    assert (run / "localisation.csv").read_text().startswith("model,metric,mean,")
+    assert sacmil("evaluate", run, *FEW).out == done.out, "a report leaves the run as it was"
+
+
+def test_without_intervals_no_footnote_explains_them(sacmil: Callable, run: Path) -> None:
+    few = predicted(patients=4, folds=1)
+    write_predictions(run / "predictions.csv", few)
+    done = sacmil("evaluate", run, *FEW)
+    assert "[" not in done.out.splitlines()[2]
+    assert "% interval" not in done.out
+    assert "% interval" not in sacmil("compare", run, *FEW).out
+
+
+@pytest.mark.usefixtures("no_plots")
 def test_a_report_of_runs_on_different_patients_compares_nothing(
     sacmil: Callable, run: Path, tmp_path: Path
 ) -> None:
@@ -85,6 +119,7 @@ def test_a_report_of_runs_on_different_patients_compares_nothing(
     ("arguments", "told"),
     [
         (["--metrics", "auc,acuracy"], "did you mean 'accuracy'"),
+        (["--metrics", "localisation_auc"], "printed whenever bags have instance labels"),
         (["--bags", "x"], "--bags is of a cohort; give --table"),
         (["--label-column", "x"], "--label-column is of a cohort; give --table"),
         (["--table", "x"], "give --bags"),
@@ -142,13 +177,14 @@ def test_a_model_is_tested_on_another_cohort(
     done = evaluate("--out", there / "out")
     assert done.code == 0, done.err
     assert "Unit: the patient (8 patients, 8 slides)" in done.out
-    assert "pooled AUC" in done.out
+    assert "Localisation AUC" in done.out
     found = read_predictions(there / "out")
     assert found.slide_id.tolist() == [f"s{i}" for i in range(8)]
     assert "Localisation" in (there / "out" / "report.html").read_text()
-    assert (there / "out" / "localisation.csv").read_text().startswith("model,auc,")
+    assert (there / "out" / "localisation.csv").read_text().startswith("model,metric,mean,")
     again = sacmil("evaluate", there / "out", *FEW)  # its predictions are a run
     assert again.out.splitlines()[:3] == done.out.splitlines()[:3]
+    assert again.out.splitlines()[-5:] == done.out.splitlines()[-5:], "so is its localisation"
 
 
 def test_without_out_nothing_is_written(evaluate: Callable, there: Path) -> None:

@@ -15,7 +15,7 @@ from predicted import predicted
 
 from sacmil.evaluation.comparison import Comparison
 from sacmil.evaluation.layouts import FORMATS, render
-from sacmil.evaluation.localisation import Localisation
+from sacmil.evaluation.localisation_summary import LocalisationSummary
 from sacmil.evaluation.metrics import TITLES
 from sacmil.evaluation.summary import Figure
 from sacmil.evaluation.tables import (
@@ -23,6 +23,7 @@ from sacmil.evaluation.tables import (
     caption,
     comparison_table,
     fold_table,
+    has_intervals,
     localisation_table,
     p_value,
     summary_table,
@@ -198,10 +199,49 @@ def test_every_fold_stands_under_its_own_number() -> None:
     assert [cell.text for cell in table.rows[1]] == ["b", "–", "–", "0.900"]
 
 
-def test_localisation_is_the_mean_over_parts() -> None:
-    parts = [Localisation(0.8, 0.5, 0.7, 0.4, 9), Localisation(0.6, 0.3, 0.5, 0.2, 9)]
-    (row,) = localisation_table({"a": parts}).rows
-    assert [cell.text for cell in row] == ["a", "0.700", "0.400", "0.600", "0.300", "9"]
+def localised(auc: float, *, low: float = 0.5, folds: int = 5) -> LocalisationSummary:
+    figures = {
+        "localisation_auc": figure(auc, NAN, low),
+        "localisation_ap": figure(0.4, NAN, low),
+    }
+    return LocalisationSummary(figures, chance=0.1, patients=7, slides=9, folds=folds)
+
+
+def test_localisation_has_a_line_per_model_and_the_level_of_chance() -> None:
+    table = localisation_table({"a": localised(0.7), "b": localised(0.8)})
+    assert [cell.text for cell in table.rows[0]] == [
+        *("a", "0.700 [0.500, 0.900]", "0.400 [0.500, 0.900]", "0.100", "7", "9")
+    ]
+    assert [row[1].best for row in table.rows] == [False, True]
+    assert [record["chance"] for record in table.records] == [0.5, 0.1, 0.5, 0.1]
+    assert table.caption.startswith("Localisation (out of fold): ")
+    assert "[95 % interval: patients resampled, 2,000 draws]" in table.caption
+
+
+def test_localisation_of_one_test_set_without_intervals_mentions_neither() -> None:
+    table = localisation_table({"a": localised(0.7, low=NAN, folds=1)})
+    assert table.caption.startswith("Localisation (on test slides): ")
+    assert "interval" not in table.caption
+
+
+@pytest.mark.parametrize(
+    ("figures", "style", "shown"),
+    [
+        ([figure(0.9)], Style(), True),
+        ([figure(0.9, low=NAN), figure(0.8)], Style(spread="interval"), True),
+        ([figure(0.9, low=NAN)], Style(), False),
+        ([figure(NAN)], Style(), False),
+        ([figure(0.9)], Style(spread="std"), False),
+    ],
+)
+def test_intervals_are_explained_only_where_one_is_printed(
+    figures: list[Figure], style: Style, *, shown: bool
+) -> None:
+    by_metric = {"a": dict(zip(TITLES, figures, strict=False))}
+    assert has_intervals(by_metric, style) is shown
+    assert any("[" in style.figure(one) for one in figures) is shown
+    told = caption(predicted(patients=6), style=style, with_intervals=shown)
+    assert ("interval" in told) is shown
 
 
 def test_the_caption_tells_unit_folds_seeds_patients_interval_and_data() -> None:

@@ -22,7 +22,7 @@ from sacmil.cohorts.table import Cohort
 from sacmil.errors import CohortError, RunError
 from sacmil.evaluation.metrics import METRICS
 from sacmil.evaluation.units import to_units
-from sacmil.results import read_predictions
+from sacmil.results import LOCALISATION, read_localisation, read_predictions
 from sacmil.training.config import Config, make_configs
 from sacmil.training.crossval import Resources, cross_validate
 from sacmil.training.run import train_run
@@ -71,6 +71,31 @@ def test_every_part_is_done_once_whatever_runs_beside_it(material, tmp_path) -> 
         theirs = load_model(tmp_path / "together" / part.relative_to(tmp_path / "alone"))
         for name, value in theirs.state_dict().items():
             np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_localisation_of_every_part_is_joined_and_an_older_run_stays_finished(
+    material, tmp_path
+) -> None:
+    for path in material.bags.values():
+        write_bag(path, dataclasses.replace(read_bag(path), labels=np.arange(30) % 2))
+    configs = {"mean_pool": CONFIGS["mean_pool"]}
+    cross_validate(tmp_path / "run", *material, configs)
+    whole = tmp_path / "run" / LOCALISATION
+    rows = read_localisation(whole)
+    assert sorted(row.slide_id for row in rows) == sorted(material.bags), "each slide out of fold"
+    for row in rows:
+        assert row.slide_id in material.folds[row.fold].test
+    before = {file: file.read_bytes() for file in whole.parent.rglob("*.*") if file != whole}
+    content = whole.read_bytes()
+    whole.unlink()  # killed just before it was written
+    cross_validate(tmp_path / "run", *material, configs)
+    assert whole.read_bytes() == content
+    for file in whole.parent.rglob(LOCALISATION):  # a run of an earlier version has none
+        file.unlink()
+    cross_validate(tmp_path / "run", *material, configs)
+    for file, found in before.items():
+        if file.name not in (LOCALISATION, "provenance.json"):
+            assert file.read_bytes() == found, file
 
 
 def test_a_run_of_another_command_is_left_alone(material, tmp_path) -> None:

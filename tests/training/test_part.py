@@ -10,9 +10,10 @@ import pytest
 import torch
 import yaml
 
-from sacmil import load_model, predict, read_bag
+from sacmil import load_model, predict, read_bag, write_bag
 from sacmil.errors import ConfigError, RunError, SacMILError
-from sacmil.results import read_predictions
+from sacmil.evaluation.metrics import auc, average_precision
+from sacmil.results import LOCALISATION, read_localisation, read_predictions
 from sacmil.training.config import Config
 from sacmil.training.part import Part, Place, sources, train_part
 
@@ -50,6 +51,40 @@ def test_the_test_part_is_read_once_after_everything_else(material, tmp_path, re
     assert sorted(seen) == sorted(test), "each test bag once"
     assert loader.read[-len(test) :] == seen, "after every other"
     assert told[-1] <= len(loader.read) - len(test), "and after the last epoch"
+
+
+def add_instance_labels(material) -> None:
+    """In malignant slides: unknown, negative, positive and so on; benign ones have no labels."""
+    for slide in material.cohort.slides:
+        bag = read_bag(material.bags[slide.slide_id])
+        if slide.label:
+            write_bag(material.bags[slide.slide_id], replace(bag, labels=np.arange(30) % 3 - 1))
+
+
+def test_localisation_is_of_the_test_slides_by_the_model_of_their_fold(material, tmp_path) -> None:
+    config = Config(model="mean_pool", training={"epochs": 1})
+    train_part(part_of(material, tmp_path / "without", config=config))
+    assert not (tmp_path / "without" / LOCALISATION).exists()
+    add_instance_labels(material)
+    part = part_of(material, tmp_path / "part", config=config)
+    train_part(part)
+    for name in ("predictions.csv", "model.safetensors"):
+        same = [(tmp_path / folder / name).read_bytes() for folder in ("without", "part")]
+        assert same[0] == same[1], "labels change nothing else"
+    malignant = [source.slide for source in part.test if source.slide.label]
+    rows = read_localisation(tmp_path / "part")
+    assert [row[:5] for row in rows] == [
+        (slide.slide_id, slide.patient_id, 0, 0, "sac") for slide in malignant
+    ]
+    trained = load_model(tmp_path / "part")
+    for row in rows:
+        bag = read_bag(material.bags[row.slide_id])
+        scores = predict(trained, bag).class_scores[:, 1]
+        known = bag.labels >= 0
+        assert (row.instances, row.positives) == (20, 10)
+        assert row.auc == pytest.approx(auc(bag.labels[known], scores[known]))
+        expected = average_precision(bag.labels[known], scores[known])
+        assert row.average_precision == pytest.approx(expected)
 
 
 def test_epochs_are_known_before_training(material, tmp_path) -> None:

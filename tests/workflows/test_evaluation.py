@@ -17,7 +17,7 @@ from sacmil.card import seen_mark
 from sacmil.cohorts.table import Cohort, LabelledSlide
 from sacmil.errors import CohortWarning, DeviceError, ModelFolderError, RunError
 from sacmil.evaluation.localisation import localisation
-from sacmil.evaluation.metrics import METRICS
+from sacmil.evaluation.metrics import METRICS, auc, average_precision
 from sacmil.results import Predictions, read_predictions, write_predictions
 from sacmil.workflows.evaluation import (
     distinct_names,
@@ -57,22 +57,21 @@ def make_model(tmp_path: Path) -> Callable[..., Path]:
         where: str = "abmil",
         classes: tuple[str, ...] | None = CLASSES,
         notes: dict[str, Any] | None = None,
+        model: str = "abmil",
         **options: int,
     ) -> Path:
         import torch
 
         torch.manual_seed(len(made))
         made.append(where)
-        model = create_model("abmil", **{"in_dim": 16, "num_classes": 2, **options})
-        save_model(tmp_path / where, model, classes=classes, notes=notes)
+        built = create_model(model, **{"in_dim": 16, "num_classes": 2, **options})
+        save_model(tmp_path / where, built, classes=classes, notes=notes)
         return tmp_path / where
 
     return make
 
 
 def test_answers_are_those_of_predict(make_model: Callable, bags: dict[str, Path]) -> None:
-    from sacmil import read_bag
-
     path = make_model()
     found = evaluate_models([path], cohort(), bags).predictions
     expected = [predict(load_model(path), read_bag(bag)).probabilities for bag in bags.values()]
@@ -90,7 +89,8 @@ def test_a_run_is_the_mean_over_its_parts(make_model: Callable, bags: dict[str, 
     alone = [evaluate_models([part], cohort(), bags) for part in parts]
     mean = np.mean([one.predictions.probabilities for one in alone], axis=0)
     np.testing.assert_allclose(whole.predictions.probabilities, mean, rtol=1e-12)
-    assert whole.localisation["abmil"] == [one.localisation["abmil"][0] for one in alone]
+    for row, *each in zip(whole.localisation, *(one.localisation for one in alone), strict=True):
+        assert row.auc == pytest.approx(np.mean([one.auc for one in each]))
 
 
 def test_classes_are_matched_by_name(make_model: Callable, bags: dict[str, Path]) -> None:
@@ -189,21 +189,39 @@ def test_bags_of_another_encoder_are_told_slide_by_slide(
 def test_localisation_is_of_the_slides_whose_instances_are_labelled(
     make_model: Callable, bags: dict[str, Path]
 ) -> None:
-    from sacmil import read_bag
-
     path = make_model()
-    (found,) = evaluate_models([path], cohort(), bags).localisation["abmil"]
-    read = {name: read_bag(bags[name]) for name in ("s0", "s1")}
-    scores = {name: predict(load_model(path), bag).scores for name, bag in read.items()}
-    assert found == localisation(scores, {name: bag.labels for name, bag in read.items()})
-    assert found.slides == 2
+    found = evaluate_models([path], cohort(), bags).localisation
+    assert [(row.slide_id, row.patient_id, row.model) for row in found] == [
+        ("s0", "p0", "abmil"),
+        ("s1", "p0", "abmil"),
+    ]
+    for row in found:
+        bag = read_bag(bags[row.slide_id])
+        scores = predict(load_model(path), bag).scores
+        assert (row.instances, row.positives) == (len(bag), int(bag.labels.sum()))
+        assert row.auc == localisation({"s": scores}, {"s": bag.labels}).auc
+
+
+def test_scores_of_the_true_class_localise_whatever_its_place(
+    make_model: Callable, bags: dict[str, Path]
+) -> None:
+    path = make_model("pool", model="mean_pool")
+    turned = Cohort(
+        tuple(slide._replace(label=1 - slide.label) for slide in cohort().slides), CLASSES[::-1]
+    )
+    of_class_0 = evaluate_models([path], cohort(), bags).localisation
+    assert evaluate_models([path], turned, bags).localisation == of_class_0
+    bag = read_bag(bags["s0"])
+    by_class = predict(load_model(path), bag).class_scores
+    assert of_class_0[0].auc == auc(bag.labels, by_class[:, 0])
+    assert of_class_0[0].average_precision != average_precision(bag.labels, by_class[:, 1])
 
 
 def test_without_instance_labels_nothing_is_localised(
     make_model: Callable, bags: dict[str, Path]
 ) -> None:
     rest = Cohort(cohort().slides[2:], CLASSES)
-    assert evaluate_models([make_model()], rest, bags).localisation == {}
+    assert evaluate_models([make_model()], rest, bags).localisation == []
 
 
 def test_slides_a_model_was_made_from_are_told_wherever_it_lies(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    from sacmil.evaluation.layouts import Table
     from sacmil.evaluation.report import Report
+    from sacmil.evaluation.tables import Style
+    from sacmil.results import SlideLocalisation
+
+LOCALISED = "Localisation"
+"""Heading of the table of localisation."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -58,14 +64,37 @@ _OPTIONS = (
 
 def metric_names(ctx: click.Context, parameter: click.Parameter, value: str) -> list[str]:
     """Names separated by commas, or all; each is checked."""
-    from sacmil.errors import suggestion
-    from sacmil.evaluation.metrics import METRICS
+    from sacmil.evaluation.metrics import LOCALISATION_TITLES, METRICS
 
     names = list(METRICS) if value == "all" else [name.strip() for name in value.split(",")]
     for name in names:
-        if name not in METRICS:
-            raise click.BadParameter(f"there is no metric {name!r}; {suggestion(name, METRICS)}")
+        if name in LOCALISATION_TITLES:
+            raise click.BadParameter(
+                f"{name} is printed whenever bags have instance labels; leave it out of the list"
+            )
+        check_metric_name(name, list(METRICS))
     return list(dict.fromkeys(names))
+
+
+def check_metric_name(name: str, known: Sequence[str]) -> None:
+    """Reject a name that is not known, and suggest one."""
+    from sacmil.errors import suggestion
+
+    if name not in known:
+        raise click.BadParameter(f"there is no metric {name!r}; {suggestion(name, known)}")
+
+
+def localisation_tables(
+    rows: Sequence[SlideLocalisation], style: Style, *, level: float, draws: int, seed: int
+) -> dict[str, Table]:
+    """The table of localisation by its heading; none unless slides have both kinds of instances."""
+    from sacmil.evaluation.localisation_summary import summarise_localisation
+    from sacmil.evaluation.tables import localisation_table
+
+    found = summarise_localisation(rows, level=level, draws=draws, seed=seed)
+    if not found:
+        return {}
+    return {LOCALISED: localisation_table(found, level=level, draws=draws, style=style)}
 
 
 def check_can_report(out: Path | None) -> None:

@@ -16,8 +16,9 @@ def print_summary(predictions: Predictions, data: str) -> None:
     """Accuracy, AUC and F1 of every model over the test folds, as `sacmil evaluate` has them."""
     from sacmil.evaluation.layouts import render
     from sacmil.evaluation.summary import summarise
-    from sacmil.evaluation.tables import caption, summary_table
+    from sacmil.evaluation.tables import Style, caption, has_intervals, summary_table
 
     figures = summarise(predictions, metrics=_METRICS)
-    table = summary_table(figures, caption=caption(predictions, data=data))
-    click.echo(render(table), nl=False)
+    shows = has_intervals(figures, Style())
+    text = caption(predictions, data=data, with_intervals=shows)
+    click.echo(render(summary_table(figures, caption=text)), nl=False)

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sacmil.cli._cohort import cohort_options
-from sacmil.cli._figures import check_can_report, figure_options, metric_names, tell_report
+from sacmil.cli._figures import (
+    check_can_report,
+    figure_options,
+    localisation_tables,
+    metric_names,
+    tell_report,
+)
 from sacmil.cli._folders import refuse_run_or_model
 
 if TYPE_CHECKING:
     from sacmil.cohorts.table import Cohort
     from sacmil.evaluation.comparison import Comparison
-    from sacmil.evaluation.layouts import Table
     from sacmil.evaluation.report import Report
-    from sacmil.evaluation.tables import Style
     from sacmil.results import Predictions
     from sacmil.workflows.evaluation import Evaluation
 
@@ -92,7 +96,7 @@ def command(
         comparisons=_compared(evaluation.predictions, drawn) if out else [],
         asked=what_was_asked(items),
         warnings=_told(evaluation),
-        further=_localised(evaluation, style),
+        further=localisation_tables(evaluation.localisation, style, **drawn),
         data=str(table) if table else ", ".join(map(str, items)),
         level=level,
         draws=draws,
@@ -145,15 +149,18 @@ def _evaluation(
     **columns: Any,
 ) -> Evaluation:
     from sacmil.cli._cohort import read_cohort
-    from sacmil.results import PREDICTIONS, write_predictions
-    from sacmil.workflows.evaluation import Evaluation, read_runs
+    from sacmil.results import LOCALISATION, PREDICTIONS, write_localisation, write_predictions
+    from sacmil.workflows.evaluation import Evaluation, read_run_localisation, read_runs
 
     if table is None:
-        return Evaluation(read_runs(items), [], {}, [])
+        return Evaluation(read_runs(items), [], read_run_localisation(items), [])
     cohort = read_cohort(table, need=0, **columns)
     evaluation = _tested(items, cohort, bags, device or "cpu", drop_missing=drop_missing)
     if out is not None:  # what took long is written before anything else can go wrong
         write_predictions(out / PREDICTIONS, evaluation.predictions)
+        (out / LOCALISATION).unlink(missing_ok=True)  # of an evaluation before
+        if evaluation.localisation:
+            write_localisation(out / LOCALISATION, evaluation.localisation)
     if not len(evaluation.predictions):
         _conclude(evaluation)
     return evaluation
@@ -200,13 +207,6 @@ def _told(evaluation: Evaluation) -> list[str]:
         return evaluation.doubts
     told = f"{count(len(failed), 'slide')} could not be answered by every model."
     return [*evaluation.doubts, told, *list(failed.values())[:_TOLD]]
-
-
-def _localised(evaluation: Evaluation, style: Style) -> dict[str, Table]:
-    from sacmil.evaluation.tables import localisation_table
-
-    found = evaluation.localisation
-    return {"Localisation": localisation_table(found, style=style)} if found else {}
 
 
 def _print(report: Report, layout: str) -> None:

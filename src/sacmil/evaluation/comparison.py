@@ -73,7 +73,7 @@ def compare(
     check_metric(metric)
     check_settings(level=level, draws=draws)
     trials = trials_of(predictions)
-    chosen = _pairs(list(trials), pairs, against)
+    chosen = choose_pairs(list(trials), pairs, against)
     _check_alike([trials[model] for model in dict.fromkeys(m for pair in chosen for m in pair)])
     enough = max(draws, math.ceil(_TIMES_ENOUGH * 2 * len(chosen) / (1 - level)))
     resampled = _resampled(trials, chosen, metric, enough, seed)
@@ -135,9 +135,10 @@ def corrected_t(differences: npt.ArrayLike, test_over_train: float) -> float | N
     return float(2 * t.sf(abs(values.mean()) / scale, len(values) - 1))
 
 
-def _pairs(
+def choose_pairs(
     models: Sequence[str], pairs: Iterable[tuple[str, str]] | None, against: str | None
 ) -> list[tuple[str, str]]:
+    """The pairs to compare: those given, one model against the others, or every two."""
     if against is not None:
         _check_known([against], models)
         return [(against, other) for other in models if other != against]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,47 @@ class Localisation:
     pooled_average_precision: float
     slides: int
     """How many have instances of both kinds."""
+
+
+class SlideMeasure(NamedTuple):
+    """How well the scores of one slide find its positive instances."""
+
+    instances: int
+    """Those with a known label."""
+    positives: int
+    auc: float
+    """NaN unless there are positive and negative instances."""
+    average_precision: float
+
+
+def measure_slide(slide_id: str, scores: npt.ArrayLike, labels: npt.ArrayLike) -> SlideMeasure:
+    """Compare the scores of one slide with the labels of its instances.
+
+    Args:
+        slide_id: for errors.
+        scores: (N,).
+        labels: (N,): above zero is positive, zero negative, below zero unknown.
+    """
+    truth, values = _known(slide_id, {slide_id: scores}, {slide_id: labels})
+    counts = (len(truth), int(truth.sum()))
+    return SlideMeasure(*counts, auc(truth, values), average_precision(truth, values))
+
+
+def select_scores(
+    scores: npt.NDArray[np.floating], class_scores: npt.NDArray[np.floating] | None, label: int
+) -> npt.NDArray[np.floating]:
+    """The scores that localise: those of the slide's true class, where there is one per class.
+
+    Positive instances are what makes a slide what it is: tumour in a slide of class tumour,
+    whichever place that class has in the list.
+
+    Args:
+        scores: (N,).
+        class_scores: (N, C), or None.
+        label: index of the slide's true class.
+    """
+    by_class = class_scores is not None and class_scores.shape[1] > 1
+    return class_scores[:, label] if class_scores is not None and by_class else scores
 
 
 def localisation(

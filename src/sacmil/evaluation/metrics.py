@@ -13,7 +13,7 @@ from sacmil.evaluation import weighted
 Metric = Callable[[npt.ArrayLike, npt.ArrayLike], float]
 """Of labels (n,) and probabilities (n, C); NaN where it is undefined."""
 
-TITLES: Mapping[str, str] = {
+_TITLES: Mapping[str, str] = {
     "accuracy": "Accuracy",
     "auc": "AUC",
     "f1": "F1",
@@ -24,11 +24,20 @@ TITLES: Mapping[str, str] = {
     "calibration_error": "Calibration error",
     "log_loss": "Log loss",
 }
-"""How each is called in a table; the order is that of the tables."""
+"""How each metric of predictions is called in a table; the order is that of the tables."""
+
+LOCALISATION_TITLES: Mapping[str, str] = {
+    "localisation_auc": "Localisation AUC",
+    "localisation_ap": "Localisation AP",
+}
+"""Metrics of instance scores, made of localisation_by_slide.csv instead of predictions."""
+
+TITLES: Mapping[str, str] = {**_TITLES, **LOCALISATION_TITLES}
+"""How every metric is called in a table."""
 
 LOWER_IS_BETTER = frozenset({"brier", "calibration_error", "log_loss"})
 
-WEIGHTED: Mapping[str, weighted.Weighted] = {name: getattr(weighted, name) for name in TITLES}
+WEIGHTED: Mapping[str, weighted.Weighted] = {name: getattr(weighted, name) for name in _TITLES}
 """The same for many resamples at once."""
 
 
@@ -83,4 +92,4 @@ def _metric(name: str) -> Metric:
     return metric
 
 
-METRICS: Mapping[str, Metric] = {name: _metric(name) for name in TITLES}
+METRICS: Mapping[str, Metric] = {name: _metric(name) for name in _TITLES}

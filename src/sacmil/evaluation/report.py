@@ -15,7 +15,7 @@ from sacmil.evaluation.claims import claims
 from sacmil.evaluation.comparison import Comparison, ranks
 from sacmil.evaluation.html_page import html_page, safe, section, warned
 from sacmil.evaluation.layouts import Cell, Table, render
-from sacmil.evaluation.metrics import TITLES
+from sacmil.evaluation.metrics import METRICS, TITLES
 from sacmil.evaluation.mistakes import mistake_table
 from sacmil.evaluation.plots import (
     draw_calibration,
@@ -26,7 +26,14 @@ from sacmil.evaluation.plots import (
     save_figure,
 )
 from sacmil.evaluation.summary import Figure
-from sacmil.evaluation.tables import Style, caption, comparison_table, fold_table, summary_table
+from sacmil.evaluation.tables import (
+    Style,
+    caption,
+    comparison_table,
+    fold_table,
+    has_intervals,
+    summary_table,
+)
 from sacmil.results import Predictions
 
 if TYPE_CHECKING:
@@ -47,6 +54,8 @@ class Report:
     comparisons: Sequence[Comparison] = ()
     """As compare gives them, of the metric below."""
     metric: str = "auc"
+    comparison_note: str = ""
+    """How the comparisons were made; if empty, as compare makes them."""
     asked: Mapping[str, str] = field(default_factory=dict)
     """Settings and versions: a heading, and the text under it as it is."""
     warnings: Sequence[str] = ()
@@ -67,11 +76,12 @@ class Report:
             level=self.level,
             draws=self.draws,
             style=self.style,
+            with_intervals=has_intervals(self.figures, self.style),
         )
 
     def how_compared(self) -> str:
         """How models are compared."""
-        return (
+        return self.comparison_note or (
             f"Paired bootstrap of patients, at least {self.draws:,} draws; a "
             f"difference is claimed when p after Holm's correction is below {1 - self.level:.2g}."
         )
@@ -84,7 +94,8 @@ class Report:
             "calibration": draw_calibration(self.predictions),
             "confusion": draw_confusion(self.predictions),
         }
-        order = ranks(self.predictions, self.metric) if self.comparisons else {}
+        ranked = bool(self.comparisons) and self.metric in METRICS
+        order = ranks(self.predictions, self.metric) if ranked else {}
         if order and all(map(math.isfinite, order.values())):
             found["ranks"] = draw_ranks(
                 order, self.comparisons, metric=self.metric, level=self.level

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from sacmil.evaluation.comparison import Comparison
 from sacmil.evaluation.layouts import Cell, Table
-from sacmil.evaluation.localisation import Localisation
-from sacmil.evaluation.metrics import LOWER_IS_BETTER, TITLES
+from sacmil.evaluation.localisation_summary import LocalisationSummary
+from sacmil.evaluation.metrics import LOCALISATION_TITLES, LOWER_IS_BETTER, TITLES
 from sacmil.evaluation.summary import Figure
 from sacmil.evaluation.units import units_of
 from sacmil.results import Predictions
@@ -50,7 +50,7 @@ class Style:
             return text
         if self.spread in ("both", "std") and math.isfinite(figure.std):
             text += f" ± {self.number(figure.std)}"
-        if self.spread in ("both", "interval") and math.isfinite(figure.low + figure.high):
+        if _allows_interval(self) and math.isfinite(figure.low + figure.high):
             text += f" {self.interval(figure.low, figure.high)}"
         return text
 
@@ -134,33 +134,59 @@ def comparison_table(
 
 
 def localisation_table(
-    found: Mapping[str, Sequence[Localisation]], *, style: Style | None = None
+    found: Mapping[str, LocalisationSummary],
+    *,
+    level: float = 0.95,
+    draws: int = 2000,
+    style: Style | None = None,
 ) -> Table:
-    """A line per model: whether its scores are high where the truth is, the mean over its parts."""
+    """A line per model: how well its scores find the labelled instances of test slides.
+
+    Args:
+        found: by model, as summarise_localisation gives it.
+        level: of the intervals.
+        draws: of the bootstrap.
+        style: how figures are printed.
+    """
     style = style or Style()
-    names = ("auc", "average_precision", "pooled_auc", "pooled_average_precision")
-    records = [
-        {
-            "model": model,
-            **{name: float(np.mean([getattr(part, name) for part in parts])) for name in names},
-            "slides": parts[0].slides,
-        }
-        for model, parts in found.items()
-    ]
+    figures = {model: summary.figures for model, summary in found.items()}
+    best = {metric: _best(metric, figures, style) for metric in LOCALISATION_TITLES}
     rows = [
         (
-            Cell(str(record["model"])),
-            *(Cell(style.number(cast("float", record[name]))) for name in names),
-            Cell(str(record["slides"])),
+            Cell(model),
+            *(Cell(style.figure(one.figures[m]), best=model in best[m]) for m in best),
+            *(Cell(text) for text in (style.number(one.chance), f"{one.patients:,}")),
+            Cell(f"{one.slides:,}"),
         )
-        for record in records
+        for model, one in found.items()
     ]
-    header = ("model", "AUC", "average precision", "pooled AUC", "pooled AP", "slides")
-    caption = (
-        "Scores against the truth of instances: the mean over slides that have both kinds; pooled: "
-        "over the instances of all slides."
-    )
+    records = [
+        {"model": model, "metric": metric, **_plain(figure), **_counts(found[model], metric)}
+        for model, row in figures.items()
+        for metric, figure in row.items()
+    ]
+    header = ("model", *LOCALISATION_TITLES.values(), "AP by chance", "patients", "slides")
+    caption = _localisation_caption(found, level, draws, style)
     return Table(caption, header, tuple(rows), tuple(records))
+
+
+def _counts(summary: LocalisationSummary, metric: str) -> dict[str, object]:
+    chance = 0.5 if metric == "localisation_auc" else summary.chance
+    return {"chance": chance, "patients": summary.patients, "slides": summary.slides}
+
+
+def _localisation_caption(
+    found: Mapping[str, LocalisationSummary], level: float, draws: int, style: Style
+) -> str:
+    folds = max((summary.folds for summary in found.values()), default=0)
+    where = "out of fold" if folds > 1 else "on test slides"
+    shows = has_intervals({model: one.figures for model, one in found.items()}, style)
+    interval = f" {_interval_note(level, draws)}" if shows else ""
+    return (
+        f"Localisation ({where}): instance scores against instance labels, within each slide that "
+        f"has positive and negative instances; mean over patients{interval}. By chance AUC is "
+        f"{style.number(0.5)}; average precision is the share of positive instances."
+    )
 
 
 _TESTS = {
@@ -189,6 +215,7 @@ def caption(
     level: float = 0.95,
     draws: int = 2000,
     style: Style | None = None,
+    with_intervals: bool = True,
 ) -> str:
     """What a reader must know of the figures: unit, folds, seeds, patients, interval, data.
 
@@ -198,10 +225,12 @@ def caption(
         level: of the intervals.
         draws: of the bootstrap.
         style: how figures are printed.
+        with_intervals: whether any figure has an interval; see has_intervals().
     """
     style = style or Style()
     test = of_test(predictions)
-    parts = [_counted(test), _repeated(test), _beside(test, style, level, draws)]
+    interval = _interval_note(level, draws) if with_intervals and _allows_interval(style) else ""
+    parts = [_counted(test), _repeated(test), _beside(test, style, interval)]
     if style.percent:
         parts.append("in percent")
     if data:
@@ -238,13 +267,27 @@ def _of_each(test: Predictions, values: npt.NDArray[np.int64], word: str) -> str
     return count(many, word) if few == many else f"{few} to {count(many, word)}"
 
 
-def _beside(test: Predictions, style: Style, level: float, draws: int) -> str:
+def _beside(test: Predictions, style: Style, interval: str) -> str:
     text = "mean"
     if style.spread in ("both", "std") and len(np.unique(test.fold)) > 1:
         text += " ± standard deviation over folds"
-    if style.spread in ("both", "interval"):
-        text += f" [{100 * level:g} % interval: patients resampled, {draws:,} draws]"
-    return text
+    return f"{text} {interval}" if interval else text
+
+
+def has_intervals(figures: Mapping[str, Mapping[str, Figure]], style: Style) -> bool:
+    """Whether any figure is printed with its interval; too few patients give none."""
+    every = [figure for row in figures.values() for figure in row.values()]
+    return _allows_interval(style) and any(
+        math.isfinite(one.mean + one.low + one.high) for one in every
+    )
+
+
+def _allows_interval(style: Style) -> bool:
+    return style.spread in ("both", "interval")
+
+
+def _interval_note(level: float, draws: int) -> str:
+    return f"[{100 * level:g} % interval: patients resampled, {draws:,} draws]"
 
 
 def of_test(predictions: Predictions) -> Predictions:

@@ -9,6 +9,8 @@ part, RUN/<model>/seed_<n>/fold_<n>::
     metrics.csv         of a part: epoch, loss, …                   (one line per epoch)
     card.json           of a part, with model.safetensors: the model folder
     predictions.csv     slide_id, patient_id, split, fold, seed, model, label, p_<class>…
+    localisation_by_slide.csv    where bags have instance labels: AUC and average precision
+                                 of each test slide
 """
 
 from sacmil.results.prediction import Prediction
@@ -30,9 +32,16 @@ from sacmil.results.results_folder import (
     write_results,
     write_scores,
 )
+from sacmil.results.slide_localisation import (
+    LOCALISATION,
+    SlideLocalisation,
+    read_localisation,
+    write_localisation,
+)
 
 __all__ = [
     "KEYS",
+    "LOCALISATION",
     "PREDICTIONS",
     "Answer",
     "Model",
@@ -40,10 +49,13 @@ __all__ = [
     "Predictions",
     "Results",
     "Scores",
+    "SlideLocalisation",
     "SlideResult",
+    "read_localisation",
     "read_predictions",
     "read_results",
     "read_scores",
+    "write_localisation",
     "write_predictions",
     "write_results",
     "write_scores",

@@ -15,7 +15,15 @@ from sacmil.cohorts.splits import Fold
 from sacmil.cohorts.table import Cohort
 from sacmil.errors import RunError, SacMILError
 from sacmil.parallel import Outcome, Workers
-from sacmil.results import PREDICTIONS, Predictions, read_predictions, write_predictions
+from sacmil.results import (
+    LOCALISATION,
+    PREDICTIONS,
+    Predictions,
+    read_localisation,
+    read_predictions,
+    write_localisation,
+    write_predictions,
+)
 from sacmil.training.bag_files import check_and_hash
 from sacmil.training.config import Config
 from sacmil.training.journal import last_line
@@ -256,18 +264,18 @@ def _collected(out: Path, parts: Sequence[Part]) -> Predictions | None:
     """The predictions of all finished parts of the run, of models trained here before too."""
     folders = {part.folder for part in parts}
     folders |= {card.parent for card in out.glob("*/seed_*/fold_*/card.json")}
-    found = [
-        read_predictions(folder)
-        for folder in sorted(folders, key=_natural)
-        if (folder / "card.json").is_file()
+    finished = [
+        folder for folder in sorted(folders, key=_natural) if (folder / "card.json").is_file()
     ]
-    if not found:
+    if not finished:
         return None
     try:
-        joined = Predictions.joined(found)
+        joined = Predictions.joined(map(read_predictions, finished))
     except SacMILError as error:
         raise RunError(f"{out}: {error}") from error
     write_predictions(out / PREDICTIONS, joined)
+    if localised := [row for folder in finished for row in read_localisation(folder)]:
+        write_localisation(out / LOCALISATION, localised)
     return joined
 
 

@@ -17,10 +17,10 @@ import torch
 
 from sacmil.errors import SacMILError
 from sacmil.evaluation.metrics import METRICS
-from sacmil.models import MILModel, Recipe, Sample
+from sacmil.models import MILModel, Output, Recipe, Sample
 from sacmil.training.checkpoint import Checkpoint, Epoch, Progress, copied
 from sacmil.training.samples import Samples
-from sacmil.training.step import Trainer, answer
+from sacmil.training.step import Trainer, infer
 
 Tell = Callable[[Epoch], None]
 """Called after each epoch."""
@@ -203,10 +203,28 @@ Answer = Callable[[Sample], torch.Tensor]
 
 @torch.inference_mode()
 def predicted(
-    model: MILModel, samples: Samples, precision: torch.dtype = torch.float32
+    model: MILModel,
+    samples: Samples,
+    precision: torch.dtype = torch.float32,
+    *,
+    on_output: Callable[[Output], None] | None = None,
 ) -> npt.NDArray[np.float64]:
-    """(bags, C), the probabilities of each bag; a single output becomes two columns."""
-    return _table(lambda sample: answer(model, sample, precision), samples)
+    """(bags, C), the probabilities of each bag; a single output becomes two columns.
+
+    Args:
+        model: its weights are used as in evaluation.
+        samples: the bags.
+        precision: what matrix products are taken in.
+        on_output: called with the output of each bag, in their order.
+    """
+
+    def predict(sample: Sample) -> torch.Tensor:
+        output = infer(model, sample, precision)
+        if on_output:
+            on_output(output)
+        return model.probabilities(output).float()
+
+    return _table(predict, samples)
 
 
 def validate(ask: Answer, samples: Samples) -> tuple[float, float]:

@@ -25,10 +25,17 @@ from sacmil.formats import read_bag
 from sacmil.installation import usable_device, versions
 from sacmil.models import MILModel, create_model
 from sacmil.models._folder import WEIGHTS, model_files, sized_model
-from sacmil.results import PREDICTIONS, Predictions, write_predictions
+from sacmil.results import (
+    LOCALISATION,
+    PREDICTIONS,
+    Predictions,
+    write_localisation,
+    write_predictions,
+)
 from sacmil.training.checkpoint import Checkpoint, Epoch
 from sacmil.training.config import Config
 from sacmil.training.journal import Journal
+from sacmil.training.localise import LocalisationRecorder
 from sacmil.training.loop import Fitted, fit, predicted
 from sacmil.training.samples import Cache, Read, Samples
 
@@ -216,14 +223,16 @@ class _Work:
                 "once (--per-gpu 1), or precision=bfloat16"
             ) from error
 
-    def _samples(self, chosen: Sequence[Source], cache: Cache | None = None) -> Samples:
+    def _samples(
+        self, chosen: Sequence[Source], cache: Cache | None = None, read: Read | None = None
+    ) -> Samples:
         return Samples(
             self.model,
             [Path(source.path) for source in chosen],
             [source.slide.label for source in chosen],
             device=self.device,
             cache=cache or self.place.cache,
-            read=self.read,
+            read=read or self.read,
         )
 
     def test_and_write(self, fitted: Fitted) -> None:
@@ -231,25 +240,41 @@ class _Work:
         files = model_files(fitted.model, part.classes, self._notes(fitted))
         with whole_file(part.folder / WEIGHTS) as partial:
             partial.write_bytes(files[WEIGHTS])
-        tested = [("val", part.val)] if self.recipe.monitor != "last" else []
-        write_predictions(
-            part.folder / PREDICTIONS,
-            Predictions.joined(
-                self._predictions(fitted.model, split, side)
-                for split, side in [*tested, ("test", part.test)]
-            ),
+        recorder = LocalisationRecorder(
+            [(source.slide, Path(source.path)) for source in part.test],
+            self.read,
+            fold=part.fold,
+            seed=part.config.seed,
+            model=part.name,
         )
+        chosen_by = part.val if self.recipe.monitor != "last" else ()
+        found = [self._predictions(fitted.model, "val", chosen_by)] if chosen_by else []
+        found.append(self._predictions(fitted.model, "test", part.test, recorder))
+        write_predictions(part.folder / PREDICTIONS, Predictions.joined(found))
+        if recorder.rows:
+            write_localisation(part.folder / LOCALISATION, recorder.rows)
         with whole_file(part.folder / CARD) as partial:
             partial.write_bytes(files[CARD])
 
-    def _predictions(self, model: MILModel, split: str, side: Sequence[Source]) -> Predictions:
+    def _predictions(
+        self,
+        model: MILModel,
+        split: str,
+        side: Sequence[Source],
+        recorder: LocalisationRecorder | None = None,
+    ) -> Predictions:
         part = self.part
         rows = [
             (s.slide_id, s.patient_id, split, part.fold, part.config.seed, part.name, s.label)
             for s, _, _ in side
         ]
-        samples = self._samples(side, cache="none")
-        found = predicted(model, samples, self.precision) if side else np.empty((0, 2))
+        samples = self._samples(side, cache="none", read=recorder.read if recorder else None)
+        on_output = recorder.add if recorder else None
+        found = (
+            predicted(model, samples, self.precision, on_output=on_output)
+            if side
+            else np.empty((0, 2))
+        )
         for (slide_id, *_), probabilities in zip(rows, found, strict=True):
             if not np.isfinite(probabilities).all():
                 raise SacMILError(

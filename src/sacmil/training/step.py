@@ -155,11 +155,16 @@ class Trainer:
 
 def answer(model: MILModel, sample: Sample, precision: torch.dtype = torch.float32) -> Tensor:
     """The probabilities of a bag, in float32."""
+    return model.probabilities(infer(model, sample, precision)).float()
+
+
+def infer(model: MILModel, sample: Sample, precision: torch.dtype = torch.float32) -> Output:
+    """The output of a bag, computed in a precision; probabilities can be made of it."""
     model.eval()
     half = precision != torch.float32
     with torch.autocast(sample.features.device.type, precision, enabled=half):
-        output = model(*sample[:3])
-    return model.probabilities(_in_float32(output) if half else output).float()
+        output: Output = model(*sample[:3])
+    return _in_float32(output) if half else output
 
 
 def _in_float32(output: Output) -> Output:

@@ -17,10 +17,18 @@ from sacmil.card import CARD, model_folders, read_card, seen_mark
 from sacmil.cohorts.bags import other_slide
 from sacmil.cohorts.table import Cohort, LabelledSlide
 from sacmil.errors import CohortWarning, InputError, RunError, SacMILError
-from sacmil.evaluation.localisation import Localisation, localisation
+from sacmil.evaluation.localisation import measure_slide, select_scores
 from sacmil.formats import read_bag
 from sacmil.installation import usable_device
-from sacmil.results import PREDICTIONS, Prediction, Predictions, read_predictions
+from sacmil.results import (
+    LOCALISATION,
+    PREDICTIONS,
+    Prediction,
+    Predictions,
+    SlideLocalisation,
+    read_localisation,
+    read_predictions,
+)
 from sacmil.workflows.bag_needs import BagNeeds
 from sacmil.workflows.ensemble import GRAPH
 
@@ -46,15 +54,15 @@ class Evaluation(NamedTuple):
     predictions: Predictions
     """One test part, fold 0 and seed 0; a slide that failed has no row."""
     failures: list[Failure]
-    localisation: dict[str, list[Localisation]]
-    """By model, one for each of its parts; empty where no bag has instance labels."""
+    localisation: list[SlideLocalisation]
+    """A row per model and slide with instance labels: the mean over the model's parts."""
     doubts: list[str]
     """Why figures may mislead; each is also a CohortWarning."""
 
 
 @dataclass
 class _Contestant:
-    """One of the models: its parts, and what they said of instances so far."""
+    """One of the models, and its parts."""
 
     name: str
     parts: list[MILModel]
@@ -62,7 +70,6 @@ class _Contestant:
     """Of each part: which of its classes is the cohort's first, second, …"""
     needs: BagNeeds
     """Which bags it can answer."""
-    scores: list[dict[str, npt.NDArray[np.float32]]] = field(default_factory=list)
 
 
 @dataclass
@@ -72,8 +79,7 @@ class _Record:
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     answers: list[Floats] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    truth: dict[str, npt.NDArray[np.integer]] = field(default_factory=dict)
-    """Labels of the instances, where a bag has them."""
+    localisation: list[SlideLocalisation] = field(default_factory=list)
 
     def fail(self, slide: LabelledSlide, reason: object, model: str = "") -> None:
         text = f"{model}: {reason}" if model else str(reason)
@@ -112,8 +118,7 @@ def evaluate_models(
         _ask(contestants, slide, bags, record)
         progress("evaluating", done, len(cohort.slides))
     predictions = Predictions.of(cohort.classes, record.rows, record.answers)
-    found = {each.name: _located(each, record) for each in contestants} if record.truth else {}
-    return Evaluation(predictions, record.failures, found, doubts)
+    return Evaluation(predictions, record.failures, record.localisation, doubts)
 
 
 def read_runs(paths: Sequence[Path]) -> Predictions:
@@ -124,17 +129,39 @@ def read_runs(paths: Sequence[Path]) -> Predictions:
     """
     found = [read_predictions(path) for path in paths]
     folders = [_named_after(path) for path in paths]
-    models = [
-        (folder, str(model))
-        for folder, predictions in zip(folders, found, strict=True)
-        for model in np.unique(predictions.model)
-    ]
-    names = dict(zip(models, distinct_names(models), strict=True))
+    names = _distinct_models(folders, found)
     first = found[0].classes
     return Predictions.joined(
         _renamed(in_classes(predictions, first), folder, names)
         for folder, predictions in zip(folders, found, strict=True)
     )
+
+
+def read_run_localisation(paths: Sequence[Path]) -> list[SlideLocalisation]:
+    """The localisation of several runs, with the model names of read_runs; empty if they have none.
+
+    Args:
+        paths: run folders, or predictions.csv of run folders.
+    """
+    folders = [_named_after(path) for path in paths]
+    names = _distinct_models(folders, [read_predictions(path) for path in paths])
+    return [
+        row._replace(model=names[folder, row.model])
+        for folder in folders
+        for row in read_localisation(folder / LOCALISATION)
+        if (folder, row.model) in names
+    ]
+
+
+def _distinct_models(
+    folders: Sequence[Path], found: Sequence[Predictions]
+) -> dict[tuple[Path, str], str]:
+    models = [
+        (folder, str(model))
+        for folder, predictions in zip(folders, found, strict=True)
+        for model in np.unique(predictions.model)
+    ]
+    return dict(zip(models, distinct_names(models), strict=True))
 
 
 def _named_after(path: Path) -> Path:
@@ -237,7 +264,7 @@ def _contestant(
 ) -> _Contestant:
     columns = [_columns(name, part, cohort.classes) for part in parts]
     placed = [part.to(usable_device(device)) for part in parts]
-    return _Contestant(name, placed, columns, needs, [{} for _ in parts])
+    return _Contestant(name, placed, columns, needs)
 
 
 def _in_all_classes(cohort: Cohort, model: MILModel) -> Cohort:
@@ -333,21 +360,22 @@ def _ask(
         return record.fail(slide, error)
     if wrong := other_slide(bags[slide.slide_id], slide.slide_id, bag.slide_id):
         return record.fail(slide, wrong)
-    if bag.labels is not None:
-        record.truth[slide.slide_id] = bag.labels
     for contestant in contestants:
         try:
-            answer = _answer(contestant, slide, bag)
+            answer, localised = _answer(contestant, slide, bag)
         except SacMILError as error:
             record.fail(slide, error, contestant.name)
             continue
         record.rows.append((*slide[:2], "test", 0, 0, contestant.name, slide.label))
         record.answers.append(answer)
+        record.localisation += localised
     return None
 
 
-def _answer(contestant: _Contestant, slide: LabelledSlide, bag: Bag) -> Floats:
-    """The mean over a model's parts; their scores are kept where the truth is known."""
+def _answer(
+    contestant: _Contestant, slide: LabelledSlide, bag: Bag
+) -> tuple[Floats, list[SlideLocalisation]]:
+    """The mean over a model's parts, and how well their scores localise, if labels are known."""
     from sacmil.models import predict
 
     if wrong := contestant.needs.check(bag).wrong:
@@ -357,10 +385,8 @@ def _answer(contestant: _Contestant, slide: LabelledSlide, bag: Bag) -> Floats:
     answer = np.mean([_probabilities(one)[columns] for one, columns in pairs], axis=0)
     if not np.isfinite(answer).all():
         raise RunError(f"{slide.slide_id}: its probabilities are not finite; expected numbers")
-    if bag.labels is not None:
-        for kept, one in zip(contestant.scores, said, strict=True):
-            kept[slide.slide_id] = one.scores
-    return np.asarray(answer, dtype=np.float64)
+    localised = [] if bag.labels is None else [_localise(contestant, slide, bag.labels, said)]
+    return np.asarray(answer, dtype=np.float64), localised
 
 
 def _probabilities(prediction: Prediction) -> Floats:
@@ -369,5 +395,20 @@ def _probabilities(prediction: Prediction) -> Floats:
     return np.array([1 - p[0], p[0]]) if len(p) == 1 else p
 
 
-def _located(contestant: _Contestant, record: _Record) -> list[Localisation]:
-    return [localisation(scores, record.truth) for scores in contestant.scores]
+def _localise(
+    contestant: _Contestant,
+    slide: LabelledSlide,
+    labels: npt.NDArray[np.integer],
+    predictions: Sequence[Prediction],
+) -> SlideLocalisation:
+    """The mean over a model's parts; their class scores may stand in different orders."""
+    found = [
+        measure_slide(
+            slide.slide_id,
+            select_scores(one.scores, one.class_scores, columns[slide.label]),
+            labels,
+        )
+        for one, columns in zip(predictions, contestant.columns, strict=True)
+    ]
+    means = (float(np.mean([one[column] for one in found])) for column in (2, 3))
+    return SlideLocalisation(*slide[:2], 0, 0, contestant.name, *found[0][:2], *means)

@@ -1,0 +1,84 @@
+"""How well scores find the labelled instances of each slide: localisation_by_slide.csv."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from sacmil.atomic import whole_file
+from sacmil.errors import RunError
+
+LOCALISATION = "localisation_by_slide.csv"
+
+
+class SlideLocalisation(NamedTuple):
+    """One model on one test slide whose instances have labels."""
+
+    slide_id: str
+    patient_id: str
+    fold: int
+    seed: int
+    model: str
+    instances: int
+    """Those with a known label."""
+    positives: int
+    """Those with a label above zero."""
+    auc: float
+    """NaN unless the slide has positive and negative instances."""
+    average_precision: float
+    """NaN unless the slide has positive and negative instances."""
+
+    @property
+    def has_both_kinds(self) -> bool:
+        """Whether the slide has positive and negative instances."""
+        return 0 < self.positives < self.instances
+
+
+def write_localisation(path: str | Path, rows: Iterable[SlideLocalisation]) -> None:
+    """Write a row per model and slide; numbers read back exactly, NaN is an empty cell."""
+    with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(SlideLocalisation._fields)
+        for row in rows:
+            writer.writerow([*row[:-2], *(_to_text(value) for value in row[-2:])])
+
+
+def read_localisation(path: str | Path) -> list[SlideLocalisation]:
+    """Read localisation_by_slide.csv, or that of a run folder; empty if there is no such file."""
+    file = Path(path) / LOCALISATION if Path(path).is_dir() else Path(path)
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
+            header, *rows = list(csv.reader(stream)) or [[]]
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RunError(f"{file}: cannot be read as a table ({error})") from error
+    if header != list(SlideLocalisation._fields):
+        raise RunError(
+            f"{file}: has the columns {', '.join(header) or 'none'}; expected "
+            f"{', '.join(SlideLocalisation._fields)}"
+        )
+    return [_parse_row(file, number, row) for number, row in enumerate(rows, start=2) if row]
+
+
+def _parse_row(file: Path, number: int, row: list[str]) -> SlideLocalisation:
+    try:
+        slide, patient, fold, seed, model, instances, positives, *values = row
+        auc, precision = (float(text or "nan") for text in values)
+        where = (slide, patient, int(fold), int(seed), model)
+        found = SlideLocalisation(*where, int(instances), int(positives), auc, precision)
+    except ValueError as error:
+        raise RunError(
+            f"{file}, line {number}: cannot be understood ({error}); expected whole numbers for "
+            "fold, seed, instances and positives, and numbers for the rest"
+        ) from error
+    if found.has_both_kinds and not (0 <= auc <= 1 and 0 <= precision <= 1):
+        raise RunError(f"{file}, line {number}: has {auc} and {precision}; expected 0 to 1")
+    return found
+
+
+def _to_text(value: float) -> str:
+    return "" if math.isnan(value) else repr(value)
