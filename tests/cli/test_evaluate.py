@@ -120,7 +120,8 @@ def test_a_report_of_runs_on_different_patients_compares_nothing(
     [
         (["--metrics", "auc,acuracy"], "did you mean 'accuracy'"),
         (["--metrics", "localisation_auc"], "printed whenever bags have instance labels"),
-        (["--bags", "x"], "--bags is of a cohort; give --table"),
+        (["--device", "cpu"], "--device is of a cohort; give --table"),
+        (["--bags", "x", "--drop-missing"], "--drop-missing is of a cohort; give --table"),
         (["--label-column", "x"], "--label-column is of a cohort; give --table"),
         (["--table", "x"], "give --bags"),
         (["--spread", "range"], "--spread"),

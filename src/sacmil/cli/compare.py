@@ -113,8 +113,8 @@ def _check_localised(models: list[str], localised: list[SlideLocalisation]) -> N
     if missing:
         raise RunError(
             f"there is no localisation of {', '.join(missing)}; expected {LOCALISATION} in the "
-            "run, with slides that have positive and negative instances: are there labels in the "
-            "bags (sacmil info shows them)?"
+            "run, with slides that have positive and negative instances: put labels into the bags, "
+            "then run sacmil evaluate RUN --bags DIRECTORY"
         )
 
 

@@ -39,7 +39,8 @@ _TOLD = 10
     "--bags",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Folder of the cohort's bags; may be given again.",
+    help="Folder of the cohort's bags; may be given again. Without --table: the bags of the run, "
+    "to measure localisation by their instance labels.",
 )
 @click.option("--drop-missing", is_flag=True, help="Leave out slides of the table without a bag.")
 @cohort_options
@@ -77,7 +78,8 @@ def command(
     """Say how good the models of ITEMS are.
 
     ITEMS are runs, whose predictions.csv is read; with --table and --bags they are models, or runs
-    of one model, which are tested on that cohort. A run then means the mean over its parts.
+    of one model, which are tested on that cohort. A run then means the mean over its parts. With
+    --bags alone, localisation of runs is measured anew, and kept in them.
     """
     from sacmil.evaluation.report import Report
     from sacmil.evaluation.summary import summarise
@@ -114,7 +116,7 @@ def _check_call(
     out: Path | None,
     cohort: dict[str, Any],
 ) -> None:
-    given = [name for name, value in {"bags": bags, **cohort}.items() if value]
+    given = [name for name, value in cohort.items() if value and not (bags and name == "device")]
     if table is None and given:
         option = given[0].replace("_", "-")
         raise click.UsageError(f"--{option} is of a cohort; give --table, its slides and labels")
@@ -153,6 +155,8 @@ def _evaluation(
     from sacmil.workflows.evaluation import Evaluation, read_run_localisation, read_runs
 
     if table is None:
+        if bags:
+            _localise(items, bags, device or "cpu")
         return Evaluation(read_runs(items), [], read_run_localisation(items), [])
     cohort = read_cohort(table, need=0, **columns)
     evaluation = _tested(items, cohort, bags, device or "cpu", drop_missing=drop_missing)
@@ -164,6 +168,16 @@ def _evaluation(
     if not len(evaluation.predictions):
         _conclude(evaluation)
     return evaluation
+
+
+def _localise(items: tuple[Path, ...], bags: tuple[Path, ...], device: str) -> None:
+    from sacmil import load_model  # noqa: F401 - says at once if torch is missing
+    from sacmil.cli._progress import bars
+    from sacmil.workflows.run_localisation import localise_run
+
+    for item in items:
+        with bars() as progress:
+            localise_run(item, bags, device=device, progress=progress)
 
 
 def _tested(

@@ -1,0 +1,95 @@
+"""Localisation of a finished run whose bags got instance labels later, from its saved models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from sacmil.alone import alone_in
+from sacmil.card import CARD
+from sacmil.cohorts.bags import locate_bags
+from sacmil.cohorts.table import Cohort, LabelledSlide
+from sacmil.errors import RunError
+from sacmil.evaluation.localisation import measure_slide, select_scores
+from sacmil.formats import read_bag
+from sacmil.installation import usable_device
+from sacmil.results import (
+    LOCALISATION,
+    Predictions,
+    SlideLocalisation,
+    read_predictions,
+    write_localisation,
+)
+
+_TOLERANCE = 0.02
+"""Difference of probabilities that another device or precision explains."""
+
+
+def localise_run(
+    run: Path,
+    bags: Sequence[Path],
+    *,
+    device: str = "cpu",
+    progress: Callable[[str, int, int], None] = lambda task, done, total: None,
+) -> None:
+    """Measure every test slide by the model of its fold, and write localisation_by_slide.csv.
+
+    Args:
+        run: a folder of ``sacmil train`` or ``sacmil crossval``.
+        bags: folders of the bags; their features must be those the run was tested on.
+        device: cpu, cuda:0, …
+        progress: called with (task, done, of how many) after each model.
+
+    Raises:
+        RunError: the run has no saved models, or the bags are not those of the run.
+    """
+    cards = [run / CARD] if (run / CARD).is_file() else sorted(run.glob("*/seed_*/fold_*/" + CARD))
+    if not cards:
+        raise RunError(
+            f"{run}: has no saved models; expected a folder of sacmil train or sacmil crossval"
+        )
+    located = locate_bags(_test_cohort(read_predictions(run)), bags)
+    rows: list[SlideLocalisation] = []
+    with alone_in(run, what="run"):
+        for done, card in enumerate(cards, start=1):
+            found = _localise_model(card.parent, located, device)
+            if found:
+                write_localisation(card.parent / LOCALISATION, found)
+            rows += found
+            progress("localising", done, len(cards))
+        if rows:
+            rows.sort(key=lambda row: (row.model, row.seed, row.fold))
+            write_localisation(run / LOCALISATION, rows)
+
+
+def _test_cohort(predictions: Predictions) -> Cohort:
+    """The test slides of a run, each once."""
+    test = predictions.where(predictions.split == "test")
+    columns = (test.slide_id.tolist(), test.patient_id.tolist(), test.label.tolist())
+    slides = dict.fromkeys(LabelledSlide(*row) for row in zip(*columns, strict=True))
+    return Cohort(tuple(slides), predictions.classes)
+
+
+def _localise_model(folder: Path, bags: Mapping[str, Path], device: str) -> list[SlideLocalisation]:
+    from sacmil.models import load_model, predict
+
+    model = load_model(folder).to(usable_device(device))
+    predictions = read_predictions(folder)
+    test = predictions.where(predictions.split == "test")
+    found = []
+    for row, slide_id in enumerate(test.slide_id.tolist()):
+        bag = read_bag(bags[slide_id])
+        if bag.labels is None:
+            continue
+        predicted = predict(model, bag)
+        if abs(predicted.probabilities[-1] - test.probabilities[row, -1]) > _TOLERANCE:
+            raise RunError(
+                f"{bags[slide_id]}: {folder} now predicts {predicted.probabilities[-1]:.3f}, the "
+                f"run has {test.probabilities[row, -1]:.3f}; expected the bags that the run was "
+                "tested on, with the same features"
+            )
+        scores = select_scores(predicted.scores, predicted.class_scores, int(test.label[row]))
+        job = (int(test.fold[row]), int(test.seed[row]), str(test.model[row]))
+        measured = measure_slide(slide_id, scores, bag.labels)._asdict()
+        found.append(SlideLocalisation(slide_id, str(test.patient_id[row]), *job, **measured))
+    return found
