@@ -52,23 +52,6 @@ def measure_slide(slide_id: str, scores: npt.ArrayLike, labels: npt.ArrayLike) -
     return SlideMeasure(*counts, auc(truth, values), average_precision(truth, values))
 
 
-def select_scores(
-    scores: npt.NDArray[np.floating], class_scores: npt.NDArray[np.floating] | None, label: int
-) -> npt.NDArray[np.floating]:
-    """The scores that localise: those of the slide's true class, where there is one per class.
-
-    Positive instances are what makes a slide what it is: tumour in a slide of class tumour,
-    whichever place that class has in the list.
-
-    Args:
-        scores: (N,).
-        class_scores: (N, C), or None.
-        label: index of the slide's true class.
-    """
-    by_class = class_scores is not None and class_scores.shape[1] > 1
-    return class_scores[:, label] if class_scores is not None and by_class else scores
-
-
 def localisation(
     scores_by_slide: Mapping[str, npt.ArrayLike], truth_by_slide: Mapping[str, npt.ArrayLike]
 ) -> Localisation:

@@ -55,9 +55,16 @@ class Prediction:
 
     def scores_for(self, label: int) -> npt.NDArray[np.float32]:
         """(N,), scores for a class; the model's only scores where it has none by class."""
-        if self.class_scores is None or self.class_scores.shape[1] == 1:
-            return self.scores
-        return self.class_scores[:, label]
+        return scores_of_class(self.scores, self.class_scores, label)
+
+
+def scores_of_class(
+    scores: npt.NDArray[np.float32], class_scores: npt.NDArray[np.float32] | None, label: int
+) -> npt.NDArray[np.float32]:
+    """(N,), scores for a class; the only scores where there are none by class."""
+    if class_scores is None or class_scores.shape[1] == 1:
+        return scores
+    return class_scores[:, label]
 
 
 def most_probable(probabilities: npt.NDArray[np.float64]) -> int:

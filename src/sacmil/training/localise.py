@@ -11,9 +11,10 @@ from torch import Tensor
 
 from sacmil.bag import Bag
 from sacmil.cohorts.table import LabelledSlide
-from sacmil.evaluation.localisation import measure_slide, select_scores
+from sacmil.evaluation.localisation import measure_slide
 from sacmil.models import Output
 from sacmil.results import SlideLocalisation
+from sacmil.results.prediction import scores_of_class
 from sacmil.training.samples import Read
 
 
@@ -57,7 +58,7 @@ class LocalisationRecorder:
         if labels is None:
             return
         by_class = None if output.class_scores is None else _to_numpy(output.class_scores)
-        scores = select_scores(_to_numpy(output.scores), by_class, slide.label)
+        scores = scores_of_class(_to_numpy(output.scores), by_class, slide.label)
         self.rows.append(
             SlideLocalisation(
                 slide.slide_id,

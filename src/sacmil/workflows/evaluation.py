@@ -17,7 +17,7 @@ from sacmil.card import CARD, model_folders, read_card, seen_mark
 from sacmil.cohorts.bags import other_slide
 from sacmil.cohorts.table import Cohort, LabelledSlide
 from sacmil.errors import CohortWarning, InputError, RunError, SacMILError
-from sacmil.evaluation.localisation import measure_slide, select_scores
+from sacmil.evaluation.localisation import measure_slide
 from sacmil.formats import read_bag
 from sacmil.installation import usable_device
 from sacmil.results import (
@@ -405,7 +405,7 @@ def _localise(
     found = [
         measure_slide(
             slide.slide_id,
-            select_scores(one.scores, one.class_scores, columns[slide.label]),
+            one.scores_for(columns[slide.label]),
             labels,
         )
         for one, columns in zip(predictions, contestant.columns, strict=True)

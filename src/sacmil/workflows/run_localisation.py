@@ -10,7 +10,7 @@ from sacmil.card import CARD
 from sacmil.cohorts.bags import locate_bags
 from sacmil.cohorts.table import Cohort, LabelledSlide
 from sacmil.errors import RunError
-from sacmil.evaluation.localisation import measure_slide, select_scores
+from sacmil.evaluation.localisation import measure_slide
 from sacmil.formats import read_bag
 from sacmil.installation import usable_device
 from sacmil.results import (
@@ -88,7 +88,7 @@ def _localise_model(folder: Path, bags: Mapping[str, Path], device: str) -> list
                 f"run has {test.probabilities[row, -1]:.3f}; expected the bags that the run was "
                 "tested on, with the same features"
             )
-        scores = select_scores(predicted.scores, predicted.class_scores, int(test.label[row]))
+        scores = predicted.scores_for(int(test.label[row]))
         job = (int(test.fold[row]), int(test.seed[row]), str(test.model[row]))
         measured = measure_slide(slide_id, scores, bag.labels)._asdict()
         found.append(SlideLocalisation(slide_id, str(test.patient_id[row]), *job, **measured))
