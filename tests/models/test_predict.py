@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from sacmil import Bag, create_model, list_models, predict
-from sacmil.errors import InputError, ModelError
+from sacmil import Bag, create_model, list_models, predict, write_bag
+from sacmil.errors import FormatError, InputError, ModelError
 from sacmil.models import MILModel, Output
 from sacmil.models._registry import model_class
 from sacmil.results import Prediction
@@ -149,6 +151,34 @@ def test_features_that_cannot_be_written_to_are_read_without_a_warning(
     before = predict(model, bag)
     bag.features.setflags(write=False)
     np.testing.assert_array_equal(predict(model, bag).scores, before.scores)
+
+
+def test_the_path_of_a_bag_is_as_good_as_the_bag(
+    make_bag: Callable[..., Bag], tmp_path: Path
+) -> None:
+    bag, model = make_bag(10, DIM), create_model("sac_mil", in_dim=DIM, num_classes=2)
+    write_bag(tmp_path / "slide.h5", bag)
+    for path in (tmp_path / "slide.h5", str(tmp_path / "slide.h5")):
+        np.testing.assert_array_equal(predict(model, path).scores, predict(model, bag).scores)
+    with pytest.raises(FormatError, match="there is no such file"):
+        predict(model, tmp_path / "missing.h5")
+
+
+@pytest.mark.parametrize(
+    "bag", [np.ones((5, DIM), np.float32), torch.ones(5, DIM), [[1.0] * DIM], None, 3]
+)
+def test_what_is_no_bag_is_rejected_with_what_to_give_instead(bag: Any) -> None:
+    model = create_model("sac_mil", in_dim=DIM, num_classes=2)
+    with pytest.raises(InputError, match=r"bag is a .*; expected a sacmil.Bag or the path"):
+        predict(model, bag)
+
+
+@pytest.mark.parametrize("model", ["my-model", Path("my-model"), None, nn.Linear(2, 2)])
+def test_what_is_no_model_is_rejected_with_where_models_come_from(
+    make_bag: Callable[..., Bag], model: Any
+) -> None:
+    with pytest.raises(ModelError, match=r"model is a .*; expected what sacmil.create_model"):
+        predict(model, make_bag(5, DIM))
 
 
 def test_class_names_travel_with_the_prediction(make_bag: Callable[..., Bag]) -> None:

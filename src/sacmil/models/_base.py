@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.errors import InputError, ModelError
+from sacmil.models._inputs import to_tensor, warn_of_pixels
 from sacmil.models._options import at_least
 from sacmil.models._recipe import CHOSEN, PAPER, Recipe
 from sacmil.plans import Planner as Planner
@@ -107,17 +108,26 @@ class MILModel(nn.Module, ABC):
         self.in_dim = at_least("in_dim", in_dim, 1)
         self.num_classes = at_least("num_classes", num_classes, 1)
 
-    def forward(self, features: Tensor, coords: Tensor, plan: Plan | None = None) -> Output:
+    def forward(
+        self,
+        features: Tensor | Array,
+        coords: Tensor | Array | None = None,
+        plan: Plan | None = None,
+    ) -> Output:
         """Answer one bag.
 
         Args:
             features: (N, D).
-            coords: (N, 2), in patch units (level-0 pixels / patch size).
+            coords: (N, 2), in patch units (level-0 pixels / patch size); required.
             plan: what ``plan`` returned for this bag; made here when not given.
         """
+        if not isinstance(features, Tensor):
+            features = to_tensor("features", features, self._device)
+        if not isinstance(coords, Tensor):
+            coords = to_tensor("coords", coords, features.device)
         self._check(features, coords)
         if plan is None:
-            plan = self.plan(_numpy(coords), _numpy(features))
+            plan = self._make_plan(features, coords)
         self._check_plan(plan, features)
         tensors = {
             key: torch.as_tensor(value, device=features.device) for key, value in plan.items()
@@ -138,6 +148,7 @@ class MILModel(nn.Module, ABC):
 
         A model that says its ``planner`` instead can be exported: the card carries it.
         """
+        warn_of_pixels(coords)
         return make_plan(self.planner.name, self.planner.options, coords, features)
 
     def probabilities(self, output: Output) -> Tensor:
@@ -175,6 +186,25 @@ class MILModel(nn.Module, ABC):
         """The type the parameters are kept in."""
         return next((p.dtype for p in self.parameters()), torch.get_default_dtype())
 
+    @property
+    def _device(self) -> torch.device:
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
+
+    def _make_plan(self, features: Tensor, coords: Tensor) -> Plan:
+        if torch.compiler.is_exporting():
+            raise InputError(
+                "an exported graph cannot make a plan; expected the plan of the example bag as "
+                "third argument, or use sacmil.deploy.export.export_model"
+            )
+        if torch.compiler.is_compiling():
+            from sacmil.models._outside_graph import (
+                plan_outside_graph,
+            )  # loads torch's compiler: 3 s
+
+            plan: Plan = plan_outside_graph(self, features, coords)
+            return plan
+        return self.plan(numpy_of(coords), numpy_of(features))
+
     def _check(self, features: Tensor, coords: Tensor) -> None:
         if features.ndim != 2 or features.shape[0] == 0:
             raise InputError(
@@ -187,9 +217,10 @@ class MILModel(nn.Module, ABC):
                 f"{self.in_dim}: give it bags of the encoder it was trained on, or "
                 f"create_model({self.name!r}, in_dim={features.shape[1]}, ...)"
             )
-        if coords is None or coords.ndim != 2 or coords.shape[1] != 2:
-            found = "None" if coords is None else f"shape {tuple(coords.shape)}"
-            raise InputError(f"coords are {found}; expected (N, 2), in patch units")
+        if coords.ndim != 2 or coords.shape[1] != 2:
+            raise InputError(
+                f"coords have shape {tuple(coords.shape)}; expected (N, 2), in patch units"
+            )
         if coords.shape[0] != features.shape[0]:
             raise InputError(
                 f"there are {coords.shape[0]} coordinates for {features.shape[0]} instances; "
@@ -236,7 +267,8 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _numpy(tensor: Tensor) -> Array:
+def numpy_of(tensor: Tensor) -> Array:
+    """The values of a tensor, of any device and precision."""
     tensor = tensor.detach().cpu()
     array = tensor.float().numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
     return np.asarray(array)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,28 +11,34 @@ import torch
 from torch import Tensor
 
 from sacmil.bag import Bag
-from sacmil.errors import BagError
+from sacmil.errors import BagError, InputError, ModelError
+from sacmil.formats import read_bag
 from sacmil.models._base import MILModel
+from sacmil.models._inputs import to_tensor
 from sacmil.results import Prediction
 
 
 @torch.inference_mode()
-def predict(model: MILModel, bag: Bag) -> Prediction:
+def predict(model: MILModel, bag: Bag | str | Path) -> Prediction:
     """Answer one bag on the device the model is on.
 
     Args:
         model: its weights are used as in evaluation; its mode is left as it was.
-        bag: features of the encoder the model was trained on.
+        bag: features of the encoder the model was trained on, or the path of a file ``read_bag``
+            reads without further arguments.
     """
+    _check_model(model)
+    bag = _to_bag(bag)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     coords = bag.patch_coords
     was_training = model.training
     model.eval()
     try:
         plan = model.plan(coords, bag.features)
-        # torch warns of arrays that cannot be written to, such as memory-mapped ones
-        features = torch.from_numpy(np.require(bag.features, requirements="W")).to(device)
-        output = model(features, torch.from_numpy(coords).to(device), plan)
+        # As tensors: a compiled model takes no arrays in inference mode.
+        tensors = {key: to_tensor(key, value, device) for key, value in plan.items()}
+        features = to_tensor("features", bag.features, device)
+        output = model(features, to_tensor("coords", coords, device), tensors)
     except BagError as error:
         raise type(error)(f"{bag.slide_id}: {error}") from error
     finally:
@@ -43,6 +50,26 @@ def predict(model: MILModel, bag: Bag) -> Prediction:
         None if output.class_scores is None else _numpy(output.class_scores),
         model.classes,
     )
+
+
+def _check_model(model: object) -> None:
+    # By its plan, not its class: torch.compile returns a wrapper of another class.
+    if not callable(getattr(model, "plan", None)):
+        raise ModelError(
+            f"model is a {type(model).__name__}; expected what sacmil.create_model or "
+            "sacmil.load_model returns, then the bag"
+        )
+
+
+def _to_bag(bag: object) -> Bag:
+    if isinstance(bag, str | Path):
+        return read_bag(bag)
+    if not isinstance(bag, Bag):
+        raise InputError(
+            f"bag is a {type(bag).__name__}; expected a sacmil.Bag or the path of its file. For "
+            "arrays use model(features, coords), or make a sacmil.Bag of them"
+        )
+    return bag
 
 
 def _numpy(tensor: Tensor) -> npt.NDArray[Any]:

@@ -1,0 +1,85 @@
+"""What a caller may give a model as features and coords, and what is wrong with the rest."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sacmil.bag import Bag
+from sacmil.errors import BagWarning, InputError
+
+_ROWS = 256
+"""Coordinates that are enough to see a grid of pixels."""
+_FEWEST = 8
+"""Places that are needed: fewer may share a divisor by chance."""
+_SMALLEST_TILE = 16
+"""Pixels on a side; tiles in patch units do not all lie on multiples of so many tiles."""
+_WIDEST_SLIDE = 10_000
+"""Tiles on a side: along 75 mm of glass each would be smaller than a nucleus."""
+
+_has_warned = False
+
+
+def to_tensor(name: str, value: object, device: torch.device) -> Tensor:
+    """A tensor as it is, an array as a tensor on the device; InputError for anything else."""
+    if isinstance(value, Tensor):
+        return value
+    if not isinstance(value, np.ndarray):
+        raise InputError(_describe_mistake(name, value))
+    try:
+        # torch warns of arrays that cannot be written to, such as memory-mapped ones
+        return torch.from_numpy(np.require(value, requirements=("C", "W"))).to(device)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{name} are an array of {value.dtype} that torch cannot take ({error}); expected "
+            "float32"
+        ) from error
+
+
+def _describe_mistake(name: str, value: object) -> str:
+    if isinstance(value, Bag):
+        return (
+            f"{name} are a Bag; use sacmil.predict(model, bag), or "
+            "model(bag.features, bag.patch_coords)"
+        )
+    found = "None" if value is None else f"a {type(value).__name__}"
+    if name == "coords":
+        return f"coords are {found}; expected a tensor or array (N, 2), in patch units"
+    return (
+        f"{name} are {found}; expected a tensor or array (N, D). For a file use "
+        "sacmil.predict(model, path), or sacmil.read_bag(path)"
+    )
+
+
+def warn_of_pixels(coords: npt.NDArray[Any]) -> None:
+    """Warn once per process of coordinates that cannot be patch units."""
+    global _has_warned  # one training loop makes a plan for each of its bags
+    if _has_warned or not (_are_on_pixel_grid(coords) or _are_too_wide(coords)):
+        return
+    extent = float(np.ptp(coords, axis=0).max())
+    warnings.warn(
+        f"the coords span {extent:,.0f} and look like level-0 pixels; expected patch units: "
+        "divide them by the patch size, or take bag.patch_coords",
+        BagWarning,
+        stacklevel=3,
+    )
+    _has_warned = True
+
+
+def _are_on_pixel_grid(coords: npt.NDArray[Any]) -> bool:
+    """Whether all lie on multiples of more than a few, as corners of tiles in pixels do."""
+    rows = np.asarray(coords[:_ROWS], np.float64)
+    steps = rows - rows[:1]
+    if not (np.abs(steps) < 2**53).all() or (steps != np.round(steps)).any():
+        return False
+    divisor = np.gcd.reduce(steps.astype(np.int64), axis=None)
+    return bool(divisor >= _SMALLEST_TILE) and len(np.unique(rows, axis=0)) >= _FEWEST
+
+
+def _are_too_wide(coords: npt.NDArray[Any]) -> bool:
+    return len(coords) >= _FEWEST and bool((np.ptp(coords, axis=0) > _WIDEST_SLIDE).any())
