@@ -36,6 +36,14 @@ def test_an_unknown_model_ends_with_2_and_a_suggestion(sacmil: Callable) -> None
     assert done.err.startswith("Error: there is no model 'sacmil'; did you mean 'sac_mil'")
 
 
+def test_what_a_training_loop_must_do_is_printed_where_there_is_something(
+    sacmil: Callable,
+) -> None:
+    assert "cross-entropy on logits leaves tier1 without gradient" in sacmil("models", "dtfd").out
+    assert "model.stages" in sacmil("models", "ibmil").out
+    assert "training loop" not in sacmil("models", "abmil").out
+
+
 def test_a_models_recipes_are_told(sacmil) -> None:
     done = sacmil("models", "clam_sb")
     official = next(line for line in done.out.splitlines() if line.startswith("  official"))

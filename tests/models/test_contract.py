@@ -194,6 +194,40 @@ def test_every_parameter_is_trained_by_exactly_one_loss(name: str) -> None:
 
 
 @every_model
+def test_modules_without_gradient_from_the_logits_are_declared(name: str) -> None:
+    model = make(name).train()
+    output, target = model(*place(20)), torch.tensor(1)
+    names = [n for n, p in model.named_parameters() if n not in model.dead_parameters]
+    parameters = [p for n, p in model.named_parameters() if n in names]
+    loss = torch.nn.functional.cross_entropy(output.logits, target)
+    found = torch.autograd.grad(loss, parameters, allow_unused=True)
+    without = {n.split(".")[0] for n, grad in zip(names, found, strict=True) if grad is None}
+    assert without == model.needs_losses, (
+        "the modules cross-entropy on the logits leaves without gradient are not those the class "
+        "lists in needs_losses"
+    )
+    assert not without or "Train it with ``losses``" in (inspect.getdoc(model_class(name)) or "")
+    assert all(module in describe_model(name).training for module in without)
+
+
+@every_model
+def test_the_sum_of_the_losses_trains_each_group_as_its_own_loss_does(name: str) -> None:
+    model = make(name).train()
+    groups = model.parameter_groups()
+    if len(groups) == 1:
+        return
+    losses = model.losses(model(*place(20)), torch.tensor(1))
+    for group, named in groups.items():
+        both = [
+            torch.autograd.grad(loss, list(named.values()), retain_graph=True)
+            for loss in (losses[group], sum(losses.values()))
+        ]
+        assert all(torch.equal(own, summed) for own, summed in zip(*both, strict=True)), (
+            f"another loss than its own reaches {group}: detach what it is given"
+        )
+
+
+@every_model
 @pytest.mark.parametrize("num_classes", [1, 2])
 def test_training_lowers_the_loss(name: str, num_classes: int) -> None:
     model = make(name, num_classes)
@@ -270,6 +304,7 @@ def test_both_recipes_are_there(name: str) -> None:
         (torch.zeros(5, IN_DIM), torch.zeros(4, 2), "4 coordinates for 5 instances"),
         (torch.zeros(5, IN_DIM), torch.zeros(5, 3), "expected (N, 2)"),
         (torch.zeros(5, IN_DIM), None, "coords are None"),
+        ("slide.h5", None, "features are a str"),
     ],
 )
 def test_a_bag_that_does_not_fit_is_refused_in_one_sentence(name, features, coords, words) -> None:

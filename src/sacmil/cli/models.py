@@ -19,6 +19,8 @@ def command(name: str | None) -> None:
         return
     description = describe_model(name)
     click.echo(f"{name}: {description.summary}")
+    if description.training:
+        click.echo(f"in a training loop of your own: {description.training}")
     width = 2 + max(map(len, (*description.options, *description.recipes)))
     for option, default in description.options.items():
         click.echo(f"  {option:<{width}}{default!r:<13}{description.help.get(option, '')}")

@@ -88,6 +88,8 @@ class MILModel(nn.Module, ABC):
     recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": CHOSEN}
     not_exportable: ClassVar[str] = ""
     """Why the model cannot be written as ONNX, in a sentence; empty where it can."""
+    needs_losses: ClassVar[frozenset[str]] = frozenset()
+    """Modules only ``losses`` trains: cross-entropy on the logits gives them no gradient."""
 
     classes: tuple[str, ...] | None = None
     """Names of the outputs, where they are known."""

@@ -65,6 +65,8 @@ class Description(NamedTuple):
     """What each option means."""
     recipes: dict[str, dict[str, Any]]
     """By name, what each way of training it sets differently from the paper's."""
+    training: str
+    """What a training loop of your own must do besides cross-entropy on the logits; or nothing."""
 
 
 def describe_model(name: str) -> Description:
@@ -75,7 +77,23 @@ def describe_model(name: str) -> Description:
     text = inspect.getdoc(model) or ""
     help_ = dict(re.findall(r"^    (\w+): (.+)$", text, flags=re.MULTILINE))
     recipes = {key: _settings(recipe) for key, recipe in recipes_of(name).items()}
-    return Description(text.split("\n")[0], options, help_, recipes)
+    return Description(text.split("\n")[0], options, help_, recipes, _training_notes(model))
+
+
+def _training_notes(model: type[MILModel]) -> str:
+    notes = []
+    if model.needs_losses:
+        modules = ", ".join(sorted(model.needs_losses))
+        notes.append(
+            f"Train with model.losses: cross-entropy on logits leaves {modules} without gradient."
+        )
+    elif model.losses is not MILModel.losses:
+        notes.append("Train with model.losses: it is not cross-entropy on logits.")
+    if model.parameter_groups is not MILModel.parameter_groups:
+        notes.append("model.parameter_groups says which of the losses trains which parameters.")
+    if model.stages is not MILModel.stages:
+        notes.append("Train the models of model.stages one after the other.")
+    return " ".join(notes)
 
 
 def recipes_of(name: str) -> dict[str, Recipe]:

@@ -62,6 +62,7 @@ class CLAM(MILModel):
     """What SB and MB share: all but how many attentions there are, and the last layer."""
 
     coords_matter = False
+    needs_losses = frozenset({"instance_head"})
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
         "official": Recipe(
@@ -183,6 +184,8 @@ class CLAM(MILModel):
 class CLAMSB(CLAM):
     """CLAM-SB (Lu et al. 2021): gated attention that also sorts its strongest instances.
 
+    Train it with ``losses``: cross-entropy on the logits alone never trains the instance heads.
+
     Args:
         hidden: width of the projected instance.
         attention_dim: width inside the attention: 256 is the official small, 384 the big.
@@ -208,6 +211,8 @@ class CLAMSB(CLAM):
 @register_model("clam_mb")
 class CLAMMB(CLAM):
     """CLAM-MB (Lu et al. 2021): CLAM with an attention, and a bag vector, for each class.
+
+    Train it with ``losses``: cross-entropy on the logits alone never trains the instance heads.
 
     Args:
         hidden: width of the projected instance.

@@ -24,6 +24,8 @@ class DSMIL(MILModel):
     Probabilities of two or more classes sum to one: with loss="bce" they are the official
     sigmoids, one per class, divided by their sum.
 
+    Train it with ``losses``: cross-entropy on the logits alone never trains the instance head.
+
     Args:
         passing_v: whether values go through a layer of their own instead of staying features.
         nonlinear: whether queries are made by two layers, the last with tanh, instead of one.
@@ -34,6 +36,7 @@ class DSMIL(MILModel):
     """
 
     coords_matter = False
+    needs_losses = frozenset({"instances"})
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
         "official": Recipe(

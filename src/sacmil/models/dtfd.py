@@ -245,6 +245,8 @@ class DTFD(MILModel):
     Pseudo-bags are shuffled in training. In evaluation they are cut from the bag in its own order,
     so that the same bag has the same answer.
 
+    Train it with ``losses``: cross-entropy on the logits alone never trains the first tier.
+
     Args:
         dim: width inside.
         groups: pseudo-bags; a bag with fewer instances has one per instance.
@@ -260,6 +262,7 @@ class DTFD(MILModel):
     order_matters = True
     coords_matter = False
     plan_keys = frozenset({"orders"})
+    needs_losses = frozenset({"tier1"})
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
         # The original keeps the best epoch of the last fifth only.

@@ -175,6 +175,8 @@ class IBMIL(MILModel):
     the first model's projection; as in the documented command a new one is learned all the same,
     unless freeze_projection keeps the first.
 
+    Train it with ``losses``: cross-entropy on the logits alone never trains dtfd's first tier.
+
     Args:
         base: what makes the slide's vector: dtfd or abmil.
         confounders: k, size of the dictionary; 0 is the base alone.
@@ -193,6 +195,7 @@ class IBMIL(MILModel):
     order_matters = True  # of dtfd's pseudo-bags; abmil has none
     coords_matter = False
     plan_keys = frozenset({"orders"})
+    needs_losses = frozenset({"tier1"})
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
         # 20 epochs counted from 1; the rate falls after the tenth.
