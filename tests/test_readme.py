@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,12 +30,19 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_python_example_runs(tmp_path: Path) -> None:
-    (code,) = blocks("README.md", "python")
-    done = run(code, tmp_path)
+def test_the_python_examples_run_one_after_the_other(tmp_path: Path) -> None:
+    first, training_loop = blocks("README.md", "python")
+    done = run(first + training_loop, tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "my-model" / "card.json").is_file()
-    assert len([line for line in code.splitlines() if line]) == 10
+    assert len([line for line in first.splitlines() if line]) == 10
+
+
+def test_the_training_loop_of_the_documentation_runs_and_learns() -> None:
+    (code,) = [text for text in blocks("docs/training.md", "python") if "optimizers" in text]
+    found: dict[str, Any] = {}
+    exec(code, found)
+    assert found["history"][-1] < found["history"][0]
 
 
 def test_the_model_of_contributing_keeps_the_contract(tmp_path: Path) -> None:
