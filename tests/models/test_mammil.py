@@ -35,7 +35,7 @@ def stored_plan(file: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def test_graph_and_orders_are_the_official_ones(golden, official) -> None:
     file, stored = golden("mammil"), stored_plan(golden("mammil"))
     model = load_reference("mammil", official("mammil").state)
-    plan = model.plan(file["coords"], file["B/x"].astype(np.float64))
+    plan = model.plan(file["coords"] / 512, file["B/x"].astype(np.float64))
     np.testing.assert_array_equal(plan["orders"], stored["orders"])
     for ours, theirs in zip(plan["neighbours"].T, stored["neighbours"].T, strict=True):
         assert set(ours) == set(theirs)
@@ -53,7 +53,7 @@ def test_answers_and_gradients_are_the_official_ones(
     for key, part in parts.items():
         part.register_forward_hook(lambda *a, key=key: seen.update({key: a[2]}))
     plan = stored_plan(file) if planned_by == "them" else None
-    output = model(wanted.features, torch.from_numpy(file["coords"]), plan)
+    output = model(wanted.features, torch.from_numpy(file["coords"] / 512), plan)
     loss = F.cross_entropy(output.logits, torch.tensor(1))
     seen |= {"logits": output.logits, "Y_prob": model.probabilities(output), "loss": loss}
     for key, numbers in wanted.out.items():
