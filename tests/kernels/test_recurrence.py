@@ -11,8 +11,13 @@ from sacmil.nn.selective_scan import STEPS
 pytestmark = pytest.mark.usefixtures("interpreter")
 
 
-@pytest.mark.parametrize("steps", [1, 2, ROWS - 1, ROWS, ROWS + 1, 2 * ROWS, 3 * ROWS + 5])
-@pytest.mark.parametrize("states", [1, COLUMNS, COLUMNS + 3])
+@pytest.mark.parametrize(
+    ("steps", "states"),
+    [
+        *((steps, 1) for steps in (1, 2, ROWS - 1, ROWS, ROWS + 1, 2 * ROWS, 3 * ROWS + 5)),
+        *((ROWS + 1, states) for states in (COLUMNS, COLUMNS + 3)),
+    ],
+)
 def test_every_step_follows_from_the_one_before(steps: int, states: int) -> None:
     torch.manual_seed(steps)
     a, s = torch.rand(steps, states), torch.randn(steps, states)
