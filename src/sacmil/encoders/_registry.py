@@ -18,6 +18,7 @@ import sacmil.encoders
 from sacmil.encoders._base import EncoderCard, TileEncoder
 from sacmil.encoders._network import Request
 from sacmil.errors import EncoderError, suggestion
+from sacmil.installation import keep_freed_memory
 
 
 class Source(Protocol):
@@ -113,6 +114,7 @@ def load_encoder(
         random_weights: draw the weights from a fixed seed, for tests and benchmarks.
         download: fetch the weights from the hub where they are not here.
     """
+    keep_freed_memory()
     request = Request(
         weights=None if weights is None else Path(weights),
         device=device,
