@@ -125,6 +125,16 @@ class Bag:
         return np.asarray(self.coords / float(self.patch_size), dtype=np.float64)
 
     @property
+    def patch_size_px(self) -> Level0Px | None:
+        """Side of a tile that was cut by a count of pixels, without any µm; else None.
+
+        A bag of another tool may merely not say its resolution: that is not the same.
+        """
+        cut = self.provenance or {}
+        by_pixels = self.mpp is None and "mpp" in cut and cut["mpp"] is None
+        return self.patch_size if by_pixels else None
+
+    @property
     def patch_size_um(self) -> Microns | None:
         """Side of a tile on the glass, where the resolution is known."""
         return None if self.mpp is None else to_microns(self.patch_size, self.mpp)

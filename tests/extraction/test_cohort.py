@@ -72,3 +72,14 @@ def test_a_record_that_cannot_be_written_ends_the_run_soon(tmp_path: Path) -> No
     with pytest.raises(OSError, match="No space left"):
         recorded(tmp_path, slides(), 100, None)
     assert len(begun) <= 4
+
+
+def test_the_table_of_an_earlier_version_is_taken_up(tmp_path: Path) -> None:
+    table = tmp_path / "extraction.csv"
+    Record(table).write(row(0))
+    earlier = [line.rpartition(",")[0] for line in table.read_text().splitlines()]
+    assert earlier[0].endswith(",seconds")
+    table.write_text("\n".join(earlier) + "\n")
+    Record(table).write(replace(row(1), tissue="all"))
+    header, old, new = table.read_text().splitlines()
+    assert (header[-7:], old[-1], new[-4:]) == (",tissue", ",", ",all")

@@ -333,3 +333,53 @@ def test_a_resolution_that_cannot_be_is_refused_from_python(cohort, encoder, mpp
 def test_settings_that_make_no_sense_are_refused(wrong) -> None:
     with pytest.raises(OptionError):
         Settings(**wrong)
+
+
+PIXELS = replace(SETTINGS, tiles=TileSpec(mpp=None, patch_size=115))
+
+
+@pytest.fixture
+def fields(tmp_path: Path) -> Path:
+    """Two plain images without any µm per pixel: one all tissue, one half bare glass."""
+    from PIL import Image
+
+    folder = tmp_path / "fields"
+    folder.mkdir()
+    covered = np.random.default_rng(0).integers(120, 200, (460, 700, 3), np.uint8)
+    covered[..., 1] -= 50
+    half = covered.copy()
+    half[:, 300:] = (240, 238, 240)
+    for name, pixels in {"covered": covered, "half": half}.items():
+        Image.fromarray(pixels).save(folder / f"{name}.png")
+    return folder
+
+
+def test_images_without_microns_are_cut_by_pixels_and_say_so(fields, tmp_path, encoder) -> None:
+    out = tmp_path / "out"
+    rows = run(fields, out, encoder, PIXELS)
+    assert [(row.status, row.mpp, row.tissue) for row in rows] == [
+        ("done", "unknown", "all"),
+        ("done", "unknown", "detect"),
+    ]
+    assert [row.tiles for row in rows] == ["24", "12"]
+    bag = read_bag(bags(out)["covered"])
+    assert (bag.mpp, bag.patch_size, bag.patch_size_px, bag.tile_px) == (None, 115, 115, 115)
+    assert (bag.provenance["tissue"], bag.provenance["tissue_mode"]) == ("all", "auto")
+    before = stamps(out)
+    run(fields, out, encoder, PIXELS)
+    assert stamps(out) == before
+
+
+def test_another_tissue_mode_replaces_found_outlines_and_no_drawn_ones(fields, tmp_path) -> None:
+    out = tmp_path / "out"
+    run(fields, out, "", PIXELS, until="tiles")
+    drawn = out / "tissue" / "covered.geojson"
+    square = [[0, 0], [230, 0], [230, 230], [0, 230], [0, 0]]
+    drawn.write_text(json.dumps({"type": "Polygon", "coordinates": [square]}))
+    rows = run(fields, out, "", replace(PIXELS, tissue_mode="all"), until="tiles")
+    assert [(row.tissue, row.tiles) for row in rows] == [("outline", "4"), ("all", "24")]
+
+
+def test_pixels_and_microns_of_slides_exclude_each_other() -> None:
+    with pytest.raises(OptionError, match="counted in pixels"):
+        replace(PIXELS, resolutions=SlideResolutions(everywhere=0.5))

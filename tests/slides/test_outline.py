@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import ndimage
 
 from sacmil.errors import FormatError, NoTissueError
-from sacmil.slides.outline import from_geojson, to_geojson
+from sacmil.slides.outline import add_mode, from_geojson, read_mode, to_geojson
 from sacmil.slides.thumbnail import shape_at
 from sacmil.slides.tissue import Tissue
 
@@ -250,3 +250,13 @@ def test_what_is_not_geojson_is_told_with_a_way_out(document: Any, told: str) ->
     assert str(caught.value).startswith("slide.geojson: ")
     assert "QuPath" in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+def test_an_outline_says_how_it_was_found_until_it_is_edited() -> None:
+    text = add_mode(to_geojson(tissue_of(blobs(0))), "detect")
+    assert read_mode(text) == "detect"
+    edited = json.loads(text)
+    edited["features"][0]["geometry"]["coordinates"][0][1][0] += 5
+    assert read_mode(json.dumps(edited)) is None
+    for other in (to_geojson(tissue_of(blobs(0))), "[]", "no JSON", '{"sacmil": 3}'):
+        assert read_mode(other) is None

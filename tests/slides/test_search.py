@@ -147,3 +147,24 @@ def test_a_folder_that_cannot_be_read_is_not_passed_over_in_silence(tmp_path: Pa
             find_slides([tmp_path])
     finally:
         (tmp_path / "closed").chmod(0o700)
+
+
+def test_patterns_choose_slides_by_name_or_by_path(tmp_path: Path) -> None:
+    touch(tmp_path, "a.bmp", "a_anno.bmp", "b.png", "train/c.bmp", "test/d.bmp")
+    chosen = find_slides([tmp_path], include_names=["*.bmp"], exclude_names=["*_anno*", "test/*"])
+    assert names(tmp_path, chosen) == ["a.bmp", "train/c.bmp"]
+    assert find_slides([tmp_path / "a.bmp", tmp_path / "b.png"], include_names=["b*"]) == [
+        tmp_path / "b.png"
+    ]
+
+
+def test_slides_left_out_do_not_clash_with_others_of_their_name(tmp_path: Path) -> None:
+    touch(tmp_path, "a.bmp", "a.png")
+    assert names(tmp_path, find_slides([tmp_path], exclude_names=["*.png"])) == ["a.bmp"]
+
+
+@pytest.mark.parametrize("option", ["include", "exclude"])
+def test_a_pattern_that_matches_nothing_is_an_error(tmp_path: Path, option: str) -> None:
+    touch(tmp_path, "a.bmp")
+    with pytest.raises(SlideError, match=rf"--{option} '\*\.jgp' matches none"):
+        find_slides([tmp_path], **{f"{option}_names": ["*.jgp"]})

@@ -134,3 +134,12 @@ def test_a_missing_file_and_a_foreign_one_are_told(path: Path) -> None:
     path.write_text("x,y\n1,2\n")
     with pytest.raises(FormatError, match=r"slide\.h5"):
         read_tiles(path)
+
+
+def test_tiles_counted_in_pixels_are_read_as_they_were_written(path: Path) -> None:
+    tissue = Tissue(np.ones((46, 70), bool), 10.0, (700, 460))
+    spec = TileSpec(mpp=None, patch_size=115)
+    sheet = TileSheet("field", lay_tiles(tissue, None, spec), spec, None, (700, 460), "ab12")
+    write_tiles(path, sheet)
+    again = read_tiles(path)
+    assert (again.spec, again.slide_mpp, again.tiles.side) == (spec, None, 115)

@@ -189,3 +189,11 @@ def test_a_hundred_thousand_tiles_are_laid_in_a_second() -> None:
         best = min(best, time.perf_counter() - start)
     assert len(tiles) == 320**2
     assert best < 1.0
+
+
+def test_tiles_without_microns_are_counted_in_pixels_of_the_image() -> None:
+    spec = TileSpec(mpp=None, patch_size=115, overlap=15)
+    tiles = lay_tiles(everywhere(700, 460), None, spec)
+    assert (tiles.side, tiles.stride, tiles.tile_px) == (115, 100, 115)
+    assert len(tiles) == 6 * 4
+    assert spec.tissue_mpp == pytest.approx(128 / 115)

@@ -14,8 +14,17 @@ from scipy import ndimage
 
 from sacmil.errors import NoTissueError
 from sacmil.slides.readers._base import Level, Pixels, Slide
+from sacmil.slides.readers.image import ImageSlide
 from sacmil.slides.thumbnail import Thumbnail
-from sacmil.slides.tissue import Tissue, TissueSettings, find_tissue, mask_downsample, survey
+from sacmil.slides.tissue import (
+    Tissue,
+    TissueSettings,
+    choose_mode,
+    find_tissue,
+    mask_downsample,
+    survey,
+    take_all,
+)
 from sacmil.units import MicronsPerPixel
 
 PINK, PURPLE, PALE = (222, 150, 195), (130, 80, 150), (232, 212, 228)
@@ -255,3 +264,64 @@ def test_a_picture_of_a_few_tiles_may_hold_less_than_a_speck() -> None:
     assert overlap(find(grainy(pixels)), place) > 0.7
     with pytest.raises(NoTissueError):
         find(grainy(glass(side=32)))
+
+
+def with_halo() -> tuple[Pixels, npt.NDArray[np.bool_]]:
+    """A pale textured section, and faint smooth stain on the glass around it."""
+    random = np.random.default_rng(0)
+    truth = disc(200, 200, 80)
+    y, x = np.mgrid[:SIDE, :SIDE]
+    away = np.maximum(np.hypot(y - 200, x - 200) - 80, 0)
+    halo = np.exp(-away / 50)[..., None] * (1 - np.array([0.96, 0.90, 0.965]))
+    grain = ndimage.gaussian_filter(random.standard_normal((SIDE, SIDE)), 1)[..., None]
+    stain = np.array([0.90, 0.84, 0.91]) + 0.15 * grain
+    light = np.where(truth[..., None], stain, 1 - halo)
+    pixels = light * (236, 233, 235) + random.normal(0, 0.5, light.shape)
+    return np.clip(pixels, 0, 255).astype(np.uint8), truth
+
+
+def test_stain_on_the_glass_around_a_pale_section_is_not_tissue() -> None:
+    pixels, truth = with_halo()
+    assert overlap(find(pixels), truth) > 0.9
+
+
+class Field(ImageSlide):
+    """A plain image of given pixels."""
+
+    def __init__(self, pixels: Pixels) -> None:
+        self.path, self._pixels = Path("field.png"), pixels
+        self.levels = (Level(pixels.shape[1], pixels.shape[0], 1.0),)
+
+
+def grey_stroma(glass_columns: int = 0) -> Pixels:
+    """A field of view with pink tissue and stroma that is nearly grey, some of it bare glass."""
+    random = np.random.default_rng(2)
+    pink = ndimage.gaussian_filter(random.standard_normal((460, 700)), 30)[..., None] > 0
+    grain = ndimage.gaussian_filter(random.standard_normal((460, 700)), 4)[..., None] * 60
+    pixels = np.where(pink, (214, 168, 204), (205, 197, 204)) + grain
+    pixels[:, :glass_columns] = (238, 234, 240)
+    return np.clip(pixels, 0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize(("glass_columns", "mode"), [(0, "all"), (150, "all"), (450, "detect")])
+def test_a_small_image_is_taken_whole_where_it_is_mostly_covered(
+    glass_columns: int, mode: str
+) -> None:
+    field = Field(grey_stroma(glass_columns))
+    assert choose_mode(field, MicronsPerPixel(1.0)) == mode
+
+
+def test_a_large_image_a_pyramid_and_a_plain_word_are_not_guessed_at() -> None:
+    mpp = MicronsPerPixel(1.0)
+    large = Field(np.zeros((4001, 4000, 3), np.uint8))
+    assert choose_mode(large, mpp) == "detect"
+    assert choose_mode(PaintedSlide(Level(700, 460, 1.0)), mpp) == "detect"
+    assert choose_mode(large, mpp, "all") == "all"
+    assert choose_mode(Field(grey_stroma()), mpp, "detect") == "detect"
+
+
+def test_the_whole_image_has_no_hole_and_the_foretold_downsample() -> None:
+    field, mpp = Field(grey_stroma(100)), MicronsPerPixel(1.0)
+    tissue = take_all(field, mpp)
+    assert tissue.share == 1
+    assert tissue.downsample == mask_downsample(field, mpp)

@@ -104,3 +104,33 @@ def test_nobody_is_told_to_extract_with_an_encoder_we_do_not_have() -> None:
     told = BagNeeds(encoder="synthetic", dim=7).way_out(make_bag("s"))
     assert told == "give a bag made as the model's were, with features of synthetic"
     assert "--encoder timm:vit" in BagNeeds(encoder="timm:vit", dim=7).way_out(make_bag("s"))
+
+
+IN_PIXELS = BagNeeds(**BAGS | {"patch_um": None, "patch_px": 115, "tile_px": 115, "tissue": "all"})
+
+
+def pixel_bag(side: int) -> Any:
+    return make_bag("s", mpp=None, patch_size=side, stride=side, provenance={"mpp": None})
+
+
+def test_tiles_counted_in_pixels_fit_those_of_the_same_count_alone() -> None:
+    assert IN_PIXELS.check(pixel_bag(115)) == ([], [])
+    assert IN_PIXELS.missing_for_slides() == []
+    found, expected = (f"{n} pixels of an image of unknown µm per pixel" for n in (64, 115))
+    assert IN_PIXELS.check(pixel_bag(64)).wrong == [
+        f"its tiles are {found}, the model's {expected}"
+    ]
+    assert "--mpp none --patch-size 115px" in IN_PIXELS.made_anew()
+
+
+def test_pixels_and_microns_do_not_fit_each_other() -> None:
+    (wrong,) = IN_PIXELS.check(make_bag("s")).wrong
+    assert wrong.startswith("its tiles are 128 µm wide, the model's 115 pixels of an image")
+    (wrong,) = NEEDS.check(pixel_bag(115)).wrong
+    assert wrong.endswith("of unknown µm per pixel, the model's 128 µm wide")
+
+
+def test_a_bag_that_merely_does_not_say_its_microns_is_not_one_cut_by_pixels() -> None:
+    silent = make_bag("s", mpp=None)
+    assert NEEDS.check(silent) == ([], ["size of a tile in µm"])
+    assert IN_PIXELS.check(silent) == ([], ["size of a tile in µm"])

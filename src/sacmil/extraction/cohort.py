@@ -20,7 +20,7 @@ from sacmil.extraction.folder import Folder
 from sacmil.extraction.pipeline import Extracted, Pipeline
 from sacmil.extraction.record import Record, Row
 from sacmil.extraction.settings import Settings
-from sacmil.extraction.survey import EncoderFacts, Request
+from sacmil.extraction.survey import EncoderFacts, Request, Survey
 from sacmil.formats import write_bag
 from sacmil.parallel import Workers
 
@@ -197,12 +197,13 @@ def keep(request: Request, extracted: Extracted) -> Row:
         status="done" if failure is None else "failed",
         reason=failure or "",
         tiles=_count(extracted),
-        mpp="" if found is None else f"{found.mpp:g}",
+        mpp=_resolution(found),
         reader="" if found is None else found.reader,
         cut=folder.cut.name if folder and request.tiles_wanted else "",
         encoder=request.encoder.name if request.encoder else "",
         bag=str(bag.relative_to(folder.out)) if folder and bag and failure is None else "",
         seconds=f"{extracted.seconds:.1f}",
+        tissue="" if found is None else found.tissue,
     )
 
 
@@ -223,6 +224,12 @@ def _count(extracted: Extracted) -> str:
         return str(len(extracted.bag))
     found = extracted.survey
     return "" if found is None or found.tiles is None else str(len(found.tiles))
+
+
+def _resolution(found: Survey | None) -> str:
+    if found is None:
+        return ""
+    return "unknown" if found.mpp is None else f"{found.mpp:g}"
 
 
 def _printable(text: str) -> str:

@@ -32,7 +32,8 @@ class Folder:
         self.out = out
         self.record = out / "extraction.csv"
         overlap = f"_{spec.overlap}px_overlap" if spec.overlap else ""
-        self.cut = out / f"{spec.mpp:g}mpp_{spec.patch_size}px{overlap}"
+        resolution = "level0" if spec.mpp is None else f"{spec.mpp:g}mpp"
+        self.cut = out / f"{resolution}_{spec.patch_size}px{overlap}"
         self.bags = None if encoder is None else self.cut / f"features_{_file_name(encoder)}"
 
     def outline(self, slide_id: str) -> Path:

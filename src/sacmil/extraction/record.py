@@ -9,6 +9,9 @@ from pathlib import Path
 from sacmil.atomic import whole_file
 from sacmil.errors import FormatError
 
+_ADDED = ("tissue",)
+"""Columns that tables of earlier versions do not have."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -22,7 +25,7 @@ class Row:
     """Why it failed, in a sentence."""
     tiles: str
     mpp: str
-    """Microns per level-0 pixel."""
+    """Microns per level-0 pixel, or unknown."""
     reader: str
     cut: str
     """How tiles were cut: the name of the folder they are in."""
@@ -30,6 +33,8 @@ class Row:
     bag: str
     """The file made, relative to the folder of this table."""
     seconds: str
+    tissue: str = ""
+    """How tissue was found: detect, all, or outline for one made by hand."""
 
 
 class Record:
@@ -70,9 +75,10 @@ def _read(path: Path) -> list[Row]:
     names = [field.name for field in fields(Row)]
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         table = csv.DictReader(file)
-        if table.fieldnames != names:
+        found = list(table.fieldnames or [])
+        if found not in (names, [name for name in names if name not in _ADDED]):
             raise FormatError(
-                f"{path}: has columns {', '.join(table.fieldnames or ['none'])}; expected "
+                f"{path}: has columns {', '.join(found or ['none'])}; expected "
                 f"{', '.join(names)}: move it away, or choose another --out"
             )
-        return [Row(**{name: row[name] or "" for name in names}) for row in table]
+        return [Row(**{name: row.get(name) or "" for name in names}) for row in table]

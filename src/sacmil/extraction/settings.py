@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sacmil.errors import OptionError, suggestion
 from sacmil.slides.resolution import SlideResolutions
 from sacmil.slides.tiling import TileSpec
-from sacmil.slides.tissue import TissueSettings
+from sacmil.slides.tissue import MODES, TissueSettings
 
 DTYPES = ("float16", "float32")
 
@@ -20,6 +20,8 @@ class Settings:
     """At which resolution tiles are cut, how large, how much they overlap."""
     tissue: TissueSettings = field(default_factory=TissueSettings)
     """What counts as tissue."""
+    tissue_mode: str = "auto"
+    """detect, all (the whole image) or auto, which takes all of small plain images."""
     resolutions: SlideResolutions = field(default_factory=SlideResolutions)
     """Microns per pixel the user states for slides."""
     allow_upsampling: bool = False
@@ -40,6 +42,13 @@ class Settings:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise OptionError(f"dtype={self.dtype!r}; {suggestion(self.dtype, DTYPES)}")
+        if self.tissue_mode not in MODES:
+            raise OptionError(f"tissue={self.tissue_mode!r}; {suggestion(self.tissue_mode, MODES)}")
+        if self.tiles.mpp is None and self.resolutions != SlideResolutions():
+            raise OptionError(
+                "tiles are counted in pixels, and µm per pixel of the slides is given as well; "
+                "expected one of the two"
+            )
         for name in ("slide_limit_s", "tile_limit_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise OptionError(f"{name}={getattr(self, name)!r}; expected seconds above zero")

@@ -19,7 +19,7 @@ def extract_slide(
     path: str | Path,
     *,
     encoder: str | TileEncoder = "lite0",
-    mpp: float = 0.5,
+    mpp: float | None = 0.5,
     patch_size: int = 256,
     slide_mpp: float | None = None,
     settings: Settings | None = None,
@@ -30,7 +30,7 @@ def extract_slide(
     Args:
         path: the slide.
         encoder: a name, or what load_encoder returned.
-        mpp: microns per pixel tiles are cut at.
+        mpp: microns per pixel tiles are cut at; None counts in pixels of the image.
         patch_size: side of a tile in such pixels.
         slide_mpp: microns per level-0 pixel, where the file does not say or is wrong.
         settings: everything else; its tiles and resolutions, if given, replace the three above.

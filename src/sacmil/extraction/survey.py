@@ -17,7 +17,7 @@ from sacmil.extraction.folder import Folder
 from sacmil.extraction.settings import Settings
 from sacmil.formats.native import read_provenance
 from sacmil.slides import tissue as tissues
-from sacmil.slides.outline import from_geojson, to_geojson
+from sacmil.slides.outline import add_mode, from_geojson, read_mode, to_geojson
 from sacmil.slides.preview import draw_preview, read_facts
 from sacmil.slides.readers import Slide, open_slide
 from sacmil.slides.resolution import check_target, slide_mpp
@@ -26,6 +26,7 @@ from sacmil.slides.tiling import Tiles, lay_tiles
 from sacmil.slides.tissue import Tissue
 from sacmil.units import MicronsPerPixel
 
+_TITLES = {"all": " · whole image", "outline": " · outline of the folder"}
 _NOTHING = '{"type":"FeatureCollection","features":[]}'
 
 
@@ -84,7 +85,12 @@ class Request:
         """Everything that decides what is in the bag, to the last bit."""
         assert self.encoder is not None
         engine = {name: getattr(self.encoder, name) for name in ("engine", "device", "precision")}
-        rest = {"batch_size": self.batch_size, "reader": found.reader}
+        rest = {
+            "batch_size": self.batch_size,
+            "reader": found.reader,
+            "tissue": found.tissue,
+            "tissue_mode": self.settings.tissue_mode,
+        }
         return self.content(found) | engine | rest
 
 
@@ -92,7 +98,8 @@ class Survey(NamedTuple):
     """What was found."""
 
     slide_id: str
-    mpp: MicronsPerPixel
+    mpp: MicronsPerPixel | None
+    """None where tiles are counted in pixels."""
     size: tuple[int, int]
     bounds_origin: tuple[int, int] | None
     reader: str
@@ -101,6 +108,8 @@ class Survey(NamedTuple):
     mask_hash: str
     tiles: Tiles | None
     """None where only tissue was wanted."""
+    tissue: str
+    """How tissue was found: detect, all, or outline for one made by hand."""
     bag_is_there: bool = False
     """Whether an earlier run has made this very bag."""
 
@@ -112,15 +121,9 @@ def survey(request: Request) -> Survey:
     fingerprint = _fingerprint(request.path)
     _check_same_slide(request, fingerprint)
     with open_slide(request.path, settings.reader) as slide:
-        mpp = slide_mpp(slide, settings.resolutions)
-        check_target(
-            settings.tiles.mpp,
-            mpp,
-            allow_upsampling=settings.allow_upsampling,
-            name=request.path,
-        )
+        mpp = _resolution(request, slide)
         picture = _Picture(request, slide, fingerprint)
-        tissue = _tissue(request, slide, mpp, picture)
+        tissue, mode = _tissue(request, slide, mpp or settings.tiles.tissue_mpp, picture)
         tiles = _tiles(request, slide, mpp, tissue, picture) if request.tiles_wanted else None
         found = Survey(
             request.slide_id,
@@ -131,8 +134,23 @@ def survey(request: Request) -> Survey:
             fingerprint,
             tissue.hash,
             tiles,
+            mode,
         )
         return found._replace(bag_is_there=_bag_is_there(request, found))
+
+
+def _resolution(request: Request, slide: Slide) -> MicronsPerPixel | None:
+    """Microns per level-0 pixel, fine enough for the tiles; None where they are counted in pixels.
+
+    A scale the file states is then left out of the bag: its tiles do not follow from it.
+    """
+    settings = request.settings
+    if settings.tiles.mpp is None:
+        return None
+    mpp = slide_mpp(slide, settings.resolutions)
+    allow = settings.allow_upsampling
+    check_target(settings.tiles.mpp, mpp, allow_upsampling=allow, name=request.path)
+    return mpp
 
 
 def _check_name(request: Request) -> None:
@@ -178,6 +196,7 @@ class _Picture:
 
     def __init__(self, request: Request, slide: Slide, fingerprint: str) -> None:
         self._request, self._slide, self._fingerprint = request, slide, fingerprint
+        self.mode = ""
 
     def show(self, tissue: Tissue | None, tiles: Tiles | None) -> None:
         folder, slide_id = self._request.folder, self._request.slide_id
@@ -190,14 +209,17 @@ class _Picture:
         }
         preview = folder.preview(slide_id)
         if facts.items() - read_facts(preview).items():
-            draw_preview(self._slide, tissue, tiles, preview, title=slide_id, facts=facts)
+            title = slide_id + _TITLES.get(self.mode, "")
+            draw_preview(self._slide, tissue, tiles, preview, title=title, facts=facts)
 
 
-def _tissue(request: Request, slide: Slide, mpp: MicronsPerPixel, picture: _Picture) -> Tissue:
-    """As the outline in the folder says, which is made first where there is none."""
+def _tissue(
+    request: Request, slide: Slide, mpp: MicronsPerPixel, picture: _Picture
+) -> tuple[Tissue, str]:
+    """As the outline in the folder says, which is made first where there is none; and its mode."""
     kept = request.folder.outline(request.slide_id) if request.folder else None
     outline = kept.read_bytes() if kept and kept.exists() else None
-    if outline is None:
+    if outline is None or _is_of_other_mode(outline, request.settings.tissue_mode):
         outline = _found_outline(request, slide, mpp)
         if kept:
             with whole_file(kept) as partial:
@@ -215,23 +237,38 @@ def _tissue(request: Request, slide: Slide, mpp: MicronsPerPixel, picture: _Pict
                 f"QuPath and export it as GeoJSON over {kept}"
             ) from error
         raise
+    mode = read_mode(outline) or "outline"
+    picture.mode = mode
     if not request.tiles_wanted:
         picture.show(tissue, None)
-    return tissue
+    return tissue, mode
+
+
+def _is_of_other_mode(outline: bytes, mode: str) -> bool:
+    """Whether the program made an outline in another way; one made by hand always stays."""
+    made_by = "detect" if outline == _NOTHING.encode() else read_mode(outline)
+    return mode != "auto" and made_by not in (None, mode)
 
 
 def _found_outline(request: Request, slide: Slide, mpp: MicronsPerPixel) -> bytes:
+    settings = request.settings
+    mode = tissues.choose_mode(slide, mpp, settings.tissue_mode)
+    find = tissues.take_all if mode == "all" else tissues.find_tissue
     try:
-        tissue = tissues.find_tissue(slide, mpp, request.settings.tissue)
+        tissue = find(slide, mpp, settings.tissue)
     except NoTissueError:
         if request.folder is None:
             raise
         return _NOTHING.encode()  # so that there is a file to draw tissue into
-    return to_geojson(tissue, slide.bounds_origin).encode()
+    return add_mode(to_geojson(tissue, slide.bounds_origin), mode).encode()
 
 
 def _tiles(
-    request: Request, slide: Slide, mpp: MicronsPerPixel, tissue: Tissue, picture: _Picture
+    request: Request,
+    slide: Slide,
+    mpp: MicronsPerPixel | None,
+    tissue: Tissue,
+    picture: _Picture,
 ) -> Tiles:
     """Those in the folder, unless they were laid for another outline or in another way."""
     spec = request.settings.tiles

@@ -8,6 +8,7 @@ begins with "Ignore" or "Exclude" or ends with "*"), which are cut out.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import uuid
@@ -56,6 +57,28 @@ def to_geojson(tissue: Tissue, bounds_origin: tuple[int, int] | None = None) -> 
         if len(text) <= _MAX_BYTES:
             break
     return text
+
+
+def add_mode(text: str, mode: str) -> str:
+    """The outline with how it was found, as long as nobody edits it: detect or all."""
+    outline = json.loads(text)
+    outline["sacmil"] = {"tissue": mode, "hash": _hash_features(outline["features"])}
+    return json.dumps(outline, separators=(",", ":"))
+
+
+def read_mode(text: str | bytes) -> str | None:
+    """How an outline was found; None where it was drawn or edited by hand or does not say."""
+    try:
+        outline = json.loads(text)
+        found = outline["sacmil"]
+        is_unedited = found["hash"] == _hash_features(outline["features"])
+        return str(found["tissue"]) if is_unedited else None
+    except (ValueError, TypeError, LookupError, RecursionError):  # written by another program
+        return None
+
+
+def _hash_features(features: object) -> str:
+    return hashlib.sha256(json.dumps(features, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def from_geojson(

@@ -22,7 +22,8 @@ than a change of scanner does, stretching by more shows an encoder detail that i
 
 _WAYS_OUT = (
     "say it with --slide-mpp 0.25 (one value for all slides) or --slide-mpp FILE.csv "
-    "(columns wsi,mpp)"
+    "(columns wsi,mpp), or cut an image of unknown scale by `sacmil extract --mpp none "
+    "--patch-size 115px`"
 )
 
 

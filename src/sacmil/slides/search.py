@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sacmil.errors import SlideError
@@ -23,19 +24,30 @@ def extensions() -> frozenset[str]:
     return _EXTENSIONS | further_extensions()
 
 
-def find_slides(items: Iterable[str | Path], *, exclude: Iterable[str | Path] = ()) -> list[Path]:
+def find_slides(
+    items: Iterable[str | Path],
+    *,
+    exclude: Iterable[str | Path] = (),
+    include_names: Sequence[str] = (),
+    exclude_names: Sequence[str] = (),
+) -> list[Path]:
     """Every slide, once, in a fixed order.
 
     Args:
         items: files, and folders that are searched recursively.
         exclude: folders not to search, such as the one results go to.
+        include_names: patterns such as ``*.bmp``; a slide must match one of them, if there are any.
+        exclude_names: patterns of slides to leave out.
     """
     places = [Path(item) for item in items]
     excluded = {os.path.realpath(folder) for folder in exclude}
     found: dict[str, Path] = {}
+    names = NameFilter(include_names, exclude_names)
     for place in places:
         for path in _slides_of(place, excluded):
-            found.setdefault(os.path.realpath(path), path)
+            if names.accepts(path, place):
+                found.setdefault(os.path.realpath(path), path)
+    names.check_all_matched()
     if not found:
         raise SlideError(
             f"no slides found in {', '.join(map(str, places)) or 'nothing'}; expected files named "
@@ -44,6 +56,43 @@ def find_slides(items: Iterable[str | Path], *, exclude: Iterable[str | Path] = 
     slides = sorted(found.values())
     _check_stems(slides)
     return slides
+
+
+class NameFilter:
+    """Chooses slides by patterns of their names, and knows which patterns matched none.
+
+    A pattern with a slash is compared with the path below the folder searched.
+
+    Args:
+        include: patterns of which one must match, if there are any.
+        exclude: patterns of which none may match.
+    """
+
+    def __init__(self, include: Sequence[str], exclude: Sequence[str]) -> None:
+        self._include, self._exclude = tuple(include), tuple(exclude)
+        self._unmatched = {"--include": set(include), "--exclude": set(exclude)}
+
+    def accepts(self, path: Path, folder: Path) -> bool:
+        """Whether a slide is wanted."""
+        below = path.relative_to(folder).as_posix() if path != folder else path.as_posix()
+        included = [p for p in self._include if _matches(p, path.name, below)]
+        excluded = [p for p in self._exclude if _matches(p, path.name, below)]
+        self._unmatched["--include"] -= set(included)
+        self._unmatched["--exclude"] -= set(excluded)
+        return not excluded and (bool(included) or not self._include)
+
+    def check_all_matched(self) -> None:
+        """Raise an error for a pattern that matched no slide: it is probably mistyped."""
+        for option, patterns in self._unmatched.items():
+            if patterns:
+                raise SlideError(
+                    f"{option} {min(patterns)!r} matches none of the slides; expected a pattern of "
+                    "file names such as '*.bmp', in quotes; check it, or leave it out"
+                )
+
+
+def _matches(pattern: str, name: str, below: str) -> bool:
+    return fnmatch.fnmatchcase(below if "/" in pattern else name, pattern)
 
 
 def _slides_of(item: Path, excluded: set[str]) -> Iterable[Path]:

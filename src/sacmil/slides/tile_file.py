@@ -5,7 +5,8 @@
 ------------------  ---------------------------------------------------------------------------
 on it, TRIDENT      patch_size (pixels of the tile), patch_size_level0, level0_magnification,
                     target_magnification, overlap, name, savetodir, level0_width, level0_height
-on it, ours         mpp_level0, mpp, side_level0, stride_level0, min_tissue, mask_hash
+on it, ours         mpp_level0, mpp (both "None" for tiles counted in pixels), side_level0,
+                    stride_level0, min_tissue, mask_hash
 on the file         layout = "sacmil tiles", schema_version, sacmil_version
 ==================  ===========================================================================
 
@@ -41,8 +42,8 @@ class TileSheet:
     slide_id: str
     tiles: Tiles
     spec: TileSpec
-    slide_mpp: MicronsPerPixel
-    """Microns per level-0 pixel."""
+    slide_mpp: MicronsPerPixel | None
+    """Microns per level-0 pixel; None where tiles are counted in pixels."""
     slide_size: tuple[int, int]
     """Width and height of level 0."""
     mask_hash: str
@@ -85,7 +86,8 @@ def _image(sheet: TileSheet) -> bytes:
 
 
 def _trident_attributes(sheet: TileSheet) -> dict[str, Any]:
-    side, magnification = sheet.tiles.side, nominal_magnification(sheet.slide_mpp)
+    side, mpp = sheet.tiles.side, sheet.slide_mpp
+    magnification = None if mpp is None else nominal_magnification(mpp)
     shrink = sheet.tiles.tile_px / side
     return {
         "name": sheet.slide_id,
@@ -102,8 +104,8 @@ def _trident_attributes(sheet: TileSheet) -> dict[str, Any]:
 
 def _own_attributes(sheet: TileSheet) -> dict[str, Any]:
     return {
-        "mpp_level0": float(sheet.slide_mpp),
-        "mpp": float(sheet.spec.mpp),
+        "mpp_level0": _UNKNOWN if sheet.slide_mpp is None else float(sheet.slide_mpp),
+        "mpp": _UNKNOWN if sheet.spec.mpp is None else float(sheet.spec.mpp),
         "side_level0": float(sheet.tiles.side),
         "stride_level0": float(sheet.tiles.stride),
         "min_tissue": float(sheet.spec.min_tissue),
@@ -131,16 +133,17 @@ def _sheet(path: str | Path, coords: Any, facts: dict[str, Any]) -> TileSheet:
         TilePx(int(facts["patch_size"])),
     )
     spec = TileSpec(
-        mpp=float(facts["mpp"]),
+        mpp=_number_or_none(facts["mpp"]),
         patch_size=int(facts["patch_size"]),
         overlap=int(facts["overlap"]),
         min_tissue=float(facts["min_tissue"]),
     )
+    mpp = _number_or_none(facts["mpp_level0"])
     sheet = TileSheet(
         str(facts["name"]),
         tiles,
         spec,
-        MicronsPerPixel(float(facts["mpp_level0"])),
+        None if mpp is None else MicronsPerPixel(mpp),
         (int(facts["level0_width"]), int(facts["level0_height"])),
         str(facts["mask_hash"]),
     )
@@ -160,20 +163,23 @@ def _checked(path: str | Path, coords: Any) -> Any:
 def _check_agreement(path: str | Path, sheet: TileSheet) -> None:
     """Damage that left the file readable shows where its facts no longer fit together."""
     tiles, mpp = sheet.tiles, sheet.slide_mpp
-    fits = 0 < mpp < float("inf") and (tiles.side, tiles.stride) == (
-        sheet.spec.side(mpp),
-        sheet.spec.stride(mpp),
-    )
+    known = (mpp is None) == (sheet.spec.mpp is None) and (mpp is None or 0 < mpp < float("inf"))
+    fits = known and (tiles.side, tiles.stride) == (sheet.spec.side(mpp), sheet.spec.stride(mpp))
     if not fits:
         raise FormatError(
             f"{path}: tiles of {tiles.side:g} level-0 pixels every {tiles.stride:g} do not follow "
-            f"from {sheet.spec} on a slide of {mpp:g} µm per pixel; {_ADVICE}"
+            f"from {sheet.spec} on a slide of {mpp or 'unknown'} µm per pixel; {_ADVICE}"
         )
     if tiles.coords.min() < 0 or (tiles.coords + tiles.side > sheet.slide_size).any():
         raise FormatError(
             f"{path}: a tile lies beyond the slide's {sheet.slide_size[0]} x "
             f"{sheet.slide_size[1]} pixels; {_ADVICE}"
         )
+
+
+def _number_or_none(value: Any) -> float | None:
+    is_unknown = isinstance(value, str) and value == _UNKNOWN
+    return None if is_unknown else float(value)
 
 
 def _whole(value: float) -> int | float:

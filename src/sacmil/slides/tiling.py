@@ -20,6 +20,7 @@ from sacmil.slides.tissue import Tissue
 from sacmil.units import Level0Px, MicronsPerPixel, TilePx
 
 _MOST_PLACES = 20_000_000
+_USUAL_TILE_UM = 128.0  # 256 pixels of 0.5 µm
 _BAND = 1024  # rows of tiles weighed at a time, to bound the memory
 _ALMOST = 1e-9  # shares are sums of floats: exactly a quarter must count as a quarter
 
@@ -28,8 +29,8 @@ _ALMOST = 1e-9  # shares are sums of floats: exactly a quarter must count as a q
 class TileSpec:
     """Which tiles are wanted."""
 
-    mpp: float = 0.5
-    """Microns per pixel of a tile."""
+    mpp: float | None = 0.5
+    """Microns per pixel of a tile; None counts in level-0 pixels, for images without µm."""
     patch_size: int = 256
     """Side of a tile in pixels of that resolution."""
     overlap: int = 0
@@ -38,7 +39,7 @@ class TileSpec:
     """Share of a tile that must be tissue, 0 to 1; at 0 a touch is enough."""
 
     def __post_init__(self) -> None:
-        if not _is_number(self.mpp) or not 0 < self.mpp < math.inf:
+        if self.mpp is not None and not (_is_number(self.mpp) and 0 < self.mpp < math.inf):
             raise _wrong("mpp", self.mpp, "microns per pixel above zero, such as 0.5")
         if not _is_whole(self.patch_size) or self.patch_size < 1:
             raise _wrong("patch_size", self.patch_size, "whole pixels above zero, such as 256")
@@ -48,17 +49,28 @@ class TileSpec:
         if not _is_number(self.min_tissue) or not 0 <= self.min_tissue <= 1:
             raise _wrong("min_tissue", self.min_tissue, "a share from 0 to 1, such as 0.25")
 
-    def side(self, slide_mpp: MicronsPerPixel) -> Level0Px:
+    @property
+    def tissue_mpp(self) -> MicronsPerPixel:
+        """What tissue detection counts a pixel as where µm are unknown: a tile is 128 µm wide."""
+        return MicronsPerPixel(_USUAL_TILE_UM / self.patch_size)
+
+    def side(self, slide_mpp: MicronsPerPixel | None) -> Level0Px:
         """A tile's side on a slide of that resolution.
 
         >>> TileSpec(mpp=0.5, patch_size=256).side(MicronsPerPixel(0.25))
         512.0
         """
-        return _level0(self.patch_size * self.mpp / slide_mpp)
+        return self._on_slide(self.patch_size, slide_mpp)
 
-    def stride(self, slide_mpp: MicronsPerPixel) -> Level0Px:
+    def stride(self, slide_mpp: MicronsPerPixel | None) -> Level0Px:
         """The distance from one tile to the next on a slide of that resolution."""
-        return _level0((self.patch_size - self.overlap) * self.mpp / slide_mpp)
+        return self._on_slide(self.patch_size - self.overlap, slide_mpp)
+
+    def _on_slide(self, pixels: int, slide_mpp: MicronsPerPixel | None) -> Level0Px:
+        if self.mpp is None:
+            return Level0Px(float(pixels))
+        assert slide_mpp is not None
+        return _level0(pixels * self.mpp / slide_mpp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +90,12 @@ class Tiles:
         return len(self.coords)
 
 
-def lay_tiles(tissue: Tissue, slide_mpp: MicronsPerPixel, spec: TileSpec) -> Tiles:
+def lay_tiles(tissue: Tissue, slide_mpp: MicronsPerPixel | None, spec: TileSpec) -> Tiles:
     """The tiles that lie wholly on the slide and hold enough tissue.
 
     Args:
         tissue: where the tissue is.
-        slide_mpp: microns per level-0 pixel.
+        slide_mpp: microns per level-0 pixel; None where tiles are counted in pixels.
         spec: which tiles are wanted.
     """
     side, stride = spec.side(slide_mpp), spec.stride(slide_mpp)

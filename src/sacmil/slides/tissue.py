@@ -3,7 +3,10 @@
 The measure is chroma relative to the background: glass, dust and shadows are grey, tissue is
 coloured. Otsu's threshold parts the two, held between two bounds so that an empty slide stays
 empty and a slide without any background is not cut in half. Then ink and black borders go
-(``ink.py``), specks are dropped and small holes filled, all by their size on the glass.
+(``ink.py``), specks are dropped and small holes filled, all by their size on the glass. Stain that
+lies on the glass around the tissue is dropped by its smoothness.
+
+A small plain image that is mostly covered needs none of this: all of it is tissue.
 """
 
 from __future__ import annotations
@@ -19,12 +22,24 @@ from scipy import ndimage
 from sacmil.errors import NoTissueError
 from sacmil.slides.ink import Mask, find_ink, read_colours, without_specks
 from sacmil.slides.readers._base import Pixels, Slide
-from sacmil.slides.thumbnail import Cut, Thumbnail, cut_for, downsample_of, thumbnail
+from sacmil.slides.thumbnail import Cut, Thumbnail, cut_for, downsample_of, shape_at, thumbnail
 from sacmil.units import MicronsPerPixel
+
+MODES = ("auto", "detect", "all")
+"""How tissue is found: ``all`` takes the whole image, ``auto`` chooses."""
+FIELD_PIXELS = 16_000_000
+"""Up to this size (4,000 x 4,000) a plain image may be a field of view, all of it tissue."""
+FIELD_GLASS = 0.4
+"""And it is one unless more than this share of it looks like bare glass."""
 
 _PICTURE_SIDE = 1200  # a picture for the eye should have that many pixels, where the slide has
 _MAX_SIDE = 4000
 _SPECK_SHARE = 0.05  # of a small picture
+_TEXTURE_PX = 2  # pixels of the mask; nuclei and fibres differ from their surroundings by as far
+_SMOOTH = 3.0  # times the texture of glass
+_LEAST_GLASS = 0.01  # of a picture, to measure the texture of glass
+_LEAST_TEXTURED = 0.25  # of what is coloured
+_HALO_STAIN = 0.7  # of the light the tissue takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +107,30 @@ def find_tissue(
     return Tissue(mask, small.downsample, picture.slide_size)
 
 
+def choose_mode(slide: Slide, mpp: MicronsPerPixel, mode: str = "auto") -> str:
+    """How the tissue of a slide is found, ``detect`` or ``all``.
+
+    Args:
+        slide: the slide.
+        mpp: microns per level-0 pixel.
+        mode: what the user wants; ``auto`` takes all of a small plain image that is mostly covered.
+    """
+    if mode != "auto":
+        return mode
+    width, height = slide.size
+    if slide.reader != "image" or width * height > FIELD_PIXELS:
+        return "detect"
+    picture = survey(slide, mpp)
+    small = picture.shrink(_extra_factor(picture.downsample, mpp, TissueSettings()))
+    return "all" if _looks_like_glass(small.pixels).mean() <= FIELD_GLASS else "detect"
+
+
+def take_all(slide: Slide, mpp: MicronsPerPixel, settings: TissueSettings | None = None) -> Tissue:
+    """The whole image as tissue."""
+    downsample = mask_downsample(slide, mpp, settings)
+    return Tissue(np.ones(shape_at(slide.size, downsample), bool), downsample, slide.size)
+
+
 def survey(slide: Slide, mpp: MicronsPerPixel, settings: TissueSettings | None = None) -> Thumbnail:
     """The one picture of a slide that both the tissue mask and the preview are made of."""
     target = _picture_downsample(slide, mpp, settings or TissueSettings())
@@ -130,11 +169,48 @@ def _mask(pixels: Pixels, mpp: float, settings: TissueSettings) -> Mask:
     chroma = ndimage.gaussian_filter(chroma, settings.smoothing_um / mpp)
     threshold = np.clip(_otsu(chroma[~ink]), settings.faintest, settings.boldest)
     tissue = np.asarray(chroma > threshold, bool) & ~ink
+    tissue &= ~_find_halo(pixels, tissue, ink)
     # A picture of a few tiles is no larger than what would be a speck or a hole on a slide.
     most = _SPECK_SHARE * tissue.size
     tissue = without_specks(tissue, min(settings.min_area_mm2 * pixels_per_mm2, most))
     filled = ~without_specks(~tissue, min(settings.max_hole_mm2 * pixels_per_mm2, most))
     return filled & ~ink
+
+
+def _find_halo(pixels: Pixels, tissue: Mask, ink: Mask) -> Mask:
+    """Where stain lies on bare glass: as smooth as the glass, paler than the tissue, beside glass.
+
+    The smoothness of the glass is measured on the picture itself, so that noise does not count as
+    texture. A picture without glass or without textured tissue has no halo.
+    """
+    glass = ~tissue & ~ink
+    if glass.mean() < _LEAST_GLASS or not tissue.any():
+        return np.zeros_like(tissue)
+    grey = pixels.astype(np.float32).mean(axis=-1)
+    fine = np.abs(grey - ndimage.gaussian_filter(grey, _TEXTURE_PX))
+    texture = ndimage.uniform_filter(fine, 2 * _TEXTURE_PX + 1)
+    smooth = texture < max(_SMOOTH * float(np.median(texture[glass])), 0.5)
+    textured = tissue & ~smooth
+    if textured.sum() < _LEAST_TEXTURED * tissue.sum():
+        return np.zeros_like(tissue)
+    bright, dark = np.median(grey[glass]), np.median(grey[textured])
+    pale = grey > bright - _HALO_STAIN * (bright - dark)
+    halo = tissue & smooth & pale
+    return np.asarray(tissue & ndimage.binary_propagation(glass, mask=glass | halo), bool)
+
+
+def _looks_like_glass(pixels: Pixels) -> Mask:
+    """Flat, nearly grey, and nearly as bright as the brightest of the picture.
+
+    Brightness tells glass from grey stroma, which chroma alone does not.
+    """
+    channels = [ndimage.uniform_filter(pixels[..., i], 3).astype(np.int16) for i in range(3)]
+    darkest, brightest = np.minimum.reduce(channels), np.maximum.reduce(channels)
+    green = channels[1]
+    flat = ndimage.maximum_filter(green, 3) - ndimage.minimum_filter(green, 3) <= 6
+    lamp = float(np.percentile(darkest, 99.5))
+    bright = darkest >= max(190, 0.95 * lamp)
+    return np.asarray(flat & bright & (brightest - darkest <= 24), bool)
 
 
 def _background(pixels: Pixels) -> npt.NDArray[np.float32]:

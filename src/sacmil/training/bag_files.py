@@ -30,7 +30,7 @@ class _Known(NamedTuple):
     encoder: str
     """Its name and the hash of its weights; empty where either is not told."""
     patch_um: str
-    """Side of a tile on the glass; empty where it is not told."""
+    """Side of a tile on the glass, or in pixels as "115px"; empty where it is unknown."""
 
 
 def check_and_hash(
@@ -78,6 +78,8 @@ def _look(path: Path, before: _Known | None) -> _Known | str:
 def _told(bag: Bag) -> tuple[str, str, str]:
     name, digest = bag.encoder or ("", None)
     encoder = f"{name} {digest}" if digest else ""
+    if bag.patch_size_px is not None:
+        return bag.slide_id, encoder, f"{bag.patch_size_px:g}px"
     return bag.slide_id, encoder, "" if bag.patch_size_um is None else f"{bag.patch_size_um:.6g}"
 
 
@@ -97,11 +99,17 @@ def _mixed_up(bags: Mapping[str, Path], found: Mapping[str, _Known]) -> Iterator
 
 def _sizes(found: Mapping[str, _Known]) -> dict[str, str]:
     """How wide tiles are, in words; what differs a little is called as the one in the middle."""
-    widths = {name: float(facts.patch_um) for name, facts in found.items() if facts.patch_um}
+    known = {name: facts.patch_um for name, facts in found.items() if facts.patch_um}
+    in_pixels = {
+        name: f"tiles of {side.removesuffix('px')} pixels of unknown µm"
+        for name, side in known.items()
+        if side.endswith("px")
+    }
+    widths = {name: float(side) for name, side in known.items() if name not in in_pixels}
     if not widths:
-        return {}
+        return in_pixels
     usual = sorted(widths.values())[len(widths) // 2]
-    return {
+    return in_pixels | {
         name: f"tiles of {usual if abs(width / usual - 1) <= SAME_SIZE else width:.4g} µm"
         for name, width in widths.items()
     }

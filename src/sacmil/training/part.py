@@ -326,5 +326,7 @@ def bag_facts(bag: Bag) -> dict[str, Any]:
         "encoder_hash": bag.encoder.hash if bag.encoder else None,
         "dim": bag.dim,
         "patch_um": float(bag.patch_size * bag.mpp) if bag.mpp else None,
+        "patch_px": None if bag.patch_size_px is None else int(bag.patch_size_px),
         "tile_px": int(bag.tile_px) if bag.tile_px else None,
+        "tissue": (bag.provenance or {}).get("tissue_mode"),
     }

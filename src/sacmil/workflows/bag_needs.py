@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 from sacmil.bag import SAME_SIZE, Bag
 from sacmil.encoders import list_encoders, list_families
 from sacmil.errors import ModelFolderError
+from sacmil.slides.tissue import MODES
 
 
 class Fit(NamedTuple):
@@ -31,8 +32,12 @@ class BagNeeds:
     """Width of a feature vector."""
     patch_um: float | None = None
     """Side of a tile on the glass."""
+    patch_px: int | None = None
+    """Side of a tile in pixels of the image, where tiles were counted in pixels without any µm."""
     tile_px: int | None = None
     """Side of a tile in pixels at the resolution it was cut at."""
+    tissue: str | None = None
+    """How tissue was found: auto, detect or all."""
 
     @classmethod
     def of(cls, card: Mapping[str, Any], name: str) -> Self:
@@ -88,15 +93,9 @@ class BagNeeds:
 
     def missing_for_slides(self) -> list[str]:
         """What would have to be known to make bags of slides."""
-        return [
-            words
-            for name, words in (
-                ("encoder", "encoder"),
-                ("patch_um", "size of a tile in µm"),
-                ("tile_px", "size of a tile in pixels"),
-            )
-            if getattr(self, name) is None
-        ]
+        sizes = [] if self.patch_px else [("patch_um", "size of a tile in µm")]
+        wanted = [("encoder", "encoder"), *sizes, ("tile_px", "size of a tile in pixels")]
+        return [words for name, words in wanted if getattr(self, name) is None]
 
     def check(self, bag: Bag) -> Fit:
         """Compare a bag with what is needed."""
@@ -104,13 +103,26 @@ class BagNeeds:
         unknown = []
         if self.encoder is None or bag.encoder is None:
             unknown.append("encoder")
-        if self.patch_um is None or bag.patch_size_um is None:
+        if in_pixels := self._in_pixels(bag):
+            wrong += in_pixels
+        elif self.patch_px is not None and bag.patch_size_px is not None:
+            pass  # both are counted in pixels, and the same
+        elif self.patch_um is None or bag.patch_size_um is None:
             unknown.append("size of a tile in µm")
         elif abs(bag.patch_size_um / self.patch_um - 1) > SAME_SIZE:
             wrong.append(
                 f"its tiles are {bag.patch_size_um:.4g} µm wide, the model's {self.patch_um:.4g} µm"
             )
         return Fit(wrong, unknown)
+
+    def _in_pixels(self, bag: Bag) -> list[str]:
+        """What is wrong with tiles where the model's or the bag's were counted in pixels."""
+        found = _describe_tiles(bag.patch_size_um, bag.patch_size_px)
+        expected = _describe_tiles(self.patch_um, self.patch_px)
+        one_in_pixels = self.patch_px is not None or bag.patch_size_px is not None
+        if not one_in_pixels or not found or not expected or found == expected:
+            return []
+        return [f"its tiles are {found}, the model's {expected}"]
 
     def way_out(self, bag: Bag) -> str:
         """What to type where a bag is not what is needed."""
@@ -124,6 +136,8 @@ class BagNeeds:
         if self.encoder and not _is_ours(self.encoder):
             return f"give a bag made as the model's were, with features of {self.encoder}"
         size = f" --mpp {self.mpp:g} --patch-size {self.tile_px}" if self.mpp else ""
+        if self.patch_px:
+            size = f" --mpp none --patch-size {self.patch_px}px"
         again = f"`sacmil extract SLIDE --encoder {self.encoder or '…'}{size} --out BAGS`"
         whose = "" if self.encoder else ", with the encoder the model was trained on"
         return f"extract the slide again by {again}{whose}"
@@ -149,12 +163,21 @@ class BagNeeds:
             )
 
 
+def _describe_tiles(um: float | None, px: float | None) -> str:
+    """How wide tiles are, in words; empty where it is unknown."""
+    if px is not None:
+        return f"{px:g} pixels of an image of unknown µm per pixel"
+    return "" if um is None else f"{um:.4g} µm wide"
+
+
 def _is_ours(encoder: str) -> bool:
     """Whether extract takes such a name."""
     return encoder in list_encoders() or encoder.startswith(tuple(list_families()))
 
 
 def _is_of_its_kind(key: str, value: object) -> bool:
+    if key == "tissue":
+        return value in MODES
     if key in ("encoder", "encoder_hash"):
         return isinstance(value, str) and bool(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -96,6 +96,8 @@ def _is_number(value: object) -> bool:
 
 
 def _tiles(needs: BagNeeds) -> str:
+    if needs.patch_px is not None:
+        return f"{needs.patch_px} pixels a side, µm per pixel unknown"
     if needs.patch_um is None:
         return "not known"
     pixels = f", {needs.tile_px} pixels" if needs.tile_px else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sacmil.encoders import TileEncoder, load_encoder
-from sacmil.errors import EncoderError, ModelFolderError
+from sacmil.errors import EncoderError, ModelFolderError, OptionError
 from sacmil.extraction import Settings as ExtractionSettings
 from sacmil.extraction import extract
 from sacmil.slides.resolution import SlideResolutions
@@ -54,11 +54,19 @@ def _extraction(
     slides: Mapping[str, Path], needs: BagNeeds, settings: Settings
 ) -> ExtractionSettings:
     missing = needs.missing_for_slides()
-    if needs.mpp is None or needs.tile_px is None or missing:
+    if missing:
         raise _unknown(missing, next(iter(slides.values())))
     said = settings.slide_mpp
+    if needs.patch_px is not None and said:
+        raise OptionError(
+            "--slide-mpp: the model's tiles are counted in pixels, which no µm per pixel can "
+            "change; leave it out"
+        )
+    size = needs.patch_px or needs.tile_px
+    assert size is not None
     return ExtractionSettings(
-        tiles=TileSpec(mpp=needs.mpp, patch_size=needs.tile_px),
+        tiles=TileSpec(mpp=None if needs.patch_px else needs.mpp, patch_size=size),
+        tissue_mode=needs.tissue or "auto",
         resolutions=SlideResolutions.parse(said) if said else SlideResolutions(),
     )
 
