@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 from tqdm import tqdm
+
+from sacmil.cli._failures import find_cause
+from sacmil.cli._time_left import TimeLeft
 
 if TYPE_CHECKING:
     from sacmil.extraction import Row
@@ -24,7 +26,10 @@ class Told:
 
     def __init__(self, slides: int) -> None:
         self._all = self._left = slides
-        self._begun = time.monotonic()
+        self._by_slides, self._by_tiles = TimeLeft(), TimeLeft()
+        self._encoded, self._found = 0, 0  # tiles
+        self._surveyed, self._worked = 0, 0  # slides whose tiles were found, were encoded
+        self._causes: set[str] = set()
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
         self._bar: tqdm[NoReturn] = tqdm(
             total=0,
@@ -36,20 +41,39 @@ class Told:
 
     def tiles(self, encoded: int, found: int) -> None:
         """So many more tiles have been encoded, and so many more have been found."""
+        self._encoded, self._found = self._encoded + encoded, self._found + found
+        self._surveyed += found > 0
         self._bar.total = (self._bar.total or 0) + found
+        self._bar.set_postfix_str(self._words_left(), refresh=False)
         self._bar.update(encoded)
 
     def slide(self, row: Row, left: int) -> None:
         """A slide is over; so many are left."""
         self._left = left
         done = self._all - left
+        self._worked += float(row.seconds or 0) > 0
         if row.status == "failed":
-            self._say(f"{row.slide_id}: failed, {row.reason}")
+            self._say_cause(row)
         elif not self._terminal:
-            self._say(f"{done}/{self._all} {row.slide_id}: {row.tiles or 0} tiles")
-        remaining = (time.monotonic() - self._begun) / done * left
+            words = [f"{done}/{self._all} {row.slide_id}: {row.tiles or 0} tiles"]
+            self._say(", ".join([*words, *filter(None, [self._words_left()])]))
         self._bar.set_description_str(f"{done}/{self._all} slides")
-        self._bar.set_postfix_str(f"about {_duration(remaining)} left" if left else "")
+        self._bar.set_postfix_str(self._words_left())
+
+    def _say_cause(self, row: Row) -> None:
+        """A cause is printed when it first comes up; the command's end counts them all."""
+        cause = find_cause(row.slide_id, row.reason)
+        if cause not in self._causes:
+            self._causes.add(cause)
+            self._say(f"{row.slide_id}: failed, {row.reason}")
+
+    def _words_left(self) -> str:
+        """By tiles; slides not looked at yet count as the mean of those that were."""
+        if not self._surveyed:
+            return self._by_slides.words(self._all - self._left, self._all)
+        unseen = max(0, self._left - max(0, self._surveyed - self._worked))
+        total = self._found * (1 + unseen / self._surveyed)
+        return self._by_tiles.words(self._encoded, total)
 
     def close(self) -> None:
         """Leave the bar as it stands."""
@@ -70,14 +94,3 @@ def told(slides: int) -> Iterator[Told]:
         yield progress
     finally:
         progress.close()
-
-
-def _duration(seconds: float) -> str:
-    """Seconds for people.
-
-    >>> _duration(42), _duration(180), _duration(8000)
-    ('42 s', '3 min', '2.2 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

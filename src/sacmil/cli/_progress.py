@@ -11,6 +11,8 @@ from typing import NoReturn, Protocol
 import click
 from tqdm import tqdm
 
+from sacmil.cli._time_left import TimeLeft
+
 _LINE_EVERY_S = 60.0
 """How often a long task says where it stands where there is no terminal."""
 
@@ -28,24 +30,29 @@ def bars() -> Iterator[Tell]:
     terminal = sys.stderr is not None and sys.stderr.isatty()
     current: dict[str, tqdm[NoReturn]] = {}
     told_at = 0.0
+    left = TimeLeft()
 
     def progress(task: str, done: int, total: int, note: str = "") -> None:
-        nonlocal told_at
+        nonlocal told_at, left
         if task not in current:
             _close(current)
             current[task] = tqdm(
                 total=total,
                 desc=f"{task:<32}",
                 disable=not terminal,
-                bar_format="{desc}{bar} {n_fmt}/{total_fmt} {elapsed}<{remaining}{postfix}",
+                initial=done,
+                bar_format="{desc}{bar} {n_fmt}/{total_fmt} {elapsed}, {remaining} left{postfix}",
             )
+            left = TimeLeft()
+            left.words(done, total)  # what is done by now was done by an earlier run
             if not terminal:
                 click.echo(task, err=True)
                 told_at = time.monotonic()
         current[task].set_postfix_str(note, refresh=False)
         current[task].update(done - current[task].n)
         if not terminal and time.monotonic() - told_at > _LINE_EVERY_S:
-            click.echo(f"{task}: {done} of {total}{', ' * bool(note)}{note}", err=True)
+            parts = [f"{task}: {done} of {total}", note, left.words(done, total)]
+            click.echo(", ".join(filter(None, parts)), err=True)
             told_at = time.monotonic()
             current[task].n = done
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +30,25 @@ if TYPE_CHECKING:
     help="File with the encoder's weights.",
 )
 @click.option("--download", is_flag=True, help="Let the encoder fetch its weights from the hub.")
-@click.option("--mpp", type=float, help="Microns per pixel tiles are cut at.  [default: 0.5]")
+@click.option(
+    "--include", multiple=True, metavar="PATTERN", help="Only slides named so: '*.bmp'; repeatable."
+)
+@click.option(
+    "--exclude", multiple=True, metavar="PATTERN", help="Without slides named so: '*_anno*'."
+)
+@click.option(
+    "--mpp",
+    metavar="X|none",
+    help="Microns per pixel tiles are cut at; none counts in pixels of the image.  [default: 0.5]",
+)
 @click.option("--mag", type=float, help="The same as objective power: 20 for 0.5, 40 for 0.25.")
-@click.option("--patch-size", default=256, show_default=True, help="Side of a tile in pixels.")
+@click.option(
+    "--patch-size",
+    default="256",
+    show_default=True,
+    metavar="N[px]",
+    help="Side of a tile in pixels at --mpp; with --mpp none, in pixels of the image.",
+)
 @click.option("--overlap", default=0, show_default=True, help="Pixels neighbouring tiles share.")
 @click.option(
     "--slide-mpp",
@@ -41,6 +58,14 @@ if TYPE_CHECKING:
 @click.option("--allow-upsampling", is_flag=True, help="Cut finer than the slide was scanned.")
 @click.option(
     "--min-tissue", type=float, help="Share of a tile that must be tissue.  [default: 0.25]"
+)
+@click.option(
+    "--tissue",
+    "tissue_mode",
+    type=click.Choice(["auto", "detect", "all"]),
+    default="auto",
+    show_default=True,
+    help="all takes the whole image; auto does so for small plain images that are mostly covered.",
 )
 @click.option("--drop-white", is_flag=True, help="Leave out tiles that are mostly white.")
 @click.option("--drop-blurred", is_flag=True, help="Leave out tiles out of focus.")
@@ -81,11 +106,18 @@ def command(slides: tuple[Path, ...], out: Path, **options: Any) -> None:
     others go on. Running the same command again does only what is missing.
     """
     from sacmil.cli._extraction_progress import told
+    from sacmil.installation import keep_freed_memory
     from sacmil.slides.search import find_slides
 
+    keep_freed_memory()  # before anything imports torch
     settings = _settings(options)
     _check_call(options)
-    found = find_slides(slides, exclude=[out / "tissue"])
+    found = find_slides(
+        slides,
+        exclude=[out / "tissue"],
+        include_names=options["include"],
+        exclude_names=options["exclude"],
+    )
     for name in settings.resolutions.unmatched(found):
         click.echo(f"Warning: --slide-mpp: {name} is none of the slides", err=True)
     with told(len(found)) as progress:
@@ -130,17 +162,23 @@ def _made_settings(options: dict[str, Any]) -> Settings:
 
     if options["mpp"] is not None and options["mag"] is not None:
         raise click.UsageError("--mpp and --mag say the same thing twice; give one of them")
-    mpp = options["mpp"]
+    cut: dict[str, Any] = {}
+    if options["mpp"] is not None:
+        cut["mpp"] = _parse_mpp(options["mpp"])
     if options["mag"] is not None:
-        mpp = mpp_of_magnification(options["mag"])
+        cut["mpp"] = mpp_of_magnification(options["mag"])
+    if options["min_tissue"] is not None:
+        cut["min_tissue"] = options["min_tissue"]
     said = options["slide_mpp"]
-    cut = {"mpp": mpp, "min_tissue": options["min_tissue"]}
+    if said and options["mpp"] == "none":
+        raise click.UsageError("--mpp none counts in pixels of the image; leave --slide-mpp out")
     return Settings(
         tiles=TileSpec(
-            patch_size=options["patch_size"],
+            patch_size=_parse_patch_size(options["patch_size"], resolution_given="mpp" in cut),
             overlap=options["overlap"],
-            **{name: value for name, value in cut.items() if value is not None},
+            **cut,
         ),
+        tissue_mode=options["tissue_mode"],
         resolutions=SlideResolutions.parse(said) if said else SlideResolutions(),
         allow_upsampling=options["allow_upsampling"],
         reader=options["reader"],
@@ -150,6 +188,33 @@ def _made_settings(options: dict[str, Any]) -> Settings:
         slide_limit_s=options["slide_limit"],
         tile_limit_s=options["tile_limit"],
     )
+
+
+def _parse_mpp(text: str) -> float | None:
+    if text == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise click.UsageError(
+            f"--mpp {text!r}; expected µm per pixel such as 0.5, or none to count in pixels"
+        ) from None
+
+
+def _parse_patch_size(text: str, *, resolution_given: bool) -> int:
+    number = text.removesuffix("px")
+    try:
+        size = int(number)
+    except ValueError:
+        raise click.UsageError(
+            f"--patch-size {text!r}; expected whole pixels such as 256 or 115px"
+        ) from None
+    if number != text and not resolution_given:
+        raise click.UsageError(
+            f"--patch-size {text} does not say pixels of what; add --mpp none for pixels of the "
+            "image, or --mpp 0.5 for pixels of 0.5 µm"
+        )
+    return size
 
 
 def _extract(
@@ -192,12 +257,23 @@ def _gpus(given: str | None) -> list[int]:
 
 
 def _conclude(rows: list[Row], out: Path) -> None:
+    from sacmil.cli._failures import print_failures
+
     failed = [row for row in rows if row.status == "failed"]
     folders = sorted({str(out / Path(row.bag).parent) for row in rows if row.bag})
     click.echo(f"{len(rows) - len(failed)} of {len(rows)} slides done{_in(folders)}")
+    _print_modes(rows)
     if failed:
-        click.echo(f"{len(failed)} failed: {out / 'extraction.csv'} says why", err=True)
+        print_failures({row.slide_id: row.reason for row in failed}, out / "extraction.csv")
         raise SystemExit(1)
+
+
+def _print_modes(rows: list[Row]) -> None:
+    """How tissue was found, unless it was detected on every slide."""
+    counts = Counter(row.tissue for row in rows if row.tissue)
+    words = {"detect": "detected", "all": "whole image", "outline": "outline of the folder"}
+    if counts.keys() - {"detect"}:
+        click.echo("tissue: " + ", ".join(f"{words[mode]} {counts[mode]}" for mode in counts))
 
 
 def _in(folders: list[str]) -> str:

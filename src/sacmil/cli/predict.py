@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,9 @@ def command(items: tuple[Path, ...], models: tuple[Path, ...], out: Path, **opti
     """
     from sacmil.cli._extraction_progress import told
     from sacmil.cli._progress import bars
+    from sacmil.installation import keep_freed_memory
+
+    keep_freed_memory()  # before the next lines import torch
     from sacmil.workflows.prediction import predict_items
     from sacmil.workflows.prediction_settings import Settings, Watcher
 
@@ -78,13 +82,19 @@ def command(items: tuple[Path, ...], models: tuple[Path, ...], out: Path, **opti
 
 
 def _tell(predicted: Predicted, out: Path, *, report: bool) -> None:
+    from sacmil.cli._failures import find_cause
     from sacmil.evaluation.printable import printable
 
-    for record in predicted.records:
-        for text in record.warnings:
-            click.echo(f"Warning: {printable(text)}", err=True)
-    for failure in predicted.failures:
-        click.echo(f"Error: {printable(failure.reason)}", err=True)
+    problems = [
+        *(("Warning", one.slide_id, text) for one in predicted.records for text in one.warnings),
+        *(("Error", Path(one.item).stem, one.reason) for one in predicted.failures),
+    ]
+    causes = [(kind, find_cause(name, text)) for kind, name, text in problems]
+    counts = Counter(causes)
+    for cause in counts:
+        kind, _, text = problems[causes.index(cause)]
+        alike = f" ({counts[cause]} alike)" if counts[cause] > 1 else ""
+        click.echo(f"{kind}: {printable(text)}{alike}", err=True)
     for record in predicted.records[:_SHOWN]:
         for answer in record.by(predicted.models):
             spread = f" ± {max(answer.spread):.2f}" if answer.spread else ""
