@@ -193,18 +193,18 @@ class MILModel(nn.Module, ABC):
         return next((p.device for p in self.parameters()), torch.device("cpu"))
 
     def _make_plan(self, features: Tensor, coords: Tensor) -> Plan:
-        if torch.compiler.is_exporting():
+        if torch.compiler.is_dynamo_compiling():
+            # imported here: it loads torch's compiler, which takes 3 s
+            from sacmil.models._outside_graph import plan_outside_graph
+
+            plan: Plan = plan_outside_graph(self, features, coords)
+            return plan
+        # not is_exporting, which torch 2.11 takes to be true while compiling
+        if torch.compiler.is_compiling():
             raise InputError(
                 "an exported graph cannot make a plan; expected the plan of the example bag as "
                 "third argument, or use sacmil.deploy.export.export_model"
             )
-        if torch.compiler.is_compiling():
-            from sacmil.models._outside_graph import (
-                plan_outside_graph,
-            )  # loads torch's compiler: 3 s
-
-            plan: Plan = plan_outside_graph(self, features, coords)
-            return plan
         return self.plan(numpy_of(coords), numpy_of(features))
 
     def _check(self, features: Tensor, coords: Tensor) -> None:

@@ -75,8 +75,11 @@ class SACMILTwice(SACMILLocal):
         instances = self.placed(features, coords, order)
         alone, by_alone = asked(instances, self.pool_alone, self.head_alone)
         together, by_together = asked(self.blocks(instances), self.pool, self.head)
-        output = self.told((alone + together) / 2, (by_alone + by_together) / 2, order)
-        return output._replace(extras={"alone": alone, "together": together})
+        logits, scores, class_scores, _ = self.told(
+            (alone + together) / 2, (by_alone + by_together) / 2, order
+        )
+        # not _replace, which torch 2.11 does not compile
+        return Output(logits, scores, class_scores, {"alone": alone, "together": together})
 
     def losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
         """Each of the two learns by itself."""
