@@ -134,3 +134,8 @@ def test_a_bag_that_merely_does_not_say_its_microns_is_not_one_cut_by_pixels() -
     silent = make_bag("s", mpp=None)
     assert NEEDS.check(silent) == ([], ["size of a tile in µm"])
     assert IN_PIXELS.check(silent) == ([], ["size of a tile in µm"])
+
+
+def test_models_whose_tissue_was_found_in_different_ways_predict_together() -> None:
+    needs = {"a": BagNeeds(dim=8, tissue="all"), "b": BagNeeds(dim=8, tissue="detect")}
+    assert BagNeeds.joined(needs) == BagNeeds(dim=8)

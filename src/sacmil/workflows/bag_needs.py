@@ -75,6 +75,8 @@ class BagNeeds:
                 for name, need in needs.items()
                 if (value := getattr(need, field.name)) is not None
             }
+            if field.name == "tissue" and len(set(said.values())) > 1:
+                said = {}  # auto: bags do not show how their tissue was found
             if len(set(said.values())) > 1:
                 told = "; ".join(f"{name} {value}" for name, value in said.items())
                 raise ModelFolderError(
