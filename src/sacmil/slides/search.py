@@ -59,7 +59,7 @@ def find_slides(
 
 
 class NameFilter:
-    """Chooses slides by patterns of their names, and knows which patterns matched none.
+    """Chooses slides by patterns of their names.
 
     A pattern with a slash is compared with the path below the folder searched.
 
@@ -70,25 +70,26 @@ class NameFilter:
 
     def __init__(self, include: Sequence[str], exclude: Sequence[str]) -> None:
         self._include, self._exclude = tuple(include), tuple(exclude)
-        self._unmatched = {"--include": set(include), "--exclude": set(exclude)}
+        self._unmatched = set(include)
 
     def accepts(self, path: Path, folder: Path) -> bool:
         """Whether a slide is wanted."""
         below = path.relative_to(folder).as_posix() if path != folder else path.as_posix()
         included = [p for p in self._include if _matches(p, path.name, below)]
-        excluded = [p for p in self._exclude if _matches(p, path.name, below)]
-        self._unmatched["--include"] -= set(included)
-        self._unmatched["--exclude"] -= set(excluded)
+        self._unmatched -= set(included)
+        excluded = any(_matches(p, path.name, below) for p in self._exclude)
         return not excluded and (bool(included) or not self._include)
 
     def check_all_matched(self) -> None:
-        """Raise an error for a pattern that matched no slide: it is probably mistyped."""
-        for option, patterns in self._unmatched.items():
-            if patterns:
-                raise SlideError(
-                    f"{option} {min(patterns)!r} matches none of the slides; expected a pattern of "
-                    "file names such as '*.bmp', in quotes; check it, or leave it out"
-                )
+        """Raise an error for a pattern to include that matched no slide: it is probably mistyped.
+
+        One to exclude may match none: a cohort need not hold what is never wanted.
+        """
+        if self._unmatched:
+            raise SlideError(
+                f"--include {min(self._unmatched)!r} matches none of the slides; expected a "
+                "pattern of file names such as '*.bmp', in quotes; check it, or leave it out"
+            )
 
 
 def _matches(pattern: str, name: str, below: str) -> bool:
