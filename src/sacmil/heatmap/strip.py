@@ -82,9 +82,10 @@ def draw_strip(
         _draw_tile(sheet, slide, scores, index, (x, y), colour(places[index : index + 1])[0])
         below = y + TILE + 2 * _FRAME + 4
         _caption(draw, (x, below), number + 1, float(values[index]), scores, index)
-    side = f" · {scores.patch_size * mpp:.4g} µm a side" if mpp else ""
-    caption = f"highest {name}{side} · numbers as in the overlay · x, y in level-0 pixels"
-    return compose(title, note, [Panel(caption, np.asarray(sheet))], None)
+    side = f"{scores.patch_size * mpp:.4g} µm a side · " if mpp else ""
+    caption = f"{side}numbers as in the overlay · x, y in level-0 pixels"
+    lines = "\n".join(filter(None, [note, f"tiles with the highest {name}"]))
+    return compose(title, lines, [Panel(caption, np.asarray(sheet))], None)
 
 
 def _draw_tile(
