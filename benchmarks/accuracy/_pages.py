@@ -21,6 +21,7 @@ from benchmarks.accuracy._figures import (
     tasks_of,
 )
 from benchmarks.accuracy._lines import Line
+from sacmil.evaluation.tables import p_value
 
 REFERENCE = {
     "inside": "local",
@@ -191,7 +192,7 @@ def _row(row: Standing, *, located: bool) -> list[str]:
         row.variant,
         f"{auc.mean:.3f} [{auc.low:.3f}, {auc.high:.3f}]",
         difference,
-        *("" if p is None else f"{p:.3f}" for p in tests),
+        *("" if p is None else p_value(p) for p in tests),
         f"{accuracy.mean:.3f}",
         str(row.runs),
     ]
@@ -300,7 +301,8 @@ def _small_print(lines: Sequence[Line]) -> str:
     return (
         f"<sub>{len(runs)} runs and {tunes} that tuned, {failed} failed; {hours:.1f} hours of "
         f"training side by side on {devices}. Intervals: bags (of IDC, slides) drawn again within "
-        "folds (of BREAST, from all), the weights as they are; p: bootstrap, after Holm; p of t: "
+        "folds (of BREAST, from all), the weights as they are; p: paired permutation of bags (of "
+        "IDC, slides), after Holm; p of t: "
         "corrected resampled t-test over folds, as it is.</sub>"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from sacmil.evaluation.tables import Style
 
 def pair(difference: float, p: float | None, metric: str = "auc", names: str = "ab") -> Comparison:
     low, high = difference - 0.02, difference + 0.03
-    return Comparison(names[0], names[1], metric, difference, low, high, p, None, None, p)
+    return Comparison(names[0], names[1], metric, difference, low, high, p, None, None, p, 60)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,24 @@ def test_the_level_decides_what_is_claimed() -> None:
 def test_the_largest_difference_is_told_first_and_the_undecided_last() -> None:
     told = claims([pair(0.0, 1.0), pair(0.1, 0.01, names="cd"), pair(-0.2, 0.01, names="ef")])
     assert [sentence.split()[0] for sentence in told] == ["f", "c", "No"]
+
+
+def test_a_cohort_too_small_for_any_p_to_pass_is_named() -> None:
+    few = replace(pair(0.2, 0.0625), patients=5)
+    assert claims([few]) == [
+        "The cohort is too small to tell a from b: it has 5 patients, and p < 0.05 needs "
+        "at least 6."
+    ]
+    assert claims([replace(few, patients=8)] * 15) == [
+        "The cohort is too small to tell the models apart: it has 8 patients, and p < 0.05 needs "
+        "at least 10 for 15 pairs."
+    ]
+    assert "No difference" in claims([replace(few, patients=6)])[0]
+
+
+def test_an_interval_without_zero_is_no_claim() -> None:
+    (sentence,) = claims([pair(0.2, 0.125)])  # the interval is 0.18 to 0.23
+    assert sentence.startswith("No difference can be claimed between a and b")
 
 
 def test_many_undecided_pairs_are_counted() -> None:

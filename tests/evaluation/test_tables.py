@@ -42,10 +42,11 @@ def pair(first: str = "a", second: str = "b", **changed: object) -> Comparison:
         "difference": -0.0312,
         "low": -0.06,
         "high": 0.002,
-        "p_bootstrap": 0.03,
+        "p_permutation": 0.03,
         "p_t": None,
         "p_delong": None,
         "p_holm": 0.06,
+        "patients": 60,
     }
     return Comparison(first, second, **known | changed)
 
@@ -179,7 +180,7 @@ def test_tables_without_lines_can_be_written(layout: str) -> None:
 def test_a_pair_is_told_with_the_tests_that_apply() -> None:
     table = comparison_table([pair(), pair(p_delong=0.0001)])
     assert table.header == (
-        *("first", "second", "AUC: first − second", "p (bootstrap)", "p (Holm)", "p (DeLong)"),
+        *("first", "second", "AUC: first − second", "p (permutation)", "p (Holm)", "p (DeLong)"),
     )
     shown = [cell.text for cell in table.rows[0]]
     assert shown == ["a", "b", "-0.031 [-0.060, +0.002]", "0.030", "0.060", "–"]

@@ -53,8 +53,8 @@ def command(
     """Compare all models in RUNS, which must have been tested on the same patients and folds.
 
     A RUN is a folder of sacmil crossval or sacmil evaluate, or its predictions.csv. The table holds
-    every pair; the sentences say which differences can be claimed, after Holm's correction for
-    the number of pairs.
+    every pair; the sentences say which differences can be claimed. A difference is claimed when a
+    paired permutation test over patients passes, after Holm's correction for the number of pairs.
     """
     from sacmil.evaluation.metrics import LOCALISATION_TITLES
     from sacmil.evaluation.report import Report

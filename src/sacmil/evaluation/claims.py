@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from sacmil.evaluation.comparison import Comparison
 from sacmil.evaluation.metrics import LOWER_IS_BETTER, TITLES
+from sacmil.evaluation.permutation import patients_needed
 from sacmil.evaluation.printable import printable
-from sacmil.evaluation.tables import NOTHING, Style, p_value
+from sacmil.evaluation.tables import NOTHING, Style, count, p_value
 
 _TOLD = 12
 """How many pairs of a kind are told one by one; more are told together."""
@@ -25,6 +26,8 @@ def claims(
         style: how figures are printed.
     """
     style = style or Style()
+    if small := _too_small(comparisons, level):
+        return [small]
     sure = [pair for pair in comparisons if is_claimed(pair, level=level)]
     left = [pair for pair in comparisons if not is_claimed(pair, level=level)]
     sure.sort(key=lambda pair: -abs(pair.difference))
@@ -33,6 +36,24 @@ def claims(
         return told + [_undecided(pair, style) for pair in left]
     others = "other " if sure else ""
     return [*told, f"No difference can be claimed in the {others}{len(left)} pairs."]
+
+
+def _too_small(comparisons: Sequence[Comparison], level: float) -> str | None:
+    """That no p could pass, where so few patients make it so."""
+    tested = [pair for pair in comparisons if pair.p_permutation is not None]
+    if not tested:
+        return None
+    patients, needed = tested[0].patients, patients_needed(len(tested), level)
+    if patients >= needed:
+        return None
+    names = "the models apart"
+    if len(tested) == 1:
+        names = " from ".join(map(printable, better_first(tested[0])))
+    corrected = f" for {count(len(tested), 'pair')}" if len(tested) > 1 else ""
+    return (
+        f"The cohort is too small to tell {names}: it has {count(patients, 'patient')}, and p < "
+        f"{1 - level:.2g} needs at least {needed}{corrected}."
+    )
 
 
 def _winners(sure: Sequence[Comparison], style: Style) -> list[str]:

@@ -15,12 +15,13 @@ from sacmil.errors import RunError, suggestion
 from sacmil.evaluation.delong import delong_test
 from sacmil.evaluation.intervals import check_settings, fold_means, percentiles, resample
 from sacmil.evaluation.metrics import LOWER_IS_BETTER, check_metric
+from sacmil.evaluation.permutation import DRAWS, permutation_test
 from sacmil.evaluation.trials import Trial, difference, trials_of, values_of
 from sacmil.results import Predictions
 
 Floats = npt.NDArray[np.float64]
 _TIMES_ENOUGH = 2
-"""How many times more draws are taken than let the smallest p survive Holm's correction."""
+"""How many times more arrangements are sampled than the smallest p needs to survive Holm."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,16 @@ class Comparison:
     low: float
     high: float
     """Its interval; NaN where patients are too few to be drawn again."""
-    p_bootstrap: float | None
-    """Patients drawn again, the same for both."""
+    p_permutation: float | None
+    """Paired permutation test: the two models' predictions of a patient are swapped."""
     p_t: float | None
     """Corrected resampled t-test over folds (Nadeau and Bengio 2003)."""
     p_delong: float | None
     """DeLong's test: the AUC of two classes, one test set, one seed."""
     p_holm: float | None
-    """p_bootstrap, corrected for the number of comparisons (Holm 1979)."""
+    """p_permutation, corrected for the number of comparisons (Holm 1979)."""
+    patients: int
+    """How many both models were tested on."""
 
 
 def compare(
@@ -63,9 +66,9 @@ def compare(
         pairs: which models; every two of them when left out.
         against: instead of pairs: one model, which is compared with each of the others.
         level: of the intervals.
-        draws: how many times patients are drawn again, at least: more where many pairs are
-            compared, for p is never below 2 / (draws + 1) and Holm multiplies it.
-        seed: of those draws.
+        draws: how many times patients are drawn again for intervals. The permutation test samples
+            at least as many arrangements, and more where many pairs are compared.
+        seed: of those draws and arrangements.
 
     Raises:
         RunError: a model is not there, or the models saw different patients or folds.
@@ -75,14 +78,19 @@ def compare(
     trials = trials_of(predictions)
     chosen = choose_pairs(list(trials), pairs, against)
     _check_alike([trials[model] for model in dict.fromkeys(m for pair in chosen for m in pair)])
-    enough = max(draws, math.ceil(_TIMES_ENOUGH * 2 * len(chosen) / (1 - level)))
-    resampled = _resampled(trials, chosen, metric, enough, seed)
+    resampled = _resampled(trials, chosen, metric, draws, seed)
     found = [
         _comparison(trials[a], trials[b], metric, resampled.get(a), resampled.get(b), level)
         for a, b in chosen
     ]
-    corrected = holm([one.p_bootstrap for one in found])
-    return [replace(one, p_holm=p) for one, p in zip(found, corrected, strict=True)]
+    enough = max(DRAWS, draws, math.ceil(_TIMES_ENOUGH * len(chosen) / (1 - level)))
+    tested = [
+        permutation_test(trials[a], trials[b], metric, draws=enough, seed=seed) for a, b in chosen
+    ]
+    return [
+        replace(one, p_permutation=p, p_holm=corrected)
+        for one, p, corrected in zip(found, tested, holm(tested), strict=True)
+    ]
 
 
 def ranks(predictions: Predictions, metric: str = "auc") -> dict[str, float]:
@@ -198,11 +206,9 @@ def _comparison(
     level: float,
 ) -> Comparison:
     differences = values_of(first, metric) - values_of(second, metric)
-    low, high, p = math.nan, math.nan, None
+    low, high = math.nan, math.nan
     if first_draws is not None and second_draws is not None:
-        drawn = first_draws - second_draws
-        low, high = percentiles(drawn, level)
-        p = _p_of_draws(drawn)
+        low, high = percentiles(first_draws - second_draws, level)
     return Comparison(
         first=first[0].model,
         second=second[0].model,
@@ -210,23 +216,12 @@ def _comparison(
         difference=float(differences.mean()),
         low=low,
         high=high,
-        p_bootstrap=p,
+        p_permutation=None,
         p_t=_p_over_folds(first, differences),
         p_delong=_p_delong(first, second) if metric == "auc" else None,
         p_holm=None,
+        patients=len({patient for trial in first for patient in trial.patients.tolist()}),
     )
-
-
-def _p_of_draws(drawn: Floats) -> float | None:
-    """The level at which the interval of the draws would just reach zero.
-
-    One is added to both counts: no number of draws can show that p is zero.
-    """
-    if np.isnan(drawn).any():
-        return None
-    # differences that are zero but for rounding are on both sides of zero
-    beyond = min(np.sum(drawn <= 1e-12), np.sum(drawn >= -1e-12))
-    return min(1.0, float(2 * (beyond + 1) / (len(drawn) + 1)))
 
 
 def _p_over_folds(trials: Sequence[Trial], differences: Floats) -> float | None:

@@ -81,9 +81,10 @@ class Report:
 
     def how_compared(self) -> str:
         """How models are compared."""
-        return self.comparison_note or (
-            f"Paired bootstrap of patients, at least {self.draws:,} draws; a "
-            f"difference is claimed when p after Holm's correction is below {1 - self.level:.2g}."
+        return (
+            "Paired permutation test over patients; a difference is claimed when p after Holm's "
+            f"correction is below {1 - self.level:.2g}. Intervals: patients resampled, "
+            f"{self.draws:,} draws."
         )
 
     @cached_property

@@ -126,7 +126,7 @@ def comparison_table(
             difference += f" {style.interval(pair.low, pair.high, '+')}"
         told = (Cell(p_value(getattr(pair, name))) for name in tests)
         rows.append((Cell(pair.first), Cell(pair.second), Cell(difference), *told))
-    names = ("first", "second", "metric", "difference", "low", "high", *_TESTS)
+    names = ("first", "second", "metric", "difference", "low", "high", *_TESTS, "patients")
     records = [{name: getattr(pair, name) for name in names} for pair in comparisons]
     title = TITLES[comparisons[0].metric] if comparisons else "difference"
     header = ("first", "second", f"{title}: first − second", *tests.values())
@@ -190,7 +190,7 @@ def _localisation_caption(
 
 
 _TESTS = {
-    "p_bootstrap": "p (bootstrap)",
+    "p_permutation": "p (permutation)",
     "p_holm": "p (Holm)",
     "p_t": "p (corrected t)",
     "p_delong": "p (DeLong)",

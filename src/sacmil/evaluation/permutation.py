@@ -1,0 +1,200 @@
+"""A paired permutation test over patients: do two models differ by more than chance?
+
+If two models are equally good, either could have made either prediction of a patient. The test
+therefore swaps the two models' predictions of some patients, with all slides, folds and seeds, and
+computes the difference again. p is the share of arrangements that differ at least as much as the
+data. Patients are the unit, so correlated slides do not lower p, and a metric may be discrete.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import rankdata
+
+from sacmil.evaluation.metrics import WEIGHTED
+from sacmil.evaluation.trials import Trial
+
+Floats = npt.NDArray[np.float64]
+Swaps = npt.NDArray[np.bool_]
+"""(arrangements, patients): whose predictions are swapped."""
+
+DRAWS = 10_000
+"""Random arrangements, at least: p near 0.005 then varies by 0.0007 among seeds."""
+_EXACT_UP_TO = 2**15
+"""Arrangements that are all enumerated instead of sampled."""
+_BY_RANK = frozenset({"auc", "average_precision"})
+"""Metrics of the order alone: ranks within a fold make the scales of two models comparable."""
+_BY_CLASS = frozenset({"accuracy", "balanced_accuracy", "f1", "kappa"})
+"""Metrics of the most probable class alone."""
+_ADDITIVE = frozenset({"accuracy", "auc", "balanced_accuracy", "brier", "log_loss"})
+"""Metrics whose difference is a sum of patients' effects; a swap turns the sign of one.
+
+For the AUC: whether two patients' predictions are swapped alike or not, the difference of a pair
+of units is a sum of one term for each patient.
+"""
+_TOLERANCE = 1e-10
+"""Differences that are equal but for rounding are equal."""
+_AT_ONCE = 120_000
+"""Weights computed with at a time: few enough for the processor's cache."""
+
+
+class _PairedFold(NamedTuple):
+    """The predictions of both models on one fold, the rows of the first model first."""
+
+    labels: npt.NDArray[np.int64]
+    """(2n,)."""
+    predictions: Floats
+    """(seeds, 2n, C)."""
+    patients: npt.NDArray[np.intp]
+    """(n,), index of each row's patient among all."""
+
+
+def permutation_test(
+    first: Sequence[Trial],
+    second: Sequence[Trial],
+    metric: str,
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> float | None:
+    """Two-sided p of the difference of two models, mean over folds; None where it is undefined.
+
+    The test is exact where up to 16 patients make a difference, and Monte Carlo beyond.
+
+    Args:
+        first: trials of one model, a fold each.
+        second: of the other model, on the same folds and patients.
+        metric: a name in METRICS.
+        draws: random arrangements, where there are too many to enumerate.
+        seed: of these arrangements.
+    """
+    patients, folds = _pair_folds(first, second, metric)
+    differences = _Differences(folds, metric)
+    observed = float(differences(np.zeros((1, patients), np.bool_))[0])
+    if math.isnan(observed):
+        return None
+    if metric in _ADDITIVE:
+        effects = differences.patient_effects(patients)
+        effects = effects[np.abs(effects) > _TOLERANCE]
+        swaps, exact = _arrangements(len(effects), draws, seed)
+        values = np.concatenate([(1.0 - 2.0 * part) @ effects for part in _chunks(swaps, 1)])
+    else:
+        swappable = _differing_patients(folds, patients)
+        some, exact = _arrangements(len(swappable), draws, seed)
+        swaps = np.zeros((len(some), patients), np.bool_)
+        swaps[:, swappable] = some
+        values = differences(swaps)
+    # an arrangement without a defined difference counts against a claim
+    extreme = int(np.sum(~(np.abs(values) < abs(observed) - _TOLERANCE)))
+    return extreme / len(values) if exact else (extreme + 1) / (len(values) + 1)
+
+
+def patients_needed(pairs: int, level: float) -> int:
+    """The fewest patients with which one of so many pairs could pass, after Holm's correction.
+
+    n patients have 2^(n - 1) arrangements that differ in size, so that p is at least 2^(1 - n).
+
+    >>> patients_needed(1, 0.95), patients_needed(78, 0.95)
+    (6, 12)
+    """
+    return 2 + math.floor(math.log2(max(pairs, 1) / (1 - level)) + _TOLERANCE)
+
+
+class _Differences:
+    """The difference of two models, mean over folds, of many arrangements at once."""
+
+    def __init__(self, folds: Sequence[_PairedFold], metric: str) -> None:
+        self._folds, self._metric = folds, metric
+
+    def __call__(self, swaps: Swaps) -> Floats:
+        each = [self._of_fold(fold, swaps[:, fold.patients]) for fold in self._folds]
+        mean: Floats = np.mean(each, axis=0)
+        return mean
+
+    def patient_effects(self, patients: int) -> Floats:
+        """How much each patient adds to the difference: half of what a swap takes away."""
+        effects = np.zeros(patients)
+        for fold in self._folds:
+            present = np.unique(fold.patients)
+            one_each = np.vstack([np.zeros(len(present), np.bool_), np.eye(len(present)) > 0])
+            values = self._of_fold(fold, one_each[:, np.searchsorted(present, fold.patients)])
+            effects[present] += (values[0] - values[1:]) / 2 / len(self._folds)
+        return effects
+
+    def _of_fold(self, fold: _PairedFold, swapped: Swaps) -> Floats:
+        """Of swapped rows (arrangements, n); a row counts for the model that it is given to."""
+        figure = WEIGHTED[self._metric]
+        found = []
+        for part in _chunks(swapped, 2):
+            weights = np.hstack([~part, part]).astype(np.float64)
+            each = [
+                figure(fold.labels, p, weights) - figure(fold.labels, p, 1 - weights)
+                for p in fold.predictions
+            ]
+            found.append(np.mean(each, axis=0))
+        return np.concatenate(found)
+
+
+def _pair_folds(
+    first: Sequence[Trial], second: Sequence[Trial], metric: str
+) -> tuple[int, list[_PairedFold]]:
+    everyone = np.unique(np.concatenate([trial.patients for trial in first]))
+    folds = []
+    for one, other in zip(first, second, strict=True):
+        # a model with fewer seeds repeats them, so that both have a prediction for each
+        seeds = math.lcm(len(one.probabilities), len(other.probabilities))
+        both = [
+            np.tile(
+                _comparable(each.probabilities, metric), (seeds // len(each.probabilities), 1, 1)
+            )
+            for each in (one, other)
+        ]
+        folds.append(
+            _PairedFold(
+                labels=np.tile(one.labels, 2),
+                predictions=np.concatenate(both, axis=1),
+                patients=np.searchsorted(everyone, one.patients),
+            )
+        )
+    return len(everyone), folds
+
+
+def _comparable(probabilities: Floats, metric: str) -> Floats:
+    """What of (seeds, n, C) the metric sees, on a scale that two models share."""
+    if metric in _BY_RANK:
+        ranks: Floats = rankdata(probabilities, axis=1)
+        return ranks
+    if metric in _BY_CLASS:
+        one_hot: Floats = np.eye(probabilities.shape[2])[probabilities.argmax(2)]
+        return one_hot
+    return probabilities
+
+
+def _differing_patients(folds: Sequence[_PairedFold], patients: int) -> npt.NDArray[np.intp]:
+    """Patients whose predictions differ; to swap the others would change nothing."""
+    differing = np.zeros(patients, np.bool_)
+    for fold in folds:
+        one, other = np.split(fold.predictions, 2, axis=1)
+        differing[fold.patients[(one != other).any((0, 2))]] = True
+    return np.flatnonzero(differing)
+
+
+def _arrangements(patients: int, draws: int, seed: int) -> tuple[Swaps, bool]:
+    """All arrangements, or random ones, and whether they are all."""
+    # to swap everyone only turns the sign, so the last patient is never swapped
+    everything = 2 ** max(patients - 1, 0)
+    if everything <= _EXACT_UP_TO:
+        numbers = np.arange(everything)[:, None]
+        return (numbers >> np.arange(patients)) & 1 > 0, True
+    random = np.random.default_rng(seed)
+    return random.integers(2, size=(draws, patients), dtype=np.int8) > 0, False
+
+
+def _chunks(swaps: Swaps, models: int) -> Iterator[Swaps]:
+    step = 1 + _AT_ONCE // (models * swaps.shape[1] + 1)
+    return (swaps[begin : begin + step] for begin in range(0, len(swaps), step))
