@@ -35,6 +35,7 @@ def simulate_pair(
     *,
     patients: int,
     folds: int,
+    repeats: int = 1,
     null: Null = "exchangeable",
     gain: float = 0.0,
 ) -> Predictions:
@@ -47,6 +48,7 @@ def simulate_pair(
         random: source of all that is random.
         patients: half of each class, spread evenly over the folds.
         folds: of the cross-validation.
+        repeats: of the cross-validation, by models trained anew.
         null: in which way b is as good as a.
         gain: by how much the classes' mean scores are farther apart for a.
     """
@@ -56,17 +58,19 @@ def simulate_pair(
     mixed = (random.random(patients) < 0.2) & (slides > 1)
     label[np.r_[True, owner[1:] != owner[:-1]] & mixed[owner]] ^= 1
     hard = random.normal(size=patients)[owner] + 0.5 * random.normal(size=len(owner))
+    liked = {model: 0.7 * random.normal(size=patients)[owner] for model in "ab"}
     rows, odds = [], []
-    for model in "ab":
-        own = 0.7 * random.normal(size=patients)[owner] + 0.5 * random.normal(size=len(owner))
-        mean = (_APART + gain * (model == "a")) * (label - 0.5)
-        odds.append(mean + _change_noise(hard + own, label, null, model))
-        rows += [
-            (f"s{place}", f"p{who}", "test", who // 2 % folds, 0, model, label[place])
-            for place, who in enumerate(owner.tolist())
-        ]
-    if null == "rescaled":
-        odds[1] *= 4
+    for repeat in range(repeats):
+        order = random.permutation(-(-patients // 2)) % folds + folds * repeat
+        for model, own in liked.items():
+            noise = hard + own + 0.5 * random.normal(size=len(owner))
+            mean = (_APART + gain * (model == "a")) * (label - 0.5)
+            scale = 4 if null == "rescaled" and model == "b" else 1
+            odds.append(scale * (mean + _change_noise(noise, label, null, model)))
+            rows += [
+                (f"s{place}", f"p{who}", "test", order[who // 2], 0, model, label[place])
+                for place, who in enumerate(owner.tolist())
+            ]
     positive = expit(np.concatenate(odds))
     return Predictions.of(("0", "1"), rows, np.stack([1 - positive, positive], axis=1))
 
@@ -79,12 +83,15 @@ def _change_noise(noise: np.ndarray, label: np.ndarray, null: Null, model: str) 
     return noise
 
 
-def false_claims(metric: str, null: Null, patients: int, folds: int, datasets: int) -> float:
+def false_claims(
+    metric: str, null: Null, patients: int, folds: int, *, datasets: int, repeats: int = 1
+) -> float:
     """Share of simulated data sets of two equally good models in which p is below 0.05."""
     random = np.random.default_rng([patients, folds])
     claimed = 0
     for _ in range(datasets):
-        trials = trials_of(simulate_pair(random, patients=patients, folds=folds, null=null))
+        given = simulate_pair(random, patients=patients, folds=folds, repeats=repeats, null=null)
+        trials = trials_of(given)
         p = permutation_test(trials["a"], trials["b"], metric, draws=999)
         claimed += p is not None and p < SURE
     return claimed / datasets
@@ -108,10 +115,10 @@ def main(datasets: int) -> None:
     for metric, nulls in NULLS.items():
         for patients in PATIENTS:
             for folds in FOLDS:
-                rates = [
-                    f"{null} {100 * false_claims(metric, null, patients, folds, datasets):.1f} %"
-                    for null in nulls
-                ]
+                rates = []
+                for null in nulls:
+                    rate = false_claims(metric, null, patients, folds, datasets=datasets)
+                    rates.append(f"{null} {100 * rate:.1f} %")
                 _write(f"{metric}, {patients} patients, {folds} folds", rates)
         for gain in (0.0, 0.7):
             rates = [

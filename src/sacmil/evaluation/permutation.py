@@ -52,6 +52,8 @@ class _PairedFold(NamedTuple):
     """(seeds, 2n, C)."""
     patients: npt.NDArray[np.intp]
     """(n,), index of each row's patient among all."""
+    widening: float
+    """What arrangements are multiplied by; see _widening."""
 
 
 def permutation_test(
@@ -75,7 +77,7 @@ def permutation_test(
     """
     patients, folds = _pair_folds(first, second, metric)
     differences = _Differences(folds, metric)
-    observed = float(differences(np.zeros((1, patients), np.bool_))[0])
+    observed = differences.observed()
     if math.isnan(observed):
         return None
     if metric in _ADDITIVE:
@@ -112,9 +114,18 @@ class _Differences:
         self._folds, self._metric = folds, metric
 
     def __call__(self, swaps: Swaps) -> Floats:
-        each = [self._of_fold(fold, swaps[:, fold.patients]) for fold in self._folds]
+        each = [
+            fold.widening * self._of_fold(fold, swaps[:, fold.patients]) for fold in self._folds
+        ]
         mean: Floats = np.mean(each, axis=0)
         return mean
+
+    def observed(self) -> float:
+        """The difference as it is, nothing swapped and nothing widened."""
+        nobody = [np.zeros((1, len(fold.patients)), np.bool_) for fold in self._folds]
+        return float(
+            np.mean([self._of_fold(*each)[0] for each in zip(self._folds, nobody, strict=True)])
+        )
 
     def patient_effects(self, patients: int) -> Floats:
         """How much each patient adds to the difference: half of what a swap takes away."""
@@ -123,7 +134,7 @@ class _Differences:
             present = np.unique(fold.patients)
             one_each = np.vstack([np.zeros(len(present), np.bool_), np.eye(len(present)) > 0])
             values = self._of_fold(fold, one_each[:, np.searchsorted(present, fold.patients)])
-            effects[present] += (values[0] - values[1:]) / 2 / len(self._folds)
+            effects[present] += fold.widening * (values[0] - values[1:]) / 2 / len(self._folds)
         return effects
 
     def _of_fold(self, fold: _PairedFold, swapped: Swaps) -> Floats:
@@ -159,9 +170,20 @@ def _pair_folds(
                 labels=np.tile(one.labels, 2),
                 predictions=np.concatenate(both, axis=1),
                 patients=np.searchsorted(everyone, one.patients),
+                widening=_widening(one, metric),
             )
         )
     return len(everyone), folds
+
+
+def _widening(trial: Trial, metric: str) -> float:
+    """How much wider arrangements of ranks have to be in a fold of N patients.
+
+    Ranks of a fold sum to a constant, so that swaps of them vary by (N - 1)/N of what the AUC does.
+    Without this, repeated folds of six patients make 10 % of false claims instead of 5 %.
+    """
+    patients = len(np.unique(trial.patients))
+    return math.sqrt(patients / max(patients - 1, 1)) if metric in _BY_RANK else 1.0
 
 
 def _comparable(probabilities: Floats, metric: str) -> Floats:
