@@ -127,7 +127,7 @@ def test_localisation_is_compared_in_words_and_in_a_report(
     assert done.out.splitlines()[0].split()[:3] == ["model", "Localisation", "AUC"]
     assert "strong is better than weak by 0." in done.out
     assert "No difference can be claimed between " in done.out
-    assert "Permutation test over patients: " in done.out
+    assert "Paired permutation test over patients; " in done.out
     page = (tmp_path / "out" / "report.html").read_text()
     assert "strong is better than weak by 0." in page
     assert "Localisation (out of fold): " in page

@@ -7,13 +7,11 @@ import math
 import numpy as np
 import pytest
 from localised import localised
-from scipy.stats import permutation_test
 
 from sacmil.errors import ConfigError, RunError
 from sacmil.evaluation.claims import claims
 from sacmil.evaluation.localisation_summary import (
     compare_localisation,
-    sign_flip_p,
     summarise_localisation,
 )
 from sacmil.results import SlideLocalisation
@@ -52,26 +50,6 @@ def test_an_interval_needs_three_patients_and_holds_the_mean() -> None:
 
 def test_slides_of_one_kind_give_nothing() -> None:
     assert summarise_localisation([row("a", "p", math.nan, positives=0)]) == {}
-
-
-@pytest.mark.parametrize("count", [3, 8])
-def test_the_permutation_test_of_few_patients_is_that_of_scipy(count: int) -> None:
-    differences = np.random.default_rng(count).normal(0.3, 1.0, count)
-    expected = permutation_test(
-        (differences, np.zeros(count)),
-        lambda a, b: np.mean(a) - np.mean(b),
-        permutation_type="samples",
-        n_resamples=np.inf,
-    )
-    assert sign_flip_p(differences) == pytest.approx(expected.pvalue)
-
-
-def test_random_swaps_approach_the_exact_p_and_never_give_zero() -> None:
-    differences = np.random.default_rng(1).normal(0.3, 1.0, 15)
-    padded = np.r_[differences, np.zeros(1)]  # no value to swap, one patient more
-    assert sign_flip_p(padded, flips=20_000) == pytest.approx(sign_flip_p(differences), abs=0.01)
-    assert sign_flip_p(np.ones(40), flips=999) == 1 / 1000
-    assert sign_flip_p(np.zeros(40), flips=99) == 1.0
 
 
 def test_the_better_model_is_claimed_and_equal_ones_are_not() -> None:

@@ -9,6 +9,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import scipy.stats
 from answers import answers
 from simulated_pairs import FOLDS, NULLS, PATIENTS, false_claims, power
 
@@ -16,7 +17,7 @@ from sacmil.evaluation import permutation
 from sacmil.evaluation.claims import claims
 from sacmil.evaluation.comparison import compare
 from sacmil.evaluation.metrics import METRICS
-from sacmil.evaluation.permutation import patients_needed, permutation_test
+from sacmil.evaluation.permutation import patients_needed, permutation_test, sign_flip_test
 from sacmil.evaluation.trials import Trial, trials_of, values_of
 from sacmil.results import Predictions
 
@@ -169,3 +170,23 @@ def test_power_is_near_that_of_the_bootstrap_at_a_hundred_patients(metric: str) 
     found = power(metric, patients=100, datasets=300)
     assert found["permutation"] >= found["interval"] - 0.12
     assert found["permutation"] > found["corrected t"]
+
+
+@pytest.mark.parametrize("count", [3, 8])
+def test_the_permutation_test_of_few_patients_is_that_of_scipy(count: int) -> None:
+    differences = np.random.default_rng(count).normal(0.3, 1.0, count)
+    expected = scipy.stats.permutation_test(
+        (differences, np.zeros(count)),
+        lambda a, b: np.mean(a) - np.mean(b),
+        permutation_type="samples",
+        n_resamples=np.inf,
+    )
+    assert sign_flip_test(differences) == pytest.approx(expected.pvalue)
+
+
+def test_random_swaps_approach_the_exact_p_and_never_give_zero() -> None:
+    effects = np.random.default_rng(1).normal(0.3, 1.0, 16)
+    more = np.r_[effects, 1e-6]  # a patient more than are enumerated, who hardly matters
+    assert sign_flip_test(more, draws=20_000) == pytest.approx(sign_flip_test(effects), abs=0.01)
+    assert sign_flip_test(np.ones(40), draws=999) == 1 / 1000
+    assert sign_flip_test(np.zeros(40), draws=99) == 1.0

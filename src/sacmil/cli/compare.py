@@ -75,7 +75,6 @@ def command(
         comparisons=_compare(predictions, localised, metric, against, drawn),
         figures=summarise(predictions, metrics=tuple(shown), **drawn),
         metric=metric,
-        comparison_note=_localisation_note(level) if by_localisation else "",
         asked=what_was_asked(runs),
         further=localisation_tables(localised, style, **drawn),
         data=", ".join(map(str, runs)),
@@ -116,13 +115,6 @@ def _check_localised(models: list[str], localised: list[SlideLocalisation]) -> N
             "run, with slides that have positive and negative instances: put labels into the bags, "
             "then run sacmil evaluate RUN --bags DIRECTORY"
         )
-
-
-def _localisation_note(level: float) -> str:
-    return (
-        "Permutation test over patients: a patient's values may change places between the models; "
-        f"a difference is claimed when p after Holm's correction is below {1 - level:.2g}."
-    )
 
 
 def _check_several(models: list[str]) -> None:

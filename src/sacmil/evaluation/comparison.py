@@ -79,18 +79,26 @@ def compare(
     chosen = choose_pairs(list(trials), pairs, against)
     _check_alike([trials[model] for model in dict.fromkeys(m for pair in chosen for m in pair)])
     resampled = _resampled(trials, chosen, metric, draws, seed)
+    enough = enough_draws(draws, len(chosen), level)
     found = [
-        _comparison(trials[a], trials[b], metric, resampled.get(a), resampled.get(b), level)
+        replace(
+            _comparison(trials[a], trials[b], metric, resampled.get(a), resampled.get(b), level),
+            p_permutation=permutation_test(trials[a], trials[b], metric, draws=enough, seed=seed),
+        )
         for a, b in chosen
     ]
-    enough = max(DRAWS, draws, math.ceil(_TIMES_ENOUGH * len(chosen) / (1 - level)))
-    tested = [
-        permutation_test(trials[a], trials[b], metric, draws=enough, seed=seed) for a, b in chosen
-    ]
-    return [
-        replace(one, p_permutation=p, p_holm=corrected)
-        for one, p, corrected in zip(found, tested, holm(tested), strict=True)
-    ]
+    return correct_for_pairs(found)
+
+
+def enough_draws(draws: int, pairs: int, level: float) -> int:
+    """Random arrangements with which the smallest p of so many pairs survives Holm."""
+    return max(DRAWS, draws, math.ceil(_TIMES_ENOUGH * pairs / (1 - level)))
+
+
+def correct_for_pairs(found: Sequence[Comparison]) -> list[Comparison]:
+    """The comparisons with p_holm, corrected for their number."""
+    corrected = holm([one.p_permutation for one in found])
+    return [replace(one, p_holm=p) for one, p in zip(found, corrected, strict=True)]
 
 
 def ranks(predictions: Predictions, metric: str = "auc") -> dict[str, float]:

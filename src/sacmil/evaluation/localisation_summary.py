@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import ConfigError, RunError, suggestion
-from sacmil.evaluation.comparison import Comparison, choose_pairs, holm
+from sacmil.evaluation.comparison import (
+    Comparison,
+    choose_pairs,
+    correct_for_pairs,
+    enough_draws,
+)
 from sacmil.evaluation.intervals import check_settings, percentiles
 from sacmil.evaluation.metrics import LOCALISATION_TITLES
+from sacmil.evaluation.permutation import sign_flip_test
 from sacmil.evaluation.summary import Figure
 from sacmil.results import SlideLocalisation
 
@@ -25,12 +30,6 @@ Floats = npt.NDArray[np.float64]
 _COLUMNS = {"localisation_auc": "auc", "localisation_ap": "average_precision"}
 _FEWEST = 3
 """Patients that an interval needs; two are in nearly every resample."""
-_EXACT = 15
-"""Up to so many patients, every swap is tried; of more, a random sample."""
-_FLIPS_PER_PAIR = 2
-"""Times more swaps than the smallest p needs to survive Holm's correction."""
-_AT_ONCE = 1024
-"""Random swaps made together; more would only take memory."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def compare_localisation(
         metric: localisation_auc or localisation_ap.
         against: one model, compared with each other one; every two models if left out.
         level: of the intervals.
-        draws: how many times patients are resampled, and swapped at least.
+        draws: how many times patients are resampled; swapped at least as often.
         seed: of both.
 
     Raises:
@@ -93,40 +92,29 @@ def compare_localisation(
     pairs = choose_pairs(list(models), None, against)
     _check_same_slides(models)
     values = {model: _patient_values(found, metric) for model, found in models.items()}
-    flips = max(draws, math.ceil(_FLIPS_PER_PAIR * len(pairs) / (1 - level)))
-    found, p_values = [], []
+    enough = enough_draws(draws, len(pairs), level)
+    found = []
     for first, second in pairs:
         differences = values[first] - values[second]
         low, high = _interval(differences, level, draws, seed)
-        found.append(_comparison(first, second, metric, float(differences.mean()), low, high))
-        p_values.append(sign_flip_p(differences, flips=flips, seed=seed))
-    return [replace(one, p_holm=p) for one, p in zip(found, holm(p_values), strict=True)]
-
-
-def sign_flip_p(differences: npt.ArrayLike, *, flips: int = 2000, seed: int = 0) -> float:
-    """Two-sided p of a paired permutation test: each patient's two values may change places.
-
-    Exact up to 15 patients. Of more, (b + 1) / (m + 1), where b of m random swaps reach the mean.
-
-    >>> sign_flip_p([1.0, 1.0, 1.0])
-    0.25
-
-    Args:
-        differences: (patients,), first model minus second.
-        flips: how many random swaps.
-        seed: of them.
-    """
-    values = np.asarray(differences, dtype=np.float64)
-    reached = abs(values.sum()) - 1e-12 * max(1.0, float(np.abs(values).sum()))
-    if len(values) <= _EXACT:
-        signs = np.array(list(product((1.0, -1.0), repeat=len(values))))
-        return float(np.mean(np.abs(signs @ values) >= reached))
-    random, beyond = np.random.default_rng(seed), 0
-    for begin in range(0, flips, _AT_ONCE):
-        count = min(_AT_ONCE, flips - begin)
-        signs = random.choice((1.0, -1.0), size=(count, len(values)))
-        beyond += int(np.sum(np.abs(signs @ values) >= reached))
-    return (beyond + 1) / (flips + 1)
+        found.append(
+            Comparison(
+                first=first,
+                second=second,
+                metric=metric,
+                difference=float(differences.mean()),
+                low=low,
+                high=high,
+                p_permutation=sign_flip_test(
+                    differences / len(differences), draws=enough, seed=seed
+                ),
+                p_t=None,
+                p_delong=None,
+                p_holm=None,
+                patients=len(differences),
+            )
+        )
+    return correct_for_pairs(found)
 
 
 def check_localisation_metric(name: str) -> str:
@@ -207,20 +195,3 @@ def _check_same_slides(models: Mapping[str, Sequence[SlideLocalisation]]) -> Non
                 f"{names[0]} and {other} have instance labels on different slides ({slide}, fold "
                 f"{fold}, in one only); expected the same for both: use the same bags and --splits"
             )
-
-
-def _comparison(
-    first: str, second: str, metric: str, difference: float, low: float, high: float
-) -> Comparison:
-    return Comparison(
-        first=first,
-        second=second,
-        metric=metric,
-        difference=difference,
-        low=low,
-        high=high,
-        p_bootstrap=None,
-        p_t=None,
-        p_delong=None,
-        p_holm=None,
-    )

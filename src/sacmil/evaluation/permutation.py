@@ -82,16 +82,38 @@ def permutation_test(
         return None
     if metric in _ADDITIVE:
         effects = differences.patient_effects(patients)
-        effects = effects[np.abs(effects) > _TOLERANCE]
-        swaps, exact = _arrangements(len(effects), draws, seed)
-        values = np.concatenate([(1.0 - 2.0 * part) @ effects for part in _chunks(swaps, 1)])
-    else:
-        swappable = _differing_patients(folds, patients)
-        some, exact = _arrangements(len(swappable), draws, seed)
-        swaps = np.zeros((len(some), patients), np.bool_)
-        swaps[:, swappable] = some
-        values = differences(swaps)
-    # an arrangement without a defined difference counts against a claim
+        return sign_flip_test(effects, observed=observed, draws=draws, seed=seed)
+    swappable = _differing_patients(folds, patients)
+    some, exact = _arrangements(len(swappable), draws, seed)
+    swaps = np.zeros((len(some), patients), np.bool_)
+    swaps[:, swappable] = some
+    return _share_as_extreme(differences(swaps), observed, exact=exact)
+
+
+def sign_flip_test(
+    effects: npt.ArrayLike, *, observed: float | None = None, draws: int = DRAWS, seed: int = 0
+) -> float:
+    """Two-sided p of a difference that is a sum of patients' effects: a swap turns one's sign.
+
+    >>> sign_flip_test([1.0, 1.0, 1.0])
+    0.25
+
+    Args:
+        effects: (patients,), what each patient adds to the difference.
+        observed: the difference; the sum of the effects if left out.
+        draws: random arrangements, where there are too many to enumerate.
+        seed: of these arrangements.
+    """
+    values = np.asarray(effects, dtype=np.float64)
+    difference = float(values.sum()) if observed is None else observed
+    values = values[np.abs(values) > _TOLERANCE]
+    swaps, exact = _arrangements(len(values), draws, seed)
+    sums = np.concatenate([(1.0 - 2.0 * part) @ values for part in _chunks(swaps, 1)])
+    return _share_as_extreme(sums, difference, exact=exact)
+
+
+def _share_as_extreme(values: Floats, observed: float, *, exact: bool) -> float:
+    """p; an arrangement without a defined difference counts against a claim."""
     extreme = int(np.sum(~(np.abs(values) < abs(observed) - _TOLERANCE)))
     return extreme / len(values) if exact else (extreme + 1) / (len(values) + 1)
 

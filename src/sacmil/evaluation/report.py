@@ -54,8 +54,6 @@ class Report:
     comparisons: Sequence[Comparison] = ()
     """As compare gives them, of the metric below."""
     metric: str = "auc"
-    comparison_note: str = ""
-    """How the comparisons were made; if empty, as compare makes them."""
     asked: Mapping[str, str] = field(default_factory=dict)
     """Settings and versions: a heading, and the text under it as it is."""
     warnings: Sequence[str] = ()
