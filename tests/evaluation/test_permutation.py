@@ -70,7 +70,7 @@ def test_the_exact_test_is_that_of_a_plain_loop(metric: str) -> None:
     widening = 1.0
     if metric in ("auc", "average_precision"):
         first, second = rank_by_hand(first), rank_by_hand(second)
-        widening = math.sqrt(4 / 3)  # four patients in each fold
+        widening = math.sqrt(4 / 2)  # four patients in each fold
     everyone = sorted({who for trial in first for who in trial.patients.tolist()})
     differences = []
     for flags in product([False, True], repeat=len(everyone)):
@@ -160,8 +160,8 @@ def test_false_claims_stay_below_five_percent(metric: str, patients: int, folds:
 
 @pytest.mark.slow
 def test_small_folds_that_are_repeated_make_no_more_false_claims() -> None:
-    # ranks of six patients swapped as they are would claim 10 %; 800 data sets, three errors
-    assert false_claims("auc", "exchangeable", 58, 10, datasets=800, repeats=4) <= 0.073
+    # ranks of six patients swapped as they are would claim 10 %
+    assert false_claims("auc", "exchangeable", 58, 10, datasets=500, repeats=4) <= 0.05
 
 
 @pytest.mark.slow

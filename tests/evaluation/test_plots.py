@@ -169,7 +169,7 @@ def test_a_class_nobody_has_is_an_empty_line() -> None:
 
 
 def differ(first: str, second: str, p: float) -> Comparison:
-    return Comparison(first, second, "auc", 0.1, 0.0, 0.2, p, None, None, p)
+    return Comparison(first, second, "auc", 0.1, 0.0, 0.2, p, None, None, p, 60)
 
 
 def pairs(names: str, different: set[str]) -> list[Comparison]:

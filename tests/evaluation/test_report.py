@@ -126,7 +126,7 @@ def test_twenty_models_and_three_classes_fit() -> None:
     models = [f"m{i:02}" for i in range(20)]
     predictions = predicted(models, classes=("x", "y", "z"), patients=18, folds=2)
     undecided = [
-        Comparison(*pair, "auc", 0.01, -0.1, 0.1, 0.8, None, None, 1.0)
+        Comparison(*pair, "auc", 0.01, -0.1, 0.1, 0.8, None, None, 1.0, 60)
         for pair in combinations(models, 2)
     ]
     text = page(report(predictions, comparisons=undecided))
