@@ -38,22 +38,6 @@ def bags(out: Path) -> dict:
     return {path.stem: read_bag(path) for path in sorted(out.glob("*/features_*/*.h5"))}
 
 
-def test_the_bags_are_those_of_the_local_engine(cluster, cohort, tmp_path, encoder) -> None:
-    slides = find_slides([cohort])
-    shared = {"settings": SETTINGS, "resources": RESOURCES}
-    local = extract(slides, tmp_path / "local", encoders=[load_encoder(encoder)], **shared)
-    on_ray = extract_on_ray(slides, tmp_path / "ray", encoder, address=cluster, **shared)
-    assert {row.slide_id for row in on_ray} == {row.slide_id for row in local}
-    assert [row.status for row in on_ray] == ["done"] * 3
-    ours, theirs = bags(tmp_path / "local"), bags(tmp_path / "ray")
-    assert set(ours) == set(theirs)
-    for name, bag in ours.items():
-        assert np.array_equal(bag.coords, theirs[name].coords)
-        assert bag.provenance == theirs[name].provenance
-        assert bag.encoder == theirs[name].encoder
-        np.testing.assert_allclose(bag.features, theirs[name].features, atol=1e-3)
-
-
 @pytest.mark.slow
 def test_a_bad_slide_is_told_and_the_others_are_done(cluster, cohort, tmp_path, encoder) -> None:
     (tmp_path / "words.tif").write_text("not a slide")
@@ -78,34 +62,41 @@ def test_an_encoder_that_cannot_be_loaded_fails_in_a_sentence(cluster, cohort, t
     assert ["--weights" in row.reason for row in lost] == [True] * 3
 
 
-def test_the_slide_of_a_killed_actor_is_retried(cluster, cohort, tmp_path, encoder) -> None:
-    slow = replace(SETTINGS, tiles=TileSpec(mpp=0.5, patch_size=16))
+def kill_an_actor(killed: list[int]) -> None:
+    """Kill the first actor that is seen at work, and note which it was."""
+    end = time.monotonic() + 60
+    while not killed and time.monotonic() < end:
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                line = process.read_bytes()
+            except OSError:
+                continue
+            if line.startswith(b"ray::_Holder.run"):
+                killed.append(int(process.parent.name))
+                os.kill(killed[0], signal.SIGKILL)
+                return
+        time.sleep(0.01)
+
+
+def test_with_an_actor_killed_the_bags_are_those_of_the_local_engine(
+    cluster, cohort, tmp_path, encoder
+) -> None:
+    slides = find_slides([cohort])
+    small = replace(SETTINGS, tiles=TileSpec(mpp=0.5, patch_size=16))  # so that it takes a while
+    shared = {"settings": small, "resources": replace(RESOURCES, batch_size=2)}
+    local = extract(slides, tmp_path / "local", encoders=[load_encoder(encoder)], **shared)
     killed: list[int] = []
-
-    def kill_an_actor() -> None:
-        end = time.monotonic() + 60
-        while not killed and time.monotonic() < end:
-            for process in Path("/proc").glob("[0-9]*/cmdline"):
-                try:
-                    line = process.read_bytes()
-                except OSError:
-                    continue
-                if line.startswith(b"ray::_Holder.run"):
-                    killed.append(int(process.parent.name))
-                    os.kill(killed[0], signal.SIGKILL)
-                    return
-            time.sleep(0.01)
-
-    killer = threading.Thread(target=kill_an_actor)
+    killer = threading.Thread(target=kill_an_actor, args=(killed,))
     killer.start()
-    rows = extract_on_ray(
-        find_slides([cohort]),
-        tmp_path / "out",
-        encoder,
-        address=cluster,
-        settings=slow,
-        resources=replace(RESOURCES, batch_size=2),
-    )
+    on_ray = extract_on_ray(slides, tmp_path / "ray", encoder, address=cluster, **shared)
     killer.join()
     assert killed, "no actor was seen at work"
-    assert [row.status for row in rows] == ["done"] * 3
+    assert {row.slide_id for row in on_ray} == {row.slide_id for row in local}
+    assert [row.status for row in on_ray] == ["done"] * 3
+    ours, theirs = bags(tmp_path / "local"), bags(tmp_path / "ray")
+    assert set(ours) == set(theirs)
+    for name, bag in ours.items():
+        assert np.array_equal(bag.coords, theirs[name].coords)
+        assert bag.provenance == theirs[name].provenance
+        assert bag.encoder == theirs[name].encoder
+        np.testing.assert_allclose(bag.features, theirs[name].features, atol=1e-3)

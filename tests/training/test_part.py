@@ -132,7 +132,9 @@ def test_the_folder_is_a_model_folder_whose_predictions_are_the_models(material,
         "encoder_hash": None,
         "dim": 6,
         "patch_um": 128.0,
+        "patch_px": None,
         "tile_px": None,
+        "tissue": None,
     }
     assert yaml.safe_load((part.folder / "config.yaml").read_text()) == part.config.to_dict()
     lines = (part.folder / "metrics.csv").read_text().splitlines()
