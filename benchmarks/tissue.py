@@ -148,7 +148,7 @@ def report(kind: str, pictures: list[Picture], *, side: int) -> None:
         counts, chosen = [], []
         for picture in pictures:
             slide, mpp = MadeSlide(picture.pixels), TileSpec(patch_size=side).tissue_mpp
-            chosen.append(choose_mode(slide, mpp, mode))
+            chosen.append(choose_mode(slide, mode))
             counts.append(count_tiles(picture, _find(slide, mpp, chosen[-1]), side))
         tissue, kept, glass, wrong = (sum(column) for column in zip(*counts, strict=True))
         modes = ", ".join(f"{one} {chosen.count(one)}" for one in sorted(set(chosen)))

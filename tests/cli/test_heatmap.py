@@ -164,3 +164,10 @@ def test_a_run_gets_no_pictures_among_its_files(sacmil, tmp_path) -> None:
     assert done.code == 2
     assert "is a run or a model; choose another folder" in done.err
     assert not list(model.glob("**/*.png"))
+
+
+def test_a_second_model_is_rejected_not_ignored(sacmil, tmp_path) -> None:
+    bag, model = make_bag(tmp_path, "a"), make_model(tmp_path, "abmil")
+    done = sacmil("heatmap", bag, "--model", model, "--model", model, "--out", tmp_path / "out")
+    assert done.code == 2
+    assert "one model is drawn at a time" in done.err

@@ -301,3 +301,12 @@ def test_tied_weights_and_numbers_read_in_the_constructor_can_be_saved(
     assert loaded.first.weight is loaded.again.weight
     bag = torch.randn(5, 4), torch.rand(5, 2)
     assert torch.equal(loaded(*bag).logits, model.eval()(*bag).logits)
+
+
+def test_a_compiled_model_is_saved_as_the_model_itself(tmp_path: Path) -> None:
+    model = create_model("mean_pool", in_dim=4, num_classes=2)
+    save_model(tmp_path / "m", torch.compile(model, backend="eager"))
+    found = load_model(tmp_path / "m").state_dict()
+    assert {name: value.tolist() for name, value in found.items()} == {
+        name: value.tolist() for name, value in model.state_dict().items()
+    }

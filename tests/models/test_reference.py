@@ -173,3 +173,15 @@ def test_a_checkpoint_of_another_model_is_told_which_one_it_fits(golden: Callabl
 def test_what_holds_no_parameters_is_rejected(nothing: Any) -> None:
     with pytest.raises(ModelError, match="no parameters; expected parameters by name"):
         load_reference("dtfd", nothing)
+
+
+def test_a_checkpoint_of_numbers_that_are_not_finite_is_rejected(golden: Callable) -> None:
+    state = official(golden("clam_sb"))
+    name = next(iter(state))
+    with pytest.raises(ModelError, match=f"{name} holds numbers that are not finite"):
+        load_reference("clam_sb", state | {name: np.full_like(state[name], np.nan)})
+
+
+def test_options_that_contradict_the_file_are_said_to_be_the_fault(golden: Callable) -> None:
+    with pytest.raises(ModelError, match="it fits clam_sb with the options that the file tells"):
+        load_reference("clam_sb", official(golden("clam_sb")), num_classes=5)

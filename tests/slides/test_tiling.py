@@ -154,7 +154,7 @@ def test_too_little_tissue_is_told_with_the_most_there_is() -> None:
 
 
 def test_a_tile_larger_than_the_slide_is_told() -> None:
-    with pytest.raises(SlideError, match=r"512 x 512 .* only 500 x 900; give a smaller --patch"):
+    with pytest.raises(SlideError, match=r"512 x 512 .* only 500 x 900; cut smaller tiles"):
         lay_tiles(everywhere(500, 900), MicronsPerPixel(0.25), TileSpec())
 
 

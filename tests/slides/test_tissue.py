@@ -308,16 +308,15 @@ def test_a_small_image_is_taken_whole_where_it_is_mostly_covered(
     glass_columns: int, mode: str
 ) -> None:
     field = Field(grey_stroma(glass_columns))
-    assert choose_mode(field, MicronsPerPixel(1.0)) == mode
+    assert choose_mode(field) == mode
 
 
 def test_a_large_image_a_pyramid_and_a_plain_word_are_not_guessed_at() -> None:
-    mpp = MicronsPerPixel(1.0)
     large = Field(np.zeros((4001, 4000, 3), np.uint8))
-    assert choose_mode(large, mpp) == "detect"
-    assert choose_mode(PaintedSlide(Level(700, 460, 1.0)), mpp) == "detect"
-    assert choose_mode(large, mpp, "all") == "all"
-    assert choose_mode(Field(grey_stroma()), mpp, "detect") == "detect"
+    assert choose_mode(large) == "detect"
+    assert choose_mode(PaintedSlide(Level(700, 460, 1.0))) == "detect"
+    assert choose_mode(large, "all") == "all"
+    assert choose_mode(Field(grey_stroma()), "detect") == "detect"
 
 
 def test_the_whole_image_has_no_hole_and_the_foretold_downsample() -> None:

@@ -16,6 +16,7 @@ from slide_maker import tissue_pixels, write_slide
 from small_models import SMALL
 
 from sacmil import Bag, create_model, list_models, load_model, predict, save_model, write_bag
+from sacmil.errors import ConfigError, InputError
 from sacmil.heatmap import normalise, select_scores, top_tiles
 from sacmil.models import MILModel
 from sacmil.results import Prediction, Scores, read_scores, write_scores
@@ -161,12 +162,12 @@ def test_an_ensemble_shows_the_class_it_predicts_also_where_a_member_predicts_an
     np.testing.assert_array_equal(joint.scores, joint.class_scores[:, 0])
 
 
-def test_scores_for_a_class_and_scores_for_all_do_not_make_a_score_for_a_class() -> None:
+def test_scores_for_a_class_and_scores_for_all_classes_make_scores_for_that_class() -> None:
     given, tiles = np.array([0.2, 0.8]), np.arange(3, dtype=np.float32)
     by_class = Said(given, given[None], tiles, np.stack([-tiles, tiles], axis=1), 1)
     for_all = Said(given, given[None], tiles)
-    assert together([by_class, for_all]).score_class is None
-    assert together([by_class, by_class]).score_class == 1
+    assert together([by_class, for_all]).score_class == 1
+    assert together([for_all, for_all]).score_class is None
 
 
 def test_a_single_output_names_the_only_class_it_scores(tmp_path: Path) -> None:
@@ -180,6 +181,13 @@ def test_a_single_output_names_the_only_class_it_scores(tmp_path: Path) -> None:
     assert ensemble.classes[found.label] == "not tumour"
     shown = select_scores(found.located(slide), ensemble.classes, predicted="not tumour")
     assert shown.describe() == "score for tumour"
+    located = found.located(slide)
+    chosen = select_scores(located, ensemble.classes, predicted="not tumour", which="tumour")
+    np.testing.assert_array_equal(chosen.scores.scores, shown.scores.scores)
+    with pytest.raises(ConfigError, match="scores of tumour alone"):
+        select_scores(located, ensemble.classes, predicted="not tumour", which="not tumour")
+    with pytest.raises(InputError, match="no scores for class 0"):
+        predict(model, slide).scores_for(0)
     np.testing.assert_array_equal(
         shown.scores.scores, predict(load_model(tmp_path / "m"), slide).scores
     )
@@ -197,6 +205,9 @@ def test_scores_follow_the_probabilities_where_a_model_gave_those_of_another_cla
     found = Prediction.of("s", np.array([0.9, 0.1]), by_class[:, 1], by_class, CLASSES)
     np.testing.assert_array_equal(found.scores, by_class[:, 0])
     np.testing.assert_array_equal(found.scores_for(1), by_class[:, 1])
+    for wrong in (2, -1, None, True):
+        with pytest.raises(InputError, match="expected the index of one, 0 to 1"):
+            found.scores_for(wrong)
 
 
 def test_a_file_of_scores_says_which_class_they_are_about(tmp_path: Path) -> None:

@@ -38,6 +38,16 @@ def test_saved_models_measure_what_testing_measured_and_other_bags_are_rejected(
         assert found[:7] == known[:7]
         assert found[7:] == pytest.approx(known[7:])
 
+    kept = (run / LOCALISATION).read_bytes()
+    for labels in (None, np.zeros(30, int)):
+        for path in material.bags.values():
+            write_bag(path, replace(read_bag(path), labels=labels))
+        with pytest.raises(RunError, match="no bag of a test slide has both positive and negative"):
+            localise_run(run, [tmp_path / "bags"])
+        assert (run / LOCALISATION).read_bytes() == kept
+
+    for path in material.bags.values():
+        write_bag(path, replace(read_bag(path), labels=np.arange(30) % 2))
     tested = material.bags[material.cohort.slides[0].slide_id]
     bag = read_bag(tested)
     write_bag(tested, replace(bag, features=bag.features + 9))
@@ -46,5 +56,5 @@ def test_saved_models_measure_what_testing_measured_and_other_bags_are_rejected(
 
 
 def test_a_run_without_models_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="has no saved models"):
+    with pytest.raises(RunError, match="is no run; expected a folder of sacmil train"):
         localise_run(tmp_path, [tmp_path])

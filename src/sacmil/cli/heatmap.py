@@ -15,12 +15,22 @@ if TYPE_CHECKING:
 _EXISTING = click.Path(exists=True, path_type=Path)
 
 
+def _only_one(ctx: click.Context, parameter: click.Parameter, value: tuple[Path, ...]) -> Path:
+    if len(value) > 1:
+        raise click.BadParameter(
+            "one model is drawn at a time; give one, or let sacmil predict draw several"
+        )
+    return value[0]
+
+
 @click.command()
 @click.argument("bags", nargs=-1, required=True, type=_EXISTING)
 @click.option(
     "--model",
     required=True,
+    multiple=True,
     type=_EXISTING,
+    callback=_only_one,
     help="Model folder, exported or not, or a run, which is the mean of its parts.",
 )
 @click.option(

@@ -16,7 +16,7 @@ from sacmil.card import CARD, joint_hash, read_card
 from sacmil.errors import BagError, InputError, MissingExtraError, ModelError, ModelFolderError
 from sacmil.plans import make_plan
 from sacmil.results import Prediction
-from sacmil.results.prediction import most_probable
+from sacmil.results.prediction import most_probable, scores_of_class
 
 Array = npt.NDArray[Any]
 
@@ -130,7 +130,9 @@ class Ensemble:
         return Prediction(
             slide_id=bag.slide_id,
             probabilities=mean,
-            scores=np.mean([one.scores_for(label) for one in said], axis=0),
+            scores=np.mean(
+                [scores_of_class(one.scores, one.class_scores, label) for one in said], axis=0
+            ),
             class_scores=np.mean(by_class, axis=0) if len(by_class) == len(said) else None,
             classes=self.classes,
         )

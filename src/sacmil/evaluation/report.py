@@ -79,11 +79,13 @@ class Report:
 
     def how_compared(self) -> str:
         """How models are compared."""
-        return (
+        text = (
             "Paired permutation test over patients; a difference is claimed when p after Holm's "
-            f"correction is below {1 - self.level:.2g}. Intervals: patients resampled, "
-            f"{self.draws:,} draws."
+            f"correction is below {1 - self.level:.2g}."
         )
+        if any(math.isfinite(pair.low + pair.high) for pair in self.comparisons):
+            text += f" Intervals: patients resampled, {self.draws:,} draws."
+        return text
 
     @cached_property
     def pictures(self) -> dict[str, Picture]:

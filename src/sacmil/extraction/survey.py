@@ -252,7 +252,7 @@ def _is_of_other_mode(outline: bytes, mode: str) -> bool:
 
 def _found_outline(request: Request, slide: Slide, mpp: MicronsPerPixel) -> bytes:
     settings = request.settings
-    mode = tissues.choose_mode(slide, mpp, settings.tissue_mode)
+    mode = tissues.choose_mode(slide, settings.tissue_mode)
     find = tissues.take_all if mode == "all" else tissues.find_tissue
     try:
         tissue = find(slide, mpp, settings.tissue)

@@ -180,6 +180,13 @@ def select_scores(
     """
     if which is None and scores.class_scores is not None:
         which = predicted
+    only = _name_of_class(scores.score_class, classes) if scores.class_scores is None else None
+    if which is not None and only is not None:
+        if which != only:
+            raise ConfigError(
+                f"{which}: this model has scores of {only} alone; leave the class out"
+            )
+        which = None
     name = _name_of_class(scores.score_class, classes) if which is None else which
     shown = chosen(scores, which, classes)
     return ShownScores(shown, name, is_predicted=name is not None and name == predicted)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sacmil.bag import Bag
 from sacmil.errors import InputError, ModelError
 from sacmil.models._inputs import to_tensor, warn_of_pixels
 from sacmil.models._options import at_least
@@ -150,6 +151,10 @@ class MILModel(nn.Module, ABC):
 
         A model that says its ``planner`` instead can be exported: the card carries it.
         """
+        if isinstance(coords, Bag):
+            raise InputError(
+                "coords are a Bag; expected arrays: model.plan(bag.patch_coords, bag.features)"
+            )
         warn_of_pixels(coords)
         return make_plan(self.planner.name, self.planner.options, coords, features)
 

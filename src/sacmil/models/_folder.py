@@ -48,6 +48,7 @@ def model_files(
     model: MILModel, classes: Sequence[str] | None = None, notes: Mapping[str, Any] | None = None
 ) -> dict[str, bytes]:
     """The files of a model folder, by name; arguments as those of save_model."""
+    model = getattr(model, "_orig_mod", model)  # a compiled model's names begin with that
     _check_classes(model, classes)
     weights = save(_apart(model.state_dict()))
     card = make_card(

@@ -70,7 +70,7 @@ def read_reference(name: str, checkpoint: Any, options: Mapping[str, Any]) -> Lo
     except ModelError as error:
         raise ModelError(
             f"this is not an official {name}: {error}; the checkpoint has "
-            f"{list_names(found.saved_as.values())}; {_fix(found)}"
+            f"{list_names(found.saved_as.values())}; {_fix(found, name)}"
         ) from error
     read = {key: value for key, value in reference.options.items() if key not in options}
     assumed = {k: v for k, v in model.options.items() if k not in read and k not in options}
@@ -95,8 +95,10 @@ def _make_model(name: str, reference: Reference, options: Mapping[str, Any]) -> 
         raise ModelError(f"its sizes do not fit ({error})") from error
 
 
-def _fix(found: Checkpoint) -> str:
+def _fix(found: Checkpoint, wanted: str) -> str:
     names = [name for name in list_models() if _fits(name, found)]
+    if wanted in names:
+        return f"it fits {wanted} with the options that the file tells: leave yours out"
     if names:
         return f"it fits {' or '.join(names)}: name that model instead"
     return "expected all parameters of the official model: check the model's name and the file"

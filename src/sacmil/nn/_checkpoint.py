@@ -197,6 +197,11 @@ def mismatches(
         for key in own
         if key in given and given[key] != own[key]
     ]
+    problems += [
+        f"{named[key]} holds numbers that are not finite"
+        for key, value in state.items()
+        if value.is_floating_point() and not bool(value.isfinite().all())
+    ]
     return problems
 
 

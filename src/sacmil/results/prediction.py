@@ -8,6 +8,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from sacmil.errors import InputError
+
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
@@ -38,7 +40,7 @@ class Prediction:
         more than the logits.
         """
         found = cls(slide_id, probabilities, scores, class_scores, classes)
-        return replace(found, scores=found.scores_for(found.label))
+        return replace(found, scores=scores_of_class(scores, class_scores, found.label))
 
     @property
     def label(self) -> int:
@@ -54,7 +56,21 @@ class Prediction:
         return 1 if self.class_scores.shape[1] == 1 else self.label
 
     def scores_for(self, label: int) -> npt.NDArray[np.float32]:
-        """(N,), scores for a class; the model's only scores where it has none by class."""
+        """(N,), scores for a class; the model's only scores where it has none by class.
+
+        Raises:
+            InputError: there is no such class, or a model with a single output does not score it.
+        """
+        count = max(2, len(self.probabilities))
+        if isinstance(label, bool) or label not in range(count):
+            raise InputError(
+                f"there is no class {label!r}; expected the index of one, 0 to {count - 1}"
+            )
+        if self.class_scores is not None and self.class_scores.shape[1] == 1 and label == 0:
+            raise InputError(
+                "there are no scores for class 0: a model with a single output scores instances "
+                "for class 1 alone; take scores_for(1)"
+            )
         return scores_of_class(self.scores, self.class_scores, label)
 
 

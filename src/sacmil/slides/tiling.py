@@ -129,7 +129,7 @@ def _check_grid(tissue: Tissue, columns: int, rows: int, side: float, stride: fl
     if columns == 0 or rows == 0:
         raise SlideError(
             f"a tile covers {side:g} x {side:g} level-0 pixels, the slide has only {width} x "
-            f"{height}; give a smaller --patch-size or a finer --mpp"
+            f"{height}; cut smaller tiles, or leave this one out"
         )
     if stride < 1 or columns * rows > _MOST_PLACES:
         raise OptionError(

@@ -32,6 +32,7 @@ FIELD_PIXELS = 16_000_000
 FIELD_GLASS = 0.4
 """And it is one unless more than this share of it looks like bare glass."""
 
+_FIELD_SIDE = 256  # pixels in which glass is looked for
 _PICTURE_SIDE = 1200  # a picture for the eye should have that many pixels, where the slide has
 _MAX_SIDE = 4000
 _SPECK_SHARE = 0.05  # of a small picture
@@ -107,12 +108,11 @@ def find_tissue(
     return Tissue(mask, small.downsample, picture.slide_size)
 
 
-def choose_mode(slide: Slide, mpp: MicronsPerPixel, mode: str = "auto") -> str:
-    """How the tissue of a slide is found, ``detect`` or ``all``.
+def choose_mode(slide: Slide, mode: str = "auto") -> str:
+    """How the tissue of a slide is found, ``detect`` or ``all``; the same at every scale.
 
     Args:
         slide: the slide.
-        mpp: microns per level-0 pixel.
         mode: what the user wants; ``auto`` takes all of a small plain image that is mostly covered.
     """
     if mode != "auto":
@@ -120,8 +120,7 @@ def choose_mode(slide: Slide, mpp: MicronsPerPixel, mode: str = "auto") -> str:
     width, height = slide.size
     if slide.reader != "image" or width * height > FIELD_PIXELS:
         return "detect"
-    picture = survey(slide, mpp)
-    small = picture.shrink(_extra_factor(picture.downsample, mpp, TissueSettings()))
+    small = thumbnail(slide, max(1.0, max(slide.size) / _FIELD_SIDE))
     return "all" if _looks_like_glass(small.pixels).mean() <= FIELD_GLASS else "detect"
 
 

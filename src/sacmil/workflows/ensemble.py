@@ -109,8 +109,8 @@ def together(said: Sequence[Said]) -> Said:
 
 
 def _shared_class(said: Sequence[Said], label: int) -> int | None:
-    """The class the mean of scores is about; None where a member's scores are about none."""
-    about = {label if one.class_scores is not None else one.score_class for one in said}
+    """The class the mean of scores is about; scores for all classes are about that one too."""
+    about = {label if one.class_scores is not None else one.score_class for one in said} - {None}
     return about.pop() if len(about) == 1 else None
 
 

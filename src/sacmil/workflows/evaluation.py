@@ -29,6 +29,7 @@ from sacmil.results import (
     read_localisation,
     read_predictions,
 )
+from sacmil.results.prediction import scores_of_class
 from sacmil.workflows.bag_needs import BagNeeds
 from sacmil.workflows.ensemble import GRAPH
 
@@ -405,7 +406,7 @@ def _localise(
     found = [
         measure_slide(
             slide.slide_id,
-            one.scores_for(columns[slide.label]),
+            scores_of_class(one.scores, one.class_scores, columns[slide.label]),
             labels,
         )
         for one, columns in zip(predictions, contestant.columns, strict=True)

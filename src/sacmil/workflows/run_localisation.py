@@ -20,6 +20,7 @@ from sacmil.results import (
     read_predictions,
     write_localisation,
 )
+from sacmil.results.prediction import scores_of_class
 
 _TOLERANCE = 0.02
 """Difference of probabilities that another device or precision explains."""
@@ -46,20 +47,26 @@ def localise_run(
     cards = [run / CARD] if (run / CARD).is_file() else sorted(run.glob("*/seed_*/fold_*/" + CARD))
     if not cards:
         raise RunError(
-            f"{run}: has no saved models; expected a folder of sacmil train or sacmil crossval"
+            f"{run}: is no run; expected a folder of sacmil train or sacmil crossval, not a folder "
+            "inside it"
         )
     located = locate_bags(_test_cohort(read_predictions(run)), bags)
-    rows: list[SlideLocalisation] = []
+    measured: dict[Path, list[SlideLocalisation]] = {}
     with alone_in(run, what="run"):
         for done, card in enumerate(cards, start=1):
-            found = _localise_model(card.parent, located, device)
-            if found:
-                write_localisation(card.parent / LOCALISATION, found)
-            rows += found
+            measured[card.parent] = _localise_model(card.parent, located, device)
             progress("localising", done, len(cards))
-        if rows:
-            rows.sort(key=lambda row: (row.model, row.seed, row.fold))
-            write_localisation(run / LOCALISATION, rows)
+        rows = [row for found in measured.values() for row in found]
+        if not any(row.has_both_kinds for row in rows):
+            raise RunError(
+                f"{bags[0]}: no bag of a test slide has both positive and negative instance "
+                "labels; expected bags with labels, see Bag.labels. The run is left as it was"
+            )
+        for folder, found in measured.items():
+            if found:
+                write_localisation(folder / LOCALISATION, found)
+        rows.sort(key=lambda row: (row.model, row.seed, row.fold))
+        write_localisation(run / LOCALISATION, rows)
 
 
 def _test_cohort(predictions: Predictions) -> Cohort:
@@ -88,7 +95,7 @@ def _localise_model(folder: Path, bags: Mapping[str, Path], device: str) -> list
                 f"run has {test.probabilities[row, -1]:.3f}; expected the bags that the run was "
                 "tested on, with the same features"
             )
-        scores = predicted.scores_for(int(test.label[row]))
+        scores = scores_of_class(predicted.scores, predicted.class_scores, int(test.label[row]))
         job = (int(test.fold[row]), int(test.seed[row]), str(test.model[row]))
         measured = measure_slide(slide_id, scores, bag.labels)._asdict()
         found.append(SlideLocalisation(slide_id, str(test.patient_id[row]), *job, **measured))
