@@ -168,3 +168,26 @@ def test_a_script_without_a_main_guard_may_use_workers(tasks, tmp_path: Path) ->
         [sys.executable, script], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "[2, 4]\n"
+
+
+def test_workers_run_no_code_from_the_working_directory(tmp_path: Path) -> None:
+    downloads = tmp_path / "downloads"
+    downloads.mkdir()
+    for name in ("queue", "numpy"):
+        (downloads / f"{name}.py").write_text("open('was-run', 'w')")
+    script = (
+        "import sys; sys.path += ['', sys.argv[1]]\n"
+        "from sacmil.parallel import run_each\n"
+        "from os.path import basename\n"
+        "print([outcome.value for outcome in run_each(basename, ['a/b'])])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script, str(downloads)],
+        cwd=downloads,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "['b']\n"
+    assert not (downloads / "was-run").exists()

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from io import BufferedReader
+from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self, cast
 
 from sacmil.parallel._messages import Room, SharedMemory, own_room, receive, send
@@ -62,10 +63,16 @@ class _Worker:
         passed = [self._shared.descriptor] if self._shared else []
         environment = os.environ | {
             "OMP_NUM_THREADS": str(threads),
-            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PYTHONPATH": os.pathsep.join(import_folders()),
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sacmil.parallel._child", *map(str, [memory_limit, *passed])],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "sacmil.parallel._child",
+                *map(str, [memory_limit, *passed]),
+            ],
             pass_fds=passed,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -211,6 +218,18 @@ class Workers:
             if idle is None:
                 return
             idle.begin(self._waiting.popleft())
+
+
+def import_folders() -> list[str]:
+    """Where a child process may import from: as this one, without the working directory.
+
+    The working directory may hold downloaded files, and a queue.py in it must not run. The folder
+    that this very package was loaded from stays, wherever it is.
+    """
+    here = Path.cwd()
+    ours = str(Path(__file__).parents[2])
+    others = [folder for folder in sys.path if folder and Path(folder).resolve() != here]
+    return list(dict.fromkeys([*others, ours]))
 
 
 def run_each(
