@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import BagError, FormatError
+from sacmil.hdf5 import open_hdf5
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # h5py reports damage by whichever of these its C library happens to produce.
@@ -24,7 +25,7 @@ _UNKNOWN = "None"
 def open_file(path: Path) -> Iterator[h5py.File]:
     """An HDF5 file open for reading; whatever h5py stumbles over becomes a FormatError."""
     try:
-        with h5py.File(path, "r") as file:
+        with open_hdf5(path) as file:
             yield file
     except (FormatError, BagError):
         raise

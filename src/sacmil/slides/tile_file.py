@@ -25,6 +25,7 @@ import numpy as np
 from sacmil._version import __version__
 from sacmil.atomic import whole_file
 from sacmil.errors import FormatError, OptionError
+from sacmil.hdf5 import open_hdf5
 from sacmil.slides.tiling import Tiles, TileSpec
 from sacmil.units import Level0Px, MicronsPerPixel, TilePx, nominal_magnification
 
@@ -59,7 +60,7 @@ def write_tiles(path: str | Path, sheet: TileSheet) -> None:
 def read_tiles(path: str | Path) -> TileSheet:
     """Read what ``write_tiles`` wrote; FormatError for whatever else it may be."""
     try:
-        with h5py.File(path, "r") as file:
+        with open_hdf5(path) as file:
             _check_layout(path, file)
             coords, facts = file["coords"][()], dict(file["coords"].attrs)
         return _sheet(path, coords, facts)

@@ -1,0 +1,87 @@
+"""Data of an HDF5 file comes from that file alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from sacmil import Bag, read_bag, write_bag
+from sacmil.errors import FormatError
+from sacmil.hdf5 import open_hdf5
+from sacmil.slides.tile_file import read_tiles
+
+SECRET = np.arange(24, dtype=np.float32).reshape(6, 4)
+
+
+def link(file: h5py.File, name: str, secret: Path) -> None:
+    file[name] = h5py.ExternalLink(secret.name, "secret")
+
+
+def store_outside(file: h5py.File, name: str, secret: Path) -> None:
+    outside = [(str(secret), 0, SECRET.nbytes)]
+    file.create_dataset(name, SECRET.shape, SECRET.dtype, external=outside)
+
+
+def map_virtually(file: h5py.File, name: str, secret: Path) -> None:
+    layout = h5py.VirtualLayout(SECRET.shape, SECRET.dtype)
+    layout[:] = h5py.VirtualSource(str(secret), "secret", SECRET.shape)
+    file.create_virtual_dataset(name, layout)
+
+
+WAYS: list[Callable[[h5py.File, str, Path], None]] = [link, store_outside, map_virtually]
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    with h5py.File(tmp_path / "secret.h5", "w") as file:
+        file["secret"] = SECRET
+    return tmp_path / "secret.h5"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["features", "coords"])
+def test_a_bag_whose_data_is_in_another_file_is_rejected(
+    secret: Path, way: Callable[[h5py.File, str, Path], None], name: str
+) -> None:
+    path = secret.parent / "bag.h5"
+    write_bag(path, Bag("bag", SECRET, np.argwhere(np.ones((2, 3))) * 256, 256))
+    with h5py.File(path, "a") as file:
+        del file[name]
+        way(file, name, secret)
+    with pytest.raises(FormatError, match=f"'{name}' (is|has) .*; expected a file that holds all"):
+        read_bag(path)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_tiles_whose_data_is_in_another_file_are_rejected(
+    secret: Path, way: Callable[[h5py.File, str, Path], None]
+) -> None:
+    path = secret.parent / "tiles.h5"
+    with h5py.File(path, "w") as file:
+        way(file, "coords", secret)
+    with pytest.raises(FormatError, match="expected a file that holds all its data itself"):
+        read_tiles(path)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_leads_outside_is_found_however_deep_it_is(
+    secret: Path, way: Callable[[h5py.File, str, Path], None]
+) -> None:
+    path = secret.parent / "deep.h5"
+    with h5py.File(path, "w") as file:
+        way(file, "a/b/c/d", secret)
+        file["a/b/up"] = file["a"]  # a circle
+    with pytest.raises(FormatError, match="'a/b/c/d'"), open_hdf5(path):
+        pass
+
+
+def test_links_within_a_file_are_followed(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "own.h5", "w") as file:
+        file["data"] = SECRET
+        file["soft"], file["hard"] = h5py.SoftLink("/data"), file["data"]
+    with open_hdf5(tmp_path / "own.h5") as file:
+        assert np.array_equal(file["soft"][()], file["hard"][()])
