@@ -59,9 +59,9 @@ def bag_problems(
 def missing_bags(slide_ids: Iterable[str], folders: Folders) -> list[str]:
     """Which slides have no bag, with what their bags may be called instead."""
     bags = _by_slide(_places(folders))
-    wanted = list(slide_ids)
+    wanted = dict.fromkeys(slide_ids)
     missing = [slide_id for slide_id in wanted if slide_id not in bags]
-    free = {name: path for name, path in bags.items() if name not in set(wanted)}
+    free = {name: path for name, path in bags.items() if name not in wanted}
     hints = [_missing(slide_id, free) for slide_id in missing[:_HINTED]]
     return hints + [f"{slide_id}: has no bag" for slide_id in missing[_HINTED:]]
 
