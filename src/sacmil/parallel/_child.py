@@ -43,8 +43,8 @@ def _listen(tasks: BufferedReader, inbox: queue.SimpleQueue[Any]) -> None:
     try:
         while True:
             inbox.put(receive(tasks))
-    except (EOFError, OSError):
-        os._exit(0)  # the parent has gone, even if a task is still under way
+    finally:  # the parent has gone, or sent what cannot be understood here
+        os._exit(0)  # even if a task is still under way
 
 
 def _limit_memory(limit: int) -> None:

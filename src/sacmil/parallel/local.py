@@ -223,13 +223,23 @@ class Workers:
 def import_folders() -> list[str]:
     """Where a child process may import from: as this one, without the working directory.
 
-    The working directory may hold downloaded files, and a queue.py in it must not run. The folder
-    that this very package was loaded from stays, wherever it is.
+    The working directory may hold downloaded files, and a queue.py in it must not run. It stays if
+    this process itself runs code from it, as a study does that is started in its own folder.
     """
     here = Path.cwd()
     ours = str(Path(__file__).parents[2])
     others = [folder for folder in sys.path if folder and Path(folder).resolve() != here]
-    return list(dict.fromkeys([*others, ours]))
+    own = [str(here)] if _runs_code_from(here) else []
+    return list(dict.fromkeys([*others, ours, *own]))
+
+
+def _runs_code_from(folder: Path) -> bool:
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    places = [Path(file) for file in files if file]
+    homes = {
+        p.parents[1] if p.name == "__init__.py" else p.parent for p in places if p.is_absolute()
+    }
+    return folder in homes
 
 
 def run_each(
