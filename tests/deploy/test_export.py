@@ -127,6 +127,7 @@ def test_chordmixer_counts_its_tracks_anew_for_every_bag(
     same(tmp_path / "out", source, 131)
 
 
+@pytest.mark.slow
 def test_segments_longer_than_the_bags_a_graph_is_drawn_from_stay_open(
     models: Callable[..., Path], tmp_path: Path
 ) -> None:

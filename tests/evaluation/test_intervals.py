@@ -62,7 +62,9 @@ def dealt(whole: Trial, random: np.random.Generator) -> list[Trial]:
     ]
 
 
-@pytest.mark.parametrize("kind", ["folds", "one test set", "small folds"])
+@pytest.mark.parametrize(
+    "kind", ["folds", "one test set", pytest.param("small folds", marks=pytest.mark.slow)]
+)
 def test_intervals_cover_the_truth_as_often_as_they_say(kind: str) -> None:
     # 200 data sets: nine in ten ± 0.02 (one standard error), and a little less for small samples
     random = np.random.default_rng(1)

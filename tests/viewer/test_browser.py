@@ -613,7 +613,7 @@ def test_a_slide_that_is_lost_while_open_is_told(
     show: Callable[..., Page], expected_errors: list[str]
 ) -> None:
     expected_errors += ["Failed to load resource", "Tile .* failed to load"]
-    page = show()
+    page = show("unlabelled")  # no other test zooms into it, so that no tile is in the cache
     page.route("**/tiles/**", answering(422, "The slide is gone."))
     for _ in range(5):
         page.keyboard.press("+")
