@@ -33,7 +33,7 @@ export class Toolbar {
     this.heat.disabled = this.opacity.disabled = this.scale.disabled = !has.scores;
     this.scoreClass.disabled = !has.classScores;
     this.scoreClass.title = has.classScores ? "" : "This model gives no scores by class here";
-    this.usual.textContent = has.classScores ? "for the predicted class" : "one for all classes";
+    this.usual.textContent = has.classScores ? "predicted class" : "one for all";
     this.truth.disabled = !has.truth;
     this.truth.title = has.truth ? "Show or hide the ground truth (t)" : "No ground truth is known";
   }
