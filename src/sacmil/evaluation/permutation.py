@@ -66,7 +66,9 @@ def permutation_test(
 ) -> float | None:
     """Two-sided p of the difference of two models, mean over folds; None where it is undefined.
 
-    The test is exact where up to 16 patients make a difference, and Monte Carlo beyond.
+    The test is exact where up to 16 patients make a difference, and Monte Carlo beyond. For ranks
+    it is the larger p of two tests: swaps of patients, which assume that both ROC curves have the
+    same shape, and sign flips of patients' influences, which do not but need more patients.
 
     Args:
         first: trials of one model, a fold each.
@@ -82,12 +84,17 @@ def permutation_test(
         return None
     if metric in _ADDITIVE:
         effects = differences.patient_effects(patients)
-        return sign_flip_test(effects, observed=observed, draws=draws, seed=seed)
-    swappable = _differing_patients(folds, patients)
-    some, exact = _arrangements(len(swappable), draws, seed)
-    swaps = np.zeros((len(some), patients), np.bool_)
-    swaps[:, swappable] = some
-    return _share_as_extreme(differences(swaps), observed, exact=exact)
+        p = sign_flip_test(effects, observed=observed, draws=draws, seed=seed)
+    else:
+        swappable = _differing_patients(folds, patients)
+        some, exact = _arrangements(len(swappable), draws, seed)
+        swaps = np.zeros((len(some), patients), np.bool_)
+        swaps[:, swappable] = some
+        p = _share_as_extreme(differences(swaps), observed, exact=exact)
+    if metric not in _BY_RANK:
+        return p
+    influences = differences.patient_influences(patients)
+    return max(p, sign_flip_test(influences, observed=observed, draws=draws, seed=seed))
 
 
 def sign_flip_test(
@@ -159,18 +166,46 @@ class _Differences:
             effects[present] += fold.widening * (values[0] - values[1:]) / 2 / len(self._folds)
         return effects
 
+    def patient_influences(self, patients: int) -> Floats:
+        """How far each patient pulls the difference: twice what half of the weight takes away.
+
+        The squares sum to the variance of the difference. A weight of one half is between the two
+        jackknives: of m patients it gives m/(m - 1/2), where the infinitesimal one gives too
+        little, and leaving patients out gives m/(m - 1), too much.
+        """
+        influences = np.zeros(patients)
+        for fold in self._folds:
+            present = np.unique(fold.patients)
+            one_each = np.vstack([np.zeros(len(present), np.bool_), np.eye(len(present)) > 0])
+            values = self._of_halved(fold, one_each[:, np.searchsorted(present, fold.patients)])
+            influences[present] += 2 * (values[0] - values[1:]) / len(self._folds)
+        return influences
+
+    def _of_halved(self, fold: _PairedFold, halved: Swaps) -> Floats:
+        """Of rows (arrangements, n) that count half, for both models."""
+        found = []
+        for part in _chunks(halved, 2):
+            weights, nothing = 1 - 0.5 * part, np.zeros(part.shape)
+            first, second = np.hstack([weights, nothing]), np.hstack([nothing, weights])
+            found.append(self._of_weights(fold, first, second))
+        return np.concatenate(found)
+
     def _of_fold(self, fold: _PairedFold, swapped: Swaps) -> Floats:
         """Of swapped rows (arrangements, n); a row counts for the model that it is given to."""
-        figure = WEIGHTED[self._metric]
         found = []
         for part in _chunks(swapped, 2):
             weights = np.hstack([~part, part]).astype(np.float64)
-            each = [
-                figure(fold.labels, p, weights) - figure(fold.labels, p, 1 - weights)
-                for p in fold.predictions
-            ]
-            found.append(np.mean(each, axis=0))
+            found.append(self._of_weights(fold, weights, 1 - weights))
         return np.concatenate(found)
+
+    def _of_weights(self, fold: _PairedFold, first: Floats, second: Floats) -> Floats:
+        """Of how much each row counts for the two models, (arrangements, 2n) each."""
+        figure = WEIGHTED[self._metric]
+        each = [
+            figure(fold.labels, p, first) - figure(fold.labels, p, second) for p in fold.predictions
+        ]
+        mean: Floats = np.mean(each, axis=0)
+        return mean
 
 
 def _pair_folds(

@@ -104,7 +104,8 @@ def binary_average_precision(
 ) -> Floats:
     """Precision at each distinct score, averaged over the recall gained there: (B,)."""
     hits, alarms = _curve(positive, scores, weights)
-    precision = hits / np.maximum(hits + alarms, 1)
+    seen = hits + alarms
+    precision = np.divide(hits, seen, out=np.zeros_like(hits), where=seen > 0)
     gained = (np.diff(hits) * precision[:, 1:]).sum(1)
     return _ratio(gained * alarms[:, -1], _pairs(hits, alarms, scores))
 
