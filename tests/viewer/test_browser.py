@@ -436,19 +436,47 @@ def test_the_pointer_reads_both_models_at_once(show: Callable[..., Page]) -> Non
 # Truth
 
 
-def test_outlines_lie_where_the_truth_is(show: Callable[..., Page]) -> None:
+def show_on_whole_pixels(show: Callable[..., Page], place: tuple[int, int]) -> Page:
+    """Open the page at half size, so that a place of the slide lies between four pixels."""
     page = show(heat=0)
+    frame = page.locator("#pane-0 .stage").bounding_box()
+    sides = round(frame["width"]), round(frame["height"])
+    x, y = (middle + side % 2 for middle, side in zip(place, sides, strict=True))
+    page.goto("about:blank")
+    return show(heat=0, view=f"{x},{y},{2 * sides[0]}")
+
+
+def wait_until_overlay(page: Page, *, is_empty: bool) -> None:
+    """Wait until the layer over the slide has no pixel left, or has its first."""
+    page.wait_for_function(
+        """(isEmpty) => {
+            const canvas = document.querySelector("#pane-0 canvas.overlay");
+            const { width, height } = canvas;
+            const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+            return data.every((value) => value === 0) === isEmpty;
+        }""",
+        arg=is_empty,
+        polling=50,
+    )
+
+
+def test_outlines_lie_where_the_truth_is(show: Callable[..., Page]) -> None:
     (left, top), (right, _), (_, bottom), _ = TRUTH
-    places = [(500, top), (left, 600), (right, 600), (500, bottom)]
-    before = around(page, places, reach=3)
-    assert before.max(axis=2).min() > 90  # no black in tissue
+    page = show_on_whole_pixels(show, (left + 200, top + 200))
+    wait_until_overlay(page, is_empty=True)
+    places = np.array([(500, top), (left, 600), (right, 600), (500, bottom)])
+    corners = np.rint(on_screen(page, places)).astype(int)
+    across = np.array([(0, 1), (1, 0), (1, 0), (0, 1)])
+    columns, rows = (corners[:, None] + across[:, None] * np.arange(-3, 3)[:, None]).T
+    before = picture(page)
     page.keyboard.press("t")
-    page.wait_for_timeout(300)
-    drawn = around(page, places, reach=3)
-    assert (drawn.max(axis=2).min(axis=1) < 40).all()  # a black line
-    assert (drawn.min(axis=2).max(axis=1) > 200).all()  # with a white one on either side
+    wait_until_overlay(page, is_empty=False)
+    drawn = picture(page)[rows, columns]
+    assert (drawn[1:5] == np.array([255, 0, 0, 255])[:, None, None]).all()  # black within white
+    assert np.abs(drawn - before[rows, columns])[[0, 5]].max() < 2  # and tissue on either side
     page.locator("#truth").click()
-    assert np.abs(around(page, places, reach=3) - before).max() < 2
+    wait_until_overlay(page, is_empty=True)
+    assert np.abs(picture(page) - before)[rows, columns].max() < 2
 
 
 def test_outlines_of_one_slide_never_lie_on_another(
