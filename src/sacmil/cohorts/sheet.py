@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sacmil.csv_text import restore_cell
 from sacmil.errors import CohortError, MissingExtraError, suggestion
 
 _SEPARATORS = (",", ";", "\t")
@@ -87,7 +88,7 @@ def _framed(path: Path, lines: list[tuple[int, list[str]]]) -> Sheet:
 
 
 def _clean(cells: Iterable[str]) -> list[str]:
-    stripped = (cell.strip() for cell in cells)
+    stripped = (restore_cell(cell.strip()) for cell in cells)
     return ["" if cell in _BLANKS else cell for cell in stripped]
 
 

@@ -29,6 +29,7 @@ from sacmil.cohorts.sheet import Sheet, read_sheet
 from sacmil.cohorts.slide_name import slide_name
 from sacmil.cohorts.splits import VALIDATION, Fold, check_folds, with_validation
 from sacmil.cohorts.table import Cohort
+from sacmil.csv_text import escape_cells, restore_cells
 from sacmil.errors import CohortError
 
 STAMP = "splits.json"
@@ -110,7 +111,7 @@ def _clam_text(fold: Fold) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["", *Fold._fields])
     for number, ids in enumerate(zip_longest(*fold, fillvalue="")):
-        writer.writerow([number, *ids])
+        writer.writerow([number, *escape_cells(ids)])
     return stream.getvalue()
 
 
@@ -132,7 +133,20 @@ def _present(folder: Path) -> list[Path]:
 
 
 def _differs(file: Path, texts: Mapping[str, str]) -> bool:
-    return file.name not in texts or file.read_bytes() != texts[file.name].encode()
+    if file.name not in texts:
+        return True
+    found, text = file.read_bytes(), texts[file.name]
+    if found == text.encode():
+        return False
+    return file.name == STAMP or found != _unescaped(text).encode()
+
+
+def _unescaped(text: str) -> str:
+    """The file as earlier versions wrote it, which did not escape formulas."""
+    stream = io.StringIO(newline="")
+    rows = csv.reader(io.StringIO(text, newline=""))
+    csv.writer(stream, lineterminator="\n").writerows(map(restore_cells, rows))
+    return stream.getvalue()
 
 
 def _write(path: Path, text: str) -> None:

@@ -19,6 +19,7 @@ from typing import NamedTuple, Self
 from sacmil.atomic import whole_file
 from sacmil.cohorts.rows import Columns, Row, is_number, joined_rows, plain_number, rows_of
 from sacmil.cohorts.sheet import read_sheet
+from sacmil.csv_text import escape_cells
 from sacmil.errors import CohortError, suggestion
 
 _MANY = 10
@@ -139,7 +140,8 @@ def write_table(path: str | Path, cohort: Cohort) -> None:
         writer.writerow(["slide_id", "patient_id", "site", "name", "label"])
         for slide in cohort.slides:
             name = cohort.classes[slide.label]
-            writer.writerow([slide.slide_id, slide.patient_id, slide.site, name, slide.label])
+            texts = escape_cells([slide.slide_id, slide.patient_id, slide.site, name])
+            writer.writerow([*texts, slide.label])
 
 
 def build_cohort(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from unicodedata import east_asian_width
 
+from sacmil.csv_text import escape_cells
 from sacmil.evaluation.printable import printable
 
 
@@ -95,9 +96,10 @@ def _latex(table: Table) -> str:
 def _csv(table: Table) -> str:
     stream = io.StringIO()
     if table.records:
-        writer = csv.DictWriter(stream, list(table.records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table.records)
+        writer = csv.writer(stream, lineterminator="\n")
+        columns = list(table.records[0])
+        writer.writerow(escape_cells(columns))
+        writer.writerows(escape_cells(map(record.get, columns)) for record in table.records)
     return stream.getvalue()
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from sacmil.csv_text import escape_cell
 from sacmil.errors import CohortError, RunError
 from sacmil.experiments._material import Material, materials
 from sacmil.experiments._methods import METHODS
@@ -245,7 +246,8 @@ def _write_table(path: Path, slides: Sequence[Drawn], found: Mapping[str, float]
         for slide in slides:
             aucs = [f"{auc(slide.labels, slide.scores[row]):.6f}" for row in ROWS]
             positive = int(slide.labels.sum())
-            writer.writerow([slide.bag.slide_id, len(slide.labels), positive, *aucs])
+            name = escape_cell(slide.bag.slide_id)
+            writer.writerow([name, len(slide.labels), positive, *aucs])
         writer.writerow(["mean", "", "", *(f"{found[row]:.6f}" for row in ROWS)])
     return path
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import asdict, dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from sacmil.atomic import whole_file
+from sacmil.csv_text import escape_cells, restore_cell
 from sacmil.errors import FormatError
 
 _ADDED = ("tissue",)
@@ -56,9 +57,9 @@ class Record:
             whole_file(self._path) as partial,
             partial.open("w", newline="", encoding="utf-8") as file,
         ):
-            table = csv.DictWriter(file, names, lineterminator="\n")
-            table.writeheader()
-            table.writerows(asdict(row) for row in self._rows)
+            table = csv.writer(file, lineterminator="\n")
+            table.writerow(names)
+            table.writerows(escape_cells(astuple(row)) for row in self._rows)
 
 
 def _replaces(row: Row, older: Row) -> bool:
@@ -81,4 +82,4 @@ def _read(path: Path) -> list[Row]:
                 f"{path}: has columns {', '.join(found or ['none'])}; expected "
                 f"{', '.join(names)}: move it away, or choose another --out"
             )
-        return [Row(**{name: row.get(name) or "" for name in names}) for row in table]
+        return [Row(**{name: restore_cell(row.get(name) or "") for name in names}) for row in table]

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.atomic import whole_file
+from sacmil.csv_text import escape_cells
 from sacmil.heatmap.geojson import default_measurements
 from sacmil.heatmap.normalisation import Floats, Normalisation
 from sacmil.results import Scores
@@ -43,6 +44,6 @@ def write_csv(
     side = f"{scores.patch_size:g}"
     with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
+        writer.writerow(escape_cells(header))
         x, y = scores.coords.T.tolist()
         writer.writerows(zip(x, y, [side] * len(x), *columns, strict=True))

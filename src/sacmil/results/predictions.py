@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.atomic import whole_file
+from sacmil.csv_text import escape_cells, restore_cells
 from sacmil.errors import RunError
 
 PREDICTIONS = "predictions.csv"
@@ -86,7 +87,8 @@ def write_predictions(path: str | Path, predictions: Predictions) -> None:
         for row in range(len(predictions)):
             keys = [getattr(predictions, key)[row] for key in KEYS[:-1]]
             label = predictions.classes[predictions.label[row]]
-            writer.writerow([*keys, label, *map(repr, predictions.probabilities[row].tolist())])
+            values = map(repr, predictions.probabilities[row].tolist())
+            writer.writerow([*escape_cells([*keys, label]), *values])
 
 
 def read_predictions(path: str | Path) -> Predictions:
@@ -94,7 +96,7 @@ def read_predictions(path: str | Path) -> Predictions:
     file = Path(path) / PREDICTIONS if Path(path).is_dir() else Path(path)
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
-            header, *rows = list(csv.reader(stream)) or [[]]
+            header, *rows = [restore_cells(row) for row in csv.reader(stream)] or [[]]
     except FileNotFoundError:
         raise RunError(
             f"{file}: is not there; expected a finished run folder (sacmil train, sacmil crossval) "

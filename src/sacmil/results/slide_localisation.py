@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sacmil.atomic import whole_file
+from sacmil.csv_text import escape_cells, restore_cells
 from sacmil.errors import RunError
 
 LOCALISATION = "localisation_by_slide.csv"
@@ -43,7 +44,7 @@ def write_localisation(path: str | Path, rows: Iterable[SlideLocalisation]) -> N
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(SlideLocalisation._fields)
         for row in rows:
-            writer.writerow([*row[:-2], *(_to_text(value) for value in row[-2:])])
+            writer.writerow([*escape_cells(row[:-2]), *map(_to_text, row[-2:])])
 
 
 def read_localisation(path: str | Path) -> list[SlideLocalisation]:
@@ -51,7 +52,7 @@ def read_localisation(path: str | Path) -> list[SlideLocalisation]:
     file = Path(path) / LOCALISATION if Path(path).is_dir() else Path(path)
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
-            header, *rows = list(csv.reader(stream)) or [[]]
+            header, *rows = [restore_cells(row) for row in csv.reader(stream)] or [[]]
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from sacmil.csv_text import restore_cell
 from sacmil.errors import ResolutionError
 from sacmil.slides.readers._base import Slide
 from sacmil.units import MicronsPerPixel
@@ -169,7 +170,7 @@ def _rows(path: Path, content: str) -> Iterator[tuple[int, str, str]]:
                 f"{path}: line 1 has the columns {', '.join(header) or 'none'}; expected wsi,mpp"
             )
         for cells in reader:
-            row = dict(zip(header, (cell.strip() for cell in cells), strict=False))
+            row = dict(zip(header, (restore_cell(cell.strip()) for cell in cells), strict=False))
             if any(row.values()):
                 if not row.get("wsi"):
                     raise ResolutionError(f"{path}: line {reader.line_num} names no slide")

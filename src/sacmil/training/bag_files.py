@@ -12,6 +12,7 @@ from typing import NamedTuple
 from sacmil.atomic import whole_file
 from sacmil.bag import SAME_SIZE, Bag
 from sacmil.cohorts.bags import odd_ones, other_slide
+from sacmil.csv_text import escape_cells, restore_cells
 from sacmil.errors import CohortError, RunError, SacMILError
 from sacmil.formats import read_bag
 
@@ -135,7 +136,8 @@ def _sha256(path: Path) -> str:
 def _read_hashes(path: Path) -> dict[str, _Known]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            return {row[0]: _Known(*row[1:]) for row in list(csv.reader(file))[1:]}
+            rows = [restore_cells(row) for row in csv.reader(file)]
+            return {row[0]: _Known(*row[1:]) for row in rows[1:]}
     except FileNotFoundError:
         return {}
     except (OSError, TypeError, IndexError, UnicodeDecodeError, csv.Error):
@@ -146,4 +148,4 @@ def _write_hashes(path: Path, known: Mapping[str, _Known]) -> None:
     with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["slide_id", *_Known._fields])
-        writer.writerows([slide_id, *facts] for slide_id, facts in known.items())
+        writer.writerows(escape_cells([slide_id, *facts]) for slide_id, facts in known.items())

@@ -12,12 +12,13 @@ import glob
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from sacmil.atomic import whole_file
 from sacmil.bag import Bag
+from sacmil.csv_text import escape_cells, restore_cell
 from sacmil.errors import (
     BagWarning,
     FormatError,
@@ -256,7 +257,12 @@ def _read_table(path: Path) -> dict[str, Row]:
             lines = [line for line in csv.DictReader(file) if set(line) == names]
         except csv.Error:  # overwritten with something else: nothing is known
             return {}
-    return {line["file"]: Row(**line) for line in lines if None not in line.values()}
+    rows = (_parse_row(line) for line in lines if None not in line.values())
+    return {row.file: row for row in rows}
+
+
+def _parse_row(line: Mapping[str, str]) -> Row:
+    return Row(**{name: restore_cell(text) for name, text in line.items()})
 
 
 def _open(path: Path, mode: str) -> IO[str]:
@@ -266,14 +272,14 @@ def _open(path: Path, mode: str) -> IO[str]:
 
 def _write_table(path: Path, rows: Mapping[str, Row]) -> None:
     with whole_file(path) as partial, _open(partial, "w") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows.values())
+        writer = csv.writer(file)
+        writer.writerow([field.name for field in fields(Row)])
+        writer.writerows(escape_cells(astuple(row)) for row in rows.values())
 
 
 def _append(path: Path, row: Row) -> None:
     with _open(path, "a") as file:
-        csv.DictWriter(file, [field.name for field in fields(Row)]).writerow(asdict(row))
+        csv.writer(file).writerow(escape_cells(astuple(row)))
         file.flush()
         os.fsync(file.fileno())
 

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, Self
 from sacmil._version import __version__
 from sacmil.atomic import whole_file
 from sacmil.card import CARD
+from sacmil.csv_text import escape_cells
 from sacmil.errors import RunError
 from sacmil.formats._search import bags_in
 from sacmil.heatmap.file_name import file_name
@@ -266,7 +267,7 @@ def _write_csv(
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         for record in records:
-            writer.writerows(_rows(record, classes, models))
+            writer.writerows(map(escape_cells, _rows(record, classes, models)))
 
 
 def _rows(

@@ -1,0 +1,44 @@
+"""Text cells of CSV files, written so that no spreadsheet runs a slide's name as a formula."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_TRIGGERS = "=+\\-@\t\r\n＝＋－＠"
+"""First characters that make Excel or LibreOffice calculate a cell; the last four in Japanese."""
+_RISKY = re.compile(f"'*[{_TRIGGERS}]")
+_ESCAPED = re.compile(f"'+[{_TRIGGERS}]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
+
+
+def escape_cell(text: str) -> str:
+    """The text with an apostrophe before it if a spreadsheet would calculate it.
+
+    Numbers stay as they are. Text that already begins with apostrophes and a formula gets one
+    more, so that restore_cell returns exactly what was given.
+
+    >>> [escape_cell(text) for text in ("slide_1", "=1+1", "'=1+1", "-0.5")]
+    ['slide_1', "'=1+1", "''=1+1", '-0.5']
+    """
+    is_risky = _RISKY.match(text) and not _NUMBER.fullmatch(text)
+    return f"'{text}" if is_risky else text
+
+
+def restore_cell(text: str) -> str:
+    """What escape_cell was given; text that was never escaped stays as it is.
+
+    >>> [restore_cell(text) for text in ("slide_1", "'=1+1", "=1+1", "'quoted'")]
+    ['slide_1', '=1+1', '=1+1', "'quoted'"]
+    """
+    return text[1:] if _ESCAPED.match(text) else text
+
+
+def escape_cells(cells: Iterable[object]) -> list[object]:
+    """A row for csv.writer: its texts escaped, everything else as it is."""
+    return [escape_cell(cell) if isinstance(cell, str) else cell for cell in cells]
+
+
+def restore_cells(cells: Iterable[str]) -> list[str]:
+    """A row of csv.reader with the texts that escape_cells was given."""
+    return [restore_cell(cell) for cell in cells]

@@ -1,0 +1,155 @@
+"""No name becomes a formula in a spreadsheet, and every name reads back as it was."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sacmil.cohorts.split_files import read_splits, write_splits
+from sacmil.cohorts.splits import Fold
+from sacmil.cohorts.table import Cohort, LabelledSlide, read_table, write_table
+from sacmil.csv_text import escape_cell, escape_cells, restore_cell
+from sacmil.evaluation.layouts import Cell, Table, render
+from sacmil.extraction.record import Record
+from sacmil.extraction.record import Row as ExtractionRow
+from sacmil.results import (
+    Predictions,
+    SlideLocalisation,
+    read_localisation,
+    read_predictions,
+    write_localisation,
+    write_predictions,
+)
+from sacmil.slides.resolution import SlideResolutions
+from sacmil.training.bag_files import _Known, _read_hashes, _write_hashes
+from sacmil.workflows.conversion import Row as ConversionRow
+from sacmil.workflows.conversion import _append, _read_table, _write_table
+
+NAMES = ["=1+1", "+1+1", "-1+1", "@SUM(1)", "'=1+1", "''@x", "'plain", "-0.5", "＝1+1"]
+TRIGGERS = "=+-@\t\r\n＝＋－＠"
+
+
+@given(st.text(st.sampled_from(TRIGGERS + "'a1.e")))
+@example("'-1")
+@example("")
+def test_every_text_reads_back_and_only_numbers_begin_like_a_formula(text: str) -> None:
+    escaped = escape_cell(text)
+    assert restore_cell(escaped) == text
+    if escaped[:1] and escaped[0] in TRIGGERS:
+        float(escaped)
+
+
+def test_numbers_and_names_without_a_formula_are_written_as_they_are() -> None:
+    cells = [-0.5, -1, None, "-0.5", "+1e-3", "slide", "'plain", ""]
+    assert escape_cells(cells) == cells
+
+
+def predictions(path: Path) -> list[str]:
+    rows = [(name, name, "test", 0, 0, name, 0) for name in NAMES]
+    found = Predictions.of(["=a", "-b"], rows, [[0.5, 0.5]] * len(rows))
+    write_predictions(path, found)
+    back = read_predictions(path)
+    assert back.classes == found.classes
+    assert back.model.tolist() == back.patient_id.tolist() == NAMES
+    return [str(name) for name in back.slide_id]
+
+
+def localisation(path: Path) -> list[str]:
+    write_localisation(path, [SlideLocalisation(n, n, 0, 0, n, 2, 1, 0.5, 0.5) for n in NAMES])
+    return [row.slide_id for row in read_localisation(path)]
+
+
+def extraction(path: Path) -> list[str]:
+    record = Record(path)
+    for name in NAMES:
+        record.write(ExtractionRow(name, *[name] * (len(fields(ExtractionRow)) - 1)))
+    return [row.slide_id for row in Record(path)._rows]
+
+
+def conversion(path: Path) -> list[str]:
+    rows = [
+        ConversionRow(file=n, slide_id=n, status="failed", size="1", modified_ns="1", settings=n)
+        for n in NAMES
+    ]
+    _write_table(path, {row.file: row for row in rows[:-1]})
+    _append(path, rows[-1])
+    assert list(_read_table(path).values()) == rows
+    return list(_read_table(path))
+
+
+def bag_hashes(path: Path) -> list[str]:
+    _write_hashes(path, {name: _Known(name, "1", "1", "a", name, name, "") for name in NAMES})
+    assert [known.path for known in _read_hashes(path).values()] == NAMES
+    return list(_read_hashes(path))
+
+
+def label_table(path: Path) -> list[str]:
+    write_table(path, COHORT)
+    assert read_table(path).classes == COHORT.classes
+    return list(read_table(path, site="site").by_id)
+
+
+COHORT = Cohort(
+    tuple(LabelledSlide(n, f"={n}", number % 2, "@site") for number, n in enumerate(NAMES)),
+    ("=a", "b"),
+)
+
+
+@pytest.mark.parametrize(
+    "write_and_read",
+    [predictions, localisation, extraction, conversion, bag_hashes, label_table],
+)
+def test_every_table_returns_the_names_and_shows_no_formula(
+    tmp_path: Path, write_and_read: Callable[[Path], list[str]]
+) -> None:
+    path = tmp_path / "table.csv"
+    assert write_and_read(path) == NAMES
+    assert_no_formulas(path.read_text())
+
+
+def assert_no_formulas(text: str) -> None:
+    cells = [cell for row in csv.reader(text.splitlines()) for cell in row]
+    assert [cell for cell in cells if cell[:1] in [*TRIGGERS] and cell != "-0.5"] == []
+
+
+def test_splits_name_the_slides_of_the_label_table(tmp_path: Path) -> None:
+    write_table(tmp_path / "table.csv", COHORT)
+    cohort = read_table(tmp_path / "table.csv")
+    folds = [Fold(tuple(NAMES[:4]), tuple(NAMES[4:6]), tuple(NAMES[6:]))]
+    (file,) = write_splits(tmp_path / "splits", folds)
+    assert_no_formulas(file.read_text())
+    assert read_splits(tmp_path / "splits", cohort) == folds
+
+
+def test_a_run_goes_on_with_the_splits_of_an_earlier_version(tmp_path: Path) -> None:
+    folds = [Fold(("=a", "b"), (), ("-c",))]
+    old = ",train,val,test\n0,=a,,-c\n1,b,,\n"
+    (tmp_path / "splits_0.csv").write_text(old)
+    write_splits(tmp_path, folds)  # equal, so nothing is replaced and nothing refused
+    assert (tmp_path / "splits_0.csv").read_text() == old.replace("=a", "'=a").replace("-c", "'-c")
+
+
+def test_names_of_earlier_versions_are_read_without_an_apostrophe(tmp_path: Path) -> None:
+    path = tmp_path / "predictions.csv"
+    header = "slide_id,patient_id,split,fold,seed,model,label,p_a,p_b\n"
+    path.write_text(header + "=x,-p,test,0,0,m,a,0.5,0.5\n")
+    found = read_predictions(path)
+    assert (found.slide_id[0], found.patient_id[0]) == ("=x", "-p")
+
+
+def test_a_resolution_table_names_slides_as_other_tables_do(tmp_path: Path) -> None:
+    path = tmp_path / "mpp.csv"
+    path.write_text("wsi,mpp\n'=x.svs,0.25\n")
+    assert list(SlideResolutions.parse(str(path)).by_slide) == ["=x.svs"]
+
+
+def test_tables_for_spreadsheets_escape_models_and_leave_negative_numbers() -> None:
+    record = {"model": "=1+1", "difference": -0.5}
+    table = Table("", ("model",), ((Cell("=1+1"),),), (record,))
+    assert render(table, "csv") == "model,difference\n'=1+1,-0.5\n"
