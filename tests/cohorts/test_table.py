@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sacmil.cohorts.sheet import read_sheet
 from sacmil.cohorts.slide_name import barcode, slide_name
 from sacmil.cohorts.table import Cohort, LabelledSlide, read_table, write_table
 from sacmil.errors import CohortError, CohortWarning, MissingExtraError
@@ -175,6 +178,7 @@ def test_a_missing_label_column_lists_those_there_are(tmp_path: Path) -> None:
         (b"slide,slide,patient,label\na,b,c,d\n", "two columns are called 'slide'"),
         (b"slide,patient,label\n", "a header and no rows"),
         (b'slide,patient,label\n"' + b"x" * 200_000 + b'",b,c\n', "cannot be read as CSV"),
+        (b"x" * 200_000 + b",patient,label\na,b,c\n", "cannot be read as CSV"),
         (bytes(range(256)), "not UTF-8"),
     ],
 )
@@ -238,6 +242,46 @@ def test_damaged_excel_is_refused_with_a_reason(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-200])
     assert "cannot be read as Excel" in problems(path)[0]
     assert "cannot be read as Excel" in problems(write(tmp_path, CLAM, "text.xlsx"))[0]
+
+
+def rewrite_sheet(path: Path, old: str, new: str) -> Path:
+    """Replace text in the XML of the first sheet."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name).decode() for name in archive.namelist()}
+    name = "xl/worksheets/sheet1.xml"
+    assert old in members[name]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, text in members.items():
+            archive.writestr(member, text.replace(old, new, 1) if member == name else text)
+    return path
+
+
+def test_formatted_cells_far_from_the_table_are_no_part_of_it(tmp_path: Path) -> None:
+    rows = [line.split(",") for line in CLAM.splitlines()]
+    path = excel(tmp_path / "t.xlsx", {"s": rows}, {"XFD2": "0.00", "XFD9999": "0.00"})
+    assert read_sheet(path) == replace(read_sheet(write(tmp_path, CLAM)), path=path)
+
+
+def test_notes_beside_an_excel_table_belong_to_no_column(tmp_path: Path) -> None:
+    rows = [line.split(",") for line in CLAM.splitlines()]
+    rows[2] += ["", "", "look at this one again"]
+    assert len(read_table(excel(tmp_path / "t.xlsx", {"s": rows}, {}))) == 4
+
+
+def test_a_sheet_that_never_ends_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = excel(tmp_path / "t.xlsx", {"s": [["slide"], ["a"]]}, {})
+    rewrite_sheet(path, '<row r="2"', '<row r="99999999999"')
+    monkeypatch.setattr("sacmil.cohorts.excel._MOST_ROWS", 1000)
+    assert "delete the formatted rows" in problems(path)[0]
+    monkeypatch.setattr("sacmil.cohorts.excel._MOST_BYTES", 1000)
+    assert "unpacks to" in problems(path)[0]
+
+
+def test_a_sheet_whose_xml_is_cut_is_refused_with_a_reason(tmp_path: Path) -> None:
+    path = excel(tmp_path / "t.xlsx", {"s": [["slide"], ["a"]]}, {})
+    assert "cannot be read as Excel" in problems(rewrite_sheet(path, "</sheetData>", ""))[0]
 
 
 def test_without_openpyxl_excel_says_how_to_get_it(

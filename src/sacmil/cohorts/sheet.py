@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import re
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from sacmil.cohorts.excel import read_excel
 from sacmil.csv_text import restore_cell
-from sacmil.errors import CohortError, MissingExtraError, suggestion
+from sacmil.errors import CohortError, suggestion
 
 _SEPARATORS = (",", ";", "\t")
 _EXCEL = (".xlsx", ".xlsm")
@@ -68,8 +66,12 @@ def read_sheet(path: str | Path, *, sheet: str | None = None) -> Sheet:
     excel = path.suffix.lower() in _EXCEL
     if sheet is not None and not excel:
         raise CohortError(path, [f"has no sheets ({sheet!r} was asked for); leave the sheet out"])
-    numbered = _excel_lines(path, sheet) if excel else _text_lines(path)
-    return _framed(path, [(number, cells) for number, cells in numbered if any(cells)])
+    numbered = read_excel(path, sheet) if excel else _text_lines(path)
+    cleaned = ((number, _clean(cells)) for number, cells in numbered)
+    lines = [(number, cells) for number, cells in cleaned if any(cells)]
+    if excel and lines:  # notes beside the table belong to no column
+        lines = [(number, cells[: len(lines[0][1])]) for number, cells in lines]
+    return _framed(path, lines)
 
 
 def _framed(path: Path, lines: list[tuple[int, list[str]]]) -> Sheet:
@@ -94,15 +96,20 @@ def _clean(cells: Iterable[str]) -> list[str]:
 
 def _text_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     text = _decoded(path)
-    separator = _separator(text)
-    # Not splitlines: it also breaks at marks that may stand in a cell, such as U+2028.
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    line = 1
     try:
+        # Not splitlines: it also breaks at marks that may stand in a cell, such as U+2028.
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text))
         for cells in reader:
-            yield reader.line_num, _clean(cells)
+            line = reader.line_num
+            yield line, cells
     except csv.Error as error:
         raise CohortError(
-            path, [f"line {reader.line_num}: cannot be read as CSV ({error})"]
+            path,
+            [
+                f"after line {line}: cannot be read as CSV ({error}); expected cells of a few "
+                "words, check the quotes"
+            ],
         ) from error
 
 
@@ -127,49 +134,3 @@ def _separator(text: str) -> str:
     """The separator that cuts the header into most cells."""
     header = next((line for line in text.splitlines() if line.strip()), "")
     return max(_SEPARATORS, key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
-
-
-def _excel_lines(path: Path, sheet: str | None) -> Iterator[tuple[int, list[str]]]:
-    try:
-        import openpyxl
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("excel", f"reading {path.name}") from error
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about styles and validations it will not keep
-        try:
-            book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-        except FileNotFoundError:
-            raise CohortError(path, ["there is no such file; check the path"]) from None
-        # A damaged file makes openpyxl raise nearly anything: zip, XML and key errors.
-        except Exception as error:
-            raise CohortError(
-                path, [f"cannot be read as Excel ({error}); save it again"]
-            ) from error
-        try:
-            rows = [
-                [_cell(cell) for cell in row] for row in _worksheet(path, book, sheet).iter_rows()
-            ]
-        finally:
-            book.close()
-    return ((number, _clean(cells)) for number, cells in enumerate(rows, start=1))
-
-
-def _worksheet(path: Path, book: Any, sheet: str | None) -> Any:
-    names = [page.title for page in book.worksheets]
-    if sheet is None:
-        return book.worksheets[0]
-    if sheet not in names:
-        raise CohortError(path, [f"there is no sheet {sheet!r}; {suggestion(sheet, names)}"])
-    return book[sheet]
-
-
-def _cell(cell: Any) -> str:
-    """A cell as a person sees it: 7 shown as 007 is 007, and a whole number has no point."""
-    value = cell.value
-    if value is None:
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    zeros = isinstance(value, int) and re.fullmatch(r"0+", str(cell.number_format))
-    return str(value).zfill(len(cell.number_format)) if zeros else str(value)

@@ -1,0 +1,103 @@
+"""Rows of an Excel sheet as text; formatted cells without a value do not count."""
+
+from __future__ import annotations
+
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sacmil.errors import CohortError, MissingExtraError, suggestion
+
+_MOST_ROWS = 2**20
+"""As Excel itself has."""
+_MOST_CELLS = 20_000_000
+"""Up to the last formatted cell of each row; reading takes a second per ten million."""
+_MOST_BYTES = 2**29
+"""Unpacked; a table of a million rows and ten columns has about this much."""
+
+
+def read_excel(path: Path, sheet: str | None) -> list[tuple[int, list[str]]]:
+    """Number and cells of each row that has a value, each row as wide as its last value.
+
+    Args:
+        path: .xlsx or .xlsm.
+        sheet: its name; the first where not given.
+    """
+    try:
+        import openpyxl
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("excel", f"reading {path.name}") from error
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about styles and validations it will not keep
+            _check_size(path)
+            book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+            try:
+                return list(_read_rows(path, _worksheet(path, book, sheet)))
+            finally:
+                book.close()
+    except FileNotFoundError:
+        raise CohortError(path, ["there is no such file; check the path"]) from None
+    except CohortError:
+        raise
+    # A damaged file makes openpyxl raise nearly anything, as late as in its last row.
+    except Exception as error:
+        raise CohortError(
+            path, [f"cannot be read as Excel ({error}); save it again, or as CSV UTF-8"]
+        ) from error
+
+
+def _check_size(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    if size > _MOST_BYTES:
+        raise CohortError(
+            path,
+            [
+                f"unpacks to {size / 2**20:,.0f} MB; expected at most {_MOST_BYTES / 2**20:,.0f}, "
+                "save the sheet of the table alone, or as CSV UTF-8"
+            ],
+        )
+
+
+def _read_rows(path: Path, page: Any) -> Iterator[tuple[int, list[str]]]:
+    page.reset_dimensions()  # what a file declares makes every row as wide as the widest
+    cells = 0
+    for number, row in enumerate(page.iter_rows(), start=1):
+        cells += len(row)
+        if number > _MOST_ROWS or cells > _MOST_CELLS:
+            raise CohortError(
+                path,
+                [
+                    f"row {number:,}: the sheet goes on after {cells:,} cells; expected a row per "
+                    "slide, delete the formatted rows and columns beyond the table or save as CSV"
+                ],
+            )
+        values = [(place, cell) for place, cell in enumerate(row) if cell.value is not None]
+        if values:
+            texts = [""] * (values[-1][0] + 1)
+            for place, cell in values:
+                texts[place] = _to_text(cell)
+            yield number, texts
+
+
+def _worksheet(path: Path, book: Any, sheet: str | None) -> Any:
+    names = [page.title for page in book.worksheets]
+    if sheet is not None and sheet not in names:
+        raise CohortError(path, [f"there is no sheet {sheet!r}; {suggestion(sheet, names)}"])
+    if not names:
+        raise CohortError(path, ["has no sheet of cells; expected a table"])
+    return book.worksheets[0] if sheet is None else book[sheet]
+
+
+def _to_text(cell: Any) -> str:
+    """A cell as a person sees it: 7 shown as 007 is 007, and a whole number has no point."""
+    value = cell.value
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    zeros = isinstance(value, int) and re.fullmatch(r"0+", str(cell.number_format))
+    return str(value).zfill(len(cell.number_format)) if zeros else str(value)
