@@ -225,6 +225,13 @@ def test_localisation_of_one_test_set_without_intervals_mentions_neither() -> No
     assert "interval" not in table.caption
 
 
+def test_labels_in_one_fold_alone_do_not_make_a_cross_validation_one_test_set() -> None:
+    found = {"a": localised(0.7, folds=1)}
+    table = localisation_table(found, folds=5)
+    assert table.caption.startswith("Localisation (out of fold): ")
+    assert localisation_table(found, folds=1).caption.startswith("Localisation (on test slides)")
+
+
 @pytest.mark.parametrize(
     ("figures", "style", "shown"),
     [

@@ -19,6 +19,7 @@ from slide_maker import tissue_pixels, write_slide
 from tiny_encoder import PX, write_encoder
 
 from sacmil import Encoder, load_model, predict, read_bag, write_bag
+from sacmil.csv_text import restore_cell
 from sacmil.errors import EncoderError, ModelFolderError, RunError, SacMILError
 from sacmil.results import read_results, read_scores
 from sacmil.workflows import ensemble as ensembles
@@ -220,7 +221,9 @@ def test_a_slide_may_be_called_anything_and_stays_inside(
     done = answer(tmp_path, model, bags=tmp_path / "bags" / f"{name}.h5", report=True)
     assert [record.slide_id for record in done.records] == [name], done.failures
     assert read_results(tmp_path / "out").slides[0].slide_id == name
-    assert table(tmp_path / "out")[0]["slide_id"] == name
+    written = table(tmp_path / "out")[0]["slide_id"]
+    assert restore_cell(written) == name
+    assert not written.startswith(("=", "-"))
     assert {path.name for path in tmp_path.iterdir()} == {"m", "bags", "out"}
     (page,) = (tmp_path / "out" / "reports").iterdir()
     assert "<img src=x>" not in page.read_text()
@@ -254,6 +257,20 @@ def test_a_slide_the_model_was_trained_on_is_told(tmp_path: Path) -> None:
     known, new = answer(tmp_path, write_model(tmp_path / "m", seen=("a", "z"))).records
     assert "a model was trained on this slide" in known.warnings[0]
     assert new.warnings == ()
+
+
+def test_pages_of_an_earlier_run_do_not_stay_beside_new_predictions(
+    tmp_path: Path, model: Path
+) -> None:
+    write_bags(tmp_path / "bags", "a", "b")
+    answer(tmp_path, model, report=True)
+    pages = tmp_path / "out" / "reports"
+    (pages / "notes.html").write_text("mine")
+    fewer = answer(tmp_path, model, bags=tmp_path / "bags" / "a.h5", report=True)
+    assert {page.name for page in pages.iterdir()} == {"a.html", "notes.html"}
+    assert fewer.removed_pages == 1
+    assert answer(tmp_path, model).removed_pages == 1
+    assert {page.name for page in pages.iterdir()} == {"notes.html"}
 
 
 # Models that are damaged.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from sacmil.evaluation.layouts import Table
     from sacmil.evaluation.report import Report
     from sacmil.evaluation.tables import Style
-    from sacmil.results import SlideLocalisation
+    from sacmil.results import Predictions, SlideLocalisation
 
 LOCALISED = "Localisation"
 """Heading of the table of localisation."""
@@ -85,16 +86,27 @@ def check_metric_name(name: str, known: Sequence[str]) -> None:
 
 
 def localisation_tables(
-    rows: Sequence[SlideLocalisation], style: Style, *, level: float, draws: int, seed: int
+    rows: Sequence[SlideLocalisation],
+    predictions: Predictions,
+    style: Style,
+    *,
+    level: float,
+    draws: int,
+    seed: int,
 ) -> dict[str, Table]:
     """The table of localisation by its heading; none unless slides have both kinds of instances."""
     from sacmil.evaluation.localisation_summary import summarise_localisation
-    from sacmil.evaluation.tables import localisation_table
+    from sacmil.evaluation.tables import localisation_table, of_test
 
     found = summarise_localisation(rows, level=level, draws=draws, seed=seed)
     if not found:
         return {}
-    return {LOCALISED: localisation_table(found, level=level, draws=draws, style=style)}
+    # Instance labels may be known in one fold alone, so folds are counted in the predictions.
+    test = of_test(predictions)
+    tested = set(zip(test.model.tolist(), test.fold.tolist(), strict=True))
+    folds = max(Counter(model for model, _ in tested).values(), default=0)
+    table = localisation_table(found, folds=folds, level=level, draws=draws, style=style)
+    return {LOCALISED: table}
 
 
 def check_can_report(out: Path | None) -> None:

@@ -76,7 +76,7 @@ def command(
         figures=summarise(predictions, metrics=tuple(shown), **drawn),
         metric=metric,
         asked=what_was_asked(runs),
-        further=localisation_tables(localised, style, **drawn),
+        further=localisation_tables(localised, predictions, style, **drawn),
         data=", ".join(map(str, runs)),
         level=level,
         draws=draws,

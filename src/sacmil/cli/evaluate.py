@@ -98,7 +98,9 @@ def command(
         comparisons=_compared(evaluation.predictions, drawn) if out else [],
         asked=what_was_asked(items),
         warnings=_told(evaluation),
-        further=localisation_tables(evaluation.localisation, style, **drawn),
+        further=localisation_tables(
+            evaluation.localisation, evaluation.predictions, style, **drawn
+        ),
         data=str(table) if table else ", ".join(map(str, items)),
         level=level,
         draws=draws,

@@ -100,6 +100,9 @@ def _tell(predicted: Predicted, out: Path, *, report: bool) -> None:
             spread = f" ± {max(answer.spread):.2f}" if answer.spread else ""
             said = f"{answer.winner(predicted.classes)} {max(answer.probabilities):.2f}{spread}"
             click.echo(printable(f"{record.slide_id}  {answer.model}: {said}"))
+    if removed := predicted.removed_pages:
+        again = "" if report else "; give --report to write pages of these predictions"
+        click.echo(f"removed {removed} pages of an earlier run from {out / 'reports'}{again}")
     left = len(predicted.records) - _SHOWN
     if left > 0:
         click.echo(f"… and {left} more")

@@ -136,6 +136,7 @@ def comparison_table(
 def localisation_table(
     found: Mapping[str, LocalisationSummary],
     *,
+    folds: int | None = None,
     level: float = 0.95,
     draws: int = 2000,
     style: Style | None = None,
@@ -144,6 +145,7 @@ def localisation_table(
 
     Args:
         found: by model, as summarise_localisation gives it.
+        folds: that the models were tested on; if left out, those with labelled slides.
         level: of the intervals.
         draws: of the bootstrap.
         style: how figures are printed.
@@ -166,7 +168,10 @@ def localisation_table(
         for metric, figure in row.items()
     ]
     header = ("model", *LOCALISATION_TITLES.values(), "AP by chance", "patients", "slides")
-    caption = _localisation_caption(found, level, draws, style)
+    labelled = max((summary.folds for summary in found.values()), default=0)
+    is_out_of_fold = (labelled if folds is None else folds) > 1
+    where = "out of fold" if is_out_of_fold else "on test slides"
+    caption = _localisation_caption(where, found, level, draws, style)
     return Table(caption, header, tuple(rows), tuple(records))
 
 
@@ -176,10 +181,8 @@ def _counts(summary: LocalisationSummary, metric: str) -> dict[str, object]:
 
 
 def _localisation_caption(
-    found: Mapping[str, LocalisationSummary], level: float, draws: int, style: Style
+    where: str, found: Mapping[str, LocalisationSummary], level: float, draws: int, style: Style
 ) -> str:
-    folds = max((summary.folds for summary in found.values()), default=0)
-    where = "out of fold" if folds > 1 else "on test slides"
     shows = has_intervals({model: one.figures for model, one in found.items()}, style)
     interval = f" {_interval_note(level, draws)}" if shows else ""
     return (

@@ -49,6 +49,8 @@ class Predicted:
     models: tuple[Model, ...]
     records: list[SlideAnswers]
     failures: list[Failure]
+    removed_pages: int = 0
+    """Pages of earlier commands, which showed other predictions."""
 
 
 def predict_items(
@@ -149,10 +151,12 @@ class _Work:
         if self.settings.heatmaps:
             records = self._draw(records, pictured)
         asked = self.asked
+        pages = [record.slide_id for record in records] if self.settings.report else []
+        removed = self.folder.remove_pages(but=pages)
         write_tables(self.folder, asked.classes, asked.models, records, self.failures)
         if self.settings.report:
             self._report(records)
-        return Predicted(asked.classes, asked.models, records, self.failures)
+        return Predicted(asked.classes, asked.models, records, self.failures, removed)
 
     # Slides.
 

@@ -13,14 +13,14 @@
     ├── reports/<slide>.html         with --report
     └── bags/                        of slides: see extraction/folder.py
 
-The tables and results.json tell of the items and models of the last command alone.
+The tables, results.json and reports are of the items and models of the last command alone.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -158,6 +158,22 @@ class PredictionFolder:
         """The page of a slide."""
         return self.out / "reports" / f"{file_name(slide_id)}.html"
 
+    def remove_pages(self, *, but: Iterable[str] = ()) -> int:
+        """Remove pages of earlier commands; files that are no page of a slide here stay.
+
+        Args:
+            but: slides whose pages stay.
+
+        Returns:
+            How many pages were removed.
+        """
+        current = {self.report(slide_id) for slide_id in but}
+        pages = [page for page in (self.out / "reports").glob("*.html") if page not in current]
+        old = [page for page in pages if (self.out / "answers" / f"{page.stem}.json").is_file()]
+        for page in old:
+            page.unlink()
+        return len(old)
+
     def relative(self, path: Path) -> str:
         """A path in the folder as files of the folder spell it."""
         return path.relative_to(self.out).as_posix()
@@ -173,11 +189,14 @@ class PredictionFolder:
     def read(self, slide_id: str) -> SlideAnswers | None:
         """What is known of a slide; None where that is nothing, or cannot be read."""
         try:
-            found = json.loads(self._record(slide_id).read_text(encoding="utf-8"))
-            record = _slide_answers(found)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            text = self._record(slide_id).read_text(encoding="utf-8")
+            record = _slide_answers(json.loads(text, parse_constant=_reject_constant))
+            is_sound = record.slide_id == slide_id and self._has_files(record)
+        except (OSError, ValueError, TypeError, LookupError, AttributeError):
             return None
-        return record if record.slide_id == slide_id and self._has_files(record) else None
+        except (RecursionError, OverflowError):
+            return None
+        return record if is_sound and _has_right_kinds(record) else None
 
     def _has_files(self, record: SlideAnswers) -> bool:
         """Whether all it speaks of is there, and in this folder."""
@@ -214,6 +233,30 @@ def _slide_answers(found: dict[str, Any]) -> SlideAnswers:
 
 
 _PAIRS = ("size", "bounds_origin")
+
+
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"{name} is no finite number")
+
+
+def _has_right_kinds(record: SlideAnswers) -> bool:
+    """Whether a record that was read back can be compared, drawn and written like a new one."""
+    answers = record.answers
+    texts = [record.item, *record.classes, *record.mismatches, *record.warnings]
+    texts += [text for answer in answers for text in (answer.model, answer.hash, answer.scores)]
+    known = [record.encoder, record.slide, record.thumbnail, *(a.score_class for a in answers)]
+    texts += [text for text in known if text is not None]
+    numbers = [number for number in (record.patch_um, record.mpp) if number is not None]
+    numbers += [record.instances, *(answer.seconds for answer in answers)]
+    pairs = [pair for pair in (record.size, record.bounds_origin) if pair is not None]
+    count = len(record.classes)
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(isinstance(number, int | float) for number in numbers)
+        and all(len(pair) == 2 and all(isinstance(side, int) for side in pair) for pair in pairs)
+        and all(len(values) == count for a in answers for values in (a.probabilities, *a.parts))
+        and all(a.spread is None or len(a.spread) == count for a in answers)
+    )
 
 
 class Failure(NamedTuple):
