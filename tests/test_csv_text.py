@@ -15,6 +15,7 @@ from sacmil.cohorts.split_files import read_splits, write_splits
 from sacmil.cohorts.splits import Fold
 from sacmil.cohorts.table import Cohort, LabelledSlide, read_table, write_table
 from sacmil.csv_text import escape_cell, escape_cells, restore_cell
+from sacmil.errors import FormatError
 from sacmil.evaluation.layouts import Cell, Table, render
 from sacmil.extraction.record import Record
 from sacmil.extraction.record import Row as ExtractionRow
@@ -153,3 +154,10 @@ def test_tables_for_spreadsheets_escape_models_and_leave_negative_numbers() -> N
     record = {"model": "=1+1", "difference": -0.5}
     table = Table("", ("model",), ((Cell("=1+1"),),), (record,))
     assert render(table, "csv") == "model,difference\n'=1+1,-0.5\n"
+
+
+def test_a_table_of_extraction_with_an_endless_cell_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "extraction.csv"
+    path.write_text("slide_id," + "x" * 200_000)
+    with pytest.raises(FormatError, match=r"cannot be read as a table.*move it away"):
+        Record(path)

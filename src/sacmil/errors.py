@@ -32,6 +32,8 @@ from collections.abc import Iterable
 
 _SHOWN = 20
 """How many problems of a list are told."""
+_LONGEST = 80
+"""Characters of a value that a message shows."""
 
 
 class SacMILError(Exception):
@@ -131,6 +133,16 @@ class CohortWarning(UserWarning):
 
 class RunWarning(UserWarning):
     """A run that answers, though not all of it is finished."""
+
+
+def shorten(value: object) -> str:
+    """A value as Python writes it, for a message: a long one is cut.
+
+    >>> shorten("abmil"), shorten([0] * 1000)
+    ("'abmil'", '[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,…')
+    """
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 20]}…"
 
 
 def suggestion(wrong: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""YAML as people write it: 1e-4 is a number, where YAML 1.1 wants 1.0e-4."""
+"""YAML as people write it: 1e-4 is a number, a key stands once, and 1:30:30 is text."""
 
 from __future__ import annotations
 
@@ -7,16 +7,97 @@ from typing import Any
 
 import yaml
 
+_DEEPEST = 50
+"""Levels of nesting; a configuration has three."""
+_MOST_VALUES = 10_000
+"""Values with every alias written out; aliases of aliases make billions."""
+_LONGEST = 1_000_000
+"""Characters."""
+
+_PREFIX = "tag:yaml.org,2002:"
+_KINDS = ("str", "int", "float", "bool", "null", "seq", "map", "merge")
+"""What values may be; sets, dates and bytes fit no setting."""
+
 
 class _Loader(yaml.SafeLoader):
-    """As safe, with one more way to write a number."""
+    """A safe loader of bounded size, for mappings whose keys are text and stand once."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.depth = 0
+        self.sizes: dict[int, int] = {}
+        """Values in each finished node, by its identity."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Check each node as soon as it is complete, before anything is made of it."""
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise _problem(event, f"more than {_DEEPEST} levels of nesting")
+        node: Any = super().compose_node(parent, index)
+        self.depth -= 1
+        if isinstance(event, yaml.AliasEvent):
+            if id(node) not in self.sizes:
+                raise _problem(event, "an alias of what it stands in")
+        else:
+            _check_kind(node)
+            self.sizes[id(node)] = 1 + sum(self.sizes[id(part)] for part in _parts(node))
+        if self.sizes[id(node)] > _MOST_VALUES:
+            raise _problem(event, f"more than {_MOST_VALUES:,} values, with aliases written out")
+        return node
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
+def _parts(node: Any) -> list[Any]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _check_kind(node: Any) -> None:
+    if node.tag.removeprefix(_PREFIX) not in _KINDS:
+        raise _problem(node, f"the tag {node.tag!r}; expected numbers, text, lists or mappings")
+    if isinstance(node, yaml.MappingNode):
+        _check_keys(node)
+
+
+def _check_keys(node: yaml.MappingNode) -> None:
+    lines: dict[str, int] = {}
+    for key, _ in node.value:
+        kind = key.tag.removeprefix(_PREFIX)
+        if kind == "merge":
+            continue
+        if kind != "str":
+            shown = repr(key.value) if isinstance(key, yaml.ScalarNode) else "of several values"
+            raise _problem(key, f"a key {shown}, which is {kind}; expected text, put it in quotes")
+        if key.value in lines:
+            first = lines[key.value]
+            raise _problem(key, f"the key {key.value!r} again (first in line {first}); keep one")
+        lines[key.value] = key.start_mark.line + 1
+
+
+def _problem(where: Any, text: str) -> yaml.YAMLError:
+    return yaml.YAMLError(f"line {where.start_mark.line + 1} has {text}")
+
+
+# YAML 1.1 reads 1:30:30 as 5430, 010 as 8 and 2020-01-01 as a date: all of them stay text.
+_REPLACED = tuple(_PREFIX + kind for kind in ("int", "float", "timestamp"))
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, rule) for tag, rule in rules if tag not in _REPLACED]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _kind, _rule in (
+    ("int", r"[-+]?(0|[1-9][0-9_]*|0b[01_]+|0x[0-9a-fA-F_]+)$"),
+    ("float", r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+|[0-9][0-9_]*\.[0-9_]*)$"),
+    ("float", r"[-+]?(\.[0-9][0-9_]*([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))$|\.(nan|NaN|NAN)$"),
+):
+    _Loader.add_implicit_resolver(_PREFIX + _kind, re.compile(_rule), list("-+.0123456789"))
 
 
 def read_yaml(text: str) -> Any:
-    """What the text holds; yaml.YAMLError where it is no YAML."""
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 - it is a safe loader
+    """What the text holds; yaml.YAMLError where it is no YAML, or has no single plain meaning."""
+    if len(text) > _LONGEST:
+        raise yaml.YAMLError(f"{len(text):,} characters; expected at most {_LONGEST:,}")
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - it is a safe loader
+    except ValueError as error:  # of int() and float(): 5,000 digits, or !!int x
+        raise yaml.YAMLError(f"a value that cannot be read ({error})") from error

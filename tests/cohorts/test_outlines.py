@@ -34,6 +34,7 @@ def test_json_outlines_are_read_zipped_or_not_and_in_ncrfs_own_form(tmp_path: Pa
         b"[]",
         b'{"a": []}',
         b'{"a": {"negative": []}}',
+        b'{"a": {"positive": [[[0, 0], [1, 0], [1, ' + b"9" * 400 + b"]]]}}",
         b'{"a": {"positive": [[[1, 2, 3], [1, 2, 3], [1, 2, 3]]]}}',
         b'{"a": {"positive": [[[1, NaN], [1, 2], [3, 4]]]}}',
         b'{"a": {"positive": [["x", "y", "z"]]}}',

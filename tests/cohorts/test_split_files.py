@@ -167,3 +167,9 @@ def test_a_folder_without_splits_says_what_was_expected(tmp_path: Path, cohort: 
         read_splits(tmp_path, cohort)
     with pytest.raises(CohortError, match="no such file or folder"):
         read_splits(tmp_path / "nowhere", cohort)
+
+
+def test_an_id_of_thousands_of_digits_is_a_name_like_others(tmp_path: Path, cohort: Cohort) -> None:
+    (tmp_path / "splits_0.csv").write_text(f",train,val,test\n0,{'9' * 5000},,\n")
+    with pytest.raises(CohortError, match="99999"):
+        read_splits(tmp_path, cohort)

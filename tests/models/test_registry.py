@@ -39,6 +39,8 @@ def test_an_unknown_model_is_told_with_what_was_meant(name: str, told: str) -> N
         ({"k": 1}, r"k=1; expected a whole number of at least 2"),
         ({"k": 4.0}, r"k=4.0; expected a whole number"),
         ({"dim": True}, r"dim=True; expected a whole number"),
+        ({"dim": 10**12}, r"dim=1000000000000; expected at most 1,000,000"),
+        ({"depth": 10**6}, r"depth=1000000; expected at most 1,000"),
         ({"dim": 7, "k": 2}, r"dim=7; prope rotates pairs of channels, expected an even dim"),
         ({"dim": 8}, r"k=64, dim=8; a fold needs a channel"),
     ],

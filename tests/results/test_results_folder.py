@@ -138,6 +138,8 @@ def changed(**changes: Any) -> dict[str, Any]:
         changed(slide={"mpp": "fine"}),
         changed(slide={"mpp": -1}),
         changed(slide={"mpp": float("nan")}),
+        changed(slide={"mpp": 10**400}),
+        changed(slide={"size": [float("inf"), 1]}),
         changed(slide={"thumbnail": 7}),
         changed(answer={"model": "another"}),
         changed(answer={"model": ["m"]}),

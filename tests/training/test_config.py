@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 import yaml
 
-from sacmil.errors import ConfigError, SacMILError
-from sacmil.models import Recipe, describe_model, list_models
+from sacmil import Bag, write_bag
+from sacmil.errors import ConfigError, OptionError, RunError, SacMILError, UnknownModelError
+from sacmil.models import Recipe, create_model, describe_model, list_models
 from sacmil.models._recipe import Lookahead
 from sacmil.models._registry import recipes_of
+from sacmil.training import part
 from sacmil.training.config import Config, make_config, make_configs, read_config
+from sacmil.training.run_folder import write_configs
 
 
 def test_a_file_and_the_command_line_make_one_configuration() -> None:
@@ -70,6 +74,10 @@ def test_slow_weights_can_be_set_and_left_out() -> None:
         ("lookahead=3", "steps, alpha"),
         ("k", "expected key=value"),
         ("k=[", "is not YAML"),
+        ("model=[abmil]", "a model is called ['abmil']; expected the name of one"),
+        ("recipe={a: 1}", "no recipe of sac_mil_local {'a': 1}"),
+        ("seed=1:30:30", "seed='1:30:30'; expected a whole number"),
+        ("lr=" + "9" * 5000, "is not YAML"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_what_it_might_have_meant(override, told) -> None:
@@ -84,9 +92,14 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path) -> None:
         ("{", "is not YAML"),
         ("modl: abmil", "did you mean 'model'"),
         ("options: 3", "expected keys and values under it"),
+        ("1: abmil", "line 1 has a key '1'"),
+        ("null: abmil", "a key 'null'"),
+        ("model: [abmil]", "expected the name of one"),
+        ("seed: 1\nseed: 2", "line 2 has the key 'seed' again"),
+        ("options: {k: " + "[" * 60 + "]" * 60 + "}", "levels of nesting"),
     ]:
         (tmp_path / "c.yaml").write_text(content)
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises((ConfigError, UnknownModelError), match=told):
             make_config(read_config(tmp_path / "c.yaml"))
     with pytest.raises(ConfigError, match="cannot be read"):
         read_config(tmp_path / "absent.yaml")
@@ -141,3 +154,25 @@ def test_few_bags_get_more_epochs_unless_epochs_are_asked_for() -> None:
     assert make_config({}, ["epochs=2"]).to_recipe().for_bags(3).epochs == 2
     both = make_config({}, ["epochs=2", "min_steps=30"]).to_recipe()
     assert both.for_bags(3).epochs == 10
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        make_config({}, [f"lr=[{', '.join('1' * 300)}]"])
+    assert len(str(refusal.value)) < 200
+
+
+def test_a_model_of_too_many_weights_is_refused_before_it_is_made(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(part, "sized_model", create_model)  # the first on "meta" takes seconds
+    monkeypatch.setattr(part, "_MOST_PARAMETERS", 100)
+    write_bag(tmp_path / "a.h5", Bag("a", np.zeros((2, 8), np.float32), np.eye(2), 1))
+    config = make_config({"model": "abmil", "options": {"hidden": 12}})
+    with pytest.raises(OptionError, match="parameters; expected at most 100"):
+        part.check_models([config], {"a": tmp_path / "a.h5"}, ["x", "y"])
+
+
+@pytest.mark.parametrize("damage", ["{", "a: 1\na: 2", "- x", "\0"])
+def test_a_damaged_configuration_in_a_run_is_told_as_such(tmp_path, damage: str) -> None:
+    (tmp_path / "config.yaml").write_text(damage)
+    with pytest.raises(RunError, match=r"config.yaml.*restore it, or move it away"):
+        write_configs(tmp_path, {"abmil": make_config({"model": "abmil"})})

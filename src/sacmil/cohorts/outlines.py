@@ -48,7 +48,7 @@ def read_outlines(path: str | Path) -> dict[str, Outlines]:
         raise CohortError(path, ["there is no such file; check the path"]) from None
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise CohortError(path, [f"cannot be read as JSON outlines ({error})"]) from error
-    except (AttributeError, TypeError, LookupError) as error:
+    except (AttributeError, TypeError, LookupError, OverflowError) as error:
         problem = 'is not of the form {slide: {"positive": [[[x, y], …], …], "negative": […]}}'
         raise CohortError(path, [problem]) from error
 

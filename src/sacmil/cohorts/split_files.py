@@ -257,17 +257,17 @@ def _slides(patients: Iterable[Any], cohort: Cohort) -> tuple[str, ...]:
 
 def _matcher(cohort: Cohort) -> Callable[[str], str]:
     """From an id as a file has it to the cohort's: pandas turns 007 into 7 or 7.0."""
-    numbers: dict[int, list[str]] = {}
+    numbers: dict[str, list[str]] = {}
     for slide_id in cohort.by_id:
         if slide_id.isdecimal():
-            numbers.setdefault(int(slide_id), []).append(slide_id)
+            numbers.setdefault(slide_id.lstrip("0"), []).append(slide_id)
 
     def match(text: str) -> str:
         name = slide_name(text)
         number = name.removesuffix(".0")
         if name in cohort.by_id or not number.isdecimal():
             return name
-        alike = numbers.get(int(number), [])
+        alike = numbers.get(number.lstrip("0"), [])
         return alike[0] if len(alike) == 1 else name
 
     return match

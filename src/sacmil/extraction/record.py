@@ -8,8 +8,9 @@ from pathlib import Path
 
 from sacmil.atomic import whole_file
 from sacmil.csv_text import escape_cells, restore_cell
-from sacmil.errors import FormatError
+from sacmil.errors import FormatError, shorten
 
+_MOVE_AWAY = "move it away, or choose another --out"
 _ADDED = ("tissue",)
 """Columns that tables of earlier versions do not have."""
 
@@ -73,13 +74,18 @@ def _replaces(row: Row, older: Row) -> bool:
 def _read(path: Path) -> list[Row]:
     if not path.exists():
         return []
+    try:
+        with path.open(newline="", encoding="utf-8", errors="replace") as file:
+            return _parse(path, csv.DictReader(file))
+    except csv.Error as error:
+        raise FormatError(f"{path}: cannot be read as a table ({error}); {_MOVE_AWAY}") from error
+
+
+def _parse(path: Path, table: csv.DictReader[str]) -> list[Row]:
     names = [field.name for field in fields(Row)]
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        table = csv.DictReader(file)
-        found = list(table.fieldnames or [])
-        if found not in (names, [name for name in names if name not in _ADDED]):
-            raise FormatError(
-                f"{path}: has columns {', '.join(found or ['none'])}; expected "
-                f"{', '.join(names)}: move it away, or choose another --out"
-            )
-        return [Row(**{name: restore_cell(row.get(name) or "") for name in names}) for row in table]
+    found = list(table.fieldnames or [])
+    if found not in (names, [name for name in names if name not in _ADDED]):
+        raise FormatError(
+            f"{path}: has columns {shorten(found)}; expected {', '.join(names)}: {_MOVE_AWAY}"
+        )
+    return [Row(**{name: restore_cell(row.get(name) or "") for name in names}) for row in table]

@@ -69,8 +69,11 @@ def _from_geojson(path: Path, found: Any, origin: tuple[int, int]) -> Outlines:
         polygons = [_moved(polygon, origin) for polygon in _polygons(found)]
         outer = [rings[0] for rings in polygons if rings]
         return make_outlines(outer, [hole for rings in polygons for hole in rings[1:]])
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise CohortError(path, [f"cannot be understood as GeoJSON ({error!r})"]) from error
+    except (RecursionError, OverflowError) as error:
+        problem = f"holds more levels or larger numbers than outlines have ({error})"
+        raise CohortError(path, [problem]) from error
 
 
 def _polygons(found: Any) -> Iterator[Any]:

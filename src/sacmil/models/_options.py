@@ -6,7 +6,7 @@ import math
 import numbers
 from collections.abc import Iterable
 
-from sacmil.errors import OptionError, suggestion
+from sacmil.errors import OptionError, shorten, suggestion
 
 
 def choice(name: str, value: str, known: Iterable[str]) -> str:
@@ -18,14 +18,14 @@ def choice(name: str, value: str, known: Iterable[str]) -> str:
     """
     names = list(known)
     if value not in names:
-        raise OptionError(f"{name}={value!r} is not known; {suggestion(str(value), names)}")
+        raise OptionError(f"{name}={shorten(value)} is not known; {suggestion(str(value), names)}")
     return value
 
 
 def at_least(name: str, value: int, minimum: int) -> int:
     """The value, if it is a whole number of at least the minimum."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
-        raise OptionError(f"{name}={value!r}; expected a whole number of at least {minimum}")
+        raise OptionError(f"{name}={shorten(value)}; expected a whole number of at least {minimum}")
     return int(value)
 
 
@@ -44,26 +44,26 @@ def divisor(name: str, value: int, number: int, *, of: str = "dim") -> int:
 def finite(name: str, value: float) -> float:
     """The value, if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise OptionError(f"{name}={value!r}; expected a number")
+        raise OptionError(f"{name}={shorten(value)}; expected a number")
     return float(value)
 
 
 def above_zero(name: str, value: float) -> float:
     """The value, if it is a finite number above zero."""
     if finite(name, value) <= 0:
-        raise OptionError(f"{name}={value!r}; expected a number above 0")
+        raise OptionError(f"{name}={shorten(value)}; expected a number above 0")
     return float(value)
 
 
 def share(name: str, value: float) -> float:
     """The value, if it is a share of something: from 0 to 1."""
     if not 0 <= finite(name, value) <= 1:
-        raise OptionError(f"{name}={value!r}; expected a number from 0 to 1")
+        raise OptionError(f"{name}={shorten(value)}; expected a number from 0 to 1")
     return float(value)
 
 
 def flag(name: str, value: bool) -> bool:  # noqa: FBT001 - it is the boolean that is looked at
     """The value, if it is True or False."""
     if not isinstance(value, bool):
-        raise OptionError(f"{name}={value!r}; expected True or False")
+        raise OptionError(f"{name}={shorten(value)}; expected True or False")
     return value

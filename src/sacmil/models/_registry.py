@@ -12,11 +12,16 @@ from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import sacmil.models
-from sacmil.errors import ModelError, OptionError, UnknownModelError, suggestion
+from sacmil.errors import ModelError, OptionError, UnknownModelError, shorten, suggestion
 from sacmil.models._base import MILModel
 from sacmil.models._recipe import PAPER, STANDARD, Recipe
 
 _MODELS: dict[str, type[MILModel]] = {}
+
+_LARGEST = 1_000_000
+"""Of whole-number options; a product of two, as float32, still fits 64 bits."""
+_DEEPEST = 1_000
+"""Of options called depth: every layer is made one by one."""
 
 Model = TypeVar("Model", bound=MILModel)
 
@@ -50,8 +55,10 @@ def list_models() -> list[str]:
 def model_class(name: str) -> type[MILModel]:
     """The class behind a name."""
     _import_all()
+    if not isinstance(name, str):
+        raise UnknownModelError(f"a model is called {shorten(name)}; expected the name of one")
     if name not in _MODELS:
-        raise UnknownModelError(f"there is no model {name!r}; {suggestion(name, _MODELS)}")
+        raise UnknownModelError(f"there is no model {shorten(name)}; {suggestion(name, _MODELS)}")
     return _MODELS[name]
 
 
@@ -119,4 +126,12 @@ def create_model(name: str, *, in_dim: int, num_classes: int, **options: Any) ->
     for option in options:
         if option not in known:
             raise OptionError(f"{name} has no option {option!r}; {suggestion(option, known)}")
+        _check_magnitude(option, options[option])
     return model_class(name)(in_dim=in_dim, num_classes=num_classes, **options)
+
+
+def _check_magnitude(option: str, value: Any) -> None:
+    """Reject sizes that no machine holds before anything is made of them."""
+    most = _DEEPEST if option == "depth" else _LARGEST
+    if isinstance(value, int) and abs(value) > most:
+        raise OptionError(f"{option}={shorten(value)}; expected at most {most:,}")

@@ -107,8 +107,11 @@ def read_results(folder: str | Path) -> Results:
             tuple(_slide(slide) for slide in found["slides"]),
         )
         _check(results)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{file}: is not what sacmil predict writes ({error!r})") from error
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise RunError(
+            f"{file}: is not what sacmil predict writes ({type(error).__name__}: {error}); run it "
+            "again"
+        ) from error
     return results
 
 

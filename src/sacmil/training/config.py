@@ -21,7 +21,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from sacmil.errors import ConfigError, suggestion
+from sacmil.errors import ConfigError, shorten, suggestion
 from sacmil.models import Recipe, describe_model
 from sacmil.models._recipe import Lookahead
 from sacmil.models._registry import recipes_of
@@ -49,8 +49,9 @@ class Config:
     """What matrix products are taken in; weights stay float32."""
 
     def __post_init__(self) -> None:
-        _known("option of " + self.model, self.options, describe_model(self.model).options)
-        _known("recipe of " + self.model, [self.recipe], recipes_of(self.model))
+        options = describe_model(self.model).options
+        _known(f"option of {self.model}", self.options, options)
+        _known(f"recipe of {self.model}", [self.recipe], recipes_of(self.model))
         _known("setting of training", self.training, _RECIPE_FIELDS)
         for name in ("seed", "precision"):
             object.__setattr__(self, name, _checked(name, getattr(self, name), _HINTS[name]))
@@ -184,7 +185,7 @@ def _mapping(name: str, value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{name} is {value!r}; expected keys and values under it")
+        raise ConfigError(f"{name} is {shorten(value)}; expected keys and values under it")
     return dict(value)
 
 
@@ -192,7 +193,7 @@ def _known(what: str, given: Iterable[Any], known: Iterable[str]) -> None:
     names = list(known)
     for name in given:
         if name not in names:
-            raise ConfigError(f"there is no {what} {name!r}; {suggestion(str(name), names)}")
+            raise ConfigError(f"there is no {what} {shorten(name)}; {suggestion(str(name), names)}")
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
@@ -201,7 +202,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     if origin is Literal:
         if value not in choices:
             raise ConfigError(
-                f"{name}={value!r} is not known; {suggestion(str(value), map(str, choices))}"
+                f"{name}={shorten(value)} is not known; {suggestion(str(value), map(str, choices))}"
             )
         return value
     if origin in (Union, types.UnionType):
@@ -222,19 +223,21 @@ def _number(name: str, value: Any, kind: type) -> Any:
             number = None
         if number is not None and (kind is float or number == value):
             return number
-    raise ConfigError(f"{name}={value!r}; expected {wanted}")
+    raise ConfigError(f"{name}={shorten(value)}; expected {wanted}")
 
 
 def _tuple(name: str, value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
     length = None if kinds[-1] is Ellipsis else len(kinds)
     if not isinstance(value, list | tuple) or (length is not None and len(value) != length):
-        raise ConfigError(f"{name}={value!r}; expected a list of {length or 'some'} numbers")
+        raise ConfigError(f"{name}={shorten(value)}; expected a list of {length or 'some'} numbers")
     return tuple(_checked(name, item, kinds[0]) for item in value)
 
 
 def _lookahead(name: str, value: Any) -> Lookahead:
     fields = Lookahead._fields
     if not isinstance(value, dict) or set(value) - set(fields):
-        raise ConfigError(f"{name}={value!r}; expected keys among {', '.join(fields)}, or null")
+        raise ConfigError(
+            f"{name}={shorten(value)}; expected keys among {', '.join(fields)}, or null"
+        )
     hints = get_type_hints(Lookahead)
     return Lookahead(**{key: _checked(key, item, hints[key]) for key, item in value.items()})

@@ -20,7 +20,7 @@ from sacmil.atomic import whole_file
 from sacmil.bag import Bag
 from sacmil.card import CARD, read_card, seen_mark
 from sacmil.cohorts.table import Cohort, LabelledSlide
-from sacmil.errors import ConfigError, RunError, SacMILError
+from sacmil.errors import ConfigError, OptionError, RunError, SacMILError
 from sacmil.formats import read_bag
 from sacmil.installation import usable_device, versions
 from sacmil.models import MILModel, create_model
@@ -125,6 +125,10 @@ class Place:
     """Of torch on the CPU; None leaves them as they are."""
 
 
+_MOST_PARAMETERS = 2_000_000_000
+"""8 GB of weights; the largest model here has a hundredth of it."""
+
+
 def check_models(
     configs: Iterable[Config], bags: Mapping[str, Path], classes: Sequence[str]
 ) -> None:
@@ -135,7 +139,13 @@ def check_models(
         return  # told soon, with all others that cannot be read
     for config in configs:
         options = {"num_classes": len(classes), **config.model_options()}
-        sized_model(config.model, in_dim=dim, **options)
+        model = sized_model(config.model, in_dim=dim, **options)
+        count = sum(parameter.numel() for parameter in model.parameters())
+        if count > _MOST_PARAMETERS:
+            raise OptionError(
+                f"{config.model} with these options has {count:,} parameters; expected at most "
+                f"{_MOST_PARAMETERS:,}, make its layers narrower or fewer"
+            )
 
 
 def _made(config: Config, dim: int, classes: int) -> MILModel:

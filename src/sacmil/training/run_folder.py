@@ -16,9 +16,9 @@ from sacmil.atomic import whole_file
 from sacmil.cohorts.split_files import write_splits
 from sacmil.cohorts.splits import Fold
 from sacmil.cohorts.table import Cohort
-from sacmil.errors import RunError
+from sacmil.errors import ConfigError, RunError
 from sacmil.installation import devices, versions
-from sacmil.training.config import Config
+from sacmil.training.config import Config, read_config
 
 CONFIG = "config.yaml"
 PROVENANCE = "provenance.json"
@@ -104,7 +104,16 @@ def write_configs(out: Path, configs: Mapping[str, Config]) -> None:
     known: dict[str, Any] = {}
     path = out / CONFIG
     if path.is_file():
-        known = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        known = _read_configs(path)
     known |= {name: config.to_dict() for name, config in configs.items()}
     with whole_file(path) as partial:
         partial.write_text(yaml.safe_dump(known, sort_keys=False), encoding="utf-8")
+
+
+def _read_configs(path: Path) -> dict[str, Any]:
+    try:
+        return read_config(path)
+    except ConfigError as error:
+        raise RunError(
+            f"{error}. The file belongs to the run; restore it, or move it away and run again"
+        ) from error
