@@ -50,6 +50,12 @@ def test_classes_that_are_not_names_are_refused(tmp_path: Path, classes: Any) ->
         read_card(write(tmp_path, json.dumps(GOOD | {"classes": classes})))
 
 
+@pytest.mark.parametrize("notes", [None, 3, {"training": 3}, {"training": {"seen": [[1]]}}])
+def test_notes_that_cannot_be_looked_up_are_refused(tmp_path: Path, notes: Any) -> None:
+    with pytest.raises(ModelFolderError, match="notes"):
+        read_card(write(tmp_path, json.dumps(GOOD | {"notes": notes})))
+
+
 def test_a_card_without_class_names_has_none(tmp_path: Path) -> None:
     card = {key: value for key, value in GOOD.items() if key != "classes"}
     assert read_card(write(tmp_path, json.dumps(card)))["classes"] is None

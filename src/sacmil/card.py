@@ -58,7 +58,7 @@ def read_card(folder: str | Path) -> dict[str, Any]:
             f"{file}: cannot be read as JSON ({error}); copy the folder again"
         ) from error
     _check(file, card)
-    return {"classes": None, **card}
+    return {"classes": None, "notes": {}, **card}
 
 
 _FIELDS = {"schema_version": int, "model": str, "options": dict, "weights_sha256": str}
@@ -73,6 +73,8 @@ def _check(file: Path, card: Any) -> None:
         isinstance(names, list) and all(isinstance(n, str) for n in names)
     ):
         wrong.append("classes")
+    if not _has_right_notes(card.get("notes", {})):
+        wrong.append("notes")
     if wrong:
         raise ModelFolderError(
             f"{file}: {', '.join(wrong)} missing or of the wrong kind; expected a sacmil model "
@@ -84,6 +86,13 @@ def _check(file: Path, card: Any) -> None:
             f"{file}: has schema version {version}; this sacmil ({__version__}) reads up to "
             f"{SCHEMA_VERSION}, install a newer one: pip install -U sacmil"
         )
+
+
+def _has_right_notes(notes: Any) -> bool:
+    """Whether what training wrote down can be looked up: its facts, and the slides it has seen."""
+    training = notes.get("training", {}) if isinstance(notes, dict) else None
+    seen = training.get("seen", []) if isinstance(training, dict) else None
+    return isinstance(seen, list) and all(isinstance(mark, str) for mark in seen)
 
 
 def model_folders(path: str | Path) -> list[Path]:

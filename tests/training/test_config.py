@@ -9,13 +9,14 @@ import pytest
 import yaml
 
 from sacmil import Bag, write_bag
+from sacmil.cohorts.table import Cohort
 from sacmil.errors import ConfigError, OptionError, RunError, SacMILError, UnknownModelError
 from sacmil.models import Recipe, create_model, describe_model, list_models
 from sacmil.models._recipe import Lookahead
 from sacmil.models._registry import recipes_of
 from sacmil.training import part
 from sacmil.training.config import Config, make_config, make_configs, read_config
-from sacmil.training.run_folder import write_configs
+from sacmil.training.run_folder import open_run, write_configs
 
 
 def test_a_file_and_the_command_line_make_one_configuration() -> None:
@@ -176,3 +177,13 @@ def test_a_damaged_configuration_in_a_run_is_told_as_such(tmp_path, damage: str)
     (tmp_path / "config.yaml").write_text(damage)
     with pytest.raises(RunError, match=r"config.yaml.*restore it, or move it away"):
         write_configs(tmp_path, {"abmil": make_config({"model": "abmil"})})
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"seeds": 3}', '{"seeds": [[1]]}', "[" * 100_000])
+def test_a_damaged_provenance_in_a_run_is_told_as_such(tmp_path, damage: str) -> None:
+    (tmp_path / "provenance.json").write_text(damage)
+    with (
+        pytest.raises(RunError, match=r"provenance.json.*choose another --out"),
+        open_run(tmp_path, Cohort((), ("a", "b")), [], "train"),
+    ):
+        pass

@@ -16,7 +16,7 @@ from sacmil.atomic import whole_file
 from sacmil.cohorts.split_files import write_splits
 from sacmil.cohorts.splits import Fold
 from sacmil.cohorts.table import Cohort
-from sacmil.errors import ConfigError, RunError
+from sacmil.errors import ConfigError, RunError, shorten
 from sacmil.installation import devices, versions
 from sacmil.training.config import Config, read_config
 
@@ -91,12 +91,20 @@ def _hash(value: Any) -> str:
 
 def _read_provenance(out: Path) -> dict[str, Any]:
     try:
-        found = json.loads((out / PROVENANCE).read_text(encoding="utf-8"))
+        found: Any = json.loads((out / PROVENANCE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise RunError(f"{out / PROVENANCE}: cannot be read ({error})") from error
-    return found if isinstance(found, dict) else {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(
+            f"{out / PROVENANCE}: cannot be read ({error}); restore it, or choose another --out"
+        ) from error
+    seeds = found.get("seeds", []) if isinstance(found, dict) else None
+    if not isinstance(seeds, list) or not all(isinstance(seed, int) for seed in seeds):
+        raise RunError(
+            f"{out / PROVENANCE}: is not what a run writes (seeds: {shorten(seeds)}); restore it, "
+            "or choose another --out"
+        )
+    return dict(found)
 
 
 def write_configs(out: Path, configs: Mapping[str, Config]) -> None:
