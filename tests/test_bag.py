@@ -68,7 +68,10 @@ def test_one_missing_value_among_many_is_found_wherever_it_stands() -> None:
         ({"coords": COORDS * np.nan}, "NaN", "level-0"),
         ({"coords": COORDS.astype(object)}, "object", "whole numbers"),
         ({"coords": COORDS.astype(str)}, "<U", "whole numbers"),
-        ({"coords": COORDS.astype(np.uint64) - np.uint64(1)}, "18446744073709551615", "level-0"),
+        ({"coords": COORDS.astype(np.uint64) - np.uint64(1)}, "reach 1.84467e+19", "level-0"),
+        ({"coords": COORDS + 1e300}, "reach 1e+300", "level-0"),
+        ({"coords": COORDS - 2**60}, "reach -1.15292e+18", "level-0"),
+        ({"slide_size": (2**70, 1)}, "slide_size", "level-0"),
         ({"labels": [0, 1, 0]}, "(3,)", "(4,)"),
         ({"labels": [[0], [1], [0], [1]]}, "(4, 1)", "(4,)"),
         ({"labels": [0.0, 1.0, 0.0, 0.5]}, "float64", "whole numbers"),
@@ -153,11 +156,9 @@ def test_whole_coordinates_become_int64_whatever_type_they_come_in(coords: np.nd
 
 
 @few
-@given(
-    coords=hnp.arrays(np.float64, (4, 2), elements=st.floats(allow_nan=False, allow_infinity=False))
-)
+@given(coords=hnp.arrays(np.float64, (4, 2), elements=st.floats(-(2**53) + 1, 2**53 - 1)))
 @pytest.mark.filterwarnings("ignore::sacmil.errors.BagWarning")
-def test_finite_coordinates_keep_their_value(coords: np.ndarray) -> None:
+def test_coordinates_that_a_slide_can_have_keep_their_value(coords: np.ndarray) -> None:
     np.testing.assert_array_equal(bag(coords=coords).coords, coords)
 
 

@@ -19,6 +19,8 @@ SAME_SIZE = 0.05
 """How far the sides of two bags' tiles on the glass may be apart, and still be called the same."""
 _AT_ONCE = 2**18
 """Values looked at together: they fit into a cache."""
+_MOST_PIXELS = 2**53
+"""Of a slide's side: up to here float64 holds every whole number."""
 
 
 class Encoder(NamedTuple):
@@ -235,15 +237,24 @@ def _coords(slide_id: str, values: npt.ArrayLike | None, count: int) -> npt.NDAr
             f"expected ({count}, 2), x and y of each instance"
         )
     if np.issubdtype(coords.dtype, np.integer):
-        if coords.max() > np.iinfo(np.int64).max:
-            raise BagError(f"{slide_id}: coordinates reach {coords.max()}; expected level-0 pixels")
+        _check_reach(slide_id, int(coords.min()), int(coords.max()))
         return np.ascontiguousarray(coords, dtype=np.int64)
     if not np.issubdtype(coords.dtype, np.floating):
         raise BagError(f"{slide_id}: coordinates are {coords.dtype}; expected whole numbers")
     if not np.isfinite(coords).all():
         raise BagError(f"{slide_id}: coordinates hold NaN or infinity; expected level-0 pixels")
-    whole = np.abs(coords).max() < 2**53 and bool((coords == np.round(coords)).all())
+    _check_reach(slide_id, float(coords.min()), float(coords.max()))
+    whole = bool((coords == np.round(coords)).all())
     return np.ascontiguousarray(coords, dtype=np.int64 if whole else np.float64)
+
+
+def _check_reach(slide_id: str, lowest: float, highest: float) -> None:
+    farthest = highest if highest > -lowest else lowest
+    if abs(farthest) >= _MOST_PIXELS:
+        raise BagError(
+            f"{slide_id}: coordinates reach {farthest:g}; expected level-0 pixels, no slide is so "
+            "wide: look for stray values in the file"
+        )
 
 
 def _labels(
@@ -277,6 +288,8 @@ def _check_pairs(bag: Bag) -> None:
         value = getattr(bag, name)
         if value is not None and not _is_pair(value):
             raise BagError(f"{bag.slide_id}: {name} is {value!r}; expected two whole numbers")
+        if value is not None and max(abs(int(number)) for number in value) >= _MOST_PIXELS:
+            raise BagError(f"{bag.slide_id}: {name} is {value!r}; expected level-0 pixels")
 
 
 def _check_provenance(bag: Bag) -> None:
@@ -284,9 +297,14 @@ def _check_provenance(bag: Bag) -> None:
         return
     try:
         returned = json.loads(json.dumps(dict(bag.provenance), allow_nan=False))
+        is_same = bool(returned == bag.provenance)
+    except RecursionError as error:
+        raise BagError(
+            f"{bag.slide_id}: provenance is nested too deeply; expected a few levels"
+        ) from error
     except (TypeError, ValueError) as error:
         raise BagError(f"{bag.slide_id}: provenance is not what JSON can hold ({error})") from error
-    if returned != bag.provenance:
+    if not is_same:
         raise BagError(f"{bag.slide_id}: provenance is changed by JSON; expected text as its keys")
 
 

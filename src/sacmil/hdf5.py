@@ -1,4 +1,4 @@
-"""HDF5 files from strangers: opened for reading only if all their data is in the file itself."""
+"""HDF5 files from strangers: opened only if their data is in the file itself, and fits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from typing import Any
 import h5py
 
 from sacmil.errors import FormatError
+from sacmil.limits import check_declared_size
+
+_ARRAYS = ("features", "feats", "coords", "labels", "patch_labels", "inst_labels")
+"""What the readers of bags and tiles read; other arrays of a file may be as large as they like."""
 
 
 @contextmanager
@@ -17,10 +21,11 @@ def open_hdf5(path: str | Path) -> Iterator[h5py.File]:
     """An HDF5 file open for reading.
 
     HDF5 can name other files as the place of its data. A downloaded bag could so copy any file the
-    user may read into a result, so such a file is rejected before anything in it is read.
+    user may read into a result, so such a file is rejected before anything in it is read. It can
+    also declare arrays that were never written, which take memory all the same (limits.py).
 
     Raises:
-        FormatError: a link or an array leads to another file.
+        FormatError: a link or an array leads to another file, or the arrays are too large.
     """
     with h5py.File(path, "r") as file:
         found = _find_outside_data(file)
@@ -29,7 +34,18 @@ def open_hdf5(path: str | Path) -> Iterator[h5py.File]:
                 f"{path}: {found}; expected a file that holds all its data itself: write it again "
                 "without external links, external storage and virtual datasets"
             )
+        _check_sizes(path, file)
         yield file
+
+
+def _check_sizes(path: str | Path, file: h5py.File) -> None:
+    """Reject arrays that one file may not ask for, singly or together."""
+    found = {name: file.get(name) for name in _ARRAYS}
+    arrays = {name: item for name, item in found.items() if isinstance(item, h5py.Dataset)}
+    for name, array in arrays.items():
+        check_declared_size(path, repr(name), array.nbytes, array.id.get_storage_size())
+    together = sum(array.nbytes for array in arrays.values())
+    check_declared_size(path, " and ".join(map(repr, arrays)), together, together)
 
 
 def _find_outside_data(file: h5py.File) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from sacmil import __version__
 from sacmil.bag import Bag, Encoder
 from sacmil.errors import FormatError
-from sacmil.formats import native, read_bag, write_bag
+from sacmil.formats import _checksum, native, read_bag, write_bag
 
 OPTIONAL = {
     "mpp": 0.2527,
@@ -63,11 +64,12 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def change(path: Path) -> Callable[[Callable[[h5py.File], Any]], Path]:
-    """Writes a full bag, then lets a function spoil the file."""
+    """Writes a full bag as earlier versions did, then lets a function spoil the file."""
 
     def spoil(edit: Callable[[h5py.File], Any]) -> Path:
         write_bag(path, make_bag(**OPTIONAL))
         with h5py.File(path, "r+") as file:
+            del file.attrs["checksum"]
             edit(file)
         return path
 
@@ -268,41 +270,154 @@ from pathlib import Path
 from sacmil.errors import FormatError
 from sacmil.formats import read_bag
 warnings.simplefilter("ignore")
+def content(bag):
+    values = vars(bag).values()
+    return [(v.dtype, v.tobytes()) if hasattr(v, "tobytes") else v for v in values]
 path, flips = Path(sys.argv[1]), json.loads(sys.argv[2])
-whole = path.read_bytes()
+whole, expected = path.read_bytes(), content(read_bag(path))
 for flip in flips:
     damaged = bytearray(whole)
     damaged[flip // 8] ^= 1 << flip % 8
     path.write_bytes(damaged)
-    signal.alarm(3)
+    signal.alarm(2)
     try:
-        read_bag(path)
-        outcome = "bag"
+        found = content(read_bag(path))
+        outcome = "same bag" if found == expected else f"another bag: bit {flip}"
     except FormatError as error:
-        outcome = "told" if str(path) in str(error) else f"unnamed: {error}"
+        outcome = "rejected" if str(path) in str(error) else f"unnamed: {error}"
     except BaseException as error:
         outcome = repr(error)
     print(outcome, flush=True)
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no alarm")
-def test_a_flipped_bit_gives_a_bag_or_a_format_error_with_the_files_name(path: Path) -> None:
-    write_bag(path, make_bag(**OPTIONAL))
+def read_with_flips(path: Path, flips: list[int]) -> tuple[list[str], int]:
+    """What became of reading the file with each bit flipped, and how often HDF5 crashed."""
     whole = path.read_bytes()
-    flips = np.random.default_rng(0).integers(8 * len(whole), size=300).tolist()
     outcomes: list[str] = []
     crashes = 0
     while flips:
         path.write_bytes(whole)
         command = [sys.executable, "-c", FLIP, str(path), json.dumps(flips)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        told = done.stdout.splitlines()
-        outcomes += told
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        lines = done.stdout.splitlines()
+        assert lines or done.returncode < 0, done.stderr
+        outcomes += lines
         crashes += done.returncode != 0
-        flips = flips[len(told) + 1 :] if done.returncode else []
-    assert set(outcomes) == {"bag", "told"}
+        flips = flips[len(lines) + 1 :] if done.returncode else []
+    return outcomes, crashes
+
+
+def bits_of(whole: bytes, content: bytes) -> range:
+    """Where in the file the bits of some content are."""
+    start = whole.index(content)
+    return range(8 * start, 8 * (start + len(content)))
+
+
+def write_full_bag(path: Path) -> Bag:
+    bag = make_bag(**OPTIONAL, provenance={"settings": {"mpp": 0.5}, "weights": "ab12"})
+    write_bag(path, bag)
+    return bag
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no alarm")
+def test_a_flipped_bit_changes_no_bag_without_an_error_that_names_the_file(path: Path) -> None:
+    bag = write_full_bag(path)
+    whole = path.read_bytes()
+    random = np.random.default_rng(0)
+    flips = random.integers(8 * len(whole), size=100).tolist()
+    for array in (bag.features, bag.coords, bag.labels):
+        bits = bits_of(whole, np.ascontiguousarray(array).tobytes())
+        flips += random.choice(bits, size=20).tolist()
+    texts = ["sacmil bag", "TCGA-3C-AALI", "uni_v2", "sha256:ab12", '"weights": "ab12"', "coords="]
+    flips += [random.choice(bits_of(whole, text.encode())) for text in texts]
+    outcomes, crashes = read_with_flips(path, [int(flip) for flip in flips])
+    assert set(outcomes) == {"same bag", "rejected"}
+    assert outcomes[100:] == ["rejected"] * 66
     assert crashes <= 1  # texts lie in a heap of which HDF5 keeps no checksum
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no alarm")
+def test_no_flipped_bit_of_a_file_changes_its_bag_without_an_error(path: Path) -> None:
+    write_full_bag(path)
+    outcomes, _ = read_with_flips(path, list(range(8 * path.stat().st_size)))
+    assert set(outcomes) == {"same bag", "rejected"}
+
+
+# Checksums.
+
+
+def flip_bit(path: Path, content: bytes) -> None:
+    """Flips a bit in the middle of some content, and leaves the file's times as they were."""
+    facts, whole = path.stat(), bytearray(path.read_bytes())
+    whole[whole.index(content) + len(content) // 2] ^= 4
+    path.write_bytes(whole)
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+@pytest.mark.parametrize("name", ["features", "coords", "labels"])
+def test_a_message_says_which_array_is_damaged_and_what_to_do(path: Path, name: str) -> None:
+    bag = write_full_bag(path)
+    flip_bit(path, getattr(bag, name).tobytes())
+    with pytest.raises(FormatError) as raised:
+        read_bag(path)
+    assert str(raised.value).startswith(f"{path}: {name} have changed since the file was written")
+    assert "restore it from a copy, or delete it and extract" in str(raised.value)
+
+
+def test_a_bag_with_a_damaged_layout_is_not_read_as_tridents(path: Path) -> None:
+    write_full_bag(path)
+    flip_bit(path, b"sacmil bag")
+    with pytest.raises(FormatError, match="attributes have changed"):
+        read_bag(path)
+
+
+@pytest.mark.parametrize("place", ["/", "features", "coords"])
+def test_every_attribute_that_the_reader_uses_is_in_the_checksum(path: Path, place: str) -> None:
+    write_full_bag(path)
+    with h5py.File(path) as file:
+        names = set(file[place].attrs) - {"checksum", "sacmil_version", "savetodir"}
+    whole = path.read_bytes()
+    for name in names:
+        path.write_bytes(whole)
+        with h5py.File(path, "r+") as file:
+            del file[place].attrs[name]
+        with pytest.raises(FormatError, match=r"attributes have changed|schema version 0"):
+            read_bag(path)
+
+
+def test_a_file_is_verified_once_per_process_until_it_changes(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_full_bag(path)
+    os.utime(path, ns=(10**18, 10**18))
+    calls: list[int] = []
+    compute = _checksum.compute_checksum
+    monkeypatch.setattr(
+        _checksum, "compute_checksum", lambda *given: calls.append(1) or compute(*given)
+    )
+    for _ in range(3):
+        read_bag(path)
+    assert len(calls) == 1
+    os.utime(path, ns=(2 * 10**18, 2 * 10**18 - 10**9))
+    read_bag(path)
+    assert len(calls) == 2
+
+
+def test_a_bag_without_a_checksum_is_read_as_earlier_versions_wrote_it(change: Any) -> None:
+    path = change(lambda file: None)
+    with h5py.File(path) as file:
+        assert "checksum" not in file.attrs
+    assert_same(read_bag(path), make_bag(**OPTIONAL))
+
+
+def test_attributes_of_other_tools_do_not_make_a_bag_invalid(path: Path) -> None:
+    bag = write_full_bag(path)
+    with h5py.File(path, "r+") as file:
+        file["features"].attrs["comment"] = "seen by Ann"
+        file["clusters"] = np.arange(4)
+    assert_same(read_bag(path), bag)
 
 
 # Files that are not, or not quite, of this layout.
@@ -367,6 +482,11 @@ def dangle(file: h5py.File) -> None:
         (set_attribute("coords", "mpp_level0", 0.0), "mpp is 0.0"),
         (set_attribute("coords", "mpp_level0", float("nan")), "mpp is nan"),
         (set_attribute("coords", "level0_width", "wide"), "of the wrong kind"),
+        (set_attribute("coords", "level0_width", float("inf")), "of the wrong kind"),
+        (set_attribute("coords", "level0_width", 1e300), "slide_size is"),
+        (set_attribute("coords", "bounds_x", float("nan")), "of the wrong kind"),
+        (lambda f: f.attrs.update(provenance="[" * 30_000 + "]" * 30_000), "too deeply"),
+        (replace("coords", np.full((4, 2), 1e300)), "coordinates reach 1e+300"),
         (set_attribute("features", "encoder_hash", 5), "encoder is"),
         (set_attribute("features", "name", ""), "slide_id is ''"),
     ],
@@ -388,7 +508,7 @@ def test_features_larger_than_memory_are_refused(change: Any) -> None:
         del file["features"]
         file.create_dataset("features", shape=(2**40, 2**20), chunks=(1, 2**10), dtype="f4")
 
-    with pytest.raises(FormatError, match="cannot be read"):
+    with pytest.raises(FormatError, match=r"'features' declares .* but stores 0 bytes"):
         read_bag(change(edit))
 
 

@@ -11,7 +11,8 @@ on ``coords``, TRIDENT    patch_size (pixels of the tile), patch_size_level0, ov
 on ``coords``, ours       mpp_level0, patch_size_um, stride_level0, tile_px, bounds_x, bounds_y;
                           what is unknown is absent
 on the file               layout = "sacmil bag", schema_version, sacmil_version;
-                          provenance, as JSON, where there is one
+                          provenance, as JSON, where there is one;
+                          checksum of all that makes the bag (_checksum.py)
 ========================  =====================================================================
 
 No times are stored: equal content gives equal bytes.
@@ -26,11 +27,13 @@ from typing import Any
 
 import h5py
 import numpy as np
+import numpy.typing as npt
 
 from sacmil._version import __version__
 from sacmil.atomic import whole_file
 from sacmil.bag import Bag, Encoder
 from sacmil.errors import BagError, FormatError
+from sacmil.formats._checksum import ATTRIBUTE, compute_checksum, verify_checksum
 from sacmil.formats._hdf5 import is_hdf5, open_file
 from sacmil.units import Level0Px, MicronsPerPixel, TilePx, nominal_magnification
 
@@ -62,18 +65,25 @@ def _image(bag: Bag) -> bytes:
         coords.attrs.update(_trident_attributes(bag) | _own_attributes(bag))
         if bag.labels is not None:
             file.create_dataset("labels", data=bag.labels, track_times=False)
+        file.attrs[ATTRIBUTE] = compute_checksum(file, _arrays(bag))
         file.flush()
         image: bytes = file.id.get_file_image()
     return image
 
 
+def _arrays(bag: Bag) -> dict[str, npt.NDArray[Any]]:
+    arrays = {"features": bag.features, "coords": bag.coords, "labels": bag.labels}
+    return {name: values for name, values in arrays.items() if values is not None}
+
+
 def matches(path: Path) -> bool:
-    """Whether the file says of itself that it is a sacmil bag."""
+    """Whether the file says of itself that it is a sacmil bag, even where damage changed that."""
     if not is_hdf5(path):
         return False
     with open_file(path) as file:
         layout = file.attrs.get("layout")
-        return isinstance(layout, str) and layout == LAYOUT
+        # TRIDENT's reader would take a bag whose layout was damaged, and lose half of it.
+        return ATTRIBUTE in file.attrs or (isinstance(layout, str) and layout == LAYOUT)
 
 
 def read(path: Path) -> Bag:
@@ -85,6 +95,7 @@ def read(path: Path) -> Bag:
         feature_attributes = dict(file["features"].attrs)
         attributes = dict(file["coords"].attrs)
         provenance = file.attrs.get("provenance")
+        verify_checksum(path, file, arrays)
     try:
         return _bag(arrays, feature_attributes, attributes, provenance)
     except BagError as error:
@@ -94,7 +105,12 @@ def read(path: Path) -> Bag:
             f"{path}: attribute {error} is missing; expected the native layout, "
             "write the bag again with sacmil.write_bag"
         ) from error
-    except (AttributeError, TypeError, ValueError) as error:
+    except RecursionError as error:
+        raise FormatError(
+            f"{path}: its provenance is nested too deeply; expected JSON of a few levels, "
+            "write the bag again with sacmil.write_bag"
+        ) from error
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise FormatError(
             f"{path}: an attribute is of the wrong kind ({error}); expected the native layout, "
             "write the bag again with sacmil.write_bag"
@@ -108,7 +124,7 @@ def read_provenance(path: Path) -> Mapping[str, Any]:
         complete = "features" in file and "coords" in file
     try:
         found = json.loads(text) if complete else {}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise FormatError(f"{path}: its provenance is not JSON ({error})") from error
     return found if isinstance(found, dict) else {}
 

@@ -101,7 +101,7 @@ def _tiles(path: Path, found: dict[str, Any], coords: npt.NDArray[Any]) -> _Tile
 def _stated(path: Path, size_um: Any, size_px: Any) -> _Tiles:
     try:
         tiles = _Tiles(float(size_um), None if size_px is None else int(size_px), 1.0)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise FormatError(
             f"{path}: tile_size_um is {size_um!r}, tile_size_px {size_px!r}; expected numbers"
         ) from error

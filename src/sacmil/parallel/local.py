@@ -22,10 +22,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self, cast
 
+from sacmil.limits import max_worker_bytes
 from sacmil.parallel._messages import Room, SharedMemory, own_room, receive, send
-
-MEMORY_LIMIT = 12 * 2**30
-"""Bytes of address space a worker that reads files from elsewhere may take."""
 
 
 class Outcome(NamedTuple):
@@ -128,7 +126,7 @@ class Workers:
 
     Args:
         count: how many tasks run at the same time.
-        memory_limit: bytes of address space each may take; 0 sets no limit.
+        memory_limit: bytes of address space each may take; 0 sets no limit, None that of limits.py.
         threads: of numeric libraries in each.
         room: makes the memory that large arrays of their answers are put in.
     """
@@ -137,14 +135,15 @@ class Workers:
         self,
         count: int,
         *,
-        memory_limit: int = MEMORY_LIMIT,
+        memory_limit: int | None = None,
         threads: int = 1,
         room: Room | None = None,
     ) -> None:
         self._answers: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
         self._waiting: deque[_Task] = deque()
         self.count = count
-        self._memory_limit, self._threads = memory_limit, threads
+        self._memory_limit = max_worker_bytes() if memory_limit is None else memory_limit
+        self._threads = threads
         self._room = room or own_room
         self._workers: list[_Worker] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,10 +13,12 @@ from typing import Any
 import numpy.typing as npt
 
 import sacmil.plans
-from sacmil.errors import OptionError, suggestion
+from sacmil.errors import InputError, OptionError, suggestion
 
 Array = npt.NDArray[Any]
 Plan = dict[str, Array]
+
+_MOST_PATCHES = 2**31
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,11 @@ def make_plan(
         options: as the planner's ``make`` takes them.
         coords: (N, 2), in patch units.
         features: (N, D); some planners can do without.
+
+    Raises:
+        InputError: coordinates are not finite, or farther apart than tiles of a slide can be.
     """
+    _check_coords(coords)
     make = _planner(name).make
     try:
         plan: Plan = make(coords, features, **options)
@@ -57,6 +64,22 @@ def make_plan(
             "options that the model was saved with"
         ) from error
     return plan
+
+
+def _check_coords(coords: Array) -> None:
+    """Reject what no planner can work with; their whole numbers hold squares of the bound."""
+    lowest, highest = (float(end) for end in (coords.min(initial=0), coords.max(initial=0)))
+    if not (math.isfinite(lowest) and math.isfinite(highest)):
+        raise InputError(
+            "coordinates hold NaN or infinity; expected patch units (level-0 pixels / patch size): "
+            "drop those instances or repair the file"
+        )
+    farthest = highest if highest > -lowest else lowest
+    if abs(farthest) > _MOST_PATCHES:
+        raise InputError(
+            f"coordinates reach {farthest:g}; expected patch units (level-0 pixels / patch size), "
+            f"at most {_MOST_PATCHES:,}: look for stray values in the file"
+        )
 
 
 def _planner(name: str) -> ModuleType:

@@ -1,0 +1,102 @@
+"""Checksums of native bags: damage on a disk is noticed when a process first reads a file.
+
+The attribute ``checksum`` of the file is a text such as ``attributes=1a2b3c4d coords=…``: the
+CRC-32 of each array and of the attributes below. CRC-32 notices every single flipped bit, and
+every burst of up to 32 bits. HDF5's own checksum (Fletcher-32) exists for chunked arrays only.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.errors import FormatError
+
+ATTRIBUTE = "checksum"
+
+# Whatever changes a bag, and with it a prediction or a heatmap. Files that exist were written with
+# this very list: another one needs another name than ATTRIBUTE.
+_COVERED = {
+    "/": ("layout", "schema_version", "provenance"),
+    "features": ("name", "encoder", "encoder_hash"),
+    "coords": (
+        *("name", "patch_size", "patch_size_level0", "overlap", "level0_width", "level0_height"),
+        *("level0_magnification", "target_magnification", "mpp_level0", "patch_size_um"),
+        *("stride_level0", "tile_px", "bounds_x", "bounds_y"),
+    ),
+}
+_SETTLED_NS = 2 * 10**9
+"""Age at which a file's time tells it from a later version: clocks of disks tick in seconds."""
+
+_verified: set[tuple[str, int, int, int]] = set()
+"""Files that this process has verified: path, inode, size, time of the last change."""
+
+
+def compute_checksum(file: h5py.File, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """The value of the attribute for what is in a file.
+
+    Args:
+        file: its attributes are read.
+        arrays: its features, coordinates and labels, if there are any.
+    """
+    parts = {name: _crc_of_array(values) for name, values in arrays.items()}
+    parts["attributes"] = zlib.crc32(_attributes_text(file).encode(errors="backslashreplace"))
+    return " ".join(f"{name}={crc:08x}" for name, crc in sorted(parts.items()))
+
+
+def verify_checksum(path: Path, file: h5py.File, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Reject a damaged file; one that this process has verified is not looked at again.
+
+    Raises:
+        FormatError: names what is damaged. Files of earlier versions have no checksum and pass.
+    """
+    if ATTRIBUTE not in file.attrs:
+        return
+    facts = path.stat()
+    version = (str(path.absolute()), facts.st_ino, facts.st_size, facts.st_mtime_ns)
+    if version in _verified:
+        return
+    written, found = str(file.attrs[ATTRIBUTE]), compute_checksum(file, arrays)
+    if written != found:
+        raise FormatError(
+            f"{path}: {_describe_difference(written, found)} since the file was written (its "
+            "checksum does not match); restore it from a copy, or delete it and extract or "
+            "convert the slide again"
+        )
+    if time.time_ns() - facts.st_mtime_ns > _SETTLED_NS:
+        _verified.add(version)
+
+
+def _crc_of_array(values: npt.NDArray[Any]) -> int:
+    values = np.ascontiguousarray(values)
+    kind = f"{values.dtype.str} {values.shape}".encode()
+    return zlib.crc32(values.reshape(-1).view(np.uint8).data, zlib.crc32(kind))
+
+
+def _attributes_text(file: h5py.File) -> str:
+    lines = []
+    for place, names in _COVERED.items():
+        attributes = file[place].attrs
+        lines += [f"{place} {n} {_plain(attributes[n])!r}" for n in names if n in attributes]
+    return "\n".join(lines)
+
+
+def _plain(value: Any) -> Any:
+    """As Python's own value: numpy writes its numbers differently from version to version."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _describe_difference(written: str, found: str) -> str:
+    """What has changed, by the parts of two checksums that differ."""
+    differing = set(written.split()) ^ set(found.split())
+    names = sorted({part.partition("=")[0] for part in differing})
+    known = [name for name in names if name in ("attributes", "coords", "features", "labels")]
+    text = " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)
+    return f"{text or 'its checksum'} {'have' if known else 'has'} changed"
