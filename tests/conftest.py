@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -13,6 +14,9 @@ import torch
 from drawn import drawn
 
 from sacmil import Bag
+from sacmil.parallel import Outcome
+from sacmil.parallel._child import _answer
+from sacmil.training import bag_files
 
 WHOLE_GOLDENS = os.environ.get("SACMIL_GOLDEN")
 """A folder of whole goldens; without it the trimmed ones of tests/golden/trim.py are used."""
@@ -22,6 +26,17 @@ WHOLE_GOLDENS = os.environ.get("SACMIL_GOLDEN")
 def _one_thread_one_seed() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _inspect_bags_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training starts a process to check bags, half a second that only its own tests need."""
+
+    def run_each(function: Callable[[Any], Any], items: Iterable[Any], **_: Any) -> Any:
+        name = f"{function.__module__}:{function.__name__}"
+        return (Outcome(key, *_answer(name, (item,))) for key, item in enumerate(items))
+
+    monkeypatch.setattr(bag_files, "run_each", run_each)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import zipfile
 from pathlib import Path
 
 from sacmil.errors import ConfigError, FormatError
@@ -67,6 +68,21 @@ def check_declared_size(path: str | Path, name: str, declared: int, stored: int)
             f"{_size(max_bag_bytes())} for one bag: split the slide, or raise the limit by the "
             f"environment variable {VARIABLE}={math.ceil(declared / _GIB)}"
         )
+
+
+def check_zip_size(path: Path) -> None:
+    """Reject an archive, as numpy.savez and torch.save write, that unpacks to too much.
+
+    Raises:
+        FormatError: see check_declared_size. What is no archive passes: its reader will say so.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return
+    unpacked = sum(member.file_size for member in members)
+    check_declared_size(path, "its content", unpacked, sum(m.compress_size for m in members))
 
 
 def _size(count: int) -> str:

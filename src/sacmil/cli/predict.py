@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sacmil.limits import BAG_LIMIT_S
+
 if TYPE_CHECKING:
     from sacmil.workflows.prediction import Predicted
 
@@ -55,7 +57,7 @@ _EXISTING = click.Path(exists=True, path_type=Path)
 @click.option(
     "--limit",
     "limit_s",
-    default=600.0,
+    default=BAG_LIMIT_S,
     show_default=True,
     type=click.FloatRange(min=0, min_open=True),
     help="Seconds to read a bag.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import FormatError, MissingExtraError
+from sacmil.limits import check_declared_size, check_zip_size
 
 SUFFIXES = (".pt", ".pth")
 _FEATURES = ("features", "feats")
@@ -21,15 +23,30 @@ def load(path: Path) -> Any:
     except ModuleNotFoundError as error:
         raise MissingExtraError("torch", f"reading {path.name}") from error
 
+    check_zip_size(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     # A damaged file makes torch raise nearly anything: zip, pickle, storage and memory errors.
     except Exception as error:
-        detail = " ".join(str(error).split()).split(". ")[0] or type(error).__name__
-        raise FormatError(
-            f"{path}: cannot be read as tensors ({detail[:200]}); expected a file of torch.save "
-            "that holds tensors only, write or copy it again"
-        ) from error
+        raise FormatError(f"{path}: {_describe_failure(path, error)}") from error
+
+
+def _describe_failure(path: Path, error: Exception) -> str:
+    expected = "expected a file of torch.save that holds tensors only"
+    if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
+        return f"cannot be read ({error.strerror or error}); check the path"
+    if not _begins_as_checkpoint(path):
+        return f"this is not a PyTorch checkpoint; {expected}, check the path"
+    detail = " ".join(str(error).split()).split(". ")[0][:200]
+    if isinstance(error, pickle.UnpicklingError) and "Weights only" in detail:
+        return f"holds other things than tensors, or is damaged ({detail}); {expected}"
+    return f"this PyTorch checkpoint is incomplete or damaged; {expected}, write or copy it again"
+
+
+def _begins_as_checkpoint(path: Path) -> bool:
+    """Whether a file begins as the two kinds do that torch.save has written."""
+    with path.open("rb") as file:
+        return file.read(1) in (b"P", b"\x80")  # of a zip archive, of a pickle
 
 
 def load_features(path: Path) -> npt.NDArray[Any]:
@@ -48,6 +65,11 @@ def load_features(path: Path) -> npt.NDArray[Any]:
 
 
 def _numpy(path: Path, tensor: Any) -> npt.NDArray[Any]:
+    import torch
+
+    if tensor.layout is torch.strided:  # one that repeats its values is larger than it looks
+        held = tensor.numel() * tensor.element_size()
+        check_declared_size(path, "the tensor", held, tensor.untyped_storage().nbytes())
     if str(tensor.dtype) == "torch.bfloat16":  # which numpy does not have
         tensor = tensor.float()
     try:

@@ -7,6 +7,7 @@ batch axis.
 from __future__ import annotations
 
 import inspect
+import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -138,6 +139,7 @@ class MILModel(nn.Module, ABC):
         output = self.aggregate(features.to(self.dtype), coords, tensors)
         if not torch.compiler.is_compiling():
             self._check_output(output, len(features))
+            check_features_of(output, features)
         return output
 
     @abstractmethod
@@ -155,15 +157,21 @@ class MILModel(nn.Module, ABC):
             raise InputError(
                 "coords are a Bag; expected arrays: model.plan(bag.patch_coords, bag.features)"
             )
+        plan = make_plan(self.planner.name, self.planner.options, coords, features)
         warn_of_pixels(coords)
-        return make_plan(self.planner.name, self.planner.options, coords, features)
+        return plan
 
     def probabilities(self, output: Output) -> Tensor:
         """(C,), summing to one; a single output gives the probability of class 1."""
         return output.logits.softmax(-1) if self.num_classes > 1 else output.logits.sigmoid()
 
-    def losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
-        """A loss for each group of parameters; a group's loss trains that group."""
+    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
+        """A loss for each group of parameters; a group's loss trains that group.
+
+        Args:
+            output: what the model returned.
+            target: the class index, as a tensor without axes or as a number.
+        """
         return {"all": classification_loss(output.logits, target)}
 
     def parameter_groups(self) -> dict[str, dict[str, nn.Parameter]]:
@@ -260,11 +268,48 @@ class MILModel(nn.Module, ABC):
                 )
 
 
-def classification_loss(logits: Tensor, target: Tensor) -> Tensor:
+def to_target(target: Tensor | int, logits: Tensor) -> Tensor:
+    """A class index as a tensor on the device of the logits.
+
+    Raises:
+        InputError: it is neither a whole number nor a tensor.
+    """
+    if isinstance(target, Tensor):
+        return target
+    if not isinstance(target, numbers.Integral):
+        raise InputError(
+            f"target is a {type(target).__name__}; expected the class index: a whole number, or a "
+            "tensor such as torch.tensor(1)"
+        )
+    classes = max(2, logits.shape[-1])
+    if not 0 <= target < classes:
+        raise InputError(f"target is class {target}; expected an index from 0 to {classes - 1}")
+    return torch.tensor(int(target), device=logits.device)
+
+
+def classification_loss(logits: Tensor, target: Tensor | int) -> Tensor:
     """Cross-entropy of the class index; of a sigmoid where there is a single output."""
+    target = to_target(target, logits)
     if logits.shape[-1] == 1:
         return F.binary_cross_entropy_with_logits(logits[..., 0], target.to(logits.dtype))
     return F.cross_entropy(logits, target)
+
+
+def check_features_of(output: Output, features: Tensor) -> None:
+    """Reject features that are NaN or infinite, as a Bag does.
+
+    Outputs are small and show it: finite bags cost nothing. On a GPU looking would mean waiting.
+    """
+    if output.logits.device.type != "cpu":
+        return
+    if bool(output.logits.isfinite().all() & output.scores.isfinite().all()):
+        return
+    rows = (~features.isfinite().all(1)).nonzero()[:, 0].tolist()
+    if rows:
+        raise InputError(
+            f"features of {len(rows)} of {len(features)} instances hold NaN or infinity (first: "
+            f"row {rows[0]}); expected finite values, extract this slide again"
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.models._base import MILModel, Output, Reference, classification_loss
+from sacmil.models._base import MILModel, Output, Reference, classification_loss, to_target
 from sacmil.models._options import at_least, choice, flag, share
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import renamed, shape
@@ -130,8 +130,9 @@ class CLAM(MILModel):
         extras = {"instances": h, "attention": by_class, "bags": bags}
         return Output(logits, scores, class_scores, extras)
 
-    def losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
+    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """The bag's loss, and that of the instances the attention picked."""
+        target = to_target(target, output.logits)
         terms = [
             self.instance_loss(logits, labels).mean()
             for logits, labels in self.instance_terms(output, target)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.models._base import MILModel, Output, Reference, classification_loss
+from sacmil.models._base import MILModel, Output, Reference, classification_loss, to_target
 from sacmil.models._options import at_least, choice, flag, share
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import SIGMOIDS, renamed, shape
@@ -99,8 +99,9 @@ class DSMIL(MILModel):
         logs = F.logsigmoid(streams) if self.loss == "bce" else streams.log_softmax(-1)
         return logs.logsumexp(0).softmax(-1)
 
-    def losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
+    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """Half for the bag, half for the strongest instances; only these train the first stream."""
+        target = to_target(target, output.logits)
         strongest = _extras(output)["strongest"]
         return {"all": (self._loss(output.logits, target) + self._loss(strongest, target)) / 2}
 

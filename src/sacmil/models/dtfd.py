@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.models._base import MILModel, Output, Planner, Reference, classification_loss
+from sacmil.models._base import MILModel, Output, Planner, Reference, classification_loss, to_target
 from sacmil.models._options import at_least, choice, flag
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import renamed, shape
@@ -329,8 +329,9 @@ class DTFD(MILModel):
             extras=extras,
         )
 
-    def losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
+    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """Every pseudo-bag carries the slide's label."""
+        target = to_target(target, output.logits)
         assert output.extras is not None
         pseudo = output.extras["tier1"]
         tier1 = classification_loss(pseudo, target.expand(len(pseudo)))

@@ -24,6 +24,7 @@ from sacmil.models._base import (
     Reference,
     Sample,
     classification_loss,
+    to_target,
 )
 from sacmil.models._options import at_least, choice, flag
 from sacmil.models._recipe import PAPER, Recipe
@@ -298,8 +299,9 @@ class IBMIL(MILModel):
             return F.logsigmoid(output.logits).softmax(-1)
         return super().probabilities(output)
 
-    def losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
+    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """A loss per tier, every pseudo-bag carrying the slide's label; abmil has one."""
+        target = to_target(target, output.logits)
         slide = self._loss(output.logits, target)
         if self.tier1 is None:
             return {"all": slide}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.models._base import MILModel, Output, Reference, classification_loss
+from sacmil.models._base import MILModel, Output, Reference, classification_loss, to_target
 from sacmil.models._options import at_least, divisor, flag, share
 from sacmil.models._recipe import LOOKAHEAD_RADAM, PAPER, Recipe
 from sacmil.models._reference import renamed, shape
@@ -102,8 +102,9 @@ class Norma(MILModel):
             _logits_of_mean(logits), scores, extras={"segments": logits, "memory": memory}
         )
 
-    def losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
+    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """The mean over the visits: every one is asked for the slide's class."""
+        target = to_target(target, output.logits)
         assert output.extras is not None
         logits = output.extras["segments"]
         return {"all": classification_loss(logits, target.expand(logits.shape[0]))}

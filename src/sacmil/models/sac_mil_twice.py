@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from sacmil.models._base import Output, classification_loss
+from sacmil.models._base import Output, classification_loss, to_target
 from sacmil.models._registry import register_model
 from sacmil.models.sac_mil_local import SACMILLocal, asked
 from sacmil.nn.pooling import POOLS
@@ -81,8 +81,9 @@ class SACMILTwice(SACMILLocal):
         # not _replace, which torch 2.11 does not compile
         return Output(logits, scores, class_scores, {"alone": alone, "together": together})
 
-    def losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
+    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """Each of the two learns by itself."""
+        target = to_target(target, output.logits)
         assert output.extras is not None
         alone, together = (
             classification_loss(output.extras[way], target) for way in ("alone", "together")

@@ -38,9 +38,27 @@ class Prediction:
 
         The two differ for models exported by earlier versions, and where probabilities are made of
         more than the logits.
+
+        Raises:
+            InputError: a number is NaN or infinite.
         """
         found = cls(slide_id, probabilities, scores, class_scores, classes)
+        found.check_is_finite()
         return replace(found, scores=scores_of_class(scores, class_scores, found.label))
+
+    def check_is_finite(self) -> None:
+        """Reject NaN and infinity, which features that are far too large lead to."""
+        given = self.probabilities
+        if not np.isfinite(given).all():
+            found = f"{given.tolist()}, no probabilities"
+        elif not np.isfinite(self.scores).all():
+            found = "scores that are NaN or infinite"
+        else:
+            return
+        raise InputError(
+            f"{self.slide_id}: the model predicts {found}; expected features like those it was "
+            "trained on: look for numbers that are far too large"
+        )
 
     @property
     def label(self) -> int:

@@ -1,11 +1,16 @@
-"""The files a run is made from: every bag read once and hashed before anything is trained."""
+"""The files a run is made from: every bag read once and hashed before anything is trained.
+
+They are read in worker processes with the limits of ``sacmil predict`` (limits.py): a damaged file
+can crash or hang the library that reads it.
+"""
 
 from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,12 +18,18 @@ from sacmil.atomic import whole_file
 from sacmil.bag import SAME_SIZE, Bag
 from sacmil.cohorts.bags import odd_ones, other_slide
 from sacmil.csv_text import escape_cells, restore_cells
-from sacmil.errors import CohortError, RunError, SacMILError
+from sacmil.errors import BagWarning, CohortError, RunError
 from sacmil.formats import read_bag
+from sacmil.limits import BAG_LIMIT_S
+from sacmil.parallel import Outcome, run_each
 
 BAGS = "bags.csv"
 
 _BLOCK = 2**20
+_MOST_WORKERS = 8
+"""Processes that inspect bags: a disk serves no more of them faster."""
+_BAGS_PER_WORKER = 16
+"""Fewer are read faster than another process starts."""
 
 
 class _Known(NamedTuple):
@@ -43,16 +54,16 @@ def check_and_hash(
     A run over other bags is refused: its models would not be comparable.
     """
     known = _read_hashes(out / BAGS)
-    found: dict[str, _Known] = {}
-    problems: list[str] = []
-    with ThreadPoolExecutor() as pool:
-        looked_at = pool.map(lambda slide_id: _look(bags[slide_id], known.get(slide_id)), bags)
-        for number, (slide_id, facts) in enumerate(zip(bags, looked_at, strict=True), start=1):
-            if isinstance(facts, _Known):
-                found[slide_id] = facts
-            else:
-                problems.append(facts)
-            tell("checking bags", number, len(bags))
+    unchanged = {name for name, path in bags.items() if name in known and _is_at(path, known[name])}
+    changed = [name for name in bags if name not in unchanged]
+    results: dict[str, _Known | str] = {name: known[name] for name in unchanged}
+    tell("checking bags", len(unchanged), len(bags))
+    for done, outcome in enumerate(_inspect_each([bags[name] for name in changed]), start=1):
+        name = changed[outcome.key]
+        results[name] = _result(bags[name], outcome)
+        tell("checking bags", len(unchanged) + done, len(bags))
+    found = {name: result for name in bags if isinstance(result := results[name], _Known)}
+    problems = [result for name in bags if isinstance(result := results[name], str)]
     problems += _mixed_up(bags, found)
     if problems:
         raise CohortError("bags", problems)
@@ -61,19 +72,52 @@ def check_and_hash(
     return {slide_id: facts.sha256 for slide_id, facts in found.items()}
 
 
-def _look(path: Path, before: _Known | None) -> _Known | str:
-    """What a file is now, or why it is no bag."""
+def _is_at(path: Path, known: _Known) -> bool:
+    """Whether a file is the one that was inspected."""
     try:
-        facts = path.stat()
-        now = (str(path), str(facts.st_size), str(facts.st_mtime_ns))
-        if before and before[:3] == now:
-            return before
-        return _Known(*now, _sha256(path), *_told(read_bag(path)))
-    except SacMILError as error:
-        text = " ".join(str(error).split())
+        return _version(path) == known[:3]
+    except OSError:
+        return False
+
+
+def _version(path: Path) -> tuple[str, str, str]:
+    facts = path.stat()
+    return str(path), str(facts.st_size), str(facts.st_mtime_ns)
+
+
+class Inspection(NamedTuple):
+    """What is known of a bag, and the warnings of reading it."""
+
+    facts: _Known
+    warnings: list[str]
+
+
+def inspect_bag(path: Path) -> Inspection:
+    """Read and hash one bag: what runs in a worker process."""
+    version = _version(path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", BagWarning)
+        bag = read_bag(path)
+    messages = [str(w.message) for w in caught if issubclass(w.category, BagWarning)]
+    return Inspection(_Known(*version, _sha256(path), *_told(bag)), messages)
+
+
+def _inspect_each(paths: Sequence[Path]) -> Iterator[Outcome]:
+    if not paths:
+        return iter(())
+    workers = min(-(-len(paths) // _BAGS_PER_WORKER), _MOST_WORKERS, os.cpu_count() or 1)
+    return run_each(inspect_bag, paths, workers=workers, limit_s=BAG_LIMIT_S)
+
+
+def _result(path: Path, outcome: Outcome) -> _Known | str:
+    """What is known of a bag, or why there is nothing."""
+    if outcome.failure is not None:
+        text = " ".join(outcome.failure.split())
         return text if path.name in text else f"{path}: {text}"
-    except OSError as error:
-        return f"{path}: {error.strerror or error}"
+    for message in outcome.value.warnings:
+        warnings.warn(message, BagWarning, stacklevel=2)
+    facts: _Known = outcome.value.facts
+    return facts
 
 
 def _told(bag: Bag) -> tuple[str, str, str]:

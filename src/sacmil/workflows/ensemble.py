@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from sacmil.bag import Bag
 from sacmil.card import CARD, joint_hash, model_folders, read_card
-from sacmil.errors import InputError, ModelFolderError
+from sacmil.errors import ModelFolderError
 from sacmil.heatmap.normalisation import normalise
 from sacmil.results import Prediction, Scores
 
@@ -127,11 +127,7 @@ def _mean_rank(scores: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.floa
 
 def _said(answer: Prediction) -> Said:
     given = np.asarray(answer.probabilities, dtype=np.float64)
-    if not np.isfinite(given).all():
-        raise InputError(
-            f"{answer.slide_id}: the model answers {given.tolist()}, no probabilities; expected "
-            "features like those it was trained on: look for numbers that are far too large"
-        )
+    answer.check_is_finite()
     by_class = answer.class_scores
     if len(given) == 1:  # of class 1 alone, and so are its scores
         given, by_class = np.array([1 - given[0], given[0]]), None

@@ -13,6 +13,7 @@ from sacmil.errors import BagWarning, FormatError, SacMILError, SlideError
 from sacmil.formats import find_bags, read_bag
 from sacmil.formats._registry import suffixes
 from sacmil.formats._search import bags_in
+from sacmil.limits import BAG_LIMIT_S
 from sacmil.parallel import Outcome, Workers
 from sacmil.slides.search import find_slides
 
@@ -87,7 +88,7 @@ def read_item(path: Path) -> Reading:
     return Reading(bag, list(dict.fromkeys(told)))
 
 
-def read_each(paths: Iterable[Path], *, limit_s: float = 600) -> Iterator[Outcome]:
+def read_each(paths: Iterable[Path], *, limit_s: float = BAG_LIMIT_S) -> Iterator[Outcome]:
     """Readings in the order of the paths, each made while the one before is being answered.
 
     They are read in a process of their own, for a damaged file can crash the library that reads it.

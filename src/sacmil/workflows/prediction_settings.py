@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sacmil.limits import BAG_LIMIT_S
+
 if TYPE_CHECKING:
     from sacmil.extraction.cohort import Progress
 
@@ -35,7 +37,7 @@ class Settings:
     encoder_weights: Path | None = None
     download: bool = False
     """Let the encoder fetch its weights from the hub."""
-    limit_s: float = 600.0
+    limit_s: float = BAG_LIMIT_S
     """Seconds to read one bag."""
 
 
