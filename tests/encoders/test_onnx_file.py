@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import shutil
@@ -14,6 +15,7 @@ from onnx import TensorProto, helper, save
 from sacmil.encoders import encoder_card, encoder_weights, load_encoder
 from sacmil.encoders._export import GRAPH, card_of
 from sacmil.errors import EncoderError
+from sacmil.extraction.cohort import facts_of
 
 
 def write_graph(file: Path, *, kind: int, shape: list[object], out: list[object]) -> Path:
@@ -41,6 +43,25 @@ def test_a_file_without_card_is_described_by_its_shapes(tmp_path: Path) -> None:
     encoder = load_encoder(f"onnx:{file}")
     np.testing.assert_allclose(encoder.encode(tiles), tiles.mean((1, 2)), rtol=1e-5)
     assert len(encoder.hash) == 16
+    assert encoder.file_sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert facts_of(encoder).file_sha256 == encoder.file_sha256
+
+
+def test_features_that_are_not_finite_are_an_error(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Cast", ["tiles"], ["float"], to=TensorProto.FLOAT),
+        helper.make_node("Log", ["float"], ["log"]),
+        helper.make_node("ReduceMean", ["log"], ["features"], axes=[1, 2], keepdims=0),
+    ]
+    tiles = helper.make_tensor_value_info("tiles", TensorProto.UINT8, ["B", 4, 4, 3])
+    features = helper.make_tensor_value_info("features", TensorProto.FLOAT, ["B", 3])
+    graph = helper.make_graph(nodes, "log", [tiles], [features])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    save(model, tmp_path / "own.onnx")
+    encoder = load_encoder(f"onnx:{tmp_path / 'own.onnx'}")
+    assert encoder.encode(np.ones((1, 4, 4, 3), np.uint8)).tolist() == [[0, 0, 0]]
+    with pytest.raises(EncoderError, match=r"onnx:own.onnx gives NaN or infinity; expected finite"):
+        encoder.encode(np.zeros((1, 4, 4, 3), np.uint8))
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,8 @@ class TileEncoder(ABC):
     precision: str
     """What it computes in: float32, float16, bfloat16."""
 
+    file_sha256: str | None = None
+    """SHA-256 of the file, where no card beside it says which encoder it is."""
     resizes: bool = False
     """Whether it takes square tiles of any size, and resizes them on its own device."""
 

@@ -34,8 +34,16 @@ class OnnxEncoder(TileEncoder):
         tiles = check_tiles(tiles, self.card)
         if not len(tiles):
             return np.empty((0, self.card.width), np.float32)
-        features = self._session.run([self._output], {self._input: tiles})[0]
-        return np.asarray(features, np.float32)
+        features = np.asarray(
+            self._session.run([self._output], {self._input: tiles})[0], np.float32
+        )
+        if not np.isfinite(features).all():
+            raise EncoderError(
+                f"the encoder {self.card.name} gives NaN or infinity; expected finite features: "
+                "check its weights and that the normalisation is inside the graph, or export it "
+                "again"
+            )
+        return features
 
 
 def open_session(file: Path, *, device: str = "cpu") -> Any:

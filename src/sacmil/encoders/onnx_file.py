@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,7 +45,10 @@ class OnnxFile:
         card, digest = self._described
         session = open_session(self.file, device=request.device)
         _check_shapes(self.file, session, card)
-        return OnnxEncoder(session, card, weights_hash=digest, device=request.device)
+        encoder = OnnxEncoder(session, card, weights_hash=digest, device=request.device)
+        if not card_of(self.file).exists():
+            encoder.file_sha256 = _sha256(self.file)
+        return encoder
 
 
 def find(name: str) -> OnnxFile:
@@ -57,6 +61,11 @@ def find(name: str) -> OnnxFile:
             "`sacmil export --encoder NAME --out DIR` writes"
         )
     return OnnxFile(file)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _refuse_what_does_not_apply(file: Path, request: Request) -> None:

@@ -80,6 +80,7 @@ def facts_of(encoder: TileEncoder) -> EncoderFacts:
         device=encoder.device.partition(":")[0],
         precision=encoder.precision,
         resizes=encoder.resizes,
+        file_sha256=encoder.file_sha256,
     )
 
 

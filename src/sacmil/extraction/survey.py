@@ -42,6 +42,8 @@ class EncoderFacts(NamedTuple):
     precision: str
     resizes: bool
     """Whether it takes tiles as they are cut."""
+    file_sha256: str | None = None
+    """Of an ONNX file without a card."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,8 @@ class Request:
             "tissue": found.tissue,
             "tissue_mode": self.settings.tissue_mode,
         }
+        if self.encoder.file_sha256 is not None:
+            rest["encoder_file_sha256"] = self.encoder.file_sha256
         return self.content(found) | engine | rest
 
 
