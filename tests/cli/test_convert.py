@@ -558,6 +558,8 @@ def test_a_file_that_is_no_checkpoint_is_told(
     assert done.err.startswith(f"Error: {path}: ")
     assert done.err.count("\n") == 1
     assert not out.exists()
+    if suffix == ".pt" and content in ("text", "zero"):
+        assert "this is not a PyTorch checkpoint; expected a file of torch.save" in done.err
 
 
 WITHOUT_TORCH = """
