@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from drawn import drawn
+from ray_cluster import private_cluster
 
 from sacmil import Bag
 from sacmil.parallel import Outcome
@@ -37,6 +38,14 @@ def _inspect_bags_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         return (Outcome(key, *_answer(name, (item,))) for key, item in enumerate(items))
 
     monkeypatch.setattr(bag_files, "run_each", run_each)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """A Ray cluster of the tests' own; one for all, as it takes seconds to start."""
+    pytest.importorskip("ray")
+    with private_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 )
 @click.option("--workers", type=click.IntRange(1), help="Parts at once on the CPU.  [default: 1]")
 @click.option("--engine", default="local", show_default=True, type=click.Choice(["local", "ray"]))
-@click.option("--address", help="Of a running Ray cluster.")
+@click.option(
+    "--address",
+    help="Of the Ray cluster.  [default: RAY_ADDRESS, one that runs here, or a new one]",
+)
 @training_options
 def command(
     table: Path,

@@ -98,7 +98,10 @@ if TYPE_CHECKING:
 @click.option("--slide-limit", default=7200.0, show_default=True, help="Seconds for a slide.")
 @click.option("--tile-limit", default=60.0, show_default=True, help="Seconds for a tile.")
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
-@click.option("--address", help="Of the Ray cluster.  [default: one on this machine]")
+@click.option(
+    "--address",
+    help="Of the Ray cluster.  [default: RAY_ADDRESS, one that runs here, or a new one]",
+)
 def command(slides: tuple[Path, ...], out: Path, **options: Any) -> None:
     """Make a bag of every slide among SLIDES: files, or folders searched through and through.
 

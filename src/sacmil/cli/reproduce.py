@@ -93,7 +93,10 @@ def _experiments() -> dict[str, ModuleType]:
     type=click.Choice(["local", "ray"]),
     help="Processes here, or Ray.  [default: local]",
 )
-@click.option("--address", help="Of a running Ray cluster.")
+@click.option(
+    "--address",
+    help="Of the Ray cluster.  [default: RAY_ADDRESS, one that runs here, or a new one]",
+)
 @click.option(
     "--truth",
     type=click.Path(exists=True, path_type=Path),

@@ -51,7 +51,7 @@ class Request:
     """Trainings at once on each device."""
     engine: Literal["local", "ray"] = "local"
     address: str | None = None
-    """Of a running Ray cluster."""
+    """Of the Ray cluster; None uses one that runs here, or starts one."""
     truth: Path | None = None
     """Outlines of the slides, a file or a folder: for heatmaps."""
     images: Path | None = None

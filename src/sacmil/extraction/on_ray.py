@@ -70,7 +70,7 @@ def extract_on_ray(
         out: the output folder.
         encoder: its name.
         options: what load_encoder takes besides.
-        address: of the cluster; None starts one on this machine.
+        address: of the cluster; None uses one that runs here, or starts one.
         gpus: above 0, an actor takes one GPU; 0, a share of cores.
         settings: how slides become bags.
         resources: the share of each actor; ``threads`` is how many cores it takes.

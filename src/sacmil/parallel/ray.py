@@ -1,20 +1,37 @@
-"""The same over a Ray cluster: actors hold something costly, items go to whoever is free.
+"""The same over a Ray cluster: each actor holds something costly and works on one item at a time.
 
-An actor that dies is started again and its item retried, elsewhere if need be.
+Actors, nodes and connections may go away at any time. The item of a lost actor is put back, and a
+new actor starts where the cluster has room for it. An item is only given to an actor that runs, and
+an actor without an item is released, so that nothing waits for cores that an idle actor holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+import contextlib
+import os
+import sysconfig
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from sacmil.errors import MissingExtraError, SacMILError
-from sacmil.parallel.local import Outcome
+from sacmil.parallel.local import Outcome, import_folders
 
 _POLL_S = 0.5
 
-RETRIES = 2
-"""How often an item is given to a new actor when the one at it dies."""
+MAX_CRASHES = 3
+"""An item fails once its worker process has died this often on nodes that are still there."""
+
+MAX_LOSSES = 10
+"""An item fails once its worker was lost this often for any reason, such as a lost node."""
+
+MAX_FAILED_STARTS = 3
+"""No actor is started after this many failed starts in a row for each one that has room."""
+
+ROOM_PATIENCE_S = 300.0
+"""How long a run waits for a node when the last one that has room for an actor is gone."""
 
 
 def run_each_on_ray(
@@ -35,109 +52,259 @@ def run_each_on_ray(
         items: what the thing made is called with, one at a time.
         cpus: cores each actor takes; there are as many actors as the cluster has room for.
         gpus: GPUs each actor takes.
-        address: of a running cluster; None starts one on this machine for the time being.
+        address: of a running cluster. None uses the one ``RAY_ADDRESS`` names or one that runs on
+            this machine, and starts a temporary one if there is none; "local" always starts one.
         waiting: called now and then while nothing ends.
     """
-    ray = _connected(address)
-    try:
-        size = {"num_cpus": cpus, "num_gpus": gpus}
-        for outcome in _outcomes(ray, make, arguments, list(items), size):
-            if outcome is not None:
-                yield outcome
-            elif waiting is not None:
-                waiting()
-    finally:
-        if address is None:
-            ray.shutdown()
+    with _connection(address) as ray:
+        pool = _ActorPool(ray, (make, arguments), {"num_cpus": cpus, "num_gpus": gpus})
+        try:
+            for outcome in pool.run(list(items)):
+                if outcome is not None:
+                    yield outcome
+                elif waiting is not None:
+                    waiting()
+        finally:
+            pool.release_all()
 
 
-def _connected(address: str | None) -> Any:
+@contextlib.contextmanager
+def _connection(address: str | None) -> Iterator[Any]:
+    """Ray, connected; a connection that the caller made before stays open."""
     try:
         import ray
     except ModuleNotFoundError as error:
         raise MissingExtraError("ray", "--engine ray") from error
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if ray.is_initialized():
+        yield ray
+        return
+    _connect(ray, address)
     try:
-        if not ray.is_initialized():
-            own: dict[str, Any] = {} if address else {"include_dashboard": False}
-            ray.init(address=address, **own, **quiet)
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    # An existing cluster rejects num_cpus and the like, so none of them is given.
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address in (None, "local"):
+        options["include_dashboard"] = False
+    try:
+        with contextlib.chdir(_folder_to_connect_from()):
+            ray.init(address=address, **options)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        place = address or os.environ.get("RAY_ADDRESS")
+        found = f"there is no Ray cluster at {place!r}" if place else "Ray could not be started"
         raise SacMILError(
-            f"there is no Ray cluster at {address!r} ({error}); start one with "
-            "`ray start --head`, or leave --address out"
+            f"{found} ({error}); start a cluster with `ray start --head`, or give the address "
+            "'local' to start a temporary one on this machine"
         ) from error
-    return ray
+
+
+def _folder_to_connect_from() -> Path:
+    """The working directory, or the standard library's folder if no code is to run from here.
+
+    Ray puts the directory a driver connects from in front of the import path of all its workers,
+    before any code of ours runs there. A queue.py among downloaded files must not run.
+    """
+    here = Path.cwd()
+    return here if str(here) in import_folders() else Path(sysconfig.get_path("stdlib"))
 
 
 class _Holder:
     """What runs in an actor."""
 
     def __init__(
-        self, make: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]
+        self,
+        make: Callable[..., Callable[[Any], Any]],
+        arguments: tuple[Any, ...],
+        working_directory: str,
     ) -> None:
+        self._make, self._arguments = make, arguments
         self._call: Callable[[Any], Any] | None = None
-        self._failure = ""
-        try:
-            self._call = make(*arguments)
-        except SacMILError as error:
-            self._failure = str(error)
+        self._failure: str | None = None
+        with contextlib.suppress(OSError):  # a machine may lack it; relative paths fail there
+            os.chdir(working_directory)
+
+    def locate(self) -> str:
+        """The node this runs on."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
 
     def run(self, item: Any) -> tuple[Any, str | None]:
         """The value, or why there is none."""
-        if self._call is None:
-            return None, self._failure
         try:
-            return self._call(item), None
+            return self._made()(item), None
         except SacMILError as error:
             return None, str(error)
 
-
-def _outcomes(
-    ray: Any,
-    make: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    items: list[Any],
-    size: dict[str, int],
-) -> Iterator[Outcome | None]:
-    """Outcomes, and None whenever nothing has ended for a while."""
-    remote = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **size)
-    actors = min(_room(ray, size), len(items))
-    idle = [remote(_Holder).remote(make, arguments) for _ in range(actors)]
-    waiting = list(enumerate(items))[::-1]
-    under_way: dict[Any, tuple[int, Any]] = {}
-    while waiting or under_way:
-        while waiting and idle:
-            index, item = waiting.pop()
-            actor = idle.pop()
-            under_way[actor.run.remote(item)] = (index, actor)
-        over, _ = ray.wait(list(under_way), timeout=_POLL_S)
-        if not over:
-            yield None
-            continue
-        ended = over[0]
-        index, actor = under_way.pop(ended)
-        idle.append(actor)
-        yield Outcome(index, *_answer(ray, ended))
+    def _made(self) -> Callable[[Any], Any]:
+        """What is called with items; made at the first one, as only then a crash is counted."""
+        if self._failure is not None:
+            raise SacMILError(self._failure)
+        if self._call is None:
+            try:
+                self._call = self._make(*self._arguments)
+            except SacMILError as error:
+                self._failure = str(error)
+                raise
+        return self._call
 
 
-def _room(ray: Any, size: dict[str, int]) -> int:
-    """How many actors the cluster can hold."""
-    there = ray.cluster_resources()
-    room = [there.get(name[4:-1].upper(), 0) // n for name, n in size.items() if n]
-    if not min(room):
-        raise SacMILError(
-            f"the Ray cluster has {there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} GPUs; "
-            f"expected at least {size['num_cpus']} and {size['num_gpus']}"
-        )
-    return int(min(room))
+class _Worker(NamedTuple):
+    """An actor that has started."""
+
+    actor: Any
+    node: str
 
 
-def _answer(ray: Any, ended: Any) -> tuple[Any, str | None]:
-    try:
-        value, failure = ray.get(ended)
-    except ray.exceptions.RayActorError:
-        return None, f"the process at it died {RETRIES + 1} times"
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        return None, f"a fault of sacmil, please report it: {type(cause).__name__}: {cause}"
-    return value, failure
+class _ActorPool:
+    """Actors of a cluster, which work on items.
+
+    Args:
+        ray: the module, connected.
+        work: the function that makes what is called, and its arguments.
+        size: what each actor takes, as options of ``ray.remote``.
+    """
+
+    def __init__(
+        self, ray: Any, work: tuple[Callable[..., Any], tuple[Any, ...]], size: Mapping[str, int]
+    ) -> None:
+        self._ray, self._size = ray, size
+        self._type = ray.remote(max_restarts=0, max_task_retries=0, **size)(_Holder)
+        self._arguments = (*work, str(Path.cwd()))
+        self._starting: dict[Any, Any] = {}
+        self._idle: list[_Worker] = []
+        self._running: dict[Any, tuple[int, _Worker]] = {}
+        self._losses: dict[int, list[str | None]] = {}
+        """By item, the node of each worker lost at it; None where the node is at fault."""
+        self._failed_starts, self._start_error = 0, ""
+        self._last_room = float("-inf")
+
+    def run(self, items: Sequence[Any]) -> Iterator[Outcome | None]:
+        """Outcomes, and None whenever there is none for a while."""
+        waiting = deque(range(len(items)))
+        while waiting or self._running:
+            self._start_actors(len(waiting))
+            while waiting and self._idle:
+                self._begin(waiting.popleft(), items)
+            if not waiting:
+                self._release_unused()
+            yield self._next_outcome(waiting)
+
+    def release_all(self) -> None:
+        """End all actors, whatever they are at."""
+        self._release_unused()
+        for _, worker in self._running.values():
+            self._ray.kill(worker.actor)
+        self._running.clear()
+
+    def _release_unused(self) -> None:
+        for actor in [*self._starting.values(), *(worker.actor for worker in self._idle)]:
+            self._ray.kill(actor)
+        self._starting.clear()
+        self._idle.clear()
+
+    def _start_actors(self, waiting: int) -> None:
+        nodes = self._live_nodes()
+        room = sum(self._room_on(node) for node in nodes.values())
+        self._check_room(room, nodes)
+        present = len(self._starting) + len(self._idle) + len(self._running)
+        if self._failed_starts >= MAX_FAILED_STARTS * max(room, 1):
+            if not present:
+                raise SacMILError(
+                    f"no worker could be started on the Ray cluster: {self._start_error}; check "
+                    "that sacmil is installed on all its nodes"
+                )
+            return
+        for _ in range(min(room, waiting + len(self._running)) - present):
+            actor = self._type.remote(*self._arguments)
+            self._starting[actor.locate.remote()] = actor
+
+    def _live_nodes(self) -> dict[str, Mapping[str, float]]:
+        """What each node has, by its id."""
+        return {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+
+    def _room_on(self, resources: Mapping[str, float]) -> int:
+        """How many actors one node can hold."""
+        names = {"num_cpus": "CPU", "num_gpus": "GPU"}
+        return int(min(resources.get(names[key], 0) // n for key, n in self._size.items() if n))
+
+    def _check_room(self, room: int, nodes: Mapping[str, Mapping[str, float]]) -> None:
+        if room or self._running:
+            self._last_room = time.monotonic()
+        elif time.monotonic() - self._last_room >= ROOM_PATIENCE_S:
+            cores, gpus = (sum(n.get(name, 0) for n in nodes.values()) for name in ("CPU", "GPU"))
+            raise SacMILError(
+                f"the Ray cluster has {len(nodes)} nodes with {cores:g} cores and {gpus:g} GPUs "
+                f"together; expected a node with at least {self._size['num_cpus']} cores and "
+                f"{self._size['num_gpus']} GPUs for a worker; add one, or ask for less"
+            )
+
+    def _begin(self, index: int, items: Sequence[Any]) -> None:
+        worker = self._idle.pop()
+        self._running[worker.actor.run.remote(items[index])] = (index, worker)
+
+    def _next_outcome(self, waiting: deque[int]) -> Outcome | None:
+        """Wait until an actor has started or its call has ended."""
+        pending = [*self._running, *self._starting]
+        if not pending:
+            time.sleep(_POLL_S)  # until the cluster has room again
+            return None
+        ended, _ = self._ray.wait(pending, timeout=_POLL_S)
+        if ended and ended[0] in self._running:
+            return self._settle(ended[0], waiting)
+        if ended:
+            self._admit(ended[0])
+        return None
+
+    def _admit(self, ref: Any) -> None:
+        """Take in an actor that has started, or drop one that could not."""
+        actor = self._starting.pop(ref)
+        try:
+            self._idle.append(_Worker(actor, self._ray.get(ref)))
+            self._failed_starts = 0
+        except self._ray.exceptions.RayError as error:
+            self._ray.kill(actor)
+            self._failed_starts += 1
+            self._start_error = str(error).strip().splitlines()[-1]  # the rest is a traceback
+
+    def _settle(self, ref: Any, waiting: deque[int]) -> Outcome | None:
+        """The outcome of a call that has ended; None if its item was put back."""
+        index, worker = self._running.pop(ref)
+        exceptions = self._ray.exceptions
+        try:
+            value, failure = self._ray.get(ref)
+        except exceptions.RayTaskError as error:
+            value, cause = None, error.cause
+            failure = f"a fault of sacmil, please report it: {type(cause).__name__}: {cause}"
+        except exceptions.RayError as error:
+            self._ray.kill(worker.actor)  # one that is only out of reach must not go on
+            process_died = isinstance(
+                error, (exceptions.ActorDiedError, exceptions.OutOfMemoryError)
+            )
+            reason = self._count_loss(index, worker.node if process_died else None)
+            if reason is None:
+                waiting.append(index)
+                return None
+            return Outcome(index, None, reason)
+        self._idle.append(worker)
+        return Outcome(index, value, failure)
+
+    def _count_loss(self, index: int, node: str | None) -> str | None:
+        """Note that a worker was lost at an item; the reason to give the item up, if there is one.
+
+        A process that died counts against its item as long as its node lives. One that died
+        because its node went away is forgiven, even if the node's end is noticed only later.
+        """
+        losses = self._losses.setdefault(index, [])
+        losses.append(node)
+        live = self._live_nodes()
+        crashes = sum(node in live for node in losses)
+        if crashes >= MAX_CRASHES:
+            return f"its worker process died {crashes} times"
+        if len(losses) >= MAX_LOSSES:
+            return f"its worker was lost {len(losses)} times, mostly together with its node"
+        return None

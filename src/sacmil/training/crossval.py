@@ -55,7 +55,7 @@ class Resources:
     cache: Cache = "auto"
     engine: Literal["local", "ray"] = "local"
     address: str | None = None
-    """Of a running Ray cluster."""
+    """Of the Ray cluster; None uses one that runs here, or starts one."""
 
 
 class CrossValidated(NamedTuple):
