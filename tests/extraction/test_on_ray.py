@@ -1,16 +1,18 @@
-"""On a Ray cluster of two processes: the same bags, and a killed actor's slide is retried."""
+"""On a Ray cluster: the same bags, and a killed actor's slide is retried."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from ray_cluster import busy_actors
+from ray_tasks import wait_for
 
 from sacmil import read_bag
 from sacmil.encoders import load_encoder
@@ -23,15 +25,9 @@ SETTINGS = Settings(tiles=TileSpec(mpp=0.5, patch_size=64))
 RESOURCES = Resources(workers=1, threads=1, batch_size=8)
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """Two cores of this machine as a cluster."""
-    ray = pytest.importorskip("ray")
-    context = ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
-    )
-    yield context.address_info["address"]
-    ray.shutdown()
+@pytest.fixture
+def cluster(ray_cluster) -> str:
+    return ray_cluster.address
 
 
 def bags(out: Path) -> dict:
@@ -62,33 +58,24 @@ def test_an_encoder_that_cannot_be_loaded_fails_in_a_sentence(cluster, cohort, t
     assert ["--weights" in row.reason for row in lost] == [True] * 3
 
 
-def kill_an_actor(killed: list[int]) -> None:
+def kill_an_actor(node: Any, killed: list[int]) -> None:
     """Kill the first actor that is seen at work, and note which it was."""
-    end = time.monotonic() + 60
-    while not killed and time.monotonic() < end:
-        for process in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                line = process.read_bytes()
-            except OSError:
-                continue
-            if line.startswith(b"ray::_Holder.run"):
-                killed.append(int(process.parent.name))
-                os.kill(killed[0], signal.SIGKILL)
-                return
-        time.sleep(0.01)
+    killed.append(wait_for(lambda: busy_actors(node))[0])
+    os.kill(killed[0], signal.SIGKILL)
 
 
 def test_with_an_actor_killed_the_bags_are_those_of_the_local_engine(
-    cluster, cohort, tmp_path, encoder
+    ray_cluster, cohort, tmp_path, encoder
 ) -> None:
     slides = find_slides([cohort])
     small = replace(SETTINGS, tiles=TileSpec(mpp=0.5, patch_size=16))  # so that it takes a while
     shared = {"settings": small, "resources": replace(RESOURCES, batch_size=2)}
     local = extract(slides, tmp_path / "local", encoders=[load_encoder(encoder)], **shared)
-    killed: list[int] = []
-    killer = threading.Thread(target=kill_an_actor, args=(killed,))
+    killer = threading.Thread(target=kill_an_actor, args=(ray_cluster.head_node, killed := []))
     killer.start()
-    on_ray = extract_on_ray(slides, tmp_path / "ray", encoder, address=cluster, **shared)
+    on_ray = extract_on_ray(
+        slides, tmp_path / "ray", encoder, address=ray_cluster.address, **shared
+    )
     killer.join()
     assert killed, "no actor was seen at work"
     assert {row.slide_id for row in on_ray} == {row.slide_id for row in local}

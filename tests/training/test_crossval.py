@@ -247,9 +247,9 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path) -> None
 
 
 @pytest.mark.slow
-def test_a_cluster_gives_the_same_answers(material, tmp_path) -> None:
+def test_a_cluster_gives_the_same_answers(ray_cluster, material, tmp_path) -> None:
     first = {"mean_pool": CONFIGS["mean_pool"]}
-    cluster = Resources(threads=1, engine="ray")
+    cluster = Resources(threads=1, engine="ray", address=ray_cluster.address)
     found = cross_validate(tmp_path / "cluster", *material, first, resources=cluster)
     assert not found.failures
     cross_validate(tmp_path / "here", *material, first, resources=Resources(threads=1))
