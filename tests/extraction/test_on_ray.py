@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +67,7 @@ def test_with_an_actor_killed_the_bags_are_those_of_the_local_engine(
     ray_cluster, cohort, tmp_path, encoder
 ) -> None:
     slides = find_slides([cohort])
-    small = replace(SETTINGS, tiles=TileSpec(mpp=0.5, patch_size=16))  # so that it takes a while
-    shared = {"settings": small, "resources": replace(RESOURCES, batch_size=2)}
+    shared = {"settings": SETTINGS, "resources": RESOURCES}
     local = extract(slides, tmp_path / "local", encoders=[load_encoder(encoder)], **shared)
     killer = threading.Thread(target=kill_an_actor, args=(ray_cluster.head_node, killed := []))
     killer.start()
