@@ -49,6 +49,7 @@ def read_card(folder: str | Path) -> dict[str, Any]:
     file = Path(folder) / CARD
     try:
         card = json.loads(file.read_text(encoding="utf-8"))
+        digest = card_hash(card) if isinstance(card, dict) else None
     except FileNotFoundError:
         raise ModelFolderError(
             f"{folder}: there is no {CARD}; expected a folder that save_model wrote"
@@ -58,7 +59,19 @@ def read_card(folder: str | Path) -> dict[str, Any]:
             f"{file}: cannot be read as JSON ({error}); copy the folder again"
         ) from error
     _check(file, card)
+    if card.get("card_sha256", digest) != digest:
+        raise ModelFolderError(
+            f"{file}: was changed after it was written; copy the folder again. If you changed it "
+            "yourself, remove card_sha256 from it"
+        )
     return {"classes": None, "notes": {}, **card}
+
+
+def card_hash(card: Mapping[str, Any]) -> str:
+    """SHA-256 of all that a card says, so that damage is noticed; cards of old models have none."""
+    content = {key: value for key, value in card.items() if key != "card_sha256"}
+    content = json.loads(json.dumps(content))  # as it is read back
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 _FIELDS = {"schema_version": int, "model": str, "options": dict, "weights_sha256": str}

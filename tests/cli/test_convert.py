@@ -377,6 +377,17 @@ def test_damaged_files_end_as_bags_or_reasons(
         assert read_bag(out / f"{name}.h5").slide_id == name
 
 
+def test_links_that_lead_nowhere_fail_alone(sacmil: Callable, write: Callable, out: Path) -> None:
+    folder = write("good").parent
+    (folder / "lost.h5").symlink_to("nowhere")
+    (folder / "loop.h5").symlink_to("loop.h5")
+    done = sacmil("convert", folder, "--out", out, "--workers", 1)
+    assert done.code == 1
+    found = {name: row["status"] for name, row in table(out).items()}
+    assert found == {"good": "converted", "lost": "failed", "loop": "failed"}
+    assert "loop.h5: Too many levels of symbolic links" in done.err
+
+
 def test_a_file_that_kills_or_stops_its_reader_is_a_reason(
     sacmil: Callable, write: Callable, out: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

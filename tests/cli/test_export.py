@@ -117,6 +117,7 @@ def test_wrong_calls_are_told_before_anything_is_done(sacmil: Callable, tmp_path
 def tampered(model: Path) -> None:
     card = json.loads((model / "card.json").read_text())
     card["options"]["hidden"] = 3
+    del card["card_sha256"]  # as if written so
     (model / "card.json").write_text(json.dumps(card))
 
 

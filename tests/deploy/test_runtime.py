@@ -112,7 +112,7 @@ def test_a_card_that_was_edited_is_noticed(spoiled: Path, field: str) -> None:
     else:
         card[field] = {"classes": ["c", "b", "a"], "notes": {}}[field]
     (spoiled / CARD).write_text(json.dumps(card))
-    with pytest.raises(ModelFolderError, match="was changed after the export"):
+    with pytest.raises(ModelFolderError, match="was changed after it was written"):
         load(spoiled)
 
 

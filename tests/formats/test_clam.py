@@ -41,6 +41,14 @@ def h5(tmp_path: Path, bag: Bag, write_h5: Callable) -> Path:
     return write_h5(tmp_path / "FEATS" / "h5_files" / f"{bag.slide_id}.h5", arrays)
 
 
+def test_a_single_number_as_coordinates_is_a_sentence(
+    tmp_path: Path, h5: Path, bag: Bag, write_h5: Callable
+) -> None:
+    path = write_h5(tmp_path / f"coords/{bag.slide_id}.h5", {"coords": np.float64(3)})
+    with pytest.raises(FormatError, match="coords is a single number"):
+        read_bag(h5, coords=path, patch_size=512)
+
+
 @pytest.fixture
 def pt(tmp_path: Path, bag: Bag) -> Path:
     path = tmp_path / "FEATS" / "pt_files" / f"{bag.slide_id}.pt"

@@ -41,6 +41,7 @@ def folder(tmp_path: Path) -> Path:
 def edit_card(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
     card = json.loads((folder / CARD).read_text())
     edit(card)
+    card.pop("card_sha256")  # as whoever edits a card on purpose has to
     (folder / CARD).write_text(json.dumps(card))
 
 
@@ -258,6 +259,15 @@ def test_weights_that_do_not_fit_are_refused_even_with_the_right_hash(
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     edit_card(folder, lambda card: card.update(weights_sha256=digest))
     with pytest.raises(ModelFolderError, match="do not make a model"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("damage", ['"dim": 8', '"benign"', '"fold": 3'])
+def test_a_card_with_one_changed_value_is_noticed(folder: Path, damage: str) -> None:
+    text = (folder / CARD).read_text()
+    assert damage in text
+    (folder / CARD).write_text(text.replace(damage, damage[:-1] + "4" + damage[-1:]))
+    with pytest.raises(ModelFolderError, match=r"card\.json: was changed after it was written"):
         load_model(folder)
 
 

@@ -182,6 +182,16 @@ def test_a_checkpoint_of_numbers_that_are_not_finite_is_rejected(golden: Callabl
         load_reference("clam_sb", state | {name: np.full_like(state[name], np.nan)})
 
 
+@pytest.mark.parametrize(
+    "odd", [torch.zeros(1).expand(10**6, 10**6), torch.eye(2).to_sparse()], ids=["huge", "sparse"]
+)
+def test_a_tensor_of_an_odd_kind_is_a_sentence(odd: torch.Tensor, golden: Callable) -> None:
+    state = official(golden("clam_sb"))
+    for name in ("classifiers.bias", "classifiers.weight"):
+        with pytest.raises(ModelError, match="not an official clam_sb"):
+            load_reference("clam_sb", state | {name: odd})
+
+
 def test_options_that_contradict_the_file_are_said_to_be_the_fault(golden: Callable) -> None:
     with pytest.raises(ModelError, match="it fits clam_sb with the options that the file tells"):
         load_reference("clam_sb", official(golden("clam_sb")), num_classes=5)

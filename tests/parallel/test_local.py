@@ -100,6 +100,18 @@ def test_a_failure_has_its_reason_and_the_next_item_is_served(tasks, task: str, 
     assert good == ("good", 42, None)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="ulimit is POSIX")
+def test_workers_start_under_a_smaller_limit_of_the_shell() -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))\n"
+        "from sacmil.parallel import run_each\n"
+        "from operator import neg\n"
+        "print([outcome.value for outcome in run_each(neg, [1])])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[-1]\n"
+
+
 def test_what_a_library_prints_does_not_reach_the_answers(tasks, capfd) -> None:
     (outcome,) = run_each(tasks.chatter, ["quiet"])
     assert outcome.value == "quiet"

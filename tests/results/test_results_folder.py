@@ -216,6 +216,14 @@ def one_array() -> bytes:
     return buffer.getvalue()
 
 
+def with_bytes(name: str) -> bytes:
+    """Scores of which one member is no array."""
+    buffer = io.BytesIO(saved(**{name: None}))
+    with zipfile.ZipFile(buffer, "a") as file:
+        file.writestr(f"{name}.npy", "no array")
+    return buffer.getvalue()
+
+
 def other_zip() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
@@ -243,6 +251,8 @@ def other_zip() -> bytes:
         saved(patch_size=np.ones(2)),
         saved(patch_size=0.0),
         saved(patch_size=np.nan),
+        with_bytes("coords"),
+        with_bytes("scores"),
     ],
 )
 def test_a_file_that_holds_no_scores_is_refused(tmp_path: Path, data: bytes) -> None:

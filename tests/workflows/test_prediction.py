@@ -273,6 +273,19 @@ def test_pages_of_an_earlier_run_do_not_stay_beside_new_predictions(
     assert {page.name for page in pages.iterdir()} == {"notes.html"}
 
 
+def test_a_record_whose_path_is_a_number_is_made_again(
+    tmp_path: Path, model: Path, asked: list[str]
+) -> None:
+    write_bags(tmp_path / "bags", "a")
+    answer(tmp_path, model)
+    record = tmp_path / "out" / "answers" / "a.json"
+    content = json.loads(record.read_text())
+    content["answers"][0]["scores"] = 1.5
+    record.write_text(json.dumps(content))
+    answer(tmp_path, model)
+    assert asked == ["a", "a"]
+
+
 # Models that are damaged.
 
 
@@ -284,6 +297,7 @@ def truncated(model: Path) -> None:
 def claiming(**claims: Any) -> Any:
     def change(model: Path) -> None:
         card = json.loads((model / "card.json").read_text())
+        del card["card_sha256"]  # as if written so
         (model / "card.json").write_text(json.dumps(card | claims))
 
     return change

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from sacmil.atomic import whole_folder
-from sacmil.card import CARD, model_folders, read_card
+from sacmil.card import CARD, card_hash, model_folders, read_card
 from sacmil.deploy.folding import folded
-from sacmil.deploy.runtime import GRAPH, SCHEMA_VERSION, Runtime, card_hash
+from sacmil.deploy.runtime import GRAPH, SCHEMA_VERSION, Runtime
 from sacmil.deploy.translations import translations
 from sacmil.encoders._export import quietly
 from sacmil.errors import MissingExtraError, ModelError, ModelFolderError, RunError
@@ -125,7 +125,7 @@ def _write_card(folder: Path, source: Path, facts: Mapping[str, Any]) -> None:
     notes = dict(card.get("notes") or {})
     notes["bags"] = _with_mpp(notes.get("bags") or {})
     card |= {"notes": notes | _metrics(source), "export": facts}
-    card["card_sha256"] = card_hash(json.loads(json.dumps(card)))
+    card["card_sha256"] = card_hash(card)
     (folder / CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
 
 

@@ -194,7 +194,7 @@ def keep(request: Request, extracted: Extracted) -> Row:
     failure = extracted.failure or _written(bag, extracted.bag)
     return Row(
         slide_id=_printable(request.slide_id),
-        path=_printable(str(request.path.resolve())),
+        path=_printable(os.path.realpath(request.path)),  # also of a link to itself
         status="done" if failure is None else "failed",
         reason=failure or "",
         tiles=_count(extracted),

@@ -45,6 +45,10 @@ def read_patches(path: Path) -> Patches:
 
 def described(path: Path, coords: npt.NDArray[Any], found: Mapping[str, Any]) -> Patches:
     """Coordinates with what their attributes say, in level-0 pixels."""
+    if coords.ndim == 0:
+        raise FormatError(
+            f"{path}: coords is a single number; expected (N, 2), cut the tiles again"
+        )
     try:
         if any(mark in found for mark in TRIDENT_MARKS):
             return _trident(coords, found)

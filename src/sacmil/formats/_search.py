@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def find_bags(items: Iterable[Path], *, outside: Path | None = None) -> list[Pat
         files = bags_in(item, outside) if item.is_dir() else [item]
         if not files:
             raise FormatError(f"{item}: holds no bags ({', '.join(suffixes())}); check the path")
-        found |= {file.resolve(): file for file in files}
+        found |= {_resolve(file): file for file in files}
     bags = sorted(found.values())
     _check_ids(bags)
     return bags
@@ -41,9 +42,14 @@ def bags_in(folder: Path, outside: Path | None = None) -> list[Path]:
         for file in folder.rglob("*")
         if file.suffix in known
         and _is_bag(file, folder)
-        and (hidden is None or hidden not in file.resolve().parents)
+        and (hidden is None or hidden not in _resolve(file).parents)
         and (file.is_file() or _is_lost(file))
     ]
+
+
+def _resolve(file: Path) -> Path:
+    """As Path.resolve, which raises for a link to itself before Python 3.13."""
+    return Path(os.path.realpath(file))
 
 
 def _is_lost(file: Path) -> bool:

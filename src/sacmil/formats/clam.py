@@ -106,7 +106,7 @@ def _patches(path: Path, content: _Content, hints: Hints) -> Patches:
     patches = read_patches(beside)
     if own is not None:
         same_rows(path, own.coords, beside, patches.coords)
-    elif len(content.features) != len(patches.coords):
+    elif content.features.ndim and len(content.features) != len(patches.coords):
         raise FormatError(
             f"{path}: has {len(content.features)} feature rows, {beside} has "
             f"{len(patches.coords)} coordinates; expected as many, they belong to different runs"

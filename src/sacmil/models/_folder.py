@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from sacmil.atomic import whole_folder
-from sacmil.card import CARD, make_card, read_card
+from sacmil.card import CARD, card_hash, make_card, read_card
 from sacmil.errors import ModelError, ModelFolderError
 from sacmil.models._base import MILModel
 from sacmil.models._registry import create_model
@@ -59,7 +59,7 @@ def model_files(
         notes=notes or {},
     )
     try:
-        text = json.dumps(card, indent=2)
+        text = json.dumps({**card, "card_sha256": card_hash(card)}, indent=2)
     except (TypeError, ValueError) as error:
         raise ModelError(
             f"options and notes of {model.name} cannot be written as JSON ({error}); expected "

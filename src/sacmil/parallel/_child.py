@@ -52,6 +52,9 @@ def _limit_memory(limit: int) -> None:
     if limit and sys.platform != "win32":
         import resource
 
+        # Where ulimit allows less, that stays: raising it would be an error.
+        _, allowed = resource.getrlimit(resource.RLIMIT_AS)
+        limit = limit if allowed == resource.RLIM_INFINITY else min(limit, allowed)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 

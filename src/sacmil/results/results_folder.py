@@ -228,10 +228,14 @@ def read_scores(path: str | Path) -> Scores:
     try:
         # opened here, for numpy does not close a damaged file
         with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            classes = file.get("class_scores")
-            about = int(file["score_class"]) if "score_class" in file else None
+            # numpy gives a member that is no array as bytes
+            arrays = {name: np.asarray(file[name]) for name in file.files}
             found = Scores(
-                file["coords"], float(file["patch_size"]), file["scores"], classes, about
+                arrays["coords"],
+                float(arrays["patch_size"]),
+                arrays["scores"],
+                arrays.get("class_scores"),
+                int(arrays["score_class"]) if "score_class" in arrays else None,
             )
     # A damaged file makes numpy and zlib raise nearly anything.
     except Exception as error:

@@ -199,7 +199,20 @@ def _plan(
     source: Path, out: Path, settings: Settings, older: Mapping[str, Row], *, overwrite: bool
 ) -> Row:
     """What is to be done with a file: its row says started, present or failed."""
-    path, facts = source.resolve(), source.stat()
+    path = Path(os.path.realpath(source))  # unlike resolve, also of a link to itself
+    try:
+        facts = source.stat()
+    except OSError as error:  # a link that leads nowhere
+        reason = f"{source}: {error.strerror}; copy the file again"
+        return Row(
+            file=str(path),
+            slide_id=source.stem,
+            status="failed",
+            reason=reason,
+            size="",
+            modified_ns="",
+            settings=str(settings),
+        )
     row = Row(
         file=str(path),
         slide_id=source.stem,

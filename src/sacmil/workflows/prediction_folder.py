@@ -194,7 +194,8 @@ class PredictionFolder:
             is_sound = record.slide_id == slide_id and self._has_files(record)
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
             return None
-        except (RecursionError, OverflowError):
+        # RuntimeError: too deep a document, and a link to itself before Python 3.13
+        except (RuntimeError, OverflowError):
             return None
         return record if is_sound and _has_right_kinds(record) else None
 
