@@ -15,7 +15,7 @@ from sacmil.cohorts.slide_name import slide_name
 from sacmil.cohorts.table import Cohort, class_problems
 from sacmil.errors import CohortError, CohortWarning, FormatError
 from sacmil.formats import find_bags
-from sacmil.formats._hdf5 import attributes, has, is_hdf5, open_file
+from sacmil.formats._hdf5 import attribute, has, is_hdf5, open_file
 
 Folders = str | Path | Iterable[str | Path]
 
@@ -32,10 +32,10 @@ def locate_bags(cohort: Cohort, folders: Folders) -> dict[str, Path]:
         folders: one or more, searched to the bottom, in any layout that is read.
     """
     places = _places(folders)
-    problems = missing_bags([slide.slide_id for slide in cohort.slides], places)
+    bags = _by_slide(places)
+    problems = _missing_of([slide.slide_id for slide in cohort.slides], bags)
     if problems:
         raise CohortError(", ".join(map(str, places)), problems)
-    bags = _by_slide(places)
     return {slide.slide_id: bags[slide.slide_id] for slide in cohort.slides}
 
 
@@ -51,14 +51,17 @@ def bag_problems(
     """
     wanted = list(slide_ids)
     bags = _by_slide(_places(folders))
-    missing = [] if may_miss else missing_bags(wanted, folders)
+    missing = [] if may_miss else _missing_of(wanted, bags)
     found = {slide_id: bags[slide_id] for slide_id in wanted if slide_id in bags}
     return missing + _headers(found)[1]
 
 
 def missing_bags(slide_ids: Iterable[str], folders: Folders) -> list[str]:
     """Which slides have no bag, with what their bags may be called instead."""
-    bags = _by_slide(_places(folders))
+    return _missing_of(slide_ids, _by_slide(_places(folders)))
+
+
+def _missing_of(slide_ids: Iterable[str], bags: Mapping[str, Path]) -> list[str]:
     wanted = dict.fromkeys(slide_ids)
     missing = [slide_id for slide_id in wanted if slide_id not in bags]
     free = {name: path for name, path in bags.items() if name not in wanted}
@@ -180,9 +183,9 @@ def _hdf5_header(path: Path) -> Header:
         if name is None:
             held = ", ".join(sorted(file)) or "nothing"
             raise FormatError(f"{path}: holds {held}; expected {' or '.join(_FEATURES)}")
-        shape = file[name].shape
-        told = attributes(file[name]).get("encoder") or attributes(file).get("extractor") or ""
-    return _shaped(path, shape, str(told))
+        features = file[name]
+        encoder = attribute(features, "encoder") or attribute(file, "extractor") or ""
+        return _shaped(path, features.shape, str(encoder))
 
 
 def _numpy_header(path: Path) -> Header:

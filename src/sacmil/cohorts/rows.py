@@ -6,6 +6,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from sacmil.cohorts.sheet import Sheet
@@ -186,6 +187,7 @@ def _names(table: Sheet, label: str) -> dict[str, str]:
     return names if len(pairs) == len(names) == len(set(names.values())) else {}
 
 
+@lru_cache(maxsize=1024)  # a column of labels has few
 def plain_number(text: str) -> str:
     """A number as one would write it, 1 rather than 1.0; other text as it is."""
     if not is_number(text):
@@ -194,6 +196,7 @@ def plain_number(text: str) -> str:
     return str(int(value)) if value.is_integer() else repr(value)
 
 
+@lru_cache(maxsize=1024)
 def is_number(text: str) -> bool:
     """Whether a label is one."""
     return _NUMBER.fullmatch(text) is not None

@@ -110,8 +110,8 @@ def _clam_text(fold: Fold) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["", *Fold._fields])
-    for number, ids in enumerate(zip_longest(*fold, fillvalue="")):
-        writer.writerow([number, *escape_cells(ids)])
+    rows = zip_longest(*fold, fillvalue="")
+    writer.writerows((number, *escape_cells(ids)) for number, ids in enumerate(rows))
     return stream.getvalue()
 
 

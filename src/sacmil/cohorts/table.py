@@ -51,7 +51,8 @@ class Cohort:
 
     def of(self, slide_ids: Iterable[str]) -> list[LabelledSlide]:
         """The slides of these ids, in the order given."""
-        return [self.by_id[slide_id] for slide_id in slide_ids]
+        by_id = self.by_id
+        return [by_id[slide_id] for slide_id in slide_ids]
 
     def only(self, slide_ids: Iterable[str]) -> Self:
         """The cohort of these slides alone, in its own order, of the same classes."""
@@ -62,6 +63,11 @@ class Cohort:
     def by_id(self) -> Mapping[str, LabelledSlide]:
         """Slides by their id."""
         return {slide.slide_id: slide for slide in self.slides}
+
+    @cached_property
+    def sorted_ids(self) -> tuple[tuple[str, str], ...]:
+        """Slide and patient ids, in the order of the slides' ids."""
+        return tuple(sorted((slide.slide_id, slide.patient_id) for slide in self.slides))
 
     @cached_property
     def patients(self) -> Mapping[str, tuple[LabelledSlide, ...]]:
@@ -211,7 +217,11 @@ def _canonical(rows: Iterable[Row]) -> list[Row]:
     """Rows whose labels, where all are numbers, are spelled alike: pandas makes 1 into 1.0."""
     rows = list(rows)
     if all(is_number(row.label) for row in rows if row.label):
-        return [row._replace(label=plain_number(row.label)) for row in rows]
+        plain = [plain_number(row.label) for row in rows]
+        return [
+            row if row.label == label else row._replace(label=label)
+            for row, label in zip(rows, plain, strict=True)
+        ]
     return rows
 
 
@@ -280,7 +290,7 @@ def _several(where: Sequence[str]) -> str:
 
 def _site_problems(rows: list[Row]) -> list[str]:
     sites: dict[str, set[str]] = {}
-    for row in rows:
+    for row in rows if any(row.site for row in rows) else ():
         sites.setdefault(row.patient_id, set()).add(row.site)
     return [
         f"patient {patient!r} is of several sites ({', '.join(sorted(found))}); expected one"

@@ -74,6 +74,12 @@ def attributes(item: h5py.File | h5py.Dataset) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, _UNKNOWN, "")}
 
 
+def attribute(item: h5py.File | h5py.Dataset, name: str) -> Any:
+    """One attribute as a plain Python value; None where it is missing or only says "None"."""
+    value = _plain(item.attrs[name]) if name in item.attrs else None
+    return None if value in (None, _UNKNOWN, "") else value
+
+
 def _plain(value: Any) -> Any:
     value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
     value = value[0] if isinstance(value, list) and len(value) == 1 else value
