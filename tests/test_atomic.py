@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from sacmil import atomic
+from sacmil.alone import remove_leftovers
 from sacmil.atomic import whole_file, whole_folder
 
 posix_only = pytest.mark.skipif(os.name == "nt", reason="kills a forked process")
@@ -248,3 +249,57 @@ def test_an_error_of_the_disk_says_which_file(tmp_path: Path) -> None:
         fill(tmp_path)
     assert raised.value.filename == str(tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
+
+
+ABANDONS = """
+import os, signal, sys
+from pathlib import Path
+from sacmil.atomic import whole_file, whole_folder
+whole = {"file": whole_file, "folder": whole_folder}[sys.argv[1]]
+with whole(Path(sys.argv[2])) as partial:
+    (partial if partial.is_file() else partial / "half").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@posix_only
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path, kind: str) -> None:
+    final = tmp_path / "final"
+    subprocess.run([sys.executable, "-c", ABANDONS, kind, str(final)], timeout=60, check=False)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".partial"]
+    whole, fill = {"file": (whole_file, fill_file), "folder": (whole_folder, fill_folder)}[kind]
+    with whole(final) as partial:
+        fill(partial)
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+
+
+@posix_only
+@both
+def test_what_another_writer_is_at_is_left_alone(
+    tmp_path: Path, whole: Any, fill: Callable[[Path], None]
+) -> None:
+    with whole(tmp_path / "final") as one:
+        with whole(tmp_path / "final") as other:
+            fill(other)
+        remove_leftovers(tmp_path)
+        assert one.exists()
+        fill(one)
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+
+
+@both
+@pytest.mark.parametrize("name", [None, "", "inside"])
+def test_an_error_of_the_disk_never_names_a_partial_file(
+    tmp_path: Path, whole: Any, fill: Callable[[Path], None], name: str | None
+) -> None:
+    final = tmp_path / "final"
+
+    def write() -> None:
+        with whole(final) as partial:
+            fill(partial)
+            raise OSError(errno.ENOSPC, "No space", None if name is None else str(partial / name))
+
+    with pytest.raises(OSError, match="No space") as raised:
+        write()
+    assert raised.value.filename == str(final / (name or ""))

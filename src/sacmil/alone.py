@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sacmil.atomic import remove_if_abandoned
 from sacmil.errors import SacMILError
 
 
@@ -32,6 +33,5 @@ def alone_in(out: Path, *, what: str = "extraction") -> Iterator[None]:
 
 def remove_leftovers(out: Path) -> None:
     """What a killed command had begun to write under names of its own."""
-    for leftover in out.rglob(".*.????????.partial"):
-        if leftover.is_file():
-            leftover.unlink(missing_ok=True)
+    for leftover in list(out.rglob(".*.????????.partial")):
+        remove_if_abandoned(leftover)

@@ -28,6 +28,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 _SHOWN = 20
@@ -143,6 +144,25 @@ def shorten(value: object) -> str:
     """
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 20]}…"
+
+
+def explain_os_error(error: OSError, file: object = None) -> str:
+    """Which file the system complained about, why, and what to do.
+
+    Args:
+        error: what was raised.
+        file: the file at work, where the error itself does not name one.
+
+    >>> explain_os_error(OSError(errno.ENOSPC, "No space left on device"), "out/a.h5")
+    'out/a.h5: No space left on device; the disk is full: free some space, or choose another folder'
+    """
+    named = error.filename or file
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        reason += "; the disk is full: free some space, or choose another folder"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        reason += "; look at its permissions, or choose another folder"
+    return f"{named}: {reason}" if named else reason
 
 
 def suggestion(wrong: str, known: Iterable[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import pkgutil
@@ -21,6 +20,7 @@ from sacmil.errors import (
     OptionError,
     SacMILError,
     UnknownModelError,
+    explain_os_error,
     suggestion,
 )
 
@@ -85,9 +85,7 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, SacMILError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
-        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-        closed = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-        return said + ("; look at its permissions, or choose another folder" if closed else "")
+        return explain_os_error(error)
     return (
         f"this is a fault of sacmil, please report it: {type(error).__name__}: {error} "
         f"({_place(error)}; set {_TRACEBACK}=1 to see how it came there)"

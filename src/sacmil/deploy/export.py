@@ -175,12 +175,10 @@ def _write_graph(model: MILModel, file: Path) -> list[str]:
     names = ["features", "coords", *plan]
     try:
         with quietly(), torch.no_grad():
-            torch.onnx.export(
+            program = torch.onnx.export(
                 _Exportable(model, list(plan)),
                 tuple(torch.from_numpy(array) for array in (*inputs, *plan.values())),
-                file,
                 dynamo=True,
-                external_data=False,
                 custom_translation_table=translations(),
                 optimize=False,  # it takes + 1e-8 for + 0; onnxruntime optimises by itself
                 verbose=False,
@@ -198,6 +196,9 @@ def _write_graph(model: MILModel, file: Path) -> list[str]:
             f"{model.name} cannot be exported with these options: torch cannot draw it for bags "
             f"of any size ({reason})"
         ) from error
+    assert program is not None
+    # Written here: a full disk is no fault of the exporter.
+    file.write_bytes(program.model_proto.SerializeToString())
     return names
 
 

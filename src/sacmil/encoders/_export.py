@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import warnings
@@ -165,15 +166,19 @@ def _write_graph(module: torch.nn.Module, file: Path, card: EncoderCard) -> None
 
     size = sum(tensor.nbytes for tensor in module.state_dict().values())
     tiles = torch.zeros(2, card.input_px, card.input_px, 3, dtype=torch.uint8)
-    options = _in_one_file() if size < _ONE_FILE else _with_weights_beside()
+    is_small = size < _ONE_FILE
+    options = _in_one_file() if is_small else _with_weights_beside()
+    target: Any = io.BytesIO() if is_small else file
     options |= {"input_names": ["tiles"], "output_names": ["features"]}
     try:
         with quietly():
-            torch.onnx.export(module, (tiles,), file, **options)
+            torch.onnx.export(module, (tiles,), target, **options)
     except (ImportError, torch.onnx.errors.OnnxExporterError) as error:
         if "onnx" not in str(error) or "installed" not in str(error):
             raise
         raise MissingExtraError("encoders", f"exporting {card.name}") from None
+    if is_small:
+        file.write_bytes(target.getvalue())
 
 
 def _in_one_file() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from io import BufferedReader, BufferedWriter
 from typing import Any
 
-from sacmil.errors import SacMILError
+from sacmil.errors import SacMILError, explain_os_error
 from sacmil.parallel._messages import SharedMemory, receive, send
 
 
@@ -66,7 +66,7 @@ def _answer(function: str, arguments: tuple[Any, ...]) -> tuple[Any, str | None]
     except MemoryError:
         return None, "needs more memory than a worker process may have"
     except OSError as error:
-        return None, f"{error.filename or 'a file'}: {error.strerror or error}"
+        return None, explain_os_error(error, "a file")
     except Exception as error:
         return None, f"a fault of sacmil, please report it: {type(error).__name__}: {error}"
 

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from sacmil.atomic import whole_file
-from sacmil.errors import SacMILError
 
 State = dict[str, Tensor]
 
@@ -148,8 +147,7 @@ def _rebuilt(facts: dict[str, Any], tensors: State) -> Progress:
 
 
 def _write(path: Path, tensors: State, facts: str) -> None:
+    # save_file would write a temporary file of its own, readable by the user alone.
+    content = save(tensors, metadata={"progress": facts})
     with whole_file(path) as partial:
-        try:
-            save_file(tensors, partial, metadata={"progress": facts})
-        except SafetensorError as error:  # a full disk comes as one
-            raise SacMILError(f"{path}: cannot be written ({error})") from error
+        partial.write_bytes(content)

@@ -13,7 +13,7 @@ import torch
 
 from sacmil.cohorts.splits import Fold
 from sacmil.cohorts.table import Cohort
-from sacmil.errors import RunError, SacMILError
+from sacmil.errors import RunError, SacMILError, explain_os_error
 from sacmil.parallel import Outcome, Workers
 from sacmil.results import (
     LOCALISATION,
@@ -173,8 +173,10 @@ def _here(todo: Sequence[Part], resources: Resources, follow: _Followed) -> Iter
             try:
                 train_part(part, place, tell=lambda line: follow.look())
                 yield Outcome(index, None, None)
-            except (SacMILError, OSError) as error:
+            except SacMILError as error:
                 yield Outcome(index, None, str(error))
+            except OSError as error:
+                yield Outcome(index, None, explain_os_error(error))
     finally:
         torch.set_num_threads(threads)
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
-from sacmil.atomic import whole_file
+from sacmil.atomic import naming, remove_if_abandoned, whole_file
 from sacmil.bag import Bag
 from sacmil.csv_text import escape_cells, restore_cell
 from sacmil.errors import (
@@ -257,7 +257,7 @@ def _ended(row: Row, value: Converted | None, failure: str | None) -> Row:
 def _remove_partial(target: Path) -> None:
     """What a worker that was killed while writing has left beside the target."""
     for partial in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
-        partial.unlink(missing_ok=True)
+        remove_if_abandoned(partial)
 
 
 def _read_table(path: Path) -> dict[str, Row]:
@@ -291,7 +291,7 @@ def _write_table(path: Path, rows: Mapping[str, Row]) -> None:
 
 
 def _append(path: Path, row: Row) -> None:
-    with _open(path, "a") as file:
+    with naming(path), _open(path, "a") as file:
         csv.writer(file).writerow(escape_cells(astuple(row)))
         file.flush()
         os.fsync(file.fileno())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sacmil.bag import Bag
-from sacmil.errors import BagWarning, FormatError, SacMILError, SlideError
+from sacmil.errors import BagWarning, FormatError, SacMILError, SlideError, explain_os_error
 from sacmil.formats import find_bags, read_bag
 from sacmil.formats._registry import suffixes
 from sacmil.formats._search import bags_in
@@ -114,5 +114,5 @@ def reason(error: BaseException) -> str:
     """What went wrong with an item, in a sentence."""
     told = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
-        told = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        told = explain_os_error(error)
     return printable_path(told if isinstance(error, SacMILError) else told.splitlines()[0])
