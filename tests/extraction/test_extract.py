@@ -20,6 +20,7 @@ from sacmil.encoders import load_encoder
 from sacmil.errors import OptionError, SacMILError, SlideError
 from sacmil.extraction import Resources, Settings, extract, extract_slide
 from sacmil.extraction.cohort import facts_of, pipeline
+from sacmil.extraction.pipeline import Pipeline
 from sacmil.extraction.survey import Request
 from sacmil.slides.outline import from_geojson
 from sacmil.slides.pixels import read_tile
@@ -31,6 +32,8 @@ from sacmil.slides.tissue import mask_downsample
 
 SETTINGS = Settings(tiles=TileSpec(mpp=0.5, patch_size=64), dtype="float32")
 CUT = "0.5mpp_64px"
+UNCOMPARED = ("extraction.csv", ".extraction.json")
+"""Hold seconds and times."""
 
 
 def run(cohort: Path, out: Path, name: str, settings: Settings = SETTINGS, **options):
@@ -47,7 +50,7 @@ def bags(out: Path) -> dict[str, Path]:
 
 
 def stamps(out: Path) -> dict[str, int]:
-    files = [p for p in out.rglob("*") if p.is_file() and p.name != "extraction.csv"]
+    files = [p for p in out.rglob("*") if p.is_file() and p.name not in UNCOMPARED]
     return {str(path.relative_to(out)): path.stat().st_mtime_ns for path in files}
 
 
@@ -78,6 +81,13 @@ def test_a_second_run_changes_nothing(cohort, tmp_path, encoder) -> None:
     rows = run(cohort, tmp_path, encoder)
     assert [row.status for row in rows] == ["done"] * 3
     assert stamps(tmp_path) == before
+
+
+def test_a_rerun_opens_no_slide_that_is_finished(cohort, tmp_path, encoder, monkeypatch) -> None:
+    before = run(cohort, tmp_path, encoder)
+    monkeypatch.setattr(Pipeline, "_begin", lambda *_: pytest.fail("a slide was opened"))
+    after = run(cohort, tmp_path, encoder)
+    assert after == [replace(row, seconds="0.0") for row in before]
 
 
 def test_only_the_missing_bag_is_made_again_and_it_is_the_same(cohort, tmp_path, encoder) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -14,8 +14,9 @@ from typing import Protocol
 from sacmil.alone import alone_in, remove_leftovers
 from sacmil.bag import Bag
 from sacmil.encoders import TileEncoder
-from sacmil.errors import OptionError
+from sacmil.errors import OptionError, explain_os_error
 from sacmil.extraction.encoding import EncoderThreads
+from sacmil.extraction.finished import FinishedSlides
 from sacmil.extraction.folder import Folder
 from sacmil.extraction.pipeline import Extracted, Pipeline
 from sacmil.extraction.record import Record, Row
@@ -144,9 +145,33 @@ def extract(
     )
     with alone_in(out), pipeline(encoders, chosen, progress.tiles if progress else None) as line:
         remove_leftovers(out)
-        done = zip(requests, line.run(requests), strict=True)
-        rows = (partial(keep, *each) for each in done)
-        return recorded(out, rows, len(requests), progress)
+        record, finished = Record(out / "extraction.csv"), FinishedSlides(out)
+        rows = _rows(requests, line, record, finished)
+        try:
+            return recorded(record, rows, len(requests), progress)
+        finally:
+            finished.write()
+
+
+def _rows(
+    requests: Sequence[Request], line: Pipeline, record: Record, finished: FinishedSlides
+) -> Iterator[Callable[[], Row]]:
+    """What makes the row of each slide, in order; those that are finished are not opened."""
+    known = [finished.find_row(request, record) for request in requests]
+    todo = [request for request, row in zip(requests, known, strict=True) if row is None]
+    extracted = line.run(todo)
+    for request, row in zip(requests, known, strict=True):
+        if row is not None:
+            yield partial(replace, row, seconds="0.0")
+        else:
+            yield partial(_keep_and_remember, request, next(extracted), finished)
+
+
+def _keep_and_remember(request: Request, extracted: Extracted, finished: FinishedSlides) -> Row:
+    row = keep(request, extracted)
+    if row.status == "done" and extracted.survey is not None:
+        finished.add(request, extracted.survey.sources)
+    return row
 
 
 @contextmanager
@@ -166,10 +191,9 @@ def pipeline(
 
 
 def recorded(
-    out: Path, rows: Iterable[Callable[[], Row]], total: int, progress: Progress | None
+    record: Record, rows: Iterable[Callable[[], Row]], total: int, progress: Progress | None
 ) -> list[Row]:
     """Rows as they come, made and written to the record by a thread: a disk may take its time."""
-    record = Record(out / "extraction.csv")
 
     def write(make: Callable[[], Row], left: int) -> Row:
         row = make()
@@ -178,13 +202,16 @@ def recorded(
             progress.slide(row, left)
         return row
 
-    with ThreadPoolExecutor(1, thread_name_prefix="record") as pool:
-        done: list[Future[Row]] = []
-        for make in rows:
-            done.append(pool.submit(write, make, total - len(done) - 1))
-            if len(done) > _BEHIND:
-                done[-_BEHIND - 1].result()
-        return [row.result() for row in done]
+    try:
+        with ThreadPoolExecutor(1, thread_name_prefix="record") as pool:
+            done: list[Future[Row]] = []
+            for make in rows:
+                done.append(pool.submit(write, make, total - len(done) - 1))
+                if len(done) > _BEHIND:
+                    done[-_BEHIND - 1].result()
+            return [row.result() for row in done]
+    finally:
+        record.finish()
 
 
 def keep(request: Request, extracted: Extracted) -> Row:
@@ -215,7 +242,7 @@ def _written(path: Path | None, bag: Bag | None) -> str | None:
     try:
         write_bag(path, bag)
     except OSError as error:  # a full disk, a folder that may not be written
-        return f"{path}: {error.strerror or error}"
+        return explain_os_error(error, path)
     return None
 
 

@@ -21,7 +21,7 @@ from sacmil.extraction.cohort import (
     requests_for,
 )
 from sacmil.extraction.pipeline import Extracted
-from sacmil.extraction.record import Row
+from sacmil.extraction.record import Record, Row
 from sacmil.extraction.settings import Settings
 from sacmil.extraction.survey import Request
 from sacmil.parallel import Outcome
@@ -99,7 +99,7 @@ def extract_on_ray(
     rows = (partial(_row, outcome, requests, name) for outcome in outcomes)
     with alone_in(out):
         remove_leftovers(out)
-        return recorded(out, rows, len(requests), progress)
+        return recorded(Record(out / "extraction.csv"), rows, len(requests), progress)
 
 
 def _row(outcome: Outcome, requests: Sequence[Request], encoder: str) -> Row:

@@ -1,12 +1,14 @@
-"""extraction.csv: a row per slide, done or why not; always whole on disk."""
+"""extraction.csv: a row per slide, done or why not."""
 
 from __future__ import annotations
 
 import csv
-from dataclasses import astuple, dataclass, fields
+import io
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
+from typing import IO
 
-from sacmil.atomic import whole_file
+from sacmil.atomic import force_to_disk, naming, whole_file
 from sacmil.csv_text import escape_cells, restore_cell
 from sacmil.errors import FormatError, shorten
 
@@ -39,8 +41,17 @@ class Row:
     """How tissue was found: detect, all, or outline for one made by hand."""
 
 
+Key = tuple[str, str, str]
+"""Slide, cut and encoder: a table has one row of each."""
+
+_NAMES = [field.name for field in fields(Row)]
+
+
 class Record:
     """The table of an output folder; rows of earlier runs stay until their slide is done again.
+
+    Rows are added at the end of the file, so that a row costs the same however many there are.
+    ``finish`` removes those that were replaced. A line that a killed run tore is dropped.
 
     Args:
         path: extraction.csv.
@@ -48,44 +59,96 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._rows = [*_read(path)]
+        self._rows: dict[Key, Row] = {}
+        self._keys: dict[str, set[Key]] = {}
+        self._has_replaced = self._has_appended = False
+        found, self._can_append = _read(path)
+        for row in found:
+            self._add(row)
+
+    def find(self, slide_id: str, cut: str, encoder: str) -> Row | None:
+        """The row of a slide that was cut and encoded so; None where there is none."""
+        return self._rows.get((slide_id, cut, encoder))
 
     def write(self, row: Row) -> None:
-        """Add a row, in the place of an older one of the same and of failures on the way to it."""
-        self._rows = [*(older for older in self._rows if not _replaces(row, older)), row]
-        names = [field.name for field in fields(Row)]
-        with (
-            whole_file(self._path) as partial,
-            partial.open("w", newline="", encoding="utf-8") as file,
-        ):
-            table = csv.writer(file, lineterminator="\n")
-            table.writerow(names)
-            table.writerows(escape_cells(astuple(row)) for row in self._rows)
+        """Add a row, in the place of an older one of the same and of failures on the way to it.
+
+        A row that says what the table says already is left out: only its seconds differ.
+        """
+        older = self._rows.get(_key(row))
+        if older is not None and replace(row, seconds=older.seconds) == older:
+            return
+        if not self._can_append:
+            self._rewrite()
+        self._add(row)
+        self._append(row)
+
+    def finish(self) -> None:
+        """Leave a table without rows that were replaced, and force it to disk."""
+        if self._has_replaced:
+            self._rewrite()
+        elif self._has_appended:
+            force_to_disk(self._path)
+
+    def _append(self, row: Row) -> None:
+        self._can_append = False  # after an error, for a new line must not continue a torn one
+        with naming(self._path), _open(self._path, "a") as file:
+            _write_row(file, row)
+        self._can_append = self._has_appended = True
+
+    def _add(self, row: Row) -> None:
+        keys = self._keys.setdefault(row.slide_id, set())
+        for key in [key for key in keys if _replaces(row, self._rows[key])]:
+            del self._rows[key]
+            keys.discard(key)
+            self._has_replaced = True
+        self._rows[_key(row)] = row
+        keys.add(_key(row))
+
+    def _rewrite(self) -> None:
+        with whole_file(self._path) as partial, _open(partial, "w") as file:
+            csv.writer(file, lineterminator="\n").writerow(_NAMES)
+            for row in self._rows.values():
+                _write_row(file, row)
+        self._can_append, self._has_replaced = True, False
+
+
+def _key(row: Row) -> Key:
+    return row.slide_id, row.cut, row.encoder
+
+
+def _write_row(file: IO[str], row: Row) -> None:
+    csv.writer(file, lineterminator="\n").writerow(escape_cells(astuple(row)))
+
+
+def _open(path: Path, mode: str) -> IO[str]:
+    return path.open(mode, newline="", encoding="utf-8")
 
 
 def _replaces(row: Row, older: Row) -> bool:
-    if row.slide_id != older.slide_id:
-        return False
-    same = (row.cut, row.encoder) == (older.cut, older.encoder)
+    same = _key(row) == _key(older)
     on_the_way = older.status == "failed" and older.encoder in ("", row.encoder)
     return same or on_the_way
 
 
-def _read(path: Path) -> list[Row]:
+def _read(path: Path) -> tuple[list[Row], bool]:
+    """The rows, and whether more can be added at the end of the file."""
     if not path.exists():
-        return []
+        return [], False
+    text = path.read_bytes().decode("utf-8", errors="replace")
     try:
-        with path.open(newline="", encoding="utf-8", errors="replace") as file:
-            return _parse(path, csv.DictReader(file))
+        found, *lines = csv.reader(io.StringIO(text, newline="")) if text else [[]]
     except csv.Error as error:
         raise FormatError(f"{path}: cannot be read as a table ({error}); {_MOVE_AWAY}") from error
-
-
-def _parse(path: Path, table: csv.DictReader[str]) -> list[Row]:
-    names = [field.name for field in fields(Row)]
-    found = list(table.fieldnames or [])
-    if found not in (names, [name for name in names if name not in _ADDED]):
+    if found not in (_NAMES, [name for name in _NAMES if name not in _ADDED]):
         raise FormatError(
-            f"{path}: has columns {shorten(found)}; expected {', '.join(names)}: {_MOVE_AWAY}"
+            f"{path}: has columns {shorten(found)}; expected {', '.join(_NAMES)}: {_MOVE_AWAY}"
         )
-    return [Row(**{name: restore_cell(row.get(name) or "") for name in names}) for row in table]
+    is_torn = bool(lines) and (not text.endswith("\n") or len(lines[-1]) != len(found))
+    rows = [_row(found, line) for line in (lines[:-1] if is_torn else lines) if line]
+    return rows, not is_torn and found == _NAMES and text.endswith("\n")
+
+
+def _row(names: list[str], line: list[str]) -> Row:
+    cells = dict(zip(names, map(restore_cell, line), strict=False))
+    return Row(**dict.fromkeys(_NAMES, "") | cells)

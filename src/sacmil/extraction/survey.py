@@ -98,6 +98,22 @@ class Request:
         return self.content(found) | engine | rest
 
 
+class Stamp(NamedTuple):
+    """What changes when a file is written again."""
+
+    size: int
+    modified_ns: int
+
+
+def stamp(path: Path) -> Stamp | None:
+    """Of a file as it is now; None where there is none."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return Stamp(facts.st_size, facts.st_mtime_ns)
+
+
 class Survey(NamedTuple):
     """What was found."""
 
@@ -116,12 +132,16 @@ class Survey(NamedTuple):
     """How tissue was found: detect, all, or outline for one made by hand."""
     bag_is_there: bool = False
     """Whether an earlier run has made this very bag."""
+    sources: tuple[Stamp | None, Stamp | None] = (None, None)
+    """Of the slide and its outline, taken before they were read."""
 
 
 def survey(request: Request) -> Survey:
     """Look at a slide, and keep its outline, preview and tiles in the folder."""
     settings = request.settings
     _check_name(request)
+    outline = request.folder.outline(request.slide_id) if request.folder else None
+    before = stamp(request.path), stamp(outline) if outline else None
     fingerprint = _fingerprint(request.path)
     _check_same_slide(request, fingerprint)
     with open_slide(request.path, settings.reader) as slide:
@@ -140,7 +160,8 @@ def survey(request: Request) -> Survey:
             tiles,
             mode,
         )
-        return found._replace(bag_is_there=_bag_is_there(request, found))
+        sources = before[0], before[1] or (stamp(outline) if outline else None)
+        return found._replace(bag_is_there=_bag_is_there(request, found), sources=sources)
 
 
 def _resolution(request: Request, slide: Slide) -> MicronsPerPixel | None:
