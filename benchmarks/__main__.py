@@ -10,6 +10,7 @@ from benchmarks import (
     length_page,
     readers,
     runtime,
+    scale,
     startup,
     training,
     viewer,
@@ -28,4 +29,5 @@ extraction.main(["--side", "8192"])
 training.main([])
 runtime.main([])
 heatmap.main([])
+scale.main(["--slides", "2000"])
 viewer.main([])

@@ -1,0 +1,201 @@
+"""Large cohorts: a rerun of a finished extraction, the start of crossval, and split.
+
+Each is compared with reading the same files once, in the same run. Seconds are those of the
+processor, which other programs on the machine do not lengthen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from sacmil import Bag, read_bag, write_bag
+from sacmil.cohorts.bags import bag_problems, locate_bags
+from sacmil.cohorts.split_files import write_splits
+from sacmil.cohorts.splits import make_folds
+from sacmil.cohorts.table import read_table
+from sacmil.extraction import Settings, extract
+from sacmil.extraction.cohort import requests_for
+from sacmil.extraction.finished import FinishedSlides
+from sacmil.extraction.record import Record
+from sacmil.extraction.survey import stamp
+from sacmil.slides.search import find_slides
+from sacmil.slides.tiling import TileSpec
+from sacmil.training.bag_files import check_and_hash
+from sacmil.training.config import make_config
+from sacmil.training.crossval import _parts
+from sacmil.training.run_folder import open_run
+
+_SETTINGS = Settings(tiles=TileSpec(mpp=None, patch_size=64), tissue_mode="all")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print seconds and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--slides", type=int, default=20_000)
+    parser.add_argument("--rows", type=int, default=100_000)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        _rerun(Path(folder) / "extract", options.slides)
+        shutil.rmtree(Path(folder) / "extract")
+        _crossval(Path(folder) / "crossval", options.slides)
+        _split(Path(folder) / "split", options.rows)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def _print(name: str, seconds: float, reading: float) -> None:
+    print(f"  {name:<44}{seconds:8.2f} s{seconds / reading:8.2f} x reading the files")
+
+
+# --- extraction ----------------------------------------------------------------------------------
+
+
+def _rerun(folder: Path, slides: int) -> None:
+    """Of slides that were all cut into tiles."""
+    out = folder / "out"
+    _finish(folder / "slides", out, slides)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    reading = _seconds(lambda: [path.read_bytes() for path in files])
+
+    def rerun() -> None:
+        rows = extract(find_slides([folder / "slides"]), out, settings=_SETTINGS, until="tiles")
+        assert len(rows) == slides
+        assert all(row.status == "done" for row in rows)
+
+    print(f"extraction of {slides:,} finished slides")
+    _print("rerun", _seconds(rerun), reading)
+
+
+def _finish(source: Path, out: Path, slides: int) -> None:
+    """One slide extracted, and copied with all that was made of it."""
+    from PIL import Image
+
+    source.mkdir(parents=True)
+    first = source / "slide_0.png"
+    pixels = np.random.default_rng(0).integers(90, 200, (256, 256, 3), np.uint8)
+    Image.fromarray(pixels).save(first)
+    (row,) = extract([first], out, settings=_SETTINGS, until="tiles")
+    assert row.status == "done", row.reason
+    Image.new("RGB", (8, 8)).save(out / "tissue" / "slide_0.png")  # previews are large
+    made = [first, *out.rglob("slide_0.*")]
+    paths = [source / f"slide_{number}.png" for number in range(slides)]
+    for path in paths[1:]:
+        for file in made:
+            shutil.copyfile(file, file.with_name(path.stem + file.suffix))
+    record, finished = Record(out / "extraction.csv"), FinishedSlides(out)
+    for request in requests_for(paths, out, _SETTINGS, encoder=None, facts=None):
+        path, outline = request.path, out / "tissue" / f"{request.slide_id}.geojson"
+        record.write(replace(row, slide_id=path.stem, path=str(path)))
+        finished.add(request, (stamp(path), stamp(outline)))
+    record.finish()
+    finished.write()
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+def _crossval(folder: Path, slides: int) -> None:
+    bags, table = folder / "bags", folder / "table.csv"
+    ids = [f"slide_{number}" for number in range(slides)]
+    for number, slide_id in enumerate(ids):
+        features = np.full((4, 8), number, np.float32)
+        coords = np.array([[0, 0], [256, 0], [0, 256], [256, 256]])
+        _write_unforced(bags / f"{slide_id}.h5", Bag(slide_id, features, coords, 256))
+    _write_table(table, ids)
+    files = [bags / f"{slide_id}.h5" for slide_id in ids]
+    reading = _seconds(lambda: [read_bag(file) for file in files])
+    print(f"crossval of {slides:,} bags, until the first epoch")
+    total = 0.0
+    for name, seconds in _steps_of_crossval(folder, bags, table):
+        _print(name, seconds, reading)
+        total += seconds
+    _print("all of it", total, reading)
+
+
+def _steps_of_crossval(folder: Path, bags: Path, table: Path) -> Iterator[tuple[str, float]]:
+    def timed(name: str) -> tuple[str, float]:
+        nonlocal start
+        spent, start = time.process_time() - start, time.process_time()
+        return name, spent
+
+    start = time.process_time()
+    cohort = read_table(table, further=lambda ids: bag_problems(ids, bags))
+    yield timed("table and headers of bags")
+    located = locate_bags(cohort, bags)
+    yield timed("locating bags")
+    folds = make_folds(cohort, 5)
+    yield timed("folds")
+    with open_run(folder / "run", cohort, folds, "crossval"):
+        yield timed("run folder")
+        hashes = check_and_hash(folder / "run", located, lambda *_: None)
+        yield timed("reading and hashing bags")
+        config = {"abmil": make_config({"model": "abmil"}, [])}
+        parts = list(_parts(folder / "run", cohort, located, hashes, folds, config, [0]))
+        todo = [part for part in parts if not part.is_finished()]
+        assert [part.fingerprint for part in todo]
+        yield timed("parts")
+    start = time.process_time()
+    with open_run(folder / "run", cohort, folds, "crossval"):
+        check_and_hash(folder / "run", located, lambda *_: None)
+    yield timed("a rerun's check")
+
+
+def _write_unforced(path: Path, bag: Bag) -> None:
+    """Without waiting for the disk, which is not what is measured."""
+    import sacmil.atomic as atomic
+
+    force = atomic.force_to_disk
+    atomic.force_to_disk = lambda _: None
+    try:
+        write_bag(path, bag)
+    finally:
+        atomic.force_to_disk = force
+
+
+def _write_table(path: Path, ids: list[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["slide_id", "patient_id", "label"])
+        writer.writerows(
+            [name, f"patient_{number // 2}", (number // 2) % 3] for number, name in enumerate(ids)
+        )
+
+
+# --- folds ---------------------------------------------------------------------------------------
+
+
+def _split(folder: Path, rows: int) -> None:
+    table = folder / "table.csv"
+    _write_table(table, [f"slide_{number}" for number in range(rows)])
+
+    def read() -> None:
+        with table.open(newline="", encoding="utf-8") as file:
+            list(csv.reader(file))
+
+    def split() -> None:
+        cohort = read_table(table)
+        write_splits(folder / "splits", make_folds(cohort, 5), cohort)
+
+    reading = _seconds(read)
+    print(f"split of {rows:,} rows")
+    _print("five folds", _seconds(split), reading)
+
+
+if __name__ == "__main__":
+    with warnings.catch_warnings():
+        main()
