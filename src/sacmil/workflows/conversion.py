@@ -63,7 +63,7 @@ class Row:
     file: str
     slide_id: str
     status: str
-    """converted, present (nothing to do), failed, or started."""
+    """converted, failed, or started; present, which the table calls converted: nothing to do."""
     reason: str = ""
     """Why it failed, or what is odd about it."""
     instances: str = ""
@@ -287,7 +287,12 @@ def _write_table(path: Path, rows: Mapping[str, Row]) -> None:
     with whole_file(path) as partial, _open(partial, "w") as file:
         writer = csv.writer(file)
         writer.writerow([field.name for field in fields(Row)])
-        writer.writerows(escape_cells(astuple(row)) for row in rows.values())
+        writer.writerows(escape_cells(astuple(_settled(row))) for row in rows.values())
+
+
+def _settled(row: Row) -> Row:
+    """As an uninterrupted run would have written it."""
+    return replace(row, status="converted") if row.status == "present" else row
 
 
 def _append(path: Path, row: Row) -> None:
