@@ -13,12 +13,17 @@ from starlette.types import ASGIApp
 
 from sacmil.errors import ConfigError, SacMILError
 from sacmil.viewer.app import create_app
+from sacmil.viewer.connections import BoundedApp, Connections, Limits, find_limits, make_protocol
 from sacmil.viewer.content import Content
 from sacmil.viewer.hosts import Hosts, is_everywhere, is_loopback
+from sacmil.viewer.log_limit import limit_log
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]{8,200}")
 _BACKLOG = 2048
-_MOST_CONNECTIONS = 4096
+"""Connections the system holds ready for us."""
+_ACCEPTED_AT_ONCE = 100
+"""Each takes a descriptor before those that give way have let go of theirs."""
+_MOST_HEADER_BYTES = 32_768
 _PATIENCE_S = 2
 
 
@@ -33,22 +38,40 @@ class Server:
 
     def run(self) -> None:
         """Serve until Ctrl-C."""
-        config = uvicorn.Config(
-            self.app,
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            backlog=_BACKLOG,
-            limit_concurrency=_MOST_CONNECTIONS,
-            timeout_graceful_shutdown=_PATIENCE_S,
-        )
+        limit_log()
         try:
-            uvicorn.Server(config).run(sockets=[self.listener])
+            make_http_server(self.app, find_limits()).run(sockets=[self.listener])
         except KeyboardInterrupt:  # raised anew by uvicorn once all is closed
             pass
         finally:
             self.listener.close()
+
+
+def make_http_server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
+    """A server that serves an app within limits, not yet running."""
+    connections = Connections(limits)
+    config = uvicorn.Config(
+        BoundedApp(app, connections),
+        http=make_protocol(connections),
+        ws="none",
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_ACCEPTED_AT_ONCE,
+        h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
+        timeout_graceful_shutdown=_PATIENCE_S,
+    )
+    return _PatientServer(config)
+
+
+class _PatientServer(uvicorn.Server):
+    """Accepts few connections at a time and leaves many in the system's queue."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)
 
 
 def bind(

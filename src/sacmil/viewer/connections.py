@@ -1,0 +1,224 @@
+"""Limits how many connections clients hold, and how long each may keep the server waiting.
+
+A client that connects without asking, or asks without reading, costs a descriptor and memory. It
+may share its address with an honest user, so it cannot be locked out by address. Instead, every
+connection that waits for its client has a deadline, and the longest waiting gives way to a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Iterable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+Address = tuple[str, int]
+"""Host and port of the client's end, which name a connection."""
+
+_MOST_CONNECTIONS = 2048
+_MOST_DESCRIPTORS = 16_384
+_OTHER_DESCRIPTORS = 256
+"""Of the process itself: files, pipes to the slide readers, connections just accepted."""
+_PIECE_BYTES = 2**16
+
+
+class Limits(NamedTuple):
+    """What clients may take."""
+
+    in_all: int
+    """Connections."""
+    per_client: int
+    """Connections from one host."""
+    request_s: float = 5.0
+    """Seconds for a whole request, counted from the connection or from the last response."""
+    reading_s: float = 20.0
+    """Seconds in which a client takes the next 64 KiB of a response."""
+    unsent_bytes: int = 256 * 2**20
+    """Of all responses that clients have not yet taken."""
+
+
+def find_limits() -> Limits:
+    """Limits well below the descriptors this process may open, which are raised where possible."""
+    in_all = min(_MOST_CONNECTIONS, (_raise_descriptor_limit() - _OTHER_DESCRIPTORS) // 2)
+    return Limits(max(in_all, 16), max(in_all * 3 // 4, 12))
+
+
+def _raise_descriptor_limit() -> int:
+    if sys.platform == "win32":
+        return _MOST_DESCRIPTORS
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return _MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):  # macOS has a second, lower limit
+        return soft
+    return wanted
+
+
+@dataclass(eq=False)
+class _Connection:
+    transport: asyncio.Transport
+    timer: asyncio.TimerHandle | None = None
+    unsent: int = 0
+
+
+class Connections:
+    """The open connections of a server; for its event loop's thread only."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._open: dict[Address, _Connection] = {}
+        self._per_client: Counter[str] = Counter()
+        self._waiting: dict[Address, None] = {}  # for their clients, the longest waiting first
+        self._unsent = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, address: Address, transport: asyncio.Transport) -> None:
+        """Take a new connection; where there are too many, the longest waiting is dropped."""
+        self._open[address] = _Connection(transport)
+        self._per_client[address[0]] += 1
+        self.wait_for_client(address, self.limits.request_s)
+        if self._per_client[address[0]] > self.limits.per_client:
+            self._drop_first(each for each in self._waiting if each[0] == address[0])
+        elif len(self._open) > self.limits.in_all:
+            self._drop_first(self._waiting)
+
+    def discard(self, address: Address, transport: asyncio.Transport) -> None:
+        """Forget a connection that has ended; its address may have been used anew since."""
+        connection = self._open.get(address)
+        if connection is None or connection.transport is not transport:
+            return
+        self.work(address)
+        self.set_unsent(address, 0)
+        del self._open[address]
+        self._per_client[address[0]] -= 1
+        if not self._per_client[address[0]]:
+            del self._per_client[address[0]]
+
+    def wait_for_client(self, address: Address, seconds: float) -> None:
+        """From now on it is the client's turn: it must act in time and may be dropped before."""
+        self.work(address)
+        connection = self._open.get(address)
+        if connection is not None:
+            self._waiting[address] = None
+            loop = asyncio.get_running_loop()
+            connection.timer = loop.call_later(seconds, self._drop, address)
+
+    def work(self, address: Address) -> None:
+        """From now on it is the server's turn: the connection is not dropped."""
+        self._waiting.pop(address, None)
+        connection = self._open.get(address)
+        if connection is not None and connection.timer is not None:
+            connection.timer.cancel()
+            connection.timer = None
+
+    def end_request(self, address: Address) -> None:
+        """Wait for the next request, and for the client to take the rest of the last response."""
+        connection = self._open.get(address)
+        if connection is not None:
+            is_sent = connection.transport.get_write_buffer_size() == 0
+            seconds = self.limits.request_s if is_sent else self.limits.reading_s
+            self.wait_for_client(address, seconds)
+
+    def set_unsent(self, address: Address, count: int) -> None:
+        """Bytes of a response still to be sent; where all together are too many, drop some."""
+        connection = self._open.get(address)
+        if connection is None:
+            return
+        self._unsent += count - connection.unsent
+        connection.unsent = count
+        if self._unsent > self.limits.unsent_bytes:
+            self._drop_first(each for each in self._waiting if self._open[each].unsent)
+
+    def _drop_first(self, addresses: Iterable[Address]) -> None:
+        address = next(iter(addresses), None)
+        if address is not None:
+            self._drop(address)
+
+    def _drop(self, address: Address) -> None:
+        transport = self._open[address].transport
+        transport.abort()
+        self.discard(address, transport)
+
+
+class BoundedApp:
+    """Passes requests on and keeps account of whose turn it is on each connection.
+
+    Args:
+        app: what serves the requests.
+        connections: of the server that calls this.
+    """
+
+    def __init__(self, app: ASGIApp, connections: Connections) -> None:
+        self._app = app
+        self._connections = connections
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http" or not scope["client"]:
+            await self._app(scope, receive, send)
+            return
+        host, port = scope["client"]
+
+        async def send_in_pieces(message: Message) -> None:
+            await self._send((host, port), message, send)
+
+        self._connections.work((host, port))
+        try:
+            await self._app(scope, receive, send_in_pieces)
+        finally:
+            self._connections.end_request((host, port))
+
+    async def _send(self, address: Address, message: Message, send: Send) -> None:
+        """Piece by piece, for the server waits between two until most of the first is taken."""
+        body = message.get("body", b"")
+        rest = len(body)
+        try:
+            for start in range(0, max(len(body), 1), _PIECE_BYTES):
+                self._connections.wait_for_client(address, self._connections.limits.reading_s)
+                self._connections.set_unsent(address, rest)
+                await send(_piece(message, start))
+                rest -= _PIECE_BYTES
+        finally:
+            self._connections.set_unsent(address, 0)
+            self._connections.work(address)
+
+
+def _piece(message: Message, start: int) -> MutableMapping[str, Any]:
+    body = message.get("body", b"")
+    if len(body) <= _PIECE_BYTES:
+        return message
+    end = start + _PIECE_BYTES
+    more = end < len(body) or message.get("more_body", False)
+    return {**message, "body": body[start:end], "more_body": more}
+
+
+def make_protocol(connections: Connections) -> type[asyncio.Protocol]:
+    """HTTP/1.1 as uvicorn speaks it, with every connection entered in the list."""
+
+    class BoundedProtocol(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            connections.add(_address(transport), transport)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            connections.discard(_address(self.transport), self.transport)
+            super().connection_lost(exc)
+
+    return BoundedProtocol
+
+
+def _address(transport: asyncio.Transport) -> Address:
+    host, port, *_ = transport.get_extra_info("peername")
+    return host, port

@@ -1,0 +1,266 @@
+"""Clients that connect without asking, or ask without reading, do not stop the others."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from browser import viewer
+from starlette.responses import PlainTextResponse
+
+from sacmil.viewer.connections import Connections, Limits, find_limits
+from sacmil.viewer.server import make_http_server
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+LAST_REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
+LONG_S = 600.0
+Client = Callable[[int], Awaitable[None]]
+
+
+def serve(app: Any, limits: Limits, client: Client) -> None:
+    """Run a client against a real server, given its port."""
+
+    async def main() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = make_http_server(app, limits)
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        try:
+            await asyncio.wait_for(client(listener.getsockname()[1]), 30)
+        finally:
+            while writers:
+                writers.pop().close()
+            server.should_exit = server.force_exit = True
+            await running
+
+    asyncio.run(main())
+
+
+writers: list[asyncio.StreamWriter] = []  # closed by serve
+
+
+async def connect(port: int, first: bytes = b"") -> asyncio.StreamReader:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writers.append(writer)
+    writer.write(first)
+    await writer.drain()
+    return reader
+
+
+async def read_to_end(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+
+
+@pytest.mark.parametrize("first", [b"", b"GET / HT", REQUEST[:-2]])
+def test_a_connection_without_a_whole_request_is_ended(first: bytes) -> None:
+    async def client(port: int) -> None:
+        reader = await connect(port, first)
+        assert await read_to_end(reader) == b""
+
+    serve(PlainTextResponse("page"), Limits(8, 8, request_s=0.2), client)
+
+
+def test_sending_a_byte_at_a_time_wins_no_time() -> None:
+    async def client(port: int) -> None:
+        reader = await connect(port)
+        while not (reader.at_eof() or reader.exception()):
+            writers[-1].write(b"G")
+            await asyncio.sleep(0.02)
+        assert await read_to_end(reader) == b""
+
+    serve(PlainTextResponse("page"), Limits(8, 8, request_s=0.2), client)
+
+
+def test_an_idle_connection_is_ended_after_its_last_response() -> None:
+    async def client(port: int) -> None:
+        reader = await connect(port, REQUEST)
+        assert b"page" in await reader.readuntil(b"page")
+        writers[-1].write(b"GET")  # half of the next
+        assert await read_to_end(reader) == b""
+
+    serve(PlainTextResponse("page"), Limits(8, 8, request_s=0.2), client)
+
+
+@pytest.mark.parametrize("limits", [Limits(8, 100, LONG_S), Limits(100, 8, LONG_S)])
+def test_half_open_connections_give_way_to_a_newcomer(limits: Limits) -> None:
+    async def client(port: int) -> None:
+        half_open = [await connect(port, b"GET / HTTP/1.1\r\n") for _ in range(40)]
+        reader = await connect(port, REQUEST)
+        assert b"page" in await reader.readuntil(b"page")
+        ended = [await read_to_end(reader) for reader in half_open[:33]]
+        assert ended == [b""] * 33  # the oldest
+        assert not any(reader.at_eof() for reader in half_open[33:])
+
+    serve(PlainTextResponse("page"), limits, client)
+
+
+def test_a_client_that_does_not_read_is_ended() -> None:
+    ended = asyncio.Event()
+    size = 64 * 2**20
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await PlainTextResponse(b"x" * size)(scope, receive, send)
+            ended.set()
+
+    async def client(port: int) -> None:
+        reader = await connect(port, REQUEST)
+        await ended.wait()
+        assert 0 < len(await read_to_end(reader)) < size
+
+    serve(app, Limits(8, 8, reading_s=0.3), client)
+
+
+def test_a_large_response_arrives_whole() -> None:
+    body = bytes(range(256)) * 2**14
+
+    async def client(port: int) -> None:
+        reader = await connect(port, LAST_REQUEST)
+        assert (await reader.read()).endswith(b"\r\n\r\n" + body)
+
+    serve(PlainTextResponse(body), Limits(8, 8), client)
+
+
+class FakeTransport:
+    """Records whether it was ended."""
+
+    is_ended = False
+
+    def abort(self) -> None:
+        self.is_ended = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def add_all(connections: Connections, *addresses: tuple[str, int]) -> list[Any]:
+    transports: list[Any] = [FakeTransport() for _ in addresses]
+    for address, transport in zip(addresses, transports, strict=True):
+        connections.add(address, transport)
+    return transports
+
+
+def in_loop(check: Callable[[], None]) -> None:
+    async def main() -> None:
+        check()
+
+    asyncio.run(main())
+
+
+def test_a_connection_the_server_works_for_is_never_dropped() -> None:
+    def check() -> None:
+        connections = Connections(Limits(2, 2))
+        (working,) = add_all(connections, ("a", 1))
+        connections.work(("a", 1))
+        others = add_all(connections, *[("a", port) for port in range(2, 9)])
+        assert not working.is_ended
+        assert [each.is_ended for each in others] == [True] * 6 + [False]
+
+    in_loop(check)
+
+
+def test_where_all_connections_are_at_work_the_newcomer_is_turned_away() -> None:
+    def check() -> None:
+        connections = Connections(Limits(2, 2))
+        old = add_all(connections, ("a", 1), ("b", 1))
+        connections.work(("a", 1))
+        connections.work(("b", 1))
+        (newcomer,) = add_all(connections, ("c", 1))
+        assert newcomer.is_ended
+        assert not any(each.is_ended for each in old)
+
+    in_loop(check)
+
+
+def test_one_client_takes_no_connection_of_another() -> None:
+    def check() -> None:
+        connections = Connections(Limits(10, 4))
+        (honest,) = add_all(connections, ("honest", 1))
+        add_all(connections, *[("greedy", port) for port in range(100)])
+        assert not honest.is_ended
+        assert len(connections) == 5
+
+    in_loop(check)
+
+
+def test_clients_that_take_much_and_read_nothing_are_dropped_at_once() -> None:
+    def check() -> None:
+        connections = Connections(Limits(10, 10, unsent_bytes=100))
+        addresses = [("a", port) for port in range(5)]
+        transports = add_all(connections, *addresses)
+        for address in addresses:
+            connections.wait_for_client(address, LONG_S)
+            connections.set_unsent(address, 40)
+        assert [each.is_ended for each in transports] == [True] * 3 + [False] * 2
+
+    in_loop(check)
+
+
+@pytest.mark.parametrize(("soft", "hard"), [(256, 1024), (1024, 2**20), (1024, -1), (-1, -1)])
+def test_limits_stay_below_half_of_the_descriptors(monkeypatch, soft: int, hard: int) -> None:
+    found = [(soft, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: found[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: found.append(pair))
+    limits = find_limits()
+    assert 0 < limits.per_client < limits.in_all
+    assert found[-1][0] == -1 or limits.in_all < found[-1][0] / 2
+
+
+def test_limits_are_small_where_descriptors_cannot_be_raised(monkeypatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1024))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    assert find_limits().in_all < 128
+
+
+FLOOD = """
+import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+held = []
+for _ in range(4000):
+    held.append(socket.create_connection(("127.0.0.1", int(sys.argv[1]))))
+    held[-1].send(b"GET / HTTP/1.1\\r\\n")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def half_open(port: int) -> Iterator[None]:
+    """4,000 connections with half a request, from another process."""
+    command = [sys.executable, "-c", FLOOD, str(port)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as flood:
+        assert flood.stdout is not None
+        assert flood.stdout.readline() == "held\n"
+        yield
+        flood.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 4500, reason="needs 4,500 descriptors"
+)
+def test_the_viewer_serves_others_under_four_thousand_half_open_connections(made: Path) -> None:
+    with viewer(made) as address:
+        port = int(address.rstrip("/").rpartition(":")[2])
+        with half_open(port):
+            for _ in range(20):
+                with urlopen(f"{address}api/results", timeout=60) as response:
+                    assert response.status == 200
