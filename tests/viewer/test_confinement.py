@@ -133,6 +133,35 @@ def test_a_slide_that_names_further_files_needs_its_folder_named(folder, make_ap
     assert f"--slides {folder / 'slides'}" in told["why_not"]
 
 
+@pytest.fixture
+def mirax(folder: Path) -> Path:
+    """A MIRAX slide in the results: it begins as a picture and names its other files."""
+    slide = folder / "slides/tumour-1.mrxs"
+    Image.new("RGB", (64, 64)).save(slide, "JPEG")
+    slide.with_suffix("").mkdir()
+    (slide.with_suffix("") / "Slidedat.ini").write_text(
+        "[DATAFILE]\nFILE_COUNT=1\nFILE_0=../../../outside/secret.dat\n"
+    )
+    changed(folder, 0, slide="slides/tumour-1.mrxs")
+    return slide
+
+
+def test_a_slide_that_begins_as_a_picture_opens_no_further_files(folder, mirax, make_app) -> None:
+    app = make_app(folder)
+    found = ask(app, "/api/slides/0").json()
+    assert not found["zoomable"]
+    assert "several files (mirax)" in found["why_not"]
+    assert f"--slides {mirax.parent}" in found["why_not"]
+    assert ask(app, "/api/slides/0/tiles/0/0_0.jpg").status == 422
+
+
+def test_further_files_of_a_slide_are_opened_in_a_folder_that_was_named(
+    folder, mirax, make_app
+) -> None:
+    found = ask(make_app(folder, mirax.parent), "/api/slides/0").json()
+    assert "several files" not in found["why_not"]  # only that this one is not whole
+
+
 @pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
 def test_what_is_no_regular_file_is_never_opened(folder, make_app, kind: str) -> None:
     make = {

@@ -18,6 +18,8 @@ class Place(NamedTuple):
     inode: int
     modified_ns: int
     size: int
+    may_name_others: bool = False
+    """Whether further files it names may be opened, as in a folder the user named."""
 
     def read(self, most_bytes: int) -> bytes:
         """All of it, unless that is more than a page should be sent."""

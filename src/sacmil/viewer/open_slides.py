@@ -13,7 +13,7 @@ MOST_OPEN = 4
 
 
 def _open(place: Place) -> DeepZoom:
-    slide = open_bounded(place.path)
+    slide = open_bounded(place)
     try:
         return DeepZoom(slide)
     except BaseException:

@@ -6,17 +6,29 @@ from pathlib import Path
 
 from sacmil.errors import MissingExtraError, SlideError
 from sacmil.slides.readers import Slide, open_slide
+from sacmil.viewer.confinement import Place
 
 MOST_PLAIN_PIXELS = 64_000_000
 """Of a picture without tiles, which is held in memory: 192 MB."""
 _READER_BYTES = 16 * 2**20
+_SINGLE_FILE_FORMATS = frozenset(
+    {"aperio", "generic-tiff", "hamamatsu", "leica", "philips", "sakura", "ventana", "zeiss"}
+)
+"""OpenSlide's names. Hamamatsu's VMS has several files, but is text and never comes here."""
 _FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
 _TILE_WIDTH = 322  # a TIFF tag
 
 
-def open_bounded(path: Path) -> Slide:
+def open_bounded(place: Place) -> Slide:
     """The slide, whose reader keeps few decoded tiles: the viewer keeps its own."""
-    pixels = _plain_pixels(path)
+    path = place.path
+    vendor = _detect_format(path)
+    if not (place.may_name_others or vendor is None or vendor in _SINGLE_FILE_FORMATS):
+        raise SlideError(
+            f"{path.name}: is a slide of several files ({vendor}), which may lie anywhere; if you "
+            f"trust them, add --slides {path.parent}"
+        )
+    pixels = _plain_pixels(path) if vendor is None else 0
     if pixels > MOST_PLAIN_PIXELS:
         raise SlideError(
             f"{path.name}: is a picture of {pixels:,} pixels without tiles; expected at most "
@@ -32,15 +44,20 @@ def pyramid_command(path: Path) -> str:
     return f"vips tiffsave {path.name} {path.stem}-pyramid.tif --tile --pyramid --compression jpeg"
 
 
-def _plain_pixels(path: Path) -> int:
-    """How many pixels would be held in memory; 0 for what is read by tiles, or is no slide."""
+def _detect_format(path: Path) -> str | None:
+    """Whose format OpenSlide takes the file for; None where it knows none."""
     try:
         import openslide
-        from PIL import Image
     except (ImportError, OSError):
         raise MissingExtraError("slides", "showing slides") from None
-    if openslide.OpenSlide.detect_format(path) is not None:
-        return 0
+    vendor: str | None = openslide.OpenSlide.detect_format(path)
+    return vendor
+
+
+def _plain_pixels(path: Path) -> int:
+    """How many pixels would be held in memory; 0 for what is read by tiles, or is no slide."""
+    from PIL import Image
+
     limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # only the header is read
     try:
         with Image.open(path, formats=_FORMATS) as image:

@@ -16,8 +16,9 @@ _WHOLE_SLIDES = (
     *(b"\x89PNG", b"\xff\xd8\xff", b"BM"),
     *(b"SQLite format 3", b"ZISRAWFILE"),  # Sakura, Zeiss
 )
-"""How files begin that hold all of a slide. Others (MIRAX, VMS, DICOM) name or seek further files,
-and what they name is not for a folder of unknown origin to choose."""
+"""How files begin that may hold all of a slide. Others (VMS, DICOM) name or seek further files, and
+what they name is not for a folder of unknown origin to choose. The reader that opens a slide checks
+its format, for a MIRAX slide begins as a JPEG picture does."""
 
 
 class SlidePlaces:
@@ -41,7 +42,9 @@ class SlidePlaces:
             place = place_of(path, (self._root, *self._slide_folders))
             if place is None:
                 refusals.append(self._why_not(path))
-            elif inside(path, self._slide_folders) or _is_whole(place):
+            elif inside(path, self._slide_folders):
+                return place._replace(may_name_others=True)
+            elif _is_whole(place):
                 return place
             else:
                 refusals.append(
