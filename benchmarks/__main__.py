@@ -14,6 +14,7 @@ from benchmarks import (
     startup,
     training,
     viewer,
+    viewer_list,
     zoo,
 )
 
@@ -31,3 +32,4 @@ runtime.main([])
 heatmap.main([])
 scale.main(["--slides", "2000"])
 viewer.main([])
+viewer_list.main([])

@@ -675,6 +675,18 @@ def test_a_server_that_is_gone_is_told(page: Page, expected_errors: list[str]) -
     page.get_by_text("Is sacmil view still running?").wait_for()
 
 
+def check_rows_in_sight(page: Page, name: str) -> None:
+    """Check that a slide's row is on screen, among few rows in a list as long as all of them."""
+    row = page.get_by_role("row", name=name, exact=False).filter(
+        has=page.get_by_text(name, exact=True)
+    )
+    frame, box = page.locator("#slide-table-frame").bounding_box(), row.bounding_box()
+    assert frame["y"] <= box["y"] <= frame["y"] + frame["height"] - box["height"]
+    assert len(names(page)) < 200
+    length = page.locator("#slide-table tbody").evaluate("(body) => body.offsetHeight")
+    assert length == pytest.approx(1000 * box["height"], rel=0.01)
+
+
 def test_a_thousand_slides_and_a_hundred_thousand_tiles(page: Page) -> None:
     def many(route: Route) -> None:
         whole = route.fetch().json()
@@ -700,6 +712,10 @@ def test_a_thousand_slides_and_a_hundred_thousand_tiles(page: Page) -> None:
     page.goto("/#slide=bag-999&opacity=1&class=tumour")
     settle(page)
     assert text(page, "#slide-counts").startswith("1,000 slides")
+    check_rows_in_sight(page, "bag-999")
+    page.locator("#slide-table-frame").evaluate("(frame) => frame.scrollTo(0, 0)")
+    page.locator("#slide-0").wait_for()
+    check_rows_in_sight(page, "bag-0")
     assert "100,000 tiles" in text(page, "#slide-facts")
     assert "No scores for tumour here" in text(page, ".notice")
     assert "mean rank by 3 members" in text(page, ".legend figcaption")

@@ -12,6 +12,8 @@ import pytest
 from asgi_caller import ask
 from PIL import Image
 
+from sacmil.viewer.confinement import FolderResolver
+
 SECRET = b"the secret of another folder"
 NEAR = ("scores/sac_mil/tumour-1.npz", "truth/tumour-1.geojson", "thumbnails/thumbnail-only.png")
 
@@ -150,7 +152,7 @@ def test_a_slide_that_begins_as_a_picture_opens_no_further_files(folder, mirax, 
     app = make_app(folder)
     found = ask(app, "/api/slides/0").json()
     assert not found["zoomable"]
-    assert "several files (mirax)" in found["why_not"]
+    assert "several files" in found["why_not"]
     assert f"--slides {mirax.parent}" in found["why_not"]
     assert ask(app, "/api/slides/0/tiles/0/0_0.jpg").status == 422
 
@@ -197,6 +199,44 @@ def test_an_odd_path_of_a_slide_is_told_and_not_opened(folder, make_app, path: s
     assert not ask(app, "/api/slides/0").json()["zoomable"]
     assert ask(app, "/api/slides/0/tiles/0/0_0.jpg").status == 422
     assert not ask(app, "/api/results").json()["slides"][0]["zoomable"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "file",
+        "link",
+        "missing",
+        "loop",
+        "out/secret.txt",
+        "out/../file",
+        "deep/..",
+        "",
+        ".",
+        "a\\b",
+    ],
+)
+def test_following_each_folder_once_leads_where_following_each_file_does(
+    tmp_path, outside, path: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "out").symlink_to(outside)
+    resolve, full = FolderResolver(), os.path.join(tmp_path, path)  # noqa: PTH118 - keeps dots
+    assert [resolve(full), resolve(full)] == [os.path.realpath(full)] * 2
+
+
+def test_the_list_follows_each_folder_once_and_opens_no_slide(
+    folder, make_app, monkeypatch
+) -> None:
+    followed: list[str] = []
+    follow = os.path.realpath
+    app = make_app(folder)
+    monkeypatch.setattr(os.path, "realpath", lambda path: followed.append(path) or follow(path))
+    monkeypatch.setattr(Path, "open", None)
+    assert len(ask(app, "/api/results").json()["slides"]) == 7
+    assert len(followed) == len(set(followed)) < 7
 
 
 CLIMBS = [

@@ -7,6 +7,10 @@ import { filtered, ordered, rowsOf, type Column, type Order, type Row } from "./
 import type { Store } from "./state";
 import { bar } from "./verdict";
 
+/** Lists up to this length are made whole; of longer ones only the rows in sight and some around. */
+const WHOLE_LIST = 200;
+const ROWS_AROUND = 30;
+
 export class SlideList {
   private readonly body = element("slide-table").querySelector("tbody")!;
   private readonly frame = element("slide-table-frame");
@@ -17,6 +21,9 @@ export class SlideList {
   private readonly probabilityOf = element<HTMLSelectElement>("probability-of");
   private order: Order | null = null;
   private shown: Row[] = [];
+  /** Which of the shown rows are in the page: from the first up to the end. */
+  private first = 0;
+  private end = 0;
 
   constructor(
     private readonly results: Results,
@@ -28,6 +35,8 @@ export class SlideList {
     }
     for (const head of this.heads()) head.addEventListener("click", () => this.sortBy(head));
     this.body.addEventListener("click", (event) => this.clicked(event));
+    this.frame.addEventListener("scroll", () => this.follow());
+    new ResizeObserver(() => this.follow()).observe(this.frame);
     store.onChange((_, changed) => {
       if (changed.has("models") || changed.has("active")) this.render();
       else if (changed.has("slide")) this.select();
@@ -85,8 +94,9 @@ export class SlideList {
       wrongOnly: this.wrong.checked,
     };
     this.shown = ordered(filtered(rows, filter), this.order);
-    this.body.replaceChildren(...this.shown.map(tableRow));
+    this.makeRows(0);
     if (!this.shown.length) this.body.append(nothingRow());
+    element("slide-table").setAttribute("aria-rowcount", String(this.shown.length + 1));
     this.countSlides(rows.length);
     this.markOrder();
     this.select();
@@ -110,18 +120,57 @@ export class SlideList {
   }
 
   private select(): void {
+    const at = this.shown.findIndex((row) => row.index === this.store.now.slide);
+    if (at >= 0 && (at < this.first || at >= this.end)) {
+      this.makeRows(at);
+      this.frame.scrollTop = at * this.rowHeight();
+    }
+    this.mark()?.scrollIntoView({ block: "nearest" });
+  }
+
+  /** Mark the row of the slide that is open, if it is in the page. */
+  private mark(): HTMLElement | null {
     this.body.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
     const row = document.getElementById(rowId(this.store.now.slide));
     row?.setAttribute("aria-selected", "true");
-    row?.scrollIntoView({ block: "nearest" });
     this.frame.setAttribute("aria-activedescendant", row?.id ?? "");
+    return row;
+  }
+
+  /** Make other rows where the user has scrolled past those in the page. */
+  private follow(): void {
+    const height = this.rowHeight();
+    const top = Math.floor(this.frame.scrollTop / height);
+    const bottom = Math.ceil((this.frame.scrollTop + this.frame.clientHeight) / height);
+    const isCovered = top >= this.first && Math.min(bottom, this.shown.length) <= this.end;
+    if (isCovered || this.shown.length <= WHOLE_LIST) return;
+    this.makeRows(top);
+    this.mark();
+  }
+
+  /** Put the rows around one into the page; empty space stands for the others. */
+  private makeRows(top: number): void {
+    const count = this.shown.length;
+    const isWhole = count <= WHOLE_LIST;
+    const inSight = Math.ceil(this.frame.clientHeight / this.rowHeight());
+    this.first = isWhole ? 0 : Math.max(0, top - ROWS_AROUND);
+    this.end = isWhole ? count : Math.min(count, top + inSight + ROWS_AROUND);
+    const rows = this.shown.slice(this.first, this.end);
+    this.body.replaceChildren(...rows.map((row, at) => tableRow(row, this.first + at)));
+    this.body.style.paddingTop = `${this.first * this.rowHeight()}px`;
+    this.body.style.paddingBottom = `${(count - this.end) * this.rowHeight()}px`;
+  }
+
+  private rowHeight(): number {
+    return this.body.querySelector("tr[data-slide]")?.getBoundingClientRect().height || 40;
   }
 }
 
 const rowId = (slide: number) => `slide-${slide}`;
 
-function tableRow(row: Row): HTMLTableRowElement {
+function tableRow(row: Row, at: number): HTMLTableRowElement {
   const line = made("tr");
+  line.setAttribute("aria-rowindex", String(at + 2)); // the head is the first
   line.id = rowId(row.index);
   line.dataset["slide"] = String(row.index);
   line.setAttribute("role", "row"); // a table laid out as a grid is no table to a screen reader

@@ -43,13 +43,39 @@ def colour_scale() -> Pixels:
 
 
 def _between(places: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """(N, 3), OKLab: a smooth curve through the path."""
-    from scipy.interpolate import PchipInterpolator
+    """(N, 3), OKLab: a smooth curve through the path, which never overshoots it.
 
+    The monotone cubic of Fritsch and Carlson (1980), without scipy, whose import takes longer than
+    the viewer's first page.
+    """
     light, chroma, hue = np.array(_PATH).T
     angle = np.radians(hue)
     knots = np.stack([light, chroma * np.cos(angle), chroma * np.sin(angle)], axis=1)
-    return np.asarray(PchipInterpolator(np.linspace(0, 1, len(knots)), knots)(places))
+    slopes = _slopes(np.diff(knots, axis=0))
+    scaled = np.asarray(places) * (len(knots) - 1)
+    at = np.clip(np.floor(scaled).astype(int), 0, len(knots) - 2)
+    t = (scaled - at)[:, None]
+    weights = (1 + 2 * t) * (1 - t) ** 2, t**2 * (3 - 2 * t), t * (1 - t) ** 2, t**2 * (t - 1)
+    ends = knots[at], knots[at + 1], slopes[at], slopes[at + 1]
+    return np.asarray(sum(weight * end for weight, end in zip(weights, ends, strict=True)))
+
+
+def _slopes(steps: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """(K + 1, 3): of the curve at its knots, from the (K, 3) steps between them."""
+    before, after = steps[:-1], steps[1:]
+    turns = before * after <= 0
+    inner = np.where(turns, 0, 2 * before * after / np.where(turns, 1, before + after))
+    return np.concatenate([_end_slope(steps[:2]), inner, _end_slope(steps[:-3:-1])])
+
+
+def _end_slope(steps: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """(1, 3): at an end, from its (2, 3) nearest steps."""
+    first, second = steps
+    slope = (3 * first - second) / 2
+    steepest = np.where(
+        (first * second < 0) & (np.abs(slope) > 3 * np.abs(first)), 3 * first, slope
+    )
+    return np.where(slope * first <= 0, 0, steepest)[None]
 
 
 _TO_CONES = np.array(

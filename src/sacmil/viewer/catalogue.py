@@ -8,18 +8,20 @@ from typing import Any
 from sacmil.errors import SacMILError
 from sacmil.heatmap.colours import colour_scale
 from sacmil.results import Answer, Results, SlideResult
-from sacmil.viewer.slide_places import SlidePlaces
 
 
 def catalogue(
-    title: str, results: Results, places: SlidePlaces, is_there: Callable[[str | None], bool]
+    title: str,
+    results: Results,
+    find: Callable[[SlideResult], object],
+    is_there: Callable[[str | None], bool],
 ) -> dict[str, Any]:
     """All of /api/results.
 
     Args:
         title: of the page.
         results: what results.json says.
-        places: finds slides; none is opened.
+        find: finds a slide without opening it, or raises a SacMILError.
         is_there: whether a path of results.json leads to a file that may be read.
     """
     numbers = {model.name: number for number, model in enumerate(results.models)}
@@ -32,7 +34,7 @@ def catalogue(
         ],
         "colours": colour_scale().tolist(),
         "slides": [
-            _slide(slide, why_not(slide, places), is_there)
+            _slide(slide, why_not(slide, find), is_there)
             | {
                 "answers": [
                     _answer(answer, numbers, results.classes, is_there) for answer in slide.answers
@@ -43,10 +45,10 @@ def catalogue(
     }
 
 
-def why_not(slide: SlideResult, places: SlidePlaces) -> str | None:
+def why_not(slide: SlideResult, find: Callable[[SlideResult], object]) -> str | None:
     """Why a slide cannot be shown, as far as that is known without opening it."""
     try:
-        places.find(slide)
+        find(slide)
     except SacMILError as error:
         return str(error)
     return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,29 +34,79 @@ class Place(NamedTuple):
         return found
 
 
-def inside(path: Path, folders: Sequence[Path]) -> Path | None:
+Resolve = Callable[[str], str]
+"""Follows the links of a path, which need not exist."""
+
+
+class FolderResolver:
+    """Follows links, those of each folder once: only for a listing, as links may change."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, str] = {}
+
+    def __call__(self, path: str) -> str:
+        """Where a path leads."""
+        folder, name = os.path.split(path)
+        if name in ("", os.curdir, os.pardir):
+            return os.path.realpath(path)
+        if folder not in self._folders:
+            self._folders[folder] = os.path.realpath(folder)
+        target = f"{self._folders[folder].rstrip(os.sep)}{os.sep}{name}"
+        try:
+            is_link = stat.S_ISLNK(os.lstat(target).st_mode)
+        except OSError:  # there is none
+            return target
+        return os.path.realpath(target) if is_link else target
+
+
+def inside(
+    path: str | Path, folders: Sequence[Path], resolve: Resolve = os.path.realpath
+) -> str | None:
     """Where a path leads once its links are followed; None where that is in none of the folders.
 
     Args:
         path: need not exist.
         folders: without links themselves.
+        resolve: follows the links.
     """
     try:
-        target = path.resolve()
-    except (OSError, ValueError, RuntimeError):  # too long, a NUL, links in a circle
+        target = resolve(os.fspath(path))
+    except (OSError, ValueError):  # too long, a NUL
         return None
-    return target if any(folder in target.parents for folder in folders) else None
+    return target if target.startswith(_starts(tuple(folders))) else None
 
 
-def place_of(path: Path, folders: Sequence[Path]) -> Place | None:
+@lru_cache
+def _starts(folders: tuple[Path, ...]) -> tuple[str, ...]:
+    """How the paths of everything in the folders begin."""
+    return tuple(f"{str(each).rstrip(os.sep)}{os.sep}" for each in folders)
+
+
+def has_file(path: str | Path, folders: Sequence[Path], resolve: Resolve) -> bool:
+    """Whether ``place_of`` finds a file there."""
+    return _find_file(path, folders, resolve) is not None
+
+
+def place_of(
+    path: str | Path, folders: Sequence[Path], resolve: Resolve = os.path.realpath
+) -> Place | None:
     """The file at a path; None where it lies elsewhere, is not there, or is no regular file."""
-    target = inside(path, folders)
+    found = _find_file(path, folders, resolve)
+    if found is None:
+        return None
+    target, status = found
+    return Place(Path(target), status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def _find_file(
+    path: str | Path, folders: Sequence[Path], resolve: Resolve
+) -> tuple[str, os.stat_result] | None:
+    target = inside(path, folders, resolve)
     if target is None:
         return None
     try:
-        found = target.stat()
-    except OSError:
+        status = os.stat(target)  # noqa: PTH116 - of thousands of files, with no time for pathlib
+    except (OSError, ValueError):
         return None
-    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for ever
-        return None
-    return Place(target, found.st_ino, found.st_mtime_ns, found.st_size)
+    # opening a pipe would wait for ever
+    return (target, status) if stat.S_ISREG(status.st_mode) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from sacmil.results import SlideResult, read_results
 from sacmil.viewer import documents
 from sacmil.viewer.byte_cache import ByteCache
 from sacmil.viewer.catalogue import catalogue
-from sacmil.viewer.confinement import Place, place_of
+from sacmil.viewer.confinement import FolderResolver, Place, has_file, place_of
 from sacmil.viewer.deep_zoom import TILE
 from sacmil.viewer.slide_places import SlidePlaces
 from sacmil.viewer.slide_processes import SlideProcesses
@@ -54,8 +55,21 @@ class Content:
         """Gzipped JSON: the list of slides."""
 
         def make() -> bytes:
-            title = self._root.name
-            return documents.packed(catalogue(title, self._results, self._places, self._is_there))
+            resolve = FolderResolver()
+            folder, root = str(self._folder), (self._root,)
+
+            def is_there(path: str | None) -> bool:
+                # pathlib would take most of the time
+                return path is not None and has_file(
+                    os.path.join(folder, path),  # noqa: PTH118
+                    root,
+                    resolve,
+                )
+
+            def find(slide: SlideResult) -> Place:
+                return self._places.find(slide, resolve)
+
+            return documents.packed(catalogue(self._root.name, self._results, find, is_there))
 
         return self._cache.get("results", make)
 
@@ -123,6 +137,3 @@ class Content:
         if place is None:
             raise AbsentError(f"there is no {kind} for this slide in the folder")
         return place
-
-    def _is_there(self, path: str | None) -> bool:
-        return path is not None and place_of(self._folder / path, (self._root,)) is not None

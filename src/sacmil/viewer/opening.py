@@ -11,10 +11,15 @@ from sacmil.viewer.confinement import Place
 MOST_PLAIN_PIXELS = 64_000_000
 """Of a picture without tiles, which is held in memory: 192 MB."""
 _READER_BYTES = 16 * 2**20
+_SINGLE_FILE_STARTS = (
+    *(b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),  # TIFF and BigTIFF, which most vendors write
+    *(b"\x89PNG", b"\xff\xd8\xff", b"BM"),
+    *(b"SQLite format 3", b"ZISRAWFILE"),  # Sakura, Zeiss
+)
 _SINGLE_FILE_FORMATS = frozenset(
     {"aperio", "generic-tiff", "hamamatsu", "leica", "philips", "sakura", "ventana", "zeiss"}
 )
-"""OpenSlide's names. Hamamatsu's VMS has several files, but is text and never comes here."""
+"""OpenSlide's names. A Hamamatsu slide of several files (VMS) is text, and so begins otherwise."""
 _FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
 _TILE_WIDTH = 322  # a TIFF tag
 
@@ -23,10 +28,10 @@ def open_bounded(place: Place) -> Slide:
     """The slide, whose reader keeps few decoded tiles: the viewer keeps its own."""
     path = place.path
     vendor = _detect_format(path)
-    if not (place.may_name_others or vendor is None or vendor in _SINGLE_FILE_FORMATS):
+    if not (place.may_name_others or _is_single_file(path, vendor)):
         raise SlideError(
-            f"{path.name}: is a slide of several files ({vendor}), which may lie anywhere; if you "
-            f"trust them, add --slides {path.parent}"
+            f"{path.name}: is a slide of several files, which may lie anywhere, or no slide at "
+            f"all ({vendor or 'unknown format'}); if you trust them, add --slides {path.parent}"
         )
     pixels = _plain_pixels(path) if vendor is None else 0
     if pixels > MOST_PLAIN_PIXELS:
@@ -42,6 +47,13 @@ def open_bounded(place: Place) -> Slide:
 def pyramid_command(path: Path) -> str:
     """What to type for a pyramid, by libvips."""
     return f"vips tiffsave {path.name} {path.stem}-pyramid.tif --tile --pyramid --compression jpeg"
+
+
+def _is_single_file(path: Path, vendor: str | None) -> bool:
+    """Whether opening a slide opens no file that it names."""
+    with path.open("rb") as file:
+        is_known = file.read(16).startswith(_SINGLE_FILE_STARTS)
+    return is_known and (vendor is None or vendor in _SINGLE_FILE_FORMATS)
 
 
 def _detect_format(path: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -9,16 +10,7 @@ from pathlib import Path
 from sacmil.errors import SlideError
 from sacmil.results import SlideResult
 from sacmil.slides.search import find_slides
-from sacmil.viewer.confinement import Place, inside, place_of
-
-_WHOLE_SLIDES = (
-    *(b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),  # TIFF and BigTIFF, which most vendors write
-    *(b"\x89PNG", b"\xff\xd8\xff", b"BM"),
-    *(b"SQLite format 3", b"ZISRAWFILE"),  # Sakura, Zeiss
-)
-"""How files begin that may hold all of a slide. Others (VMS, DICOM) name or seek further files, and
-what they name is not for a folder of unknown origin to choose. The reader that opens a slide checks
-its format, for a MIRAX slide begins as a JPEG picture does."""
+from sacmil.viewer.confinement import Place, Resolve, inside, place_of
 
 
 class SlidePlaces:
@@ -35,25 +27,23 @@ class SlidePlaces:
         self._root = folder.resolve()
         self._slide_folders = tuple(each.resolve() for each in slide_folders)
 
-    def find(self, slide: SlideResult) -> Place:
-        """The slide's file, or a SlideError that says what to type."""
-        refusals = []
+    def find(self, slide: SlideResult, resolve: Resolve = os.path.realpath) -> Place:
+        """The slide's file, or a SlideError that says what to type.
+
+        Args:
+            slide: as results.json lists it.
+            resolve: follows links.
+        """
+        reasons = []
         for path in self._candidates(slide):
-            place = place_of(path, (self._root, *self._slide_folders))
-            if place is None:
-                refusals.append(self._why_not(path))
-            elif inside(path, self._slide_folders):
-                return place._replace(may_name_others=True)
-            elif _is_whole(place):
-                return place
-            else:
-                refusals.append(
-                    f"{path.name} is a slide of several files, or none at all; if you trust them, "
-                    f"type {self._line(place.path.parent)}"
-                )
+            place = place_of(path, (self._root, *self._slide_folders), resolve)
+            if place is not None:
+                is_named = inside(path, self._slide_folders, resolve) is not None
+                return place._replace(may_name_others=is_named)
+            reasons.append(self._why_not(path, resolve))
         raise SlideError(
-            refusals[0]
-            if refusals
+            reasons[0]
+            if reasons
             else f"where this slide lies is not known; type {self._line('FOLDER-OF-THE-SLIDES')}"
         )
 
@@ -77,22 +67,14 @@ class SlidePlaces:
         except OSError as error:
             return SlideError(f"{error.filename}: cannot be searched ({error.strerror})")
 
-    def _why_not(self, path: Path) -> str:
-        if inside(path, (self._root, *self._slide_folders)):
+    def _why_not(self, path: Path, resolve: Resolve) -> str:
+        if inside(path, (self._root, *self._slide_folders), resolve):
             return f"{path}: there is no such file; copy the slide there, or type {self._line()}"
         try:
-            folder = path.resolve().parent
-        except (OSError, ValueError, RuntimeError):
+            folder = Path(resolve(str(path))).parent
+        except (OSError, ValueError):
             return f"the slide's path leads nowhere; type {self._line()}"
         return f"the slide lies outside the results; type {self._line(folder)}"
 
     def _line(self, folder: Path | str = "FOLDER-OF-THE-SLIDES") -> str:
         return f"sacmil view {self._folder} --slides {folder}"
-
-
-def _is_whole(place: Place) -> bool:
-    try:
-        with place.path.open("rb") as file:
-            return file.read(16).startswith(_WHOLE_SLIDES)
-    except OSError as error:
-        raise SlideError(f"{place.path}: cannot be read ({error.strerror})") from error
