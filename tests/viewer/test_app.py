@@ -239,3 +239,18 @@ def test_without_a_build_the_page_says_what_to_type(app) -> None:
     answer = ask(app, "/")
     assert answer.status == 200
     assert b"make viewer" in answer.body
+
+
+def test_who_takes_no_gzip_gets_the_same_and_it_is_never_unpacked_whole(app, monkeypatch) -> None:
+    packed = ask(app, "/api/results", headers={"accept-encoding": "gzip"}).json()
+    monkeypatch.setattr(gzip, "decompress", None)
+    assert ask(app, "/api/results").json() == packed
+
+
+def test_a_file_that_is_named_twice_is_read_as_what_it_is_named(folder, make_app) -> None:
+    whole = json.loads((folder / "results.json").read_text())
+    whole["slides"][0]["thumbnail"] = whole["slides"][0]["truth"]
+    (folder / "results.json").write_text(json.dumps(whole))
+    app = make_app(folder)
+    assert ask(app, "/api/slides/0/truth").status == 200
+    assert ask(app, "/api/slides/0/thumbnail").status == 422

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from asgi_caller import HOST, ask
 
+from sacmil.viewer.guess_limit import GuessLimit
+
 TOKEN = "a-token-of-somebody"
+
+
+def sign_in(app: Any, host: str = HOST) -> dict[str, str]:
+    """The header of a browser that has brought the token."""
+    welcome = ask(app, f"/?token={TOKEN}", host=host)
+    return {"cookie": welcome.headers["set-cookie"].partition(";")[0]}
+
 
 OWN = ["127.0.0.1:8765", "localhost:8765", "LOCALHOST:8765", "[::1]:8765"]
 FOREIGN = [
@@ -58,7 +69,7 @@ def test_two_host_headers_are_refused(app) -> None:
 
 def test_beyond_loopback_the_bound_name_alone_is_answered(made, make_app) -> None:
     app = make_app(made, host="192.168.0.7", token=TOKEN)
-    cookie = {"cookie": f"sacmil_view_8765={TOKEN}"}
+    cookie = sign_in(app, "192.168.0.7:8765")
     assert ask(app, "/", host="192.168.0.7:8765", headers=cookie).status == 200
     for host in ("192.168.0.8:8765", "evil.example:8765", "127.0.0.1:8765"):
         assert ask(app, "/", host=host, headers=cookie).status == 421
@@ -66,7 +77,7 @@ def test_beyond_loopback_the_bound_name_alone_is_answered(made, make_app) -> Non
 
 def test_on_every_address_addresses_are_answered_and_strange_names_are_not(made, make_app) -> None:
     app = make_app(made, host="0.0.0.0", token=TOKEN)
-    cookie = {"cookie": f"sacmil_view_8765={TOKEN}"}
+    cookie = sign_in(app)
     for host in ("192.168.0.8:8765", "127.0.0.1:8765", "[fe80::1]:8765"):
         assert ask(app, "/", host=host, headers=cookie).status == 200
     assert ask(app, "/", host="evil.example:8765", headers=cookie).status == 421
@@ -181,8 +192,38 @@ def test_a_welcome_leads_nowhere_else(guarded, path: str) -> None:
 
 
 def test_a_wrong_token_beside_the_right_cookie_is_refused(guarded) -> None:
+    assert ask(guarded, "/?token=wrong", headers=sign_in(guarded)).status == 401
+
+
+def test_the_cookie_does_not_hold_the_token_and_the_token_is_no_cookie(guarded) -> None:
+    assert TOKEN not in sign_in(guarded)["cookie"]
     headers = {"cookie": f"sacmil_view_8765={TOKEN}"}
-    assert ask(guarded, "/?token=wrong", headers=headers).status == 401
+    assert ask(guarded, "/", headers=headers).status == 401
+
+
+def test_after_ten_wrong_tokens_none_is_looked_at_and_who_is_signed_in_stays(guarded) -> None:
+    headers = sign_in(guarded)
+    guesses = [ask(guarded, f"/?token=guess-{n}") for n in range(12)]
+    assert [answer.status for answer in guesses] == [401] * 10 + [429] * 2
+    refused = ask(guarded, f"/?token={TOKEN}")
+    assert (refused.status, refused.headers["retry-after"]) == (429, "60")
+    assert "set-cookie" not in refused.headers
+    assert ask(guarded, "/api/results", headers=headers).status == 200
+
+
+def test_wrong_tokens_are_counted_by_client_in_all_and_anew_each_minute() -> None:
+    now = [0.0]
+    limit = GuessLimit(lambda: now[0])
+    clients = [f"client-{number}" for number in range(50)]
+    counted = 0
+    for client in clients:
+        while limit.is_allowed(client):
+            limit.count(client)
+            counted += 1
+    assert counted == 200
+    assert not limit.is_allowed("another")
+    now[0] = 61.0
+    assert all(map(limit.is_allowed, clients))
 
 
 def test_a_token_does_not_make_other_names_right(guarded) -> None:

@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -46,7 +47,7 @@ from typing import NamedTuple
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -61,6 +62,7 @@ from sacmil.viewer.work_queue import FullError, GoneError, WorkQueue
 
 _NUMBER = re.compile(r"[0-9]{1,9}")  # not \d: other scripts have digits too
 _TILE = re.compile(r"([0-9]{1,9})_([0-9]{1,9})\.jpg")
+_PIECE_BYTES = 2**16
 _NOTHING_THERE = "there is nothing at this address"
 
 
@@ -138,7 +140,8 @@ def _worked(
 
     async def answer(request: Request) -> Response:
         try:
-            return _answer(request, await work.do(lambda: make(request), request.is_disconnected))
+            # hashing takes a thread too, for scores of a slide have megabytes
+            return await work.do(lambda: _answer(request, make(request)), request.is_disconnected)
         except AbsentError as error:
             return refusal(404, str(error))
         except SacMILError as error:
@@ -178,12 +181,18 @@ def _answer(request: Request, document: Document) -> Response:
     headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
     if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    body = document.body
-    if document.gzipped and "gzip" in request.headers.get("accept-encoding", ""):
+    if document.gzipped and "gzip" not in request.headers.get("accept-encoding", ""):
+        return StreamingResponse(_unpack(document.body), 200, headers, document.media_type)
+    if document.gzipped:
         headers["Content-Encoding"] = "gzip"
-    elif document.gzipped:
-        body = gzip.decompress(body)
-    return Response(body, headers=headers, media_type=document.media_type)
+    return Response(document.body, headers=headers, media_type=document.media_type)
+
+
+async def _unpack(body: bytes) -> AsyncIterator[bytes]:
+    """What was gzipped, piece by piece: whole, it would cost each slow client its full size."""
+    with gzip.open(io.BytesIO(body)) as file:
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
 
 
 async def _no_such_address(_: Request, error: Exception) -> Response:

@@ -100,12 +100,14 @@ class Content:
 
     def thumbnail(self, number: int) -> tuple[bytes, str]:
         """The picture and its media type."""
-        return documents.picture(self._file(self._slide(number).thumbnail, "thumbnail"))
+        place = self._file(self._slide(number).thumbnail, "thumbnail")
+        found = self._cache.get(("thumbnail", place), lambda: documents.picture(place))
+        return found, documents.picture_type(found)
 
     def truth(self, number: int) -> bytes:
         """Gzipped GeoJSON."""
         place = self._file(self._slide(number).truth, "truth")
-        return self._cache.get(place, lambda: documents.truth(place))
+        return self._cache.get(("truth", place), lambda: documents.truth(place))
 
     def scores(self, number: int, model: int) -> bytes:
         """Gzipped JSON: where tiles are and what a model gave them."""
@@ -115,7 +117,9 @@ class Content:
         name = self._results.models[model].name
         answer = next((answer for answer in slide.answers if answer.model == name), None)
         place = self._file(answer.scores if answer else None, "heatmap of this model")
-        return self._cache.get(place, lambda: documents.scores(place, self._results.classes))
+        return self._cache.get(
+            ("scores", place), lambda: documents.scores(place, self._results.classes)
+        )
 
     def interrupt(self) -> None:
         """End what is being read, so that nobody has to wait for it."""

@@ -23,13 +23,17 @@ _MOST_SCORE_BYTES = 128 * 2**20  # unpacked: a million tiles with scores of a do
 _PICTURES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG": "image/png"}
 
 
-def picture(place: Place) -> tuple[bytes, str]:
-    """A picture and its media type, by what is in it."""
+def picture(place: Place) -> bytes:
+    """A picture, once it is known to be one that browsers show."""
     found = place.read(_MOST_PICTURE_BYTES)
-    kind = next((kind for start, kind in _PICTURES.items() if found.startswith(start)), None)
-    if kind is None:
+    if not found.startswith(tuple(_PICTURES)):
         raise RunError(f"{place.path.name}: is neither a JPEG nor a PNG picture")
-    return found, kind
+    return found
+
+
+def picture_type(found: bytes) -> str:
+    """The media type of a picture, by what is in it."""
+    return next(kind for start, kind in _PICTURES.items() if found.startswith(start))
 
 
 def truth(place: Place) -> bytes:

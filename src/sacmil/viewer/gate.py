@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import secrets
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -10,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sacmil.viewer.guess_limit import GuessLimit
 from sacmil.viewer.hosts import Hosts
 from sacmil.viewer.refusal import refusal
 
@@ -39,6 +41,9 @@ class Gate:
         self._hosts = hosts
         self._token = token
         self._cookie = f"sacmil_view_{hosts.port}"  # browsers do not tell ports apart
+        # not the token: that may be short, and cookies may be tried as often as one likes
+        self._session = secrets.token_urlsafe()
+        self._guesses = GuessLimit()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -96,20 +101,36 @@ class Gate:
         given = [value for name, value in query if name == "token"]
         if given:
             rest = urlencode([pair for pair in query if pair[0] != "token"])
-            return self._welcome(scope["path"], rest) if self._is_token(given[-1]) else _stranger()
+            return self._check_token(scope, given[-1]) or self._welcome(scope["path"], rest)
         cookie = Request(scope).cookies.get(self._cookie, "")
-        return None if self._is_token(cookie) else _stranger()
+        return None if _is_same(cookie, self._session) else _stranger()
 
-    def _is_token(self, given: str) -> bool:
-        expected = (self._token or "").encode()
-        return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected)
+    def _check_token(self, scope: Scope, given: str) -> Response | None:
+        """What one gets who brings a wrong token, or has brought too many."""
+        client = (scope.get("client") or ("",))[0]
+        if not self._guesses.is_allowed(client):
+            return refusal(
+                429,
+                "too many wrong tokens were given; wait a minute, then open the address that "
+                "sacmil view printed",
+                {"Retry-After": "60"},
+            )
+        if _is_same(given, self._token or ""):
+            return None
+        self._guesses.count(client)
+        return _stranger()
 
     def _welcome(self, path: str, query: str) -> Response:
         # one slash only: // would begin another host's name
         place = "/" + quote(path.lstrip("/\\"), errors="replace") + (f"?{query}" if query else "")
         answer = Response(status_code=303, headers={"Location": place})
-        answer.set_cookie(self._cookie, self._token or "", httponly=True, samesite="strict")
+        answer.set_cookie(self._cookie, self._session, httponly=True, samesite="strict")
         return answer
+
+
+def _is_same(given: str, expected: str) -> bool:
+    """Takes as long for any wrong value."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
 
 
 def _is_link(headers: Headers) -> bool:

@@ -1,0 +1,35 @@
+"""Limits how often a token can be guessed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+_MOST_PER_CLIENT = 10
+_MOST_IN_ALL = 200
+_WINDOW_S = 60.0
+
+
+class GuessLimit:
+    """Counts wrong tokens by client, anew every minute.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._end = float("-inf")
+        self._wrong: Counter[str] = Counter()  # never longer than the limit in all
+
+    def is_allowed(self, client: str) -> bool:
+        """Whether a token of this client may be looked at."""
+        if self._clock() >= self._end:
+            self._end = self._clock() + _WINDOW_S
+            self._wrong.clear()
+        return self._wrong[client] < _MOST_PER_CLIENT and self._wrong.total() < _MOST_IN_ALL
+
+    def count(self, client: str) -> None:
+        """Note a wrong token."""
+        self._wrong[client] += 1
