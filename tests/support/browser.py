@@ -53,11 +53,18 @@ def skip_unless_ready() -> None:
 
 
 @contextmanager
-def viewer(folder: Path) -> Iterator[str]:
-    """The address of ``sacmil view`` over a folder, in a process of its own."""
-    command = [sys.executable, "-m", "sacmil", "view", str(folder), "--port", "0", "--no-open"]
+def viewer(folder: Path | str, cwd: Path | None = None) -> Iterator[str]:
+    """The address of ``sacmil view`` over a folder, in a process of its own.
+
+    Args:
+        folder: of the results.
+        cwd: the working directory, from which the installed command imports nothing either.
+    """
+    command = [sys.executable, "-P", "-m", "sacmil", "view", str(folder), "--port", "0"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, cwd=cwd
+    ) as server:
         assert server.stdout is not None
         try:
             address = server.stdout.readline().strip()

@@ -18,6 +18,7 @@ from browser import viewer
 from starlette.responses import PlainTextResponse
 
 from sacmil.viewer.connections import Connections, Limits, find_limits
+from sacmil.viewer.page import is_built
 from sacmil.viewer.server import make_http_server
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
@@ -254,6 +255,7 @@ def half_open(port: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not is_built(), reason="the page is not built; type: make viewer")
 @pytest.mark.skipif(
     resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 4500, reason="needs 4,500 descriptors"
 )

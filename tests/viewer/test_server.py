@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+from browser import viewer
 
 from sacmil.errors import ConfigError, SacMILError
 from sacmil.viewer.content import Content
+from sacmil.viewer.page import is_built
 from sacmil.viewer.server import bind
+
+
+@pytest.mark.skipif(not is_built(), reason="the page is not built; type: make viewer")
+def test_nothing_in_the_working_directory_is_ever_run(folder) -> None:
+    """Results may have been downloaded, and `sacmil view .` is what one types in their folder."""
+    modules = ("queue", "numpy", "openslide", "tifffile", "sitecustomize", "sacmil")
+    for name in modules:
+        (folder / f"{name}.py").write_text(
+            f"open({str(folder / f'{name}-was-run')!r}, 'w').close()\n"
+        )
+    with viewer(".", cwd=folder) as address:
+        for target in ("", "api/results", "api/slides/0/tiles/9/0_0.jpg", "api/slides/0/scores/0"):
+            with urlopen(f"{address}{target}", timeout=60) as response:
+                assert response.status == 200
+    assert list(folder.glob("*-was-run")) == []
 
 
 @pytest.fixture
