@@ -17,7 +17,7 @@ import pytest
 from browser import viewer
 from starlette.responses import PlainTextResponse
 
-from sacmil.viewer.connections import Connections, Limits, find_limits
+from sacmil.viewer.connections import BoundedApp, Connections, Limits, find_limits
 from sacmil.viewer.page import is_built
 from sacmil.viewer.server import make_http_server
 
@@ -133,6 +133,49 @@ def test_a_large_response_arrives_whole() -> None:
         assert (await reader.read()).endswith(b"\r\n\r\n" + body)
 
     serve(PlainTextResponse(body), Limits(8, 8), client)
+
+
+def test_a_response_that_is_sent_lets_other_clients_in_between() -> None:
+    turns: list[str] = []
+
+    async def take(message: Any) -> None:
+        turns.append("piece")
+
+    async def others() -> None:
+        while "done" not in turns:
+            turns.append("others")
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        connections = Connections(Limits(8, 8))
+        add_all(connections, ("a", 1))
+        waiting = asyncio.create_task(others())
+        app = BoundedApp(PlainTextResponse(b"x" * 2**20), connections)
+        await app({"type": "http", "client": ("a", 1)}, None, take)  # type: ignore[arg-type]
+        turns.append("done")
+        await waiting
+
+    asyncio.run(main())
+    assert turns.count("piece") == 17  # the head, and sixteen times 64 KiB
+    assert turns.count("others") >= 16
+
+
+def test_nothing_more_is_sent_once_a_client_was_dropped() -> None:
+    sent: list[Any] = []
+
+    async def main() -> None:
+        connections = Connections(Limits(1, 1))
+        add_all(connections, ("a", 1))
+
+        async def take(message: Any) -> None:
+            sent.append(message)
+            add_all(connections, ("b", 1))  # to which the first gives way
+
+        app = BoundedApp(PlainTextResponse(b"x" * 2**20), connections)
+        await app({"type": "http", "client": ("a", 1)}, None, take)  # type: ignore[arg-type]
+
+    asyncio.run(main())
+    assert len(sent) == 1
 
 
 class FakeTransport:

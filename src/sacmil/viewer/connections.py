@@ -84,6 +84,9 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __contains__(self, address: Address) -> bool:
+        return address in self._open
+
     def add(self, address: Address, transport: asyncio.Transport) -> None:
         """Take a new connection; where there are too many, the longest waiting is dropped."""
         self._open[address] = _Connection(transport)
@@ -186,9 +189,12 @@ class BoundedApp:
         rest = len(body)
         try:
             for start in range(0, max(len(body), 1), _PIECE_BYTES):
+                if address not in self._connections:
+                    break
                 self._connections.wait_for_client(address, self._connections.limits.reading_s)
                 self._connections.set_unsent(address, rest)
                 await send(_piece(message, start))
+                await asyncio.sleep(0)  # other clients' turn: sending alone may never wait
                 rest -= _PIECE_BYTES
         finally:
             self._connections.set_unsent(address, 0)

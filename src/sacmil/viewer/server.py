@@ -24,6 +24,7 @@ _BACKLOG = 2048
 _ACCEPTED_AT_ONCE = 100
 """Each takes a descriptor before those that give way have let go of theirs."""
 _MOST_HEADER_BYTES = 32_768
+_SEND_BUFFER_BYTES = 2**18
 _PATIENCE_S = 2
 
 
@@ -115,6 +116,8 @@ def _listener(host: str, port: int) -> socket.socket:
         ) from error
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # connections inherit it: the system would take megabytes for a client that does not read
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     try:
         listener.bind(address)
         listener.listen(_BACKLOG)
