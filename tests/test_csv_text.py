@@ -70,7 +70,7 @@ def extraction(path: Path) -> list[str]:
     record = Record(path)
     for name in NAMES:
         record.write(ExtractionRow(name, *[name] * (len(fields(ExtractionRow)) - 1)))
-    return [row.slide_id for row in Record(path)._rows]
+    return [row.slide_id for row in Record(path)._rows.values()]
 
 
 def conversion(path: Path) -> list[str]:

@@ -131,7 +131,8 @@ def write(path: Path, name: str, sets: Mapping[str, Mapping[str, Part]], weights
     parts = sets[name]
     others = [sets[other][one] for other in sets if other != name for one in fitting(sets[other])]
     origin = _origin([*parts.values(), *others], weights)
-    with whole_file(path) as partial, h5py.File(partial, "w") as file:
+    # the partial file is locked already
+    with whole_file(path) as partial, h5py.File(partial, "w", locking=False) as file:
         file.attrs["encoder"] = f"EfficientNet-Lite0, ImageNet, weights {weights}"
         file.attrs["patch_px"] = SETS[name].side
         file["starts"] = np.cumsum([0, *(len(part["raw"]) for part in parts.values())])

@@ -83,6 +83,7 @@ def test_the_traceback_is_shown_to_who_asks_as_the_sentence_says(sacmil_process:
 
 
 CLOSED = "; look at its permissions, or choose another folder"
+FULL = "; the disk is full: free some space, or choose another folder"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ CLOSED = "; look at its permissions, or choose another folder"
             1,
             f"Error: a: Read-only file system{CLOSED}\n",
         ),
-        (OSError(28, "No space left on device"), 1, "Error: No space left on device\n"),
+        (OSError(28, "No space left on device"), 1, f"Error: No space left on device{FULL}\n"),
     ],
 )
 def test_what_stops_a_command_is_told_in_one_line(
@@ -144,4 +145,4 @@ def test_a_full_disk_is_told_in_one_line() -> None:
             timeout=60,
             check=False,
         )
-    assert (done.returncode, done.stderr) == (1, "Error: No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, f"Error: No space left on device{FULL}\n")

@@ -455,7 +455,8 @@ def test_a_full_disk_is_a_failure_that_costs_pictures_and_no_answers(
         patch.setattr(slide_pictures, "save_picture", full)
         done = answer(tmp_path, model, heatmaps=True)
     assert {failure.reason for failure in done.failures} == {
-        "no heatmap: a.png: No space left on device"
+        "no heatmap: a.png: No space left on device; the disk is full: free some space, or choose "
+        "another folder"
     }
     assert len(table(tmp_path / "out")) == 2
     asked.clear()
