@@ -261,6 +261,18 @@ def test_a_file_that_holds_no_scores_is_refused(tmp_path: Path, data: bytes) -> 
         read_scores(tmp_path / "s.npz")
 
 
+def test_scores_larger_than_memory_are_rejected_in_plain_words(tmp_path: Path) -> None:
+    header = np.lib.format.magic(1, 0) + b"\x76\x00"
+    shape = b"{'descr': '<f8', 'fortran_order': False, 'shape': (%d,), }" % 10**15
+    with zipfile.ZipFile(tmp_path / "declared.npz", "w") as archive:
+        archive.writestr("scores.npy", header + shape.ljust(117) + b"\n")
+    np.savez_compressed(tmp_path / "bomb.npz", scores=np.zeros(10**7, np.float32))
+    with pytest.raises(RunError, match=r"declares 38\.1 MiB but stores"):
+        read_scores(tmp_path / "bomb.npz")
+    with pytest.raises(RunError, match="declares more numbers than memory holds"):
+        read_scores(tmp_path / "declared.npz")
+
+
 @few
 @given(st.integers(0, 10**6), st.integers(0, 255))
 def test_a_damaged_byte_gives_scores_or_a_sentence(tmp_path: Path, place: int, byte: int) -> None:

@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.atomic import whole_file
-from sacmil.errors import RunError
+from sacmil.errors import FormatError, RunError
+from sacmil.limits import check_zip_size
 
 RESULTS = "results.json"
 SCHEMA_VERSION = 1
@@ -224,8 +225,9 @@ def write_scores(path: str | Path, scores: Scores) -> None:
 
 
 def read_scores(path: str | Path) -> Scores:
-    """Read such a file; nothing in it is unpickled."""
+    """Read such a file; nothing in it is unpickled, and what unpacks to too much is rejected."""
     try:
+        check_zip_size(Path(path))
         # opened here, for numpy does not close a damaged file
         with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             # numpy gives a member that is no array as bytes
@@ -237,6 +239,13 @@ def read_scores(path: str | Path) -> Scores:
                 arrays.get("class_scores"),
                 int(arrays["score_class"]) if "score_class" in arrays else None,
             )
+    except FormatError as error:
+        raise RunError(str(error)) from error
+    except MemoryError as error:
+        raise RunError(
+            f"{path}: declares more numbers than memory holds; expected scores and places: run "
+            "sacmil predict again"
+        ) from error
     # A damaged file makes numpy and zlib raise nearly anything.
     except Exception as error:
         raise RunError(
