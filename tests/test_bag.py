@@ -78,6 +78,7 @@ def test_one_missing_value_among_many_is_found_wherever_it_stands() -> None:
         ({"patch_size": "256"}, "'256'", "above zero"),
         ({"patch_size": None}, "patch_size is missing", "level-0"),
         ({"patch_size": float("inf")}, "inf", "above zero"),
+        ({"patch_size": 1e308}, "1e+308", "1e-06 to 1e+09"),
         ({"mpp": 0}, "mpp is 0", "above zero"),
         ({"mpp": -0.25}, "-0.25", "above zero"),
         ({"mpp": float("nan")}, "nan", "above zero"),

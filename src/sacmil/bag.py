@@ -19,6 +19,8 @@ SAME_SIZE = 0.05
 """How far the sides of two bags' tiles on the glass may be apart, and still be called the same."""
 _AT_ONCE = 2**18
 """Values looked at together: they fit into a cache."""
+_SHORTEST, _LONGEST = 1e-6, 1e9
+"""Sides of tiles in pixels, and µm per pixel; beyond them arithmetic on places overflows."""
 _MOST_PIXELS = 2**53
 """Of a slide's side: up to here float64 holds every whole number."""
 
@@ -275,8 +277,11 @@ def _labels(
 def _check_lengths(bag: Bag) -> None:
     for name in ("patch_size", "mpp", "stride", "tile_px"):
         value = getattr(bag, name)
-        if value is not None and not _is_positive(value):
-            raise BagError(f"{bag.slide_id}: {name} is {value!r}; expected a number above zero")
+        if value is not None and not _is_length(value):
+            raise BagError(
+                f"{bag.slide_id}: {name} is {value!r}; expected a number above zero "
+                f"({_SHORTEST:g} to {_LONGEST:g})"
+            )
     if bag.patch_size is None:
         raise BagError(
             f"{bag.slide_id}: patch_size is missing; expected a tile's side in level-0 pixels"
@@ -331,8 +336,8 @@ def _is_storable(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def _is_positive(value: object) -> bool:
-    return isinstance(value, numbers.Real) and 0 < float(value) < float("inf")
+def _is_length(value: object) -> bool:
+    return isinstance(value, numbers.Real) and _SHORTEST <= float(value) <= _LONGEST
 
 
 def _warn_of_duplicates(slide_id: str, coords: npt.NDArray[np.number]) -> None:

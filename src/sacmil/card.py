@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sacmil._version import __version__
-from sacmil.errors import ModelFolderError, RunError, RunWarning
+from sacmil.errors import ModelFolderError, RunError, RunWarning, shorten
 
 CARD = "card.json"
 SCHEMA_VERSION = 1
@@ -74,6 +74,10 @@ def card_hash(card: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+_KNOWN = frozenset(
+    {"schema_version", "sacmil_version", "model", "options", "classes", "weights_sha256", "notes"}
+    | {"card_sha256"}
+)
 _FIELDS = {"schema_version": int, "model": str, "options": dict, "weights_sha256": str}
 
 
@@ -88,6 +92,12 @@ def _check(file: Path, card: Any) -> None:
         wrong.append("classes")
     if not _has_right_notes(card.get("notes", {})):
         wrong.append("notes")
+    unknown = [key for key in card if key not in _KNOWN]
+    if unknown and "card_sha256" not in card:  # its name may be what was damaged
+        raise ModelFolderError(
+            f"{file}: has the unknown entry {shorten(unknown[0])}; expected "
+            f"{', '.join(sorted(_KNOWN))}: copy the folder again"
+        )
     if wrong:
         raise ModelFolderError(
             f"{file}: {', '.join(wrong)} missing or of the wrong kind; expected a sacmil model "

@@ -45,6 +45,14 @@ def edit_card(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
     (folder / CARD).write_text(json.dumps(card))
 
 
+def test_a_card_whose_checksum_lost_its_name_is_rejected(tmp_path: Path) -> None:
+    save_model(tmp_path / "m", create_model("mean_pool", in_dim=4, num_classes=2))
+    file = tmp_path / "m" / CARD
+    file.write_text(file.read_text().replace("card_sha256", "card_shi256"))
+    with pytest.raises(ModelFolderError, match="unknown entry 'card_shi256'; expected card_sha256"):
+        load_model(tmp_path / "m")
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 

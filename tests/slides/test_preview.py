@@ -97,9 +97,9 @@ def test_the_line_below_tells_when_there_is_no_tissue(path: Path) -> None:
     assert (none[1200:] != some[1200:]).any()
 
 
-def test_a_long_title_is_cut_and_the_facts_stay(path: Path) -> None:
+def test_a_long_title_of_several_lines_is_cut_and_the_facts_stay(path: Path) -> None:
     thumb, tissue, tiles = make()
-    picture = drawn(path, thumb, tissue, tiles, title="slide-" * 200)
+    picture = drawn(path, thumb, tissue, tiles, title="slide-\n" * 200)
     assert (picture[1200:, -8:] == 255).all()
 
 

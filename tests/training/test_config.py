@@ -57,7 +57,10 @@ def test_slow_weights_can_be_set_and_left_out() -> None:
     [
         ("epochz=3", "did you mean 'epochs'"),
         ("epochs=3.5", "expected a whole number"),
-        ("epochs=0", "expected a number >= 1"),
+        ("epochs=0", "expected a number from 1 to 1e+06"),
+        ("epochs=99999999999999999999999999", "expected a number from 1 to 1e+06"),
+        ("lr_min=1e400", "lr_min=inf; expected a number from 0 to 1e+06"),
+        ("weight_decay=.inf", "weight_decay=inf; expected a number"),
         ("lr=true", "expected a number"),
         ("lr=.nan", "expected a number"),
         ("lr=[1]", "expected a number"),

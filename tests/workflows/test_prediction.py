@@ -286,6 +286,37 @@ def test_a_record_whose_path_is_a_number_is_made_again(
     assert asked == ["a", "a"]
 
 
+def test_a_record_that_was_edited_is_made_again(
+    tmp_path: Path, model: Path, asked: list[str]
+) -> None:
+    write_bags(tmp_path / "bags", "a")
+    answer(tmp_path, model)
+    before = table(tmp_path / "out")
+    record = tmp_path / "out" / "answers" / "a.json"
+    content = json.loads(record.read_text())
+    content["answers"][0] |= {"probabilities": [0.99, 0.01], "parts": [[0.99, 0.01]]}
+    record.write_text(json.dumps(content))
+    answer(tmp_path, model)
+    assert asked == ["a", "a"]
+    assert [row["p_tumour"] for row in table(tmp_path / "out")] == [
+        row["p_tumour"] for row in before
+    ]
+
+
+def test_a_disk_that_pictures_fill_holds_the_predictions(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write_bags(tmp_path / "bags", "a", "b")
+    with monkeypatch.context() as patch:
+        patch.setattr("sacmil.workflows.prediction._Work._draw", fill)
+        with pytest.raises(OSError, match="No space"):
+            answer(tmp_path, model, heatmaps=True)
+    assert len(table(tmp_path / "out")) == 2
+
+
 # Models that are damaged.
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from sacmil.errors import ConfigError
+from sacmil.errors import ConfigError, shorten
 
 
 class Lookahead(NamedTuple):
@@ -72,8 +72,9 @@ class Recipe:
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
-                expected = f"from {least:g} to {most:g}" if most < math.inf else f">= {least:g}"
-                raise ConfigError(f"{name}={value!r}; expected a number {expected}")
+                raise ConfigError(
+                    f"{name}={shorten(value)}; expected a number from {least:g} to {most:,g}"
+                )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"betas={self.betas!r}; expected two numbers from 0 to below 1")
         if self.patience is not None and self.monitor == "last":
@@ -89,18 +90,18 @@ class Recipe:
 
 
 _RANGES: dict[str, tuple[float, float]] = {
-    "lr": (0, math.inf),
-    "lr_min": (0, math.inf),
-    "weight_decay": (0, math.inf),
+    "lr": (0, 1e6),
+    "lr_min": (0, 1e6),
+    "weight_decay": (0, 1e6),
     "layer_decay": (0, 1),
     "gamma": (0, 1),
-    "warmup_epochs": (0, math.inf),
-    "epochs": (1, math.inf),
-    "min_steps": (0, math.inf),
-    "patience": (1, math.inf),
-    "min_epochs": (0, math.inf),
+    "warmup_epochs": (0, 1e6),
+    "epochs": (1, 1e6),
+    "min_steps": (0, 1e9),
+    "patience": (1, 1e9),
+    "min_epochs": (0, 1e6),
     "monitor_from": (0, 0.99),
-    "accumulate": (1, math.inf),
+    "accumulate": (1, 1e6),
     "label_smoothing": (0, 1),
     "instance_dropout": (0, 0.99),
 }

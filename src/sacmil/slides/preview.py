@@ -139,6 +139,7 @@ def _with_caption(picture: Image, text: str) -> Image:
     """The picture with a line of text below; a long line loses its beginning, the title."""
     from PIL import Image, ImageDraw, ImageFont
 
+    text = " ".join(text.split())  # names may hold line breaks
     width = max(picture.width, _SIDE // 2)
     whole = Image.new("RGB", (width, picture.height + _CAPTION), "white")
     whole.paste(picture)

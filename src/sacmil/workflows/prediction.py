@@ -148,9 +148,11 @@ class _Work:
         made = self._made(slides) if slides else {}
         items = {name: str(path) for name, path in (*bags.items(), *slides.items())}
         records = self._answer({**bags, **made}, items)
-        if self.settings.heatmaps:
-            records = self._draw(records, pictured)
         asked = self.asked
+        if self.settings.heatmaps:
+            # a disk that pictures fill still holds the predictions
+            write_tables(self.folder, asked.classes, asked.models, records, self.failures)
+            records = self._draw(records, pictured)
         pages = [record.slide_id for record in records] if self.settings.report else []
         removed = self.folder.remove_pages(but=pages)
         write_tables(self.folder, asked.classes, asked.models, records, self.failures)

@@ -19,6 +19,7 @@ The tables, results.json and reports are of the items and models of the last com
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -184,13 +185,19 @@ class PredictionFolder:
     def write(self, record: SlideAnswers) -> None:
         """Keep what is known of a slide."""
         with whole_file(self._record(record.slide_id)) as partial:
-            partial.write_text(_json(asdict(record)), encoding="utf-8")
+            content = asdict(record)
+            content["sha256"] = _hash(content)
+            partial.write_text(_json(content), encoding="utf-8")
 
     def read(self, slide_id: str) -> SlideAnswers | None:
         """What is known of a slide; None where that is nothing, or cannot be read."""
         try:
             text = self._record(slide_id).read_text(encoding="utf-8")
-            record = _slide_answers(json.loads(text, parse_constant=_reject_constant))
+            content = json.loads(text, parse_constant=_reject_constant)
+            expected = content.pop("sha256", None)  # records of earlier versions have none
+            if expected not in (None, _hash(content)):
+                return None
+            record = _slide_answers(content)
             is_sound = record.slide_id == slide_id and self._has_files(record)
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
             return None
@@ -234,6 +241,12 @@ def _slide_answers(found: dict[str, Any]) -> SlideAnswers:
 
 
 _PAIRS = ("size", "bounds_origin")
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    """SHA-256 of a record, so that one which was changed is made again."""
+    text = json.dumps(json.loads(_json(content)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _reject_constant(name: str) -> None:
