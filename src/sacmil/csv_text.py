@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _TRIGGERS = "=+\\-@\t\r\n＝＋－＠"
 """First characters that make Excel or LibreOffice calculate a cell; the last four in Japanese."""
 _RISKY = re.compile(f"'*[{_TRIGGERS}]")
 _ESCAPED = re.compile(f"'+[{_TRIGGERS}]")
+_RISKY_STARTS = frozenset(_TRIGGERS.replace("\\", "") + "'")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 
 
@@ -37,6 +38,17 @@ def restore_cell(text: str) -> str:
 def escape_cells(cells: Iterable[object]) -> list[object]:
     """A row for csv.writer: its texts escaped, everything else as it is."""
     return [escape_cell(cell) if isinstance(cell, str) else cell for cell in cells]
+
+
+def escape_column(cells: Sequence[str]) -> Sequence[str]:
+    """As escape_cell of each text; a column without a formula is returned as it is.
+
+    >>> escape_column(["slide_1", "=1+1"])
+    ['slide_1', "'=1+1"]
+    """
+    if _RISKY_STARTS.isdisjoint({cell[:1] for cell in cells}):
+        return cells
+    return [escape_cell(cell) for cell in cells]
 
 
 def restore_cells(cells: Iterable[str]) -> list[str]:

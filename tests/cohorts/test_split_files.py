@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from sacmil.cohorts.split_files import read_splits, write_splits
 from sacmil.cohorts.splits import Fold, make_folds
 from sacmil.cohorts.table import Cohort, LabelledSlide
+from sacmil.csv_text import escape_cells
 from sacmil.errors import CohortError, CohortWarning
 
 
@@ -173,3 +177,22 @@ def test_an_id_of_thousands_of_digits_is_a_name_like_others(tmp_path: Path, coho
     (tmp_path / "splits_0.csv").write_text(f",train,val,test\n0,{'9' * 5000},,\n")
     with pytest.raises(CohortError, match="99999"):
         read_splits(tmp_path, cohort)
+
+
+@pytest.mark.parametrize("name", ["plain", "a,b", 'a"b', "a\nb", "a\rb", "=1+1", "'=1", "ü"])
+def test_files_are_those_that_csv_and_json_write(tmp_path: Path, name: str) -> None:
+    slides = [LabelledSlide(f"{name}{i}", f"{name}p{i}", i % 2) for i in range(8)]
+    cohort = Cohort(tuple(slides), ("0", "1"))
+    ids = [slide.slide_id for slide in slides]
+    fold = Fold(tuple(ids[:5]), (), tuple(ids[5:]))
+    write_splits(tmp_path, [fold, fold], cohort)
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["", "train", "val", "test"])
+    for number, (train, test) in enumerate(zip_longest(fold.train, fold.test, fillvalue="")):
+        writer.writerow([number, *escape_cells([train, "", test])])
+    patients = [slide.patient_id for slide in slides]
+    split = {"train_patients": patients[:5], "test_patients": patients[5:]}
+    document = json.dumps({"splits": [split, split]}, indent=1, ensure_ascii=False) + "\n"
+    assert (tmp_path / "splits_0.csv").read_bytes() == stream.getvalue().encode()
+    assert (tmp_path / "splits.json").read_bytes() == document.encode()

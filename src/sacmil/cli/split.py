@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -159,11 +158,8 @@ def _tell(cohort: Cohort, folds: Sequence[Fold]) -> None:
 def _rows(cohort: Cohort, folds: Sequence[Fold]) -> Iterator[tuple[str, ...]]:
     for number, fold in enumerate(folds):
         for part, ids in zip(fold._fields, fold, strict=True):
-            slides = cohort.of(ids)
-            of_class = Counter(slide.label for slide in slides)
-            patients = Counter(label for _, label in {(s.patient_id, s.label) for s in slides})
-            counts = [
-                f"{patients[label]}/{of_class[label]}" for label in range(len(cohort.classes))
-            ]
-            everyone = len({slide.patient_id for slide in slides})
-            yield (str(number), part, f"{everyone}/{len(slides)}", *counts)
+            rows = cohort.index.find_rows(ids)
+            patients, slides = cohort.index.count_patients(rows), cohort.index.count_slides(rows)
+            counts = [f"{n}/{of_class}" for n, of_class in zip(patients, slides, strict=True)]
+            everyone = int(cohort.index.mark_patients(rows).sum())
+            yield (str(number), part, f"{everyone}/{len(ids)}", *counts)

@@ -79,19 +79,26 @@ def _framed(path: Path, lines: list[tuple[int, list[str]]]) -> Sheet:
         raise CohortError(path, ["is empty; expected a header and a row per slide"])
     (_, columns), *rows = lines
     width = len(columns)
-    wide = [number for number, cells in rows if any(cells[width:])]
+    wide = [number for number, cells in rows if len(cells) > width and any(cells[width:])]
     if wide:
         found = ", ".join(map(str, wide[:5]))
         raise CohortError(
             path, [f"line {found}: more cells than the header's {width}; put quotes around commas"]
         )
-    padded = (tuple((cells + [""] * width)[:width]) for _, cells in rows)
-    return Sheet(path, tuple(columns), tuple(padded), tuple(number for number, _ in rows))
+    padded = tuple([_pad(cells, width) for _, cells in rows])
+    return Sheet(path, tuple(columns), padded, tuple([number for number, _ in rows]))
+
+
+def _pad(cells: list[str], width: int) -> tuple[str, ...]:
+    return tuple(cells if len(cells) == width else (cells + [""] * width)[:width])
 
 
 def _clean(cells: Iterable[str]) -> list[str]:
-    stripped = (restore_cell(cell.strip()) for cell in cells)
-    return ["" if cell in _BLANKS else cell for cell in stripped]
+    stripped = [cell.strip() for cell in cells]
+    if _BLANKS.isdisjoint(stripped) and "'" not in "".join(stripped):  # most rows, and quickly
+        return stripped
+    restored = (restore_cell(cell) for cell in stripped)
+    return ["" if cell in _BLANKS else cell for cell in restored]
 
 
 def _text_lines(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -32,6 +32,8 @@ def slide_name(text: str) -> str:
     >>> slide_name("007.tif.h5")
     '007'
     """
+    if "." not in text and "/" not in text and "\\" not in text:
+        return text.strip()
     name = text.strip().replace("\\", "/").rstrip("/").rsplit("/", 1)[-1].strip()
     while (cut := name.rfind(".")) > 0 and name[cut:].lower() in SUFFIXES:
         name = name[:cut].strip()

@@ -29,7 +29,7 @@ from sacmil.cohorts.sheet import Sheet, read_sheet
 from sacmil.cohorts.slide_name import slide_name
 from sacmil.cohorts.splits import VALIDATION, Fold, check_folds, with_validation
 from sacmil.cohorts.table import Cohort
-from sacmil.csv_text import escape_cells, restore_cells
+from sacmil.csv_text import escape_column, restore_cells
 from sacmil.errors import CohortError
 
 STAMP = "splits.json"
@@ -107,23 +107,44 @@ class _Found(NamedTuple):
 
 
 def _clam_text(fold: Fold) -> str:
+    header, count = ["", *Fold._fields], max(map(len, fold))
+    columns = [range(count), *map(escape_column, fold)]
+    rows = zip_longest(*columns, fillvalue="")
+    lines = [f"{number},{train},{val},{test}" for number, train, val, test in rows]
+    text = "\n".join([",".join(header), *lines, ""])
+    if not _needs_quotes(text, count + 1):  # csv would write the same, and take longer
+        return text
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["", *Fold._fields])
-    rows = zip_longest(*fold, fillvalue="")
-    writer.writerows((number, *escape_cells(ids)) for number, ids in enumerate(rows))
+    writer.writerow(header)
+    writer.writerows(zip_longest(*columns, fillvalue=""))
     return stream.getvalue()
 
 
+def _needs_quotes(text: str, rows: int) -> bool:
+    """Whether a cell of a table of four columns holds what csv puts quotes around."""
+    has_marks = '"' in text or "\r" in text
+    return has_marks or text.count(",") != 3 * rows or text.count("\n") != rows
+
+
 def _stamp_text(folds: Sequence[Fold], cohort: Cohort) -> str:
-    splits = []
+    index, splits = cohort.index, []
     for fold in folds:
-        train = {slide.patient_id for slide in cohort.of([*fold.train, *fold.val])}
-        test = {slide.patient_id for slide in cohort.of(fold.test)}
-        if train & test:
+        train = index.mark_patients(index.find_rows([*fold.train, *fold.val]))
+        test = index.mark_patients(index.find_rows(fold.test))
+        if (train & test).any():
             return ""
-        splits.append({"train_patients": sorted(train), "test_patients": sorted(test)})
-    return json.dumps({"splits": splits}, indent=1, ensure_ascii=False) + "\n"
+        texts = [_json_list(index.name_patients(mask)) for mask in (train, test)]
+        splits.append('  {{\n   "train_patients": {},\n   "test_patients": {}\n  }}'.format(*texts))
+    return '{\n "splits": [\n' + ",\n".join(splits) + "\n ]\n}\n"
+
+
+def _json_list(texts: list[str]) -> str:
+    """As json.dumps with indent=1 writes it here; given an indent, json leaves its C code."""
+    if not texts:
+        return "[]"
+    lines = json.dumps(texts, ensure_ascii=False, separators=(",\n    ", ": "))
+    return f"[\n    {lines[1:-1]}\n   ]"
 
 
 def _present(folder: Path) -> list[Path]:

@@ -12,7 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from sacmil.cohorts.sites import share_of_sites, sites_in_folds
+from sacmil.cohorts.slide_index import Rows
 from sacmil.cohorts.table import Cohort
 from sacmil.errors import CohortError, CohortWarning
 
@@ -71,9 +74,11 @@ def make_folds(
             else _dealt(strata, folds, salt)
         )
         for number, test in enumerate(parts):
-            rest = {patient: strata[patient] for patient in strata if patient not in test}
+            rest = dict(strata)
+            for patient in test:
+                del rest[patient]
             inner = _inner(cohort, rest, validation, f"{salt}/{number}", by_site=preserve_sites)
-            made.append(_fold(cohort, rest, inner, test))
+            made.append(Fold(*cohort.index.divide_slides(inner, test)))
     check_folds(cohort, made)
     return made
 
@@ -127,7 +132,11 @@ def stratified_share(strata: Strata, share: float, salt: str) -> frozenset[str]:
 
 def shuffled(names: Iterable[str], salt: str) -> list[str]:
     """Names in an order that depends on nothing but themselves and the salt."""
-    return sorted(names, key=lambda name: hashlib.sha256(f"{salt}/{name}".encode()).digest())
+    names, sha256 = list(names), hashlib.sha256
+    digests = b"".join([sha256(f"{salt}/{name}".encode()).digest() for name in names])
+    words = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 4)
+    # Sorted as the digests would be as bytes; the last key of lexsort counts first.
+    return [names[place] for place in np.lexsort(words.T[::-1]).tolist()]
 
 
 def check_folds(cohort: Cohort, folds: Sequence[Fold]) -> None:
@@ -137,10 +146,12 @@ def check_folds(cohort: Cohort, folds: Sequence[Fold]) -> None:
         cohort: what the folds divide.
         folds: made here, or given by somebody else.
     """
-    problems = [problem for i, fold in enumerate(folds) for problem in _problems(cohort, i, fold)]
+    rows = [_FoldRows(*map(cohort.index.find_rows, fold)) for fold in folds]
+    numbered = enumerate(zip(folds, rows, strict=True))
+    problems = [problem for i, pair in numbered for problem in _problems(cohort, i, *pair)]
     if problems or not folds:
         raise CohortError("splits", problems or ["there are no folds"])
-    for message in _doubts(cohort, folds):
+    for message in _doubts(cohort, folds, rows):
         warnings.warn(message, CohortWarning, stacklevel=2)
 
 
@@ -217,36 +228,36 @@ def _quota(counts: Counter[int], share: float) -> dict[int, int]:
     }
 
 
-def _fold(cohort: Cohort, rest: Strata, inner: frozenset[str], test: frozenset[str]) -> Fold:
-    parts: dict[str, list[str]] = {name: [] for name in Fold._fields}
-    part_of = dict.fromkeys(rest, parts["train"])
-    part_of |= dict.fromkeys(inner, parts["val"]) | dict.fromkeys(test, parts["test"])
-    for slide_id, patient in cohort.sorted_ids:
-        part_of[patient].append(slide_id)
-    return Fold(**{name: tuple(ids) for name, ids in parts.items()})
-
-
 def _sites(cohort: Cohort) -> dict[str, str]:
     return {patient: slides[0].site for patient, slides in cohort.patients.items()}
 
 
-def _problems(cohort: Cohort, number: int, fold: Fold) -> Iterable[str]:
-    unknown = [slide_id for part in fold for slide_id in part if slide_id not in cohort.by_id]
-    if unknown:
+class _FoldRows(NamedTuple):
+    """A fold as rows of the cohort."""
+
+    train: Rows
+    val: Rows
+    test: Rows
+
+
+def _problems(cohort: Cohort, number: int, fold: Fold, found: _FoldRows) -> Iterable[str]:
+    slide_ids, rows = [*fold.train, *fold.val, *fold.test], np.concatenate(found)
+    if (rows < 0).any():
+        unknown = [slide_id for slide_id in slide_ids if slide_id not in cohort.by_id]
         yield f"fold {number}: {_several(unknown)} not in the cohort; expected ids of its slides"
-    if again := _repeated([slide_id for part in fold for slide_id in part]):
+    if again := _find_repeated(slide_ids, rows):
         yield f"fold {number}: {_several(again)} there more than once; expected in one part"
     for name in ("train", "test"):
         if not getattr(fold, name):
             yield f"fold {number}: the {name} part is empty"
-    present = {cohort.by_id[s].label for s in fold.train if s in cohort.by_id}
+    present = cohort.index.find_labels(found.train)
     for label, name in enumerate(cohort.classes):
         if present and label not in present:
             yield f"fold {number}: no slide of class {name!r} is in the train part"
 
 
-def _repeated(slide_ids: Sequence[str]) -> list[str]:
-    if len(set(slide_ids)) == len(slide_ids):  # a tenth of the time of counting them
+def _find_repeated(slide_ids: Sequence[str], rows: Rows) -> list[str]:
+    if np.bincount(rows + 1, minlength=1).max() < 2:  # far quicker than counting the ids
         return []
     return [slide_id for slide_id, count in Counter(slide_ids).items() if count > 1]
 
@@ -256,12 +267,12 @@ def _several(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:3])) + more + (" are" if len(names) > 1 else " is")
 
 
-def _doubts(cohort: Cohort, folds: Sequence[Fold]) -> Iterable[str]:
-    for number, fold in enumerate(folds):
-        yield from _shared_patients(cohort, number, fold)
+def _doubts(cohort: Cohort, folds: Sequence[Fold], rows: Sequence[_FoldRows]) -> Iterable[str]:
+    for number, (fold, found) in enumerate(zip(folds, rows, strict=True)):
+        yield from _shared_patients(cohort, number, found)
         for name, absent in (
-            ("test", _absent(cohort, fold.test)),
-            ("val", _needlessly_absent(cohort, fold)),
+            ("test", _absent(cohort, found.test)),
+            ("val", _needlessly_absent(cohort, fold, found)),
         ):
             if absent:
                 yield f"fold {number}: no slide of {', '.join(absent)} is in the {name} part"
@@ -272,15 +283,15 @@ def _doubts(cohort: Cohort, folds: Sequence[Fold]) -> Iterable[str]:
         yield f"{left} of {len(cohort)} slides are in no test part"
 
 
-def _absent(cohort: Cohort, part: Sequence[str]) -> list[str]:
+def _absent(cohort: Cohort, part: Rows) -> list[str]:
     """Classes a part has no slide of; none where it has no slides at all."""
-    present = {slide.label for slide in cohort.of(part)}
-    return [name for label, name in enumerate(cohort.classes) if part and label not in present]
+    present = cohort.index.find_labels(part)
+    return [name for label, name in enumerate(cohort.classes) if present and label not in present]
 
 
-def _needlessly_absent(cohort: Cohort, fold: Fold) -> list[str]:
+def _needlessly_absent(cohort: Cohort, fold: Fold, found: _FoldRows) -> list[str]:
     """Classes that a validation part large enough for all has none of, and training could spare."""
-    absent = _absent(cohort, fold.val)
+    absent = _absent(cohort, found.val)
     if not absent or _patient_count(cohort, fold.val) < len(cohort.classes):
         return []
     spare = Counter(label for _, label in {(s.patient_id, s.label) for s in cohort.of(fold.train)})
@@ -291,14 +302,14 @@ def _patient_count(cohort: Cohort, slide_ids: Sequence[str]) -> int:
     return len({slide.patient_id for slide in cohort.of(slide_ids)})
 
 
-def _shared_patients(cohort: Cohort, number: int, fold: Fold) -> Iterable[str]:
-    train, val, test = ({s.patient_id for s in cohort.of(part)} for part in fold)
-    for shared, sides in (
+def _shared_patients(cohort: Cohort, number: int, found: _FoldRows) -> Iterable[str]:
+    train, val, test = map(cohort.index.mark_patients, found)
+    for mask, sides in (
         ((train | val) & test, "in the test part and outside it, so the test is not fair"),
         (train & val, "in the train part and in val, so the epoch is not fairly chosen"),
     ):
-        if shared:
-            names = ", ".join(sorted(shared)[:3]) + (", …" if len(shared) > 3 else "")
+        if shared := cohort.index.name_patients(mask):
+            names = ", ".join(shared[:3]) + (", …" if len(shared) > 3 else "")
             count = f"{len(shared)} patient{'s are' if len(shared) > 1 else ' is'}"
             yield f"fold {number}: {count} {sides} ({names})"
 

@@ -8,9 +8,11 @@ and a table of their slides. docs/cohorts.md shows them all.
 from __future__ import annotations
 
 import csv
+import gc
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import NamedTuple, Self
 from sacmil.atomic import whole_file
 from sacmil.cohorts.rows import Columns, Row, is_number, joined_rows, plain_number, rows_of
 from sacmil.cohorts.sheet import read_sheet
+from sacmil.cohorts.slide_index import SlideIndex
 from sacmil.csv_text import escape_cells
 from sacmil.errors import CohortError, suggestion
 
@@ -65,9 +68,15 @@ class Cohort:
         return {slide.slide_id: slide for slide in self.slides}
 
     @cached_property
-    def sorted_ids(self) -> tuple[tuple[str, str], ...]:
-        """Slide and patient ids, in the order of the slides' ids."""
-        return tuple(sorted((slide.slide_id, slide.patient_id) for slide in self.slides))
+    def index(self) -> SlideIndex:
+        """Slides as numbers, to count many of them."""
+        return SlideIndex(
+            [slide.slide_id for slide in self.slides],
+            [slide.patient_id for slide in self.slides],
+            [slide.label for slide in self.slides],
+            list(self.patients),
+            len(self.classes),
+        )
 
     @cached_property
     def patients(self) -> Mapping[str, tuple[LabelledSlide, ...]]:
@@ -128,15 +137,28 @@ def read_table(
         need: fewest patients a class may have.
         further: what else is wrong with the slides, told in the same list; such as missing bags.
     """
-    table = read_sheet(path, sheet=sheet)
-    if not table.rows:
-        raise CohortError(path, ["has a header and no rows; expected a row per slide"])
-    columns = Columns(slide, patient, label, site)
-    if slide_table is None:
-        rows, names = rows_of(table, columns)
-    else:
-        rows, names = joined_rows(table, read_sheet(slide_table), columns)
+    with _paused_collection():
+        table = read_sheet(path, sheet=sheet)
+        if not table.rows:
+            raise CohortError(path, ["has a header and no rows; expected a row per slide"])
+        columns = Columns(slide, patient, label, site)
+        if slide_table is None:
+            rows, names = rows_of(table, columns)
+        else:
+            rows, names = joined_rows(table, read_sheet(slide_table), columns)
     return build_cohort(path, rows, classes=classes, names=names, need=need, further=further)
+
+
+@contextmanager
+def _paused_collection() -> Iterator[None]:
+    """Without the garbage collector, which looks in vain for cycles among many new rows."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def write_table(path: str | Path, cohort: Cohort) -> None:
@@ -175,12 +197,13 @@ def build_cohort(
     found = tuple(names.get(label, label) for label in order)
     wanted = found if classes is None else _named(tuple(classes), names)
     index = {name: number for number, name in enumerate(wanted)}
-    slides = [
-        LabelledSlide(row.slide_id, row.patient_id, index[name], row.site)
-        for row in rows
-        if (name := names.get(row.label, row.label)) in index
-    ]
-    cohort = Cohort(tuple(slides), wanted)
+    with _paused_collection():
+        slides = [
+            LabelledSlide(row.slide_id, row.patient_id, index[name], row.site)
+            for row in rows
+            if (name := names.get(row.label, row.label)) in index
+        ]
+        cohort = Cohort(tuple(slides), wanted)
     problems = [*_row_problems(rows), *_unknown_labels(rows, names, index)]
     problems += [*_site_problems(rows), *class_problems(cohort, need)]
     if classes is None:
@@ -216,13 +239,11 @@ def class_problems(cohort: Cohort, need: int = 2) -> list[str]:
 def _canonical(rows: Iterable[Row]) -> list[Row]:
     """Rows whose labels, where all are numbers, are spelled alike: pandas makes 1 into 1.0."""
     rows = list(rows)
-    if all(is_number(row.label) for row in rows if row.label):
-        plain = [plain_number(row.label) for row in rows]
-        return [
-            row if row.label == label else row._replace(label=label)
-            for row, label in zip(rows, plain, strict=True)
-        ]
-    return rows
+    labels = {row.label for row in rows if row.label}
+    plain = {label: plain_number(label) for label in labels}
+    if not all(map(is_number, labels)) or all(label == plain[label] for label in labels):
+        return rows
+    return [row._replace(label=plain.get(row.label, row.label)) for row in rows]
 
 
 def _order(labels: set[str]) -> list[str]:
@@ -243,9 +264,12 @@ def _row_problems(rows: list[Row]) -> list[str]:
     problems = [
         f"{row.where}: the {what} is empty"
         for row in rows
+        if not (row.slide_id and row.patient_id and row.label)
         for what, text in zip(("slide id", "patient", "label"), row[1:4], strict=True)
         if not text
     ]
+    if len({row.slide_id for row in rows}) == len(rows):
+        return problems
     places: dict[str, list[str]] = {}
     for row in rows:
         places.setdefault(row.slide_id, []).append(row.where)
@@ -260,6 +284,8 @@ def _row_problems(rows: list[Row]) -> list[str]:
 def _unknown_labels(
     rows: list[Row], names: Mapping[str, str], index: Mapping[str, int]
 ) -> list[str]:
+    if all(names.get(label, label) in index for label in {row.label for row in rows} - {""}):
+        return []
     places: dict[str, list[str]] = {}
     for row in rows:
         name = names.get(row.label, row.label)

@@ -1,0 +1,92 @@
+"""Slides of a cohort as numbers: folds of many slides are counted by numpy, not one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import repeat
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.int64]
+"""Places of slides in the cohort's order; -1 for an id that the cohort does not have."""
+Mask = npt.NDArray[np.bool_]
+"""A value per patient, in the order of their ids."""
+
+
+class SlideIndex:
+    """The patient and the label of each slide, by the slide's row.
+
+    Args:
+        slide_ids: of all slides.
+        patient_ids: the patient of each.
+        labels: the label of each.
+        patients: every patient once, in the order of their ids.
+        class_count: how many labels there are.
+    """
+
+    def __init__(
+        self,
+        slide_ids: Sequence[str],
+        patient_ids: Sequence[str],
+        labels: Sequence[int],
+        patients: Sequence[str],
+        class_count: int,
+    ) -> None:
+        numbers = {patient: number for number, patient in enumerate(patients)}
+        self._row_of = {slide_id: row for row, slide_id in enumerate(slide_ids)}
+        self._patients = np.array(patients, dtype=object)
+        self._owners = _find_numbers(numbers, patient_ids)
+        self._labels = np.array(labels, dtype=np.int64)
+        self._class_count = class_count
+        order = np.array(sorted(range(len(slide_ids)), key=slide_ids.__getitem__), dtype=np.int64)
+        self._sorted_ids = np.array(slide_ids, dtype=object)[order]
+        self._sorted_owners = self._owners[order]
+        self._numbers = numbers
+
+    def find_rows(self, slide_ids: Sequence[str]) -> Rows:
+        """The row of each slide."""
+        return _find_numbers(self._row_of, slide_ids)
+
+    def find_labels(self, rows: Rows) -> frozenset[int]:
+        """Labels that some of the slides have; unknown slides have none."""
+        counts = np.bincount(self._labels[rows[rows >= 0]], minlength=self._class_count)
+        return frozenset(np.flatnonzero(counts).tolist())
+
+    def mark_patients(self, rows: Rows) -> Mask:
+        """Whether each patient has one of the slides."""
+        mask = np.zeros(len(self._patients), dtype=np.bool_)
+        mask[self._owners[rows]] = True
+        return mask
+
+    def name_patients(self, mask: Mask) -> list[str]:
+        """Ids of the marked patients, sorted."""
+        names: list[str] = self._patients[mask].tolist()
+        return names
+
+    def count_slides(self, rows: Rows) -> list[int]:
+        """How many of the slides each class has."""
+        counts: list[int] = np.bincount(self._labels[rows], minlength=self._class_count).tolist()
+        return counts
+
+    def count_patients(self, rows: Rows) -> list[int]:
+        """How many patients have a slide of each class among these."""
+        has_class = np.zeros((len(self._patients), self._class_count), dtype=np.bool_)
+        has_class[self._owners[rows], self._labels[rows]] = True
+        counts: list[int] = has_class.sum(axis=0).tolist()
+        return counts
+
+    def divide_slides(
+        self, val: Collection[str], test: Collection[str]
+    ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Slide ids of the other patients, of the val patients and of the test patients, sorted."""
+        set_of_patient = np.zeros(len(self._patients), dtype=np.int64)
+        set_of_patient[_find_numbers(self._numbers, val)] = 1
+        set_of_patient[_find_numbers(self._numbers, test)] = 2
+        set_of_slide = set_of_patient[self._sorted_owners]
+        first, second, third = (self._sorted_ids[set_of_slide == n].tolist() for n in range(3))
+        return tuple(first), tuple(second), tuple(third)
+
+
+def _find_numbers(numbers: Mapping[str, int], names: Collection[str]) -> Rows:
+    return np.fromiter(map(numbers.get, names, repeat(-1)), dtype=np.int64, count=len(names))
