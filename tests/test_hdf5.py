@@ -85,3 +85,14 @@ def test_links_within_a_file_are_followed(tmp_path: Path) -> None:
         file["soft"], file["hard"] = h5py.SoftLink("/data"), file["data"]
     with open_hdf5(tmp_path / "own.h5") as file:
         assert np.array_equal(file["soft"][()], file["hard"][()])
+
+
+def test_an_array_behind_a_link_of_its_own_file_counts_as_any_other(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "linked.h5", "w") as file:
+        file["b/real"] = np.zeros((2, 3), np.float32)
+        file["coords"] = file["b/real"]
+        file["features"] = h5py.SoftLink("/huge")
+        file["labels"] = h5py.SoftLink("/nowhere")
+        file.create_dataset("huge", (10**6, 10**4), "f4", chunks=(1000, 1000))
+    with pytest.raises(FormatError, match="'features' declares"), open_hdf5(tmp_path / "linked.h5"):
+        pass

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import h5py
 
@@ -27,44 +27,100 @@ def open_hdf5(path: str | Path) -> Iterator[h5py.File]:
     Raises:
         FormatError: a link or an array leads to another file, or the arrays are too large.
     """
-    with h5py.File(path, "r") as file:
-        found = _find_outside_data(file)
-        if found:
+    with h5py.File(h5py.h5f.open(_encode(path), h5py.h5f.ACC_RDONLY)) as file:
+        found = _Contents(file)
+        if found.outside:
             raise FormatError(
-                f"{path}: {found}; expected a file that holds all its data itself: write it again "
-                "without external links, external storage and virtual datasets"
+                f"{path}: {found.outside}; expected a file that holds all its data itself: write "
+                "it again without external links, external storage and virtual datasets"
             )
-        _check_sizes(path, file)
+        _check_sizes(path, found.find_arrays())
         yield file
 
 
-def _check_sizes(path: str | Path, file: h5py.File) -> None:
+def _encode(path: str | Path) -> bytes:
+    """A file's name as HDF5 takes it, which is UTF-8 on Windows."""
+    return str(path).encode() if os.name == "nt" else os.fsencode(path)
+
+
+def open_dataset(file: h5py.File, name: str) -> h5py.h5d.DatasetID | None:
+    """An array of a file, without h5py's objects, which cost most of a header's time.
+
+    Args:
+        file: open for reading.
+        name: of the array.
+
+    Returns:
+        The array; None where there is none of that name.
+    """
+    try:
+        found = h5py.h5o.open(file.id, name.encode())
+    except KeyError:
+        return None
+    return found if isinstance(found, h5py.h5d.DatasetID) else None
+
+
+def _check_sizes(path: str | Path, arrays: Mapping[str, h5py.h5d.DatasetID]) -> None:
     """Reject arrays that one file may not ask for, singly or together."""
-    found = {name: file.get(name) for name in _ARRAYS}
-    arrays = {name: item for name, item in found.items() if isinstance(item, h5py.Dataset)}
+    sizes = {name: _count_bytes(array) for name, array in arrays.items()}
     for name, array in arrays.items():
-        check_declared_size(path, repr(name), array.nbytes, array.id.get_storage_size())
-    together = sum(array.nbytes for array in arrays.values())
+        check_declared_size(path, repr(name), sizes[name], array.get_storage_size())
+    together = sum(sizes.values())
     check_declared_size(path, " and ".join(map(repr, arrays)), together, together)
 
 
-def _find_outside_data(file: h5py.File) -> str | None:
-    """What leads out of the file, in words; None where nothing does."""
+def _count_bytes(array: h5py.h5d.DatasetID) -> int:
+    """What an array takes in memory; one without a shape takes nothing."""
+    return int(array.get_space().get_simple_extent_npoints() * array.dtype.itemsize)
 
-    def look_at_link(name: str, link: Any) -> str | None:
-        if isinstance(link, h5py.ExternalLink):
-            return f"{name!r} is a link to another file, {link.filename!r}"
-        return None
 
-    def look_at_object(name: str, found: Any) -> str | None:
-        if not isinstance(found, h5py.Dataset):
+class _Contents:
+    """All links and arrays of a file, each visited once.
+
+    Args:
+        file: open for reading.
+    """
+
+    def __init__(self, file: h5py.File) -> None:
+        self._file = file
+        self._links: set[bytes] = set()
+        self._arrays: dict[bytes, h5py.h5d.DatasetID] = {}
+        # Neither visit follows a link out of the file.
+        self.outside: str | None = file.id.links.visit(self._inspect_link, info=True)
+        """What leads out of the file, in words; None where nothing does."""
+        if self.outside is None:
+            self.outside = h5py.h5o.visit(file.id, self._inspect_object, info=True)
+
+    def find_arrays(self) -> dict[str, h5py.h5d.DatasetID]:
+        """The arrays that readers read, by name."""
+        found = {name: self._find_array(name) for name in _ARRAYS}
+        return {name: array for name, array in found.items() if array is not None}
+
+    def _find_array(self, name: str) -> h5py.h5d.DatasetID | None:
+        visited = self._arrays.get(name.encode())
+        if visited is None and name.encode() in self._links:  # it has another name as well
+            return open_dataset(self._file, name)
+        return visited
+
+    def _inspect_link(self, name: bytes, info: h5py.h5l.LinkInfo) -> str | None:
+        self._links.add(name)
+        if info.type != h5py.h5l.TYPE_EXTERNAL:
             return None
-        if found.is_virtual:
-            return f"{name!r} is a virtual dataset, whose data is in other files"
-        if found.external:
-            return f"{name!r} has its data in another file, {found.external[0][0]!r}"
+        target = self._file.get(name, getlink=True).filename
+        return f"{_decode(name)!r} is a link to another file, {target!r}"
+
+    def _inspect_object(self, name: bytes, info: h5py.h5o.ObjInfo) -> str | None:
+        if info.type != h5py.h5o.TYPE_DATASET:
+            return None
+        array = self._arrays[name] = h5py.h5d.open(self._file.id, name)
+        stored = array.get_create_plist()
+        if stored.get_layout() == h5py.h5d.VIRTUAL:
+            return f"{_decode(name)!r} is a virtual dataset, whose data is in other files"
+        if stored.get_external_count() > 0:
+            target = os.fsdecode(stored.get_external(0)[0])
+            return f"{_decode(name)!r} has its data in another file, {target!r}"
         return None
 
-    # Neither visit follows a link out of the file.
-    outside = file.visititems_links(look_at_link) or file.visititems(look_at_object)
-    return None if outside is None else str(outside)
+
+def _decode(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")

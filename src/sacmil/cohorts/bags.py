@@ -9,13 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import h5py
 import numpy as np
 
 from sacmil.cohorts.slide_name import slide_name
 from sacmil.cohorts.table import Cohort, class_problems
 from sacmil.errors import CohortError, CohortWarning, FormatError
 from sacmil.formats import find_bags
-from sacmil.formats._hdf5 import attribute, has, is_hdf5, open_file
+from sacmil.formats._hdf5 import attribute, is_hdf5, open_file
+from sacmil.hdf5 import open_dataset
 
 Folders = str | Path | Iterable[str | Path]
 
@@ -179,13 +181,14 @@ def _header(path: Path) -> Header | None:
 
 def _hdf5_header(path: Path) -> Header:
     with open_file(path) as file:
-        name = next((name for name in _FEATURES if has(file, name)), None)
-        if name is None:
+        found = (open_dataset(file, name) for name in _FEATURES)
+        array = next((array for array in found if array is not None), None)
+        if array is None:
             held = ", ".join(sorted(file)) or "nothing"
             raise FormatError(f"{path}: holds {held}; expected {' or '.join(_FEATURES)}")
-        features = file[name]
+        features = h5py.Dataset(array)
         encoder = attribute(features, "encoder") or attribute(file, "extractor") or ""
-        return _shaped(path, features.shape, str(encoder))
+        return _shaped(path, array.shape, str(encoder))
 
 
 def _numpy_header(path: Path) -> Header:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import BagError, FormatError
-from sacmil.hdf5 import open_hdf5
+from sacmil.hdf5 import open_dataset, open_hdf5
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # h5py reports damage by whichever of these its C library happens to produce.
@@ -55,7 +55,7 @@ def contents(path: Path) -> str:
 
 def has(file: h5py.File, name: str) -> bool:
     """Whether the file has an array of that name."""
-    return isinstance(file.get(name), h5py.Dataset)
+    return open_dataset(file, name) is not None
 
 
 def dataset(file: h5py.File, path: Path, name: str) -> npt.NDArray[Any]:
@@ -76,8 +76,23 @@ def attributes(item: h5py.File | h5py.Dataset) -> dict[str, Any]:
 
 def attribute(item: h5py.File | h5py.Dataset, name: str) -> Any:
     """One attribute as a plain Python value; None where it is missing or only says "None"."""
-    value = _plain(item.attrs[name]) if name in item.attrs else None
+    if not h5py.h5a.exists(item.id, name.encode()):
+        return None
+    text = _read_text(h5py.h5a.open(item.id, name.encode()))
+    value = _plain(item.attrs[name]) if text is None else text
     return None if value in (None, _UNKNOWN, "") else value
+
+
+def _read_text(found: h5py.h5a.AttrID) -> str | None:
+    """A single text, as most attributes are, in a third of the time of h5py's ``attrs``."""
+    is_single = found.get_space().get_simple_extent_type() == h5py.h5s.SCALAR
+    dtype = found.dtype
+    text = h5py.check_string_dtype(dtype)
+    if not is_single or text is None or text.length is not None:
+        return None
+    value = np.zeros((), dtype=dtype)  # h5py's own type: it says how texts lie in memory
+    found.read(value)
+    return bytes(value[()]).decode("utf-8", "surrogateescape")
 
 
 def _plain(value: Any) -> Any:

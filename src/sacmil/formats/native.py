@@ -34,7 +34,7 @@ from sacmil.atomic import whole_file
 from sacmil.bag import Bag, Encoder
 from sacmil.errors import BagError, FormatError
 from sacmil.formats._checksum import ATTRIBUTE, compute_checksum, verify_checksum
-from sacmil.formats._hdf5 import is_hdf5, open_file
+from sacmil.formats._hdf5 import has, is_hdf5, open_file
 from sacmil.units import Level0Px, MicronsPerPixel, TilePx, nominal_magnification
 
 LAYOUT = "sacmil bag"
@@ -90,7 +90,7 @@ def read(path: Path) -> Bag:
     """Read a native bag, refusing what is incomplete or newer than this version."""
     with open_file(path) as file:
         _check(path, file)
-        names = [name for name in ("features", "coords", "labels") if _has(file, name)]
+        names = [name for name in ("features", "coords", "labels") if has(file, name)]
         arrays = {name: file[name][()] for name in names}
         feature_attributes = dict(file["features"].attrs)
         attributes = dict(file["coords"].attrs)
@@ -129,12 +129,8 @@ def read_provenance(path: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _has(file: h5py.File, name: str) -> bool:
-    return isinstance(file.get(name), h5py.Dataset)
-
-
 def _check(path: Path, file: h5py.File) -> None:
-    missing = [name for name in ("features", "coords") if not _has(file, name)]
+    missing = [name for name in ("features", "coords") if not has(file, name)]
     if missing:
         raise FormatError(
             f"{path}: holds {', '.join(sorted(file)) or 'nothing'}, but no "
