@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from drawn import drawn
+from inline_workers import use_inline_workers
 from ray_cluster import private_cluster
 
 from sacmil import Bag
@@ -38,6 +39,12 @@ def _inspect_bags_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         return (Outcome(key, *_answer(name, (item,))) for key, item in enumerate(items))
 
     monkeypatch.setattr(bag_files, "run_each", run_each)
+
+
+@pytest.fixture
+def inline_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Does in this process what worker processes do, for tests of what is made by them."""
+    use_inline_workers(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,17 @@ UNCOMPARED = ("extraction.csv", ".extraction.json")
 """Hold seconds and times."""
 
 
+@pytest.fixture
+def worker_processes() -> None:
+    """Requested by tests that read slides in processes, as users do."""
+
+
+@pytest.fixture(autouse=True)
+def _inline_workers_elsewhere(request: pytest.FixtureRequest) -> None:
+    if "worker_processes" not in request.fixturenames:
+        request.getfixturevalue("inline_workers")
+
+
 def run(cohort: Path, out: Path, name: str, settings: Settings = SETTINGS, **options):
     encoders = [] if options.get("until") else [load_encoder(name)]
     resources = Resources(workers=2, threads=1, batch_size=8)
@@ -54,7 +65,9 @@ def stamps(out: Path) -> dict[str, int]:
     return {str(path.relative_to(out)): path.stat().st_mtime_ns for path in files}
 
 
-def test_a_bag_is_what_a_plain_loop_makes_of_the_slide(cohort, tmp_path, encoder) -> None:
+def test_a_bag_is_what_a_plain_loop_makes_of_the_slide(
+    cohort, tmp_path, encoder, worker_processes
+) -> None:
     rows = run(cohort, tmp_path / "out", encoder)
     assert [row.status for row in rows] == ["done"] * 3
     loaded = load_encoder(encoder)
@@ -157,7 +170,9 @@ def test_other_weights_under_the_same_name_make_the_bag_again(
     assert not np.allclose(first.features, second.features)
 
 
-def test_one_bad_slide_is_told_and_the_others_are_done(cohort, tmp_path, encoder) -> None:
+def test_one_bad_slide_is_told_and_the_others_are_done(
+    cohort, tmp_path, encoder, worker_processes
+) -> None:
     folder = tmp_path / "slides"
     shutil.copytree(cohort, folder)
     whole = (cohort / "slide-0.tif").read_bytes()
@@ -180,7 +195,9 @@ def test_one_bad_slide_is_told_and_the_others_are_done(cohort, tmp_path, encoder
     assert drawn["features"] == [], "there is a file to draw tissue into"
 
 
-def test_a_slide_that_takes_too_long_is_given_up(cohort, tmp_path, encoder) -> None:
+def test_a_slide_that_takes_too_long_is_given_up(
+    cohort, tmp_path, encoder, worker_processes
+) -> None:
     rows = run(cohort, tmp_path, encoder, replace(SETTINGS, slide_limit_s=0.01))
     assert [row.reason for row in rows] == ["took longer than 0.01 s"] * 3
 

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from inline_workers import use_inline_workers
 from tiny_encoder import write_encoder
 
 from sacmil import load_model, predict, read_bag
@@ -27,6 +28,14 @@ pytest.importorskip("matplotlib", reason="pip install 'sacmil[plots]'")
 pytest.importorskip("onnxruntime", reason="pip install 'sacmil[runtime]'")
 
 MODELS = {"sac_mil_local", "transmil", "abmil", "mean_pool"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _inline_workers():
+    """The command line's own tests, and those of every step, start the processes."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use_inline_workers(monkeypatch)
+        yield
 
 
 @pytest.fixture(scope="module")
