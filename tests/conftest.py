@@ -13,6 +13,7 @@ import pytest
 import torch
 from drawn import drawn
 from inline_workers import use_inline_workers
+from onnx_registry import reused_registry
 from ray_cluster import private_cluster
 
 from sacmil import Bag
@@ -45,6 +46,13 @@ def _inspect_bags_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def inline_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Does in this process what worker processes do, for tests of what is made by them."""
     use_inline_workers(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def onnx_registry() -> Iterator[None]:
+    """Saves a second of every export, for tests that export."""
+    with reused_registry():
+        yield
 
 
 @pytest.fixture(scope="session")

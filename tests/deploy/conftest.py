@@ -13,6 +13,11 @@ from sacmil import save_model
 from sacmil.deploy.export import export_model
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _fast_exports(onnx_registry: None) -> None:
+    pass
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """The folder of a saved model."""

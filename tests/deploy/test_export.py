@@ -92,8 +92,9 @@ def test_sac_mil_is_compared_about_its_region_and_on_large_slides(
         ("mambamil", {"kind": "bimamba"}),
         ("longnet", {"legacy_placement": True}),
         ("longnet", {"segments": [1, 2, 30], "dilations": [7, 1, 16], "states": [0, 1]}),
-        ("hipt", {"local": "attention"}),
-        ("hipt", {"local": "none"}),
+        ("hipt", {"depth": 2}),
+        ("hipt", {"local": "attention", "depth": 2}),
+        ("hipt", {"local": "none", "depth": 2}),
     ],
 )
 def test_options_are_exported_too(

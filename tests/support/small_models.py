@@ -25,7 +25,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "segments": [8, 64, 500],
         "dilations": [1, 3, 4],
     },
-    "hipt": {"dim": 12, "depth": 2, "heads": 2, "region": 4},
+    "hipt": {"dim": 12, "depth": 1, "heads": 2, "region": 4},
 }
 
 

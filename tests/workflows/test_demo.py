@@ -31,7 +31,7 @@ MODELS = {"sac_mil_local", "transmil", "abmil", "mean_pool"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _inline_workers():
+def _inline_workers(onnx_registry):
     """The command line's own tests, and those of every step, start the processes."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         use_inline_workers(monkeypatch)
