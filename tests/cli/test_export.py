@@ -15,6 +15,8 @@ from sacmil.deploy.runtime import load
 from sacmil.encoders import load_encoder
 from sacmil.workflows.ensemble import load_ensembles
 
+pytestmark = pytest.mark.usefixtures("onnx_registry")
+
 
 def names(folder: Path) -> set[str]:
     """All that lies in a folder, hidden files too."""

@@ -64,7 +64,7 @@ def test_every_part_is_done_once_whatever_runs_beside_it(material, tmp_path) -> 
     assert len(again.predictions) == len(together.predictions)
 
     alone = Resources(threads=1)
-    cross_validate(tmp_path / "alone", *material, CONFIGS, seeds=(0, 1), resources=alone)
+    cross_validate(tmp_path / "alone", *material, CONFIGS, seeds=(1,), resources=alone)
     # Up to the last digits: a process that has computed before may choose other kernels.
     for part in (tmp_path / "alone").glob("*/seed_*/fold_*"):
         ours = load_model(part).state_dict()
@@ -214,12 +214,13 @@ from sacmil.training.config import make_configs
 from sacmil.training.crossval import Resources, cross_validate
 from sacmil.training.run import train_run
 material = write_material(Path(sys.argv[2]), patients=8)
-configs = make_configs(["sac_mil"], {}, ["epochs=15", "lr=1e-3", "dim=16", "k=4"])
+configs = make_configs(["sac_mil"], {}, ["epochs=8", "lr=1e-3", "dim=16", "k=4"])
 cross_validate(Path(sys.argv[3]), *material, configs, resources=Resources(threads=1))
 """
 
 
-def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path) -> None:
+@pytest.mark.parametrize("folds", [(1,), pytest.param((0, 1), marks=pytest.mark.slow)])
+def test_killed_at_any_moment_a_run_ends_with_the_same_weights(folds, tmp_path) -> None:
     here = str(Path(__file__).parent.parent / "support")
 
     def start(out: Path) -> subprocess.Popen:
@@ -227,10 +228,10 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path) -> None
         return subprocess.Popen(command, start_new_session=True)
 
     assert start(tmp_path / "whole").wait() == 0
-    for moment in (0, 1):
+    for fold_number in folds:
         process = start(tmp_path / "killed")
         # Wait until some epochs are remembered, then end it and its children at once.
-        fold = tmp_path / "killed" / "sac_mil" / "seed_0" / f"fold_{moment}"
+        fold = tmp_path / "killed" / "sac_mil" / "seed_0" / f"fold_{fold_number}"
         until = time.monotonic() + 60
         while not (fold / "checkpoint.safetensors").exists() and time.monotonic() < until:
             time.sleep(0.01)
