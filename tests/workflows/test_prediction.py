@@ -27,6 +27,8 @@ from sacmil.workflows import slide_pictures
 from sacmil.workflows.prediction import Predicted, predict_items
 from sacmil.workflows.prediction_settings import Settings
 
+pytestmark = pytest.mark.usefixtures("inline_workers")  # test_items.py reads in processes
+
 
 def answer(tmp_path: Path, *models: Path, bags: Path | None = None, **settings: Any) -> Predicted:
     given = Settings(**({"heatmaps": False, "device": "cpu"} | settings))
