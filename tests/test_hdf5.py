@@ -96,3 +96,15 @@ def test_an_array_behind_a_link_of_its_own_file_counts_as_any_other(tmp_path: Pa
         file.create_dataset("huge", (10**6, 10**4), "f4", chunks=(1000, 1000))
     with pytest.raises(FormatError, match="'features' declares"), open_hdf5(tmp_path / "linked.h5"):
         pass
+
+
+def test_a_file_of_groups_in_groups_is_rejected_at_once(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "deep.h5", "w") as file:
+        group = file
+        for _ in range(300):
+            group = group.create_group("g")
+    with (
+        pytest.raises(FormatError, match=r"deep\.h5: holds more than .* 16 deep"),
+        open_hdf5(tmp_path / "deep.h5"),
+    ):
+        pass

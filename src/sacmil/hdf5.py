@@ -14,6 +14,8 @@ from sacmil.limits import check_declared_size
 
 _ARRAYS = ("features", "feats", "coords", "labels", "patch_labels", "inst_labels")
 """What the readers of bags and tiles read; other arrays of a file may be as large as they like."""
+_DEEPEST, _MOST_LINKS = 16, 10_000
+"""Groups in groups, and entries in all: a visit of more can take minutes."""
 
 
 @contextmanager
@@ -25,10 +27,15 @@ def open_hdf5(path: str | Path) -> Iterator[h5py.File]:
     also declare arrays that were never written, which take memory all the same (limits.py).
 
     Raises:
-        FormatError: a link or an array leads to another file, or the arrays are too large.
+        FormatError: data is in another file, an array is too large, or there are too many groups.
     """
     with h5py.File(h5py.h5f.open(_encode(path), h5py.h5f.ACC_RDONLY)) as file:
         found = _Contents(file)
+        if found.is_endless:
+            raise FormatError(
+                f"{path}: holds more than {_MOST_LINKS:,} entries, or groups more than {_DEEPEST} "
+                "deep; expected features and coords: this is no bag"
+            )
         if found.outside:
             raise FormatError(
                 f"{path}: {found.outside}; expected a file that holds all its data itself: write "
@@ -84,6 +91,8 @@ class _Contents:
     def __init__(self, file: h5py.File) -> None:
         self._file = file
         self._links: set[bytes] = set()
+        self.is_endless = False
+        """Whether the visit was given up."""
         self._arrays: dict[bytes, h5py.h5d.DatasetID] = {}
         # Neither visit follows a link out of the file.
         self.outside: str | None = file.id.links.visit(self._inspect_link, info=True)
@@ -104,6 +113,9 @@ class _Contents:
 
     def _inspect_link(self, name: bytes, info: h5py.h5l.LinkInfo) -> str | None:
         self._links.add(name)
+        if name.count(b"/") > _DEEPEST or len(self._links) > _MOST_LINKS:
+            self.is_endless = True
+            return "it has too many groups"
         if info.type != h5py.h5l.TYPE_EXTERNAL:
             return None
         target = self._file.get(name, getlink=True).filename
