@@ -108,3 +108,25 @@ def test_a_file_of_groups_in_groups_is_rejected_at_once(tmp_path: Path) -> None:
         open_hdf5(tmp_path / "deep.h5"),
     ):
         pass
+
+
+@pytest.mark.parametrize("kind", ["link", "storage", "virtual"])
+def test_headers_of_arrays_in_other_files_are_rejected_too(tmp_path: Path, kind: str) -> None:
+    other, path = tmp_path / "other.h5", tmp_path / "bag.h5"
+    with h5py.File(other, "w") as file:
+        file["features"] = np.ones((2, 3), np.float32)
+    with h5py.File(path, "w") as file:
+        if kind == "link":
+            file["hidden"] = h5py.ExternalLink(str(other), "features")
+            file["features"] = h5py.SoftLink("/hidden")
+        elif kind == "storage":
+            file.create_dataset("features", (2, 3), "f4", external=[(str(other), 0, 24)])
+        else:
+            layout = h5py.VirtualLayout((2, 3), "f4")
+            layout[:] = h5py.VirtualSource(str(other), "features", (2, 3))
+            file.create_virtual_dataset("features", layout)
+    with (
+        pytest.raises(FormatError, match="expected a file that holds all its data itself"),
+        open_hdf5(path, only=["features"]),
+    ):
+        pass

@@ -88,7 +88,7 @@ def test_a_bag_reads_back_equal(path: Path, present: list[str], kind: str) -> No
     assert_same(read_bag(path), bag)
 
 
-positive = st.floats(1e-6, 1e9) | st.integers(1, 2**40)
+positive = st.floats(1e-6, 1e9) | st.integers(1, 10**9)
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 bags = st.builds(
     make_bag,

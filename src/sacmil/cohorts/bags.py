@@ -180,7 +180,7 @@ def _header(path: Path) -> Header | None:
 
 
 def _hdf5_header(path: Path) -> Header:
-    with open_file(path) as file:
+    with open_file(path, only=_FEATURES) as file:
         found = (open_dataset(file, name) for name in _FEATURES)
         array = next((array for array in found if array is not None), None)
         if array is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,15 @@ _UNKNOWN = "None"
 
 
 @contextmanager
-def open_file(path: Path) -> Iterator[h5py.File]:
-    """An HDF5 file open for reading; whatever h5py stumbles over becomes a FormatError."""
+def open_file(path: Path, *, only: Sequence[str] = ()) -> Iterator[h5py.File]:
+    """An HDF5 file open for reading; whatever h5py stumbles over becomes a FormatError.
+
+    Args:
+        path: of the file.
+        only: as for open_hdf5.
+    """
     try:
-        with open_hdf5(path) as file:
+        with open_hdf5(path, only=only) as file:
             yield file
     except (FormatError, BagError):
         raise
