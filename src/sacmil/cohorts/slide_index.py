@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import gc
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import repeat
 
 import numpy as np
@@ -12,6 +14,18 @@ Rows = npt.NDArray[np.int64]
 """Places of slides in the cohort's order; -1 for an id that the cohort does not have."""
 Mask = npt.NDArray[np.bool_]
 """A value per patient, in the order of their ids."""
+
+
+@contextmanager
+def pause_collection() -> Iterator[None]:
+    """Without the garbage collector, which looks in vain for cycles among many new rows."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class SlideIndex:
@@ -43,10 +57,15 @@ class SlideIndex:
         self._sorted_ids = np.array(slide_ids, dtype=object)[order]
         self._sorted_owners = self._owners[order]
         self._numbers = numbers
+        self._found: dict[int, tuple[tuple[str, ...], Rows]] = {}
 
-    def find_rows(self, slide_ids: Sequence[str]) -> Rows:
-        """The row of each slide."""
-        return _find_numbers(self._row_of, slide_ids)
+    def find_rows(self, slide_ids: tuple[str, ...]) -> Rows:
+        """The row of each slide; found once for the same tuple, as folds are asked for often."""
+        same, rows = self._found.get(id(slide_ids), ((), None))
+        if same is not slide_ids or rows is None:
+            rows = _find_numbers(self._row_of, slide_ids)
+            self._found[id(slide_ids)] = slide_ids, rows
+        return rows
 
     def find_labels(self, rows: Rows) -> frozenset[int]:
         """Labels that some of the slides have; unknown slides have none."""

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from sacmil.atomic import whole_file
 from sacmil.cohorts.rows import PATIENT, SLIDE
 from sacmil.cohorts.sheet import Sheet, read_sheet
+from sacmil.cohorts.slide_index import pause_collection
 from sacmil.cohorts.slide_name import slide_name
 from sacmil.cohorts.splits import VALIDATION, Fold, check_folds, with_validation
 from sacmil.cohorts.table import Cohort
@@ -38,6 +39,7 @@ _FOLD_COLUMN = re.compile(r"fold_\d+")
 _PARTS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "dev": 1, "test": 2}
 
 
+@pause_collection()
 def write_splits(
     folder: str | Path,
     folds: Sequence[Fold],
@@ -130,8 +132,8 @@ def _needs_quotes(text: str, rows: int) -> bool:
 def _stamp_text(folds: Sequence[Fold], cohort: Cohort) -> str:
     index, splits = cohort.index, []
     for fold in folds:
-        train = index.mark_patients(index.find_rows([*fold.train, *fold.val]))
-        test = index.mark_patients(index.find_rows(fold.test))
+        train, val, test = (index.mark_patients(index.find_rows(ids)) for ids in fold)
+        train |= val
         if (train & test).any():
             return ""
         texts = [_json_list(index.name_patients(mask)) for mask in (train, test)]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sacmil.cohorts.sites import share_of_sites, sites_in_folds
-from sacmil.cohorts.slide_index import Rows
+from sacmil.cohorts.slide_index import Rows, pause_collection
 from sacmil.cohorts.table import Cohort
 from sacmil.errors import CohortError, CohortWarning
 
@@ -41,6 +41,7 @@ class Fold(NamedTuple):
         return Fold(train, val, test)
 
 
+@pause_collection()
 def make_folds(
     cohort: Cohort,
     folds: int,
@@ -132,8 +133,8 @@ def stratified_share(strata: Strata, share: float, salt: str) -> frozenset[str]:
 
 def shuffled(names: Iterable[str], salt: str) -> list[str]:
     """Names in an order that depends on nothing but themselves and the salt."""
-    names, sha256 = list(names), hashlib.sha256
-    digests = b"".join([sha256(f"{salt}/{name}".encode()).digest() for name in names])
+    names, sha256, start = list(names), hashlib.sha256, f"{salt}/".encode()
+    digests = b"".join([sha256(start + name).digest() for name in map(str.encode, names)])
     words = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 4)
     # Sorted as the digests would be as bytes; the last key of lexsort counts first.
     return [names[place] for place in np.lexsort(words.T[::-1]).tolist()]

@@ -8,11 +8,9 @@ and a table of their slides. docs/cohorts.md shows them all.
 from __future__ import annotations
 
 import csv
-import gc
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import NamedTuple, Self
 from sacmil.atomic import whole_file
 from sacmil.cohorts.rows import Columns, Row, is_number, joined_rows, plain_number, rows_of
 from sacmil.cohorts.sheet import read_sheet
-from sacmil.cohorts.slide_index import SlideIndex
+from sacmil.cohorts.slide_index import SlideIndex, pause_collection
 from sacmil.csv_text import escape_cells
 from sacmil.errors import CohortError, suggestion
 
@@ -108,6 +106,7 @@ class Cohort:
 Further = Callable[[Sequence[str]], list[str]]
 
 
+@pause_collection()
 def read_table(
     path: str | Path,
     *,
@@ -137,28 +136,15 @@ def read_table(
         need: fewest patients a class may have.
         further: what else is wrong with the slides, told in the same list; such as missing bags.
     """
-    with _paused_collection():
-        table = read_sheet(path, sheet=sheet)
-        if not table.rows:
-            raise CohortError(path, ["has a header and no rows; expected a row per slide"])
-        columns = Columns(slide, patient, label, site)
-        if slide_table is None:
-            rows, names = rows_of(table, columns)
-        else:
-            rows, names = joined_rows(table, read_sheet(slide_table), columns)
+    table = read_sheet(path, sheet=sheet)
+    if not table.rows:
+        raise CohortError(path, ["has a header and no rows; expected a row per slide"])
+    columns = Columns(slide, patient, label, site)
+    if slide_table is None:
+        rows, names = rows_of(table, columns)
+    else:
+        rows, names = joined_rows(table, read_sheet(slide_table), columns)
     return build_cohort(path, rows, classes=classes, names=names, need=need, further=further)
-
-
-@contextmanager
-def _paused_collection() -> Iterator[None]:
-    """Without the garbage collector, which looks in vain for cycles among many new rows."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def write_table(path: str | Path, cohort: Cohort) -> None:
@@ -197,7 +183,7 @@ def build_cohort(
     found = tuple(names.get(label, label) for label in order)
     wanted = found if classes is None else _named(tuple(classes), names)
     index = {name: number for number, name in enumerate(wanted)}
-    with _paused_collection():
+    with pause_collection():
         slides = [
             LabelledSlide(row.slide_id, row.patient_id, index[name], row.site)
             for row in rows
