@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ _SEPARATORS = (",", ";", "\t")
 _EXCEL = (".xlsx", ".xlsm")
 _BLANKS = frozenset({"", "nan", "NaN", "NA", "N/A", "#N/A"})
 """How pandas, R and Excel write that there is nothing."""
+_MAY_NEED_CLEANING = re.compile(r"[^\S\r\n]|'|[nN]a?[aA]|N/A")
+"""Blanks, apostrophes and marks of nothing; most tables of plain ids have none."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,8 @@ def read_sheet(path: str | Path, *, sheet: str | None = None) -> Sheet:
     excel = path.suffix.lower() in _EXCEL
     if sheet is not None and not excel:
         raise CohortError(path, [f"has no sheets ({sheet!r} was asked for); leave the sheet out"])
-    numbered = read_excel(path, sheet) if excel else _text_lines(path)
-    cleaned = ((number, _clean(cells)) for number, cells in numbered)
-    lines = [(number, cells) for number, cells in cleaned if any(cells)]
+    numbered = _clean_all(read_excel(path, sheet)) if excel else _text_lines(path)
+    lines = [(number, cells) for number, cells in numbered if any(cells)]
     if excel and lines:  # notes beside the table belong to no column
         lines = [(number, cells[: len(lines[0][1])]) for number, cells in lines]
     return _framed(path, lines)
@@ -93,6 +95,10 @@ def _pad(cells: list[str], width: int) -> tuple[str, ...]:
     return tuple(cells if len(cells) == width else (cells + [""] * width)[:width])
 
 
+def _clean_all(rows: Iterable[tuple[int, Iterable[str]]]) -> Iterator[tuple[int, list[str]]]:
+    return ((number, _clean(cells)) for number, cells in rows)
+
+
 def _clean(cells: Iterable[str]) -> list[str]:
     stripped = [cell.strip() for cell in cells]
     if _BLANKS.isdisjoint(stripped) and "'" not in "".join(stripped):  # most rows, and quickly
@@ -101,16 +107,18 @@ def _clean(cells: Iterable[str]) -> list[str]:
     return ["" if cell in _BLANKS else cell for cell in restored]
 
 
-def _text_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _text_lines(path: Path) -> Iterable[tuple[int, list[str]]]:
     text = _decoded(path)
-    line = 1
+    rows: list[tuple[int, list[str]]] = []
     try:
         # Not splitlines: it also breaks at marks that may stand in a cell, such as U+2028.
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text))
-        for cells in reader:
-            line = reader.line_num
-            yield line, cells
+        if '"' in text:
+            rows.extend((reader.line_num, cells) for cells in reader)
+        else:  # each row is a line, and counting them is quicker
+            rows.extend(enumerate(reader, 1))
     except csv.Error as error:
+        line = rows[-1][0] if rows else 1
         raise CohortError(
             path,
             [
@@ -118,6 +126,7 @@ def _text_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
                 "words, check the quotes"
             ],
         ) from error
+    return _clean_all(rows) if _MAY_NEED_CLEANING.search(text) else rows
 
 
 def _decoded(path: Path) -> str:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 Rows = npt.NDArray[np.int64]
 """Places of slides in the cohort's order; -1 for an id that the cohort does not have."""
 Mask = npt.NDArray[np.bool_]
-"""A value per patient, in the order of their ids."""
+"""A value per patient, in the order of their ids; or per slide, in the cohort's order."""
 
 
 @contextmanager
@@ -56,6 +56,7 @@ class SlideIndex:
         order = np.array(sorted(range(len(slide_ids)), key=slide_ids.__getitem__), dtype=np.int64)
         self._sorted_ids = np.array(slide_ids, dtype=object)[order]
         self._sorted_owners = self._owners[order]
+        self._sorted_rows = order
         self._numbers = numbers
         self._found: dict[int, tuple[tuple[str, ...], Rows]] = {}
 
@@ -103,8 +104,20 @@ class SlideIndex:
         set_of_patient[_find_numbers(self._numbers, val)] = 1
         set_of_patient[_find_numbers(self._numbers, test)] = 2
         set_of_slide = set_of_patient[self._sorted_owners]
-        first, second, third = (self._sorted_ids[set_of_slide == n].tolist() for n in range(3))
-        return tuple(first), tuple(second), tuple(third)
+        train, val, test = (self._take_slides(set_of_slide == number) for number in range(3))
+        return train, val, test
+
+    def _take_slides(self, mask: Mask) -> tuple[str, ...]:
+        slide_ids = tuple(self._sorted_ids[mask].tolist())
+        self._found[id(slide_ids)] = slide_ids, self._sorted_rows[mask]
+        return slide_ids
+
+    def find_first_labels(self, order: Sequence[int]) -> list[int]:
+        """The label of each patient, the first in this order where slides differ."""
+        ranks = np.argsort(np.array(order, dtype=np.int64))
+        lowest = np.full(len(self._patients), len(order), dtype=np.int64)
+        np.minimum.at(lowest, self._owners, ranks[self._labels])
+        return [order[rank] for rank in lowest.tolist()]
 
 
 def _find_numbers(numbers: Mapping[str, int], names: Collection[str]) -> Rows:

@@ -110,9 +110,8 @@ class _Found(NamedTuple):
 
 def _clam_text(fold: Fold) -> str:
     header, count = ["", *Fold._fields], max(map(len, fold))
-    columns = [range(count), *map(escape_column, fold)]
-    rows = zip_longest(*columns, fillvalue="")
-    lines = [f"{number},{train},{val},{test}" for number, train, val, test in rows]
+    columns = [list(map(str, range(count))), *map(escape_column, fold)]
+    lines = map(",".join, zip_longest(*columns, fillvalue=""))
     text = "\n".join([",".join(header), *lines, ""])
     if not _needs_quotes(text, count + 1):  # csv would write the same, and take longer
         return text

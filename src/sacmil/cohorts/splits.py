@@ -10,12 +10,13 @@ import hashlib
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
 
 from sacmil.cohorts.sites import share_of_sites, sites_in_folds
-from sacmil.cohorts.slide_index import Rows, pause_collection
+from sacmil.cohorts.slide_index import Mask, Rows, pause_collection
 from sacmil.cohorts.table import Cohort
 from sacmil.errors import CohortError, CohortWarning
 
@@ -107,10 +108,8 @@ def all_slides(cohort: Cohort) -> Fold:
 def strata_of(cohort: Cohort) -> Strata:
     """The class each patient counts for: of its slides' classes the one with fewest patients."""
     counts = cohort.patients_per_class
-    return {
-        patient: min((counts[slide.label], slide.label) for slide in slides)[1]
-        for patient, slides in cohort.patients.items()
-    }
+    rarest = sorted(range(len(counts)), key=lambda label: (counts[label], label))
+    return dict(zip(cohort.patients, cohort.index.find_first_labels(rarest), strict=True))
 
 
 def stratified_share(strata: Strata, share: float, salt: str) -> frozenset[str]:
@@ -136,8 +135,11 @@ def shuffled(names: Iterable[str], salt: str) -> list[str]:
     names, sha256, start = list(names), hashlib.sha256, f"{salt}/".encode()
     digests = b"".join([sha256(start + name).digest() for name in map(str.encode, names)])
     words = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 4)
-    # Sorted as the digests would be as bytes; the last key of lexsort counts first.
-    return [names[place] for place in np.lexsort(words.T[::-1]).tolist()]
+    order = np.argsort(words[:, 0], kind="stable")
+    first = words[order, 0]
+    if (first[1:] == first[:-1]).any():  # sorted as the digests would be as bytes
+        order = np.lexsort(words.T[::-1])  # whose last key counts first
+    return list(map(names.__getitem__, order.tolist()))
 
 
 def check_folds(cohort: Cohort, folds: Sequence[Fold]) -> None:
@@ -199,10 +201,8 @@ def _dealt(strata: Strata, folds: int, salt: str) -> list[frozenset[str]]:
 
 
 def _by_class(strata: Strata) -> dict[int, list[str]]:
-    members: dict[int, list[str]] = {}
-    for patient, label in strata.items():
-        members.setdefault(label, []).append(patient)
-    return members
+    labels = list(strata.values())
+    return {label: list(compress(strata, map(label.__eq__, labels))) for label in set(labels)}
 
 
 def _inner(
@@ -277,11 +277,17 @@ def _doubts(cohort: Cohort, folds: Sequence[Fold], rows: Sequence[_FoldRows]) ->
         ):
             if absent:
                 yield f"fold {number}: no slide of {', '.join(absent)} is in the {name} part"
-    yield from _overlaps(folds)
-    tested = {slide_id for fold in folds for slide_id in fold.test}
-    left = len(cohort) - len(tested)
+    tests = [_mark_rows(found.test, len(cohort)) for found in rows]
+    yield from _overlaps(tests)
+    left = len(cohort) - int(np.any(tests, axis=0).sum())
     if left and len(folds) > 1:
         yield f"{left} of {len(cohort)} slides are in no test part"
+
+
+def _mark_rows(rows: Rows, size: int) -> Mask:
+    mask = np.zeros(size, dtype=np.bool_)
+    mask[rows] = True
+    return mask
 
 
 def _absent(cohort: Cohort, part: Rows) -> list[str]:
@@ -315,18 +321,18 @@ def _shared_patients(cohort: Cohort, number: int, found: _FoldRows) -> Iterable[
             yield f"fold {number}: {count} {sides} ({names})"
 
 
-def _overlaps(folds: Sequence[Fold]) -> Iterable[str]:
+def _overlaps(tests: Sequence[Mask]) -> Iterable[str]:
     """Test slides met again before all had their turn: repeats of a partition are no overlap."""
-    everything = {slide_id for fold in folds for slide_id in fold.test}
-    seen: set[str] = set()
-    again: set[str] = set()
-    for fold in folds:
-        again |= seen.intersection(fold.test)
-        seen |= set(fold.test)
-        if seen == everything != set(fold.test) and not again:
-            seen = set()
-    if again:
+    everything = np.any(tests, axis=0)
+    seen, again = np.zeros_like(everything), np.zeros_like(everything)
+    for test in tests:
+        again |= seen & test
+        seen |= test
+        is_round_complete = np.array_equal(seen, everything)
+        if is_round_complete and not np.array_equal(test, everything) and not again.any():
+            seen[:] = False
+    if again.any():
         yield (
-            f"{len(again)} slides are in the test parts of several folds: these are repeated "
+            f"{int(again.sum())} slides are in the test parts of several folds: these are repeated "
             "draws, not a partition, and their results are not independent"
         )
