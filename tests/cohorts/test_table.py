@@ -180,6 +180,8 @@ def test_a_missing_label_column_lists_those_there_are(tmp_path: Path) -> None:
         (b'slide,patient,label\n"' + b"x" * 200_000 + b'",b,c\n', "cannot be read as CSV"),
         (b"x" * 200_000 + b",patient,label\na,b,c\n", "cannot be read as CSV"),
         (bytes(range(256)), "not UTF-8"),
+        (b"slide,patient,label\na,b,c\nd\0,b,c\n", "line 3: found a NUL character"),
+        (b",".join(b"c%d" % n for n in range(50_000)) + b"\n1\n", "no column of slides found"),
     ],
 )
 def test_damaged_tables_are_refused_with_a_reason(

@@ -19,6 +19,8 @@ LABEL = ("label", "category", "target")
 BARCODE = "barcode"
 """In the place of a site column: the tissue source site in TCGA's barcodes."""
 
+_SHOWN = 20
+"""Columns that a message lists."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
@@ -132,7 +134,9 @@ def _column(table: Sheet, name: str | None, usual: tuple[str, ...], what: str) -
         return table.demand(name, what)
     found = table.find(*usual)
     if found is None:
-        listed = ", ".join(column for column in table.columns if column) or "none"
+        columns = [column for column in table.columns if column]
+        more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
+        listed = (", ".join(columns[:_SHOWN]) or "none") + more
         raise CohortError(
             table.path,
             [

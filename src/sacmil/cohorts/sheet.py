@@ -138,15 +138,28 @@ def _decoded(path: Path) -> str:
         raise CohortError(path, [f"cannot be read ({error.strerror})"]) from error
     wide = raw[:2] in (b"\xff\xfe", b"\xfe\xff")  # Excel's "Unicode text"
     try:
-        return raw.decode("utf-16" if wide else "utf-8-sig")
+        text = raw.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise CohortError(
             path,
             [f"is not UTF-8 text ({error.reason} at byte {error.start}); save it as CSV UTF-8"],
         ) from error
+    if "\0" in text:
+        line = text[: text.index("\0")].count("\n") + 1
+        raise CohortError(
+            path, [f"line {line}: found a NUL character; expected text, save it as CSV UTF-8"]
+        )
+    return text
 
 
 def _separator(text: str) -> str:
     """The separator that cuts the header into most cells."""
     header = next((line for line in text.splitlines() if line.strip()), "")
-    return max(_SEPARATORS, key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
+    return max(_SEPARATORS, key=lambda mark: _count_cells(header, mark))
+
+
+def _count_cells(line: str, separator: str) -> int:
+    try:
+        return len(next(csv.reader([line], delimiter=separator), []))
+    except csv.Error:  # a cell too long to be one: this is not what separates them
+        return 0
