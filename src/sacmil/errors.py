@@ -22,6 +22,7 @@
 
     BagWarning                  a bag that works but probably is not what was meant
     CohortWarning               a cohort or split that works but may mislead
+    PluginWarning               a package that adds members and cannot be loaded
     RunWarning                  a run that answers, though not all of it is finished
 """
 
@@ -130,6 +131,10 @@ class BagWarning(UserWarning):
 
 class CohortWarning(UserWarning):
     """A cohort or split that works but may mislead."""
+
+
+class PluginWarning(UserWarning):
+    """A package that adds models, formats, encoders or readers cannot be loaded."""
 
 
 class RunWarning(UserWarning):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import click
 
+from sacmil.plugins import BUILT_IN
+
 
 @click.command()
 @click.argument("name", required=False)
@@ -15,10 +17,11 @@ def command(name: str | None) -> None:
 
     if name is None:
         for model in list_models():
-            click.echo(f"{model:<14}{describe_model(model).summary}")
+            description = describe_model(model)
+            click.echo(f"{model:<14}{description.summary}{_from(description.origin)}")
         return
     description = describe_model(name)
-    click.echo(f"{name}: {description.summary}")
+    click.echo(f"{name}: {description.summary}{_from(description.origin)}")
     if description.training:
         click.echo(f"in a training loop of your own: {description.training}")
     width = 2 + max(map(len, (*description.options, *description.recipes)))
@@ -30,6 +33,11 @@ def command(name: str | None) -> None:
     for recipe, settings in description.recipes.items():
         shown = ", ".join(f"{key}={_shown(value)}" for key, value in settings.items())
         click.echo(f"  {recipe:<{width}}{shown or 'nothing'}")
+
+
+def _from(origin: str) -> str:
+    """The package a model is from, if it is another."""
+    return "" if origin == BUILT_IN else f" [{origin}]"
 
 
 def _shown(value: object) -> str:

@@ -19,6 +19,7 @@ from sacmil.encoders._base import EncoderCard, TileEncoder
 from sacmil.encoders._network import Request
 from sacmil.errors import EncoderError, suggestion
 from sacmil.installation import keep_freed_memory
+from sacmil.plugins import load_plugins
 
 
 class Source(Protocol):
@@ -39,7 +40,8 @@ class Source(Protocol):
 def _modules() -> list[ModuleType]:
     names = [module.name for module in pkgutil.iter_modules(sacmil.encoders.__path__)]
     public = [name for name in names if not name.startswith("_")]
-    return [importlib.import_module(f"sacmil.encoders.{name}") for name in public]
+    modules = [importlib.import_module(f"sacmil.encoders.{name}") for name in public]
+    return [*modules, *(plugin.value for plugin in load_plugins("encoders"))]
 
 
 @cache

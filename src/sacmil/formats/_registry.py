@@ -23,6 +23,7 @@ from sacmil.formats import native
 from sacmil.formats._hdf5 import contents
 from sacmil.formats._hints import Hints, reconciled
 from sacmil.formats._spacing import check_spacing
+from sacmil.plugins import load_plugins
 from sacmil.units import Level0Px, MicronsPerPixel
 
 _NATIVE = "native"
@@ -44,7 +45,8 @@ def _formats() -> dict[str, Format]:
     names = [module.name for module in pkgutil.iter_modules(sacmil.formats.__path__)]
     public = [name for name in names if not name.startswith("_")]
     modules = {name: importlib.import_module(f"sacmil.formats.{name}") for name in public}
-    return cast("dict[str, Format]", modules)
+    added = {plugin.name: plugin.value for plugin in load_plugins("formats")}
+    return cast("dict[str, Format]", added | modules)
 
 
 def suffixes() -> tuple[str, ...]:

@@ -15,8 +15,11 @@ import sacmil.models
 from sacmil.errors import ModelError, OptionError, UnknownModelError, shorten, suggestion
 from sacmil.models._base import MILModel
 from sacmil.models._recipe import PAPER, STANDARD, Recipe
+from sacmil.plugins import BUILT_IN, load_plugins
 
 _MODELS: dict[str, type[MILModel]] = {}
+_ORIGINS: dict[str, str] = {}
+"""Of models that other packages add."""
 
 _LARGEST = 1_000_000
 """Of whole-number options; a product of two, as float32, still fits 64 bits."""
@@ -44,6 +47,15 @@ def _import_all() -> None:
     for module in pkgutil.iter_modules(sacmil.models.__path__):
         if not module.name.startswith("_"):
             importlib.import_module(f"sacmil.models.{module.name}")
+    for plugin in load_plugins("models"):
+        module = getattr(plugin.value, "__module__", plugin.value.__name__)
+        package = module.partition(".")[0]
+        added = [name for name, model in _MODELS.items() if _is_of(model, package)]
+        _ORIGINS.update(dict.fromkeys(added, plugin.origin))
+
+
+def _is_of(model: type[MILModel], package: str) -> bool:
+    return model.__module__.partition(".")[0] == package
 
 
 def list_models() -> list[str]:
@@ -74,6 +86,8 @@ class Description(NamedTuple):
     """By name, what each way of training it sets differently from the paper's."""
     training: str
     """What a training loop of your own must do besides cross-entropy on the logits; or nothing."""
+    origin: str
+    """The package it is from: sacmil, or the name and version of another."""
 
 
 def describe_model(name: str) -> Description:
@@ -84,7 +98,8 @@ def describe_model(name: str) -> Description:
     text = inspect.getdoc(model) or ""
     help_ = dict(re.findall(r"^    (\w+): (.+)$", text, flags=re.MULTILINE))
     recipes = {key: _settings(recipe) for key, recipe in recipes_of(name).items()}
-    return Description(text.split("\n")[0], options, help_, recipes, _training_notes(model))
+    notes, origin = _training_notes(model), _ORIGINS.get(name, BUILT_IN)
+    return Description(text.split("\n")[0], options, help_, recipes, notes, origin)
 
 
 def _training_notes(model: type[MILModel]) -> str:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import sacmil.slides.readers
 from sacmil.errors import MissingExtraError, SlideError, suggestion
+from sacmil.plugins import load_plugins
 from sacmil.slides.readers._base import Slide
 
 
@@ -38,7 +39,8 @@ def _readers() -> dict[str, Reader]:
     names = [module.name for module in pkgutil.iter_modules(sacmil.slides.readers.__path__)]
     public = [name for name in names if not name.startswith("_")]
     modules = {name: importlib.import_module(f"sacmil.slides.readers.{name}") for name in public}
-    return dict(sorted(modules.items(), key=lambda item: item[1].PRIORITY))
+    added = {plugin.name: plugin.value for plugin in load_plugins("readers")}
+    return dict(sorted((added | modules).items(), key=lambda item: item[1].PRIORITY))
 
 
 def further_extensions() -> frozenset[str]:

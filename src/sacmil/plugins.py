@@ -1,0 +1,59 @@
+"""What other packages add through entry points: models, formats, encoders and slide readers.
+
+A package adds a member without a fork by naming a module in its pyproject.toml::
+
+    [project.entry-points."sacmil.models"]
+    my_model = "my_package.my_model"
+
+The module holds what a file of ``sacmil/models`` (``formats``, ``encoders``, ``slides/readers``)
+would hold. It is imported when the members of that kind are first listed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, NamedTuple
+
+from sacmil.errors import PluginWarning
+
+BUILT_IN = "sacmil"
+"""The origin of members that this package has itself."""
+
+
+class Plugin(NamedTuple):
+    """A member of another package, loaded."""
+
+    name: str
+    value: Any
+    """What the entry point names, usually a module."""
+    origin: str
+    """Name and version of the package."""
+
+
+@cache
+def load_plugins(kind: str) -> tuple[Plugin, ...]:
+    """Everything installed packages add of one kind, in the order of names.
+
+    A package that cannot be imported is left out with a warning, so that the others still work.
+
+    Args:
+        kind: models, formats, encoders or readers.
+    """
+    found = (_load(entry) for entry in sorted(entry_points(group=f"sacmil.{kind}")))
+    return tuple(plugin for plugin in found if plugin is not None)
+
+
+def _load(entry: EntryPoint) -> Plugin | None:
+    origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+    try:
+        return Plugin(entry.name, entry.load(), origin)
+    except Exception as error:  # another package's code may raise anything
+        warnings.warn(
+            f"{origin}: its {entry.group} entry {entry.name!r} cannot be loaded "
+            f"({type(error).__name__}: {error}); update or uninstall the package",
+            PluginWarning,
+            stacklevel=2,
+        )
+        return None

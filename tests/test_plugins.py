@@ -1,0 +1,76 @@
+"""Another package adds members by entry points; a broken one does not stop the others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.plugin_maker import install_plugin
+
+import sacmil
+
+
+def run_with_plugin(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install_plugin(tmp_path_factory.mktemp("site"))
+
+
+def test_members_of_another_package_are_listed_with_their_origin(site: Path) -> None:
+    found = run_with_plugin(site, "-m", "sacmil", "models")
+    (line,) = [line for line in found.stdout.splitlines() if line.startswith("median_pool")]
+    assert "The median of the instances" in line
+    assert "[lab-plugin 1.2]" in line
+    assert "abmil" in found.stdout
+    assert "[" not in next(line for line in found.stdout.splitlines() if line.startswith("abmil "))
+
+
+def test_a_model_format_encoder_and_reader_of_another_package_work(
+    site: Path, tmp_path: Path
+) -> None:
+    (np.random.default_rng(0).random((9, 6)) * 512).tofile(tmp_path / "s1.labbag")
+    (tmp_path / "s2.labslide").write_bytes(b"something")
+    script = f"""
+import sacmil
+from sacmil.slides.readers import open_slide
+bag = sacmil.read_bag({str(tmp_path / "s1.labbag")!r})
+model = sacmil.create_model("median_pool", in_dim=4, num_classes=2)
+sacmil.save_model({str(tmp_path / "model")!r}, model)
+again = sacmil.load_model({str(tmp_path / "model")!r})
+print(sacmil.predict(again, bag).probabilities.sum())
+print(sacmil.encoders.encoder_card("mean_color").width)
+try:
+    open_slide({str(tmp_path / "s2.labslide")!r})
+except sacmil.errors.SlideError as error:
+    print(error)
+"""
+    found = run_with_plugin(site, "-c", script)
+    assert not found.returncode, found.stderr
+    total, width, refused = found.stdout.splitlines()
+    assert float(total) == pytest.approx(1)
+    assert width == "3"
+    assert "the reader of another lab was here" in refused
+
+
+def test_a_package_that_cannot_be_imported_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    found = run_with_plugin(
+        install_plugin(tmp_path / "site", broken=True), "-m", "sacmil", "models"
+    )
+    assert found.returncode == 0
+    assert "lab-plugin 1.2: its sacmil.models entry 'lab' cannot be loaded" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert "abmil" in found.stdout
+
+
+def test_models_of_this_package_say_so() -> None:
+    assert sacmil.describe_model("abmil").origin == "sacmil"
