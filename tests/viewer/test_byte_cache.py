@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,3 +39,32 @@ def test_many_threads_leave_the_count_right() -> None:
     with ThreadPoolExecutor(8) as executor:
         list(executor.map(lambda n: cache.get(n % 300, lambda: bytes(100)), range(5000)))
     assert cache.kept_bytes == 5000
+
+
+def test_what_many_threads_need_at_once_is_made_once() -> None:
+    cache, together, made = ByteCache(100), threading.Barrier(8), []
+
+    def make() -> bytes:
+        made.append(threading.Event().wait(0.1))  # so that the others come meanwhile
+        return b"outline"
+
+    def get() -> bytes:
+        together.wait()
+        return cache.get("key", make)
+
+    with ThreadPoolExecutor(8) as executor:
+        found = [executor.submit(get) for _ in range(8)]
+        assert {each.result() for each in found} == {b"outline"}
+    assert len(made) == 1
+
+
+def test_a_failure_is_not_kept() -> None:
+    cache = ByteCache(100)
+
+    def fail() -> bytes:
+        raise OSError("gone")
+
+    for _ in range(2):
+        with pytest.raises(OSError, match="gone"):
+            cache.get("key", fail)
+    assert cache.get("key", lambda: b"there") == b"there"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future
 
 MOST_BYTES = 96 * 2**20
 
@@ -19,6 +20,7 @@ class ByteCache:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = self._free = most_bytes
         self._kept: OrderedDict[Hashable, bytes] = OrderedDict()
+        self._making: dict[Hashable, Future[bytes]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -27,14 +29,29 @@ class ByteCache:
         return self._most - self._free
 
     def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """What is kept under a key, or made now; two that ask at once may both make it."""
+        """What is kept under a key, or made now; threads that need it meanwhile share it."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        made = make()
-        self._keep(key, made)
-        return made
+            shared = self._making.get(key)
+            if shared is None:
+                made = self._making[key] = Future()
+        if shared is not None:
+            return shared.result()
+        return self._make(key, make, made)
+
+    def _make(self, key: Hashable, make: Callable[[], bytes], made: Future[bytes]) -> bytes:
+        try:
+            made.set_result(make())
+            self._keep(key, made.result())
+        except BaseException as error:
+            made.set_exception(error)
+            raise
+        finally:
+            with self._lock:
+                del self._making[key]
+        return made.result()
 
     def _keep(self, key: Hashable, made: bytes) -> None:
         with self._lock:
