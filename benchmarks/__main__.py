@@ -15,6 +15,7 @@ from benchmarks import (
     training,
     viewer,
     viewer_list,
+    viewer_unread,
     zoo,
 )
 
@@ -33,3 +34,4 @@ heatmap.main([])
 scale.main(["--slides", "2000"])
 viewer.main([])
 viewer_list.main([])
+viewer_unread.main([])

@@ -99,7 +99,7 @@ def _serve(folder: Path, words: str, tiles: list[Tile], at_once: int, direct: fl
         assert server.stdout is not None
         port = urlsplit(server.stdout.readline()).port or 0
         times, failed, whole = asyncio.run(_ask_all(port, tiles, at_once))
-        memory = _peak_mib(server.pid)
+        memory = peak_mib(server.pid)
         server.send_signal(signal.SIGINT)
     middle, slow = np.percentile(times, [50, 95])
     print(
@@ -109,7 +109,7 @@ def _serve(folder: Path, words: str, tiles: list[Tile], at_once: int, direct: fl
     )
 
 
-def _peak_mib(process: int) -> float:
+def peak_mib(process: int) -> float:
     """Of memory in use by the server and the processes that read slides, all together.
 
     What rusage tells of a child may be its parent's.
@@ -121,7 +121,7 @@ def _peak_mib(process: int) -> float:
     tasks = Path(f"/proc/{process}/task").glob("*/children")
     readers = [int(number) for task in tasks for number in task.read_text().split()]
     own = int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 2**10
-    return own + sum(map(_peak_mib, readers))
+    return own + sum(map(peak_mib, readers))
 
 
 async def _ask_all(port: int, tiles: list[Tile], at_once: int) -> tuple[list[float], int, float]:

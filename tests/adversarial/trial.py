@@ -123,7 +123,8 @@ def _view(words: Sequence[str]) -> int:
         print(f"Error: {error}", file=sys.stderr)  # noqa: T201
         return 1
     queue = WorkQueue(1)
-    app = create_app(content, Hosts.of("127.0.0.1", 8765), queue=queue, static=Path(words[1]))
+    hosts, static = Hosts.of("127.0.0.1", 8765), Path(words[1])
+    app = create_app(content, hosts, queue=queue, document_queue=queue, static=static)
     statuses = []
     try:
         for path in ("results", "slides/0", *(f"slides/0/{name}" for name in _SLIDE_PARTS)):

@@ -40,22 +40,7 @@ async def asked(
     gone: bool = False,
 ) -> Answered:
     """One request; the target is as it stands in a request line, percent signs and all."""
-    raw, _, query = target.encode("latin-1").partition(b"?")
-    given = {**({} if host is None else {"host": host}), **(headers or {})}
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": unquote(raw.decode("latin-1")),
-        "raw_path": raw,
-        "query_string": query,
-        "root_path": "",
-        "headers": [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in given.items()],
-        "client": ("127.0.0.1", 40_000),
-        "server": ("127.0.0.1", 8765),
-    }
+    scope = make_scope(target, method=method, host=host, headers=headers)
     messages: list[Any] = []
 
     async def receive() -> dict[str, Any]:
@@ -71,3 +56,29 @@ async def asked(
     start, *rest = messages
     found = {k.decode("latin-1"): v.decode("latin-1") for k, v in start["headers"]}
     return Answered(start["status"], found, b"".join(part.get("body", b"") for part in rest))
+
+
+def make_scope(
+    target: str,
+    *,
+    method: str = "GET",
+    host: str | None = HOST,
+    headers: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The scope of one request; see ``asked``."""
+    raw, _, query = target.encode("latin-1").partition(b"?")
+    given = {**({} if host is None else {"host": host}), **(headers or {})}
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": unquote(raw.decode("latin-1")),
+        "raw_path": raw,
+        "query_string": query,
+        "root_path": "",
+        "headers": [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in given.items()],
+        "client": ("127.0.0.1", 40_000),
+        "server": ("127.0.0.1", 8765),
+    }

@@ -44,11 +44,16 @@ def make_app(tmp_path: Path, processes: SlideProcesses) -> Iterator[Callable[...
 
     def make(folder: Path, *slides: Path, host: str = "127.0.0.1", **options: Any) -> Any:
         cache = options.pop("cache", None)
-        content = Content(folder, slides, processes=processes, cache=cache)
-        queues.append(options.pop("queue", None) or WorkQueue(2))
+        content = Content(
+            folder, slides, processes=processes, document_processes=processes, cache=cache
+        )
+        queue = options.pop("queue", None) or WorkQueue(2)
+        queues.extend([queue, document_queue := WorkQueue(2)])
         static = options.pop("static", tmp_path / "no page")
         hosts = Hosts.of(host, 8765)
-        return create_app(content, hosts, queue=queues[-1], static=static, **options)
+        return create_app(
+            content, hosts, queue=queue, document_queue=document_queue, static=static, **options
+        )
 
     yield make
     for queue in queues:

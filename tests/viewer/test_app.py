@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import io
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from asgi_caller import ask
+from asgi_caller import ask, asked
 from PIL import Image
 from results_maker import CLASSES, MODELS, SIZE, tile_scores
 from slide_maker import tissue_pixels
 
 from sacmil.heatmap.colours import colour_scale
 from sacmil.results import read_results
+from sacmil.viewer import documents
+from sacmil.viewer.content import Content
 from sacmil.viewer.work_queue import WorkQueue
 
 
@@ -254,3 +258,36 @@ def test_a_file_that_is_named_twice_is_read_as_what_it_is_named(folder, make_app
     app = make_app(folder)
     assert ask(app, "/api/slides/0/truth").status == 200
     assert ask(app, "/api/slides/0/thumbnail").status == 422
+
+
+def test_outlines_and_scores_are_made_outside_the_process_of_the_server(
+    made, make_app, monkeypatch
+) -> None:
+    app = make_app(made)
+    monkeypatch.setattr(documents, "truth", None)
+    monkeypatch.setattr(documents, "scores", None)
+    assert ask(app, "/api/slides/0/truth").status == 200
+    assert ask(app, "/api/slides/0/scores/0").status == 200
+
+
+def test_the_list_is_served_while_outlines_are_being_made(made, make_app, monkeypatch) -> None:
+    go_on = threading.Event()
+
+    def make_outline(*_: Any) -> bytes:
+        go_on.wait()
+        return gzip.compress(b"{}")
+
+    async def scenario() -> None:
+        outlines = [asyncio.create_task(asked(app, "/api/slides/0/truth")) for _ in range(50)]
+        await asyncio.sleep(0)
+        try:
+            served = await asyncio.wait_for(asked(app, "/api/results"), 10)
+            assert served.status == 200
+            assert not any(each.done() for each in outlines)
+        finally:
+            go_on.set()
+        assert {(await each).status for each in outlines} == {200}
+
+    monkeypatch.setattr(Content, "truth", make_outline)
+    app = make_app(made)
+    asyncio.run(scenario())

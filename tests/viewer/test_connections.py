@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import random
 import resource
 import socket
 import subprocess
@@ -14,16 +16,19 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from asgi_caller import make_scope
 from browser import viewer
 from starlette.responses import PlainTextResponse
 
 from sacmil.viewer.connections import BoundedApp, Connections, Limits, find_limits
+from sacmil.viewer.content import Content
 from sacmil.viewer.page import is_built
 from sacmil.viewer.server import make_http_server
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 LAST_REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
 LONG_S = 600.0
+CLIENT = "127.0.0.1"
 Client = Callable[[int], Awaitable[None]]
 
 
@@ -247,10 +252,88 @@ def test_clients_that_take_much_and_read_nothing_are_dropped_at_once() -> None:
         transports = add_all(connections, *addresses)
         for address in addresses:
             connections.wait_for_client(address, LONG_S)
-            connections.set_unsent(address, 40)
+            connections.hold_body(address, bytes(40))
         assert [each.is_ended for each in transports] == [True] * 3 + [False] * 2
+        assert connections.held_bytes == 80
 
     in_loop(check)
+
+
+async def hang(_: Any = None) -> None:
+    """Neither read nor disconnect."""
+    await asyncio.Event().wait()
+
+
+def count_connections_of_clients_that_do_not_read(app: Any, limits: Limits, clients: int) -> int:
+    """How many connections are left once each client has got a part of its response."""
+    started: list[Any] = []
+
+    async def take(message: Any) -> None:
+        started.append(message)
+        await hang()
+
+    async def main() -> int:
+        connections = Connections(limits)
+        bounded, tasks = BoundedApp(app, connections), []
+        for port in range(clients):
+            add_all(connections, (CLIENT, port))
+            scope = make_scope("/api/slides/0/truth") | {"client": (CLIENT, port)}
+            tasks.append(asyncio.create_task(bounded(scope, hang, take)))  # type: ignore[arg-type]
+            while len(started) <= port:
+                await asyncio.sleep(0)
+        left = len(connections)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert connections.held_bytes == 0
+        return left
+
+    return asyncio.run(main())
+
+
+def test_a_body_that_many_clients_share_is_counted_once() -> None:
+    class Body:
+        async def __call__(self, _scope: Any, _receive: Any, send: Any) -> None:
+            await send({"type": "http.response.body", "body": body})
+
+    body = bytes(100_000)
+    limits = Limits(100, 100, unsent_bytes=150_000)
+    assert count_connections_of_clients_that_do_not_read(Body(), limits, 10) == 10
+
+
+def test_bodies_that_are_unpacked_for_clients_that_do_not_read_are_bounded(
+    made, make_app, monkeypatch
+) -> None:
+    def make_outline(*_: Any) -> bytes:
+        return gzip.compress(random.randbytes(100_000))
+
+    monkeypatch.setattr(Content, "truth", make_outline)  # as if each were of another slide
+    limits = Limits(100, 100, unsent_bytes=250_000)
+    assert count_connections_of_clients_that_do_not_read(make_app(made), limits, 10) == 2
+
+
+def test_a_round_of_the_event_loop_sends_one_piece_of_all_large_responses() -> None:
+    rounds = [0]
+
+    async def take(_: Any) -> None:
+        rounds[-1] += 1
+
+    async def main() -> None:
+        connections = Connections(Limits(100, 100))
+        app = BoundedApp(send_body, connections)
+        add_all(connections, *[(CLIENT, port) for port in range(50)])
+        scopes = [make_scope("/") | {"client": (CLIENT, port)} for port in range(50)]
+        sending = asyncio.gather(*[app(scope, hang, take) for scope in scopes])  # type: ignore[arg-type]
+        while not sending.done():
+            rounds.append(0)
+            await asyncio.sleep(0)
+
+    async def send_body(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.body", "body": bytes(2**18)})
+
+    asyncio.run(main())
+    assert sum(rounds) == 50 * 4
+    assert max(rounds) == 1
 
 
 @pytest.mark.parametrize(("soft", "hard"), [(256, 1024), (1024, 2**20), (1024, -1), (-1, -1)])

@@ -77,3 +77,21 @@ def test_what_goes_wrong_in_the_work_is_told() -> None:
     with pytest.raises(ZeroDivisionError):
         asyncio.run(queue.do(lambda: 1 // 0, there))
     queue.close()
+
+
+def test_a_stopped_queue_begins_nothing_more() -> None:
+    queue, go_on, done = WorkQueue(1), threading.Event(), []
+
+    async def scenario() -> None:
+        first = asyncio.create_task(queue.do(go_on.wait, there))
+        second = asyncio.create_task(queue.do(lambda: done.append("second"), there))
+        await asyncio.sleep(0)
+        queue.stop()
+        go_on.set()
+        assert await first
+        await asyncio.wait({second})
+        assert second.cancelled()
+
+    asyncio.run(scenario())
+    queue.close()
+    assert done == []

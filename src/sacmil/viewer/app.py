@@ -35,9 +35,7 @@ address holds a path. Whatever is wrong with a request or a file is answered 4xx
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -47,22 +45,22 @@ from typing import NamedTuple
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from sacmil.errors import SacMILError
-from sacmil.viewer.content import AbsentError, Content
+from sacmil.viewer.content import DOCUMENTS_AT_ONCE, AbsentError, Content
 from sacmil.viewer.documents import packed
 from sacmil.viewer.gate import Gate
 from sacmil.viewer.hosts import Hosts
 from sacmil.viewer.page import STATIC, page_files
 from sacmil.viewer.refusal import refusal
+from sacmil.viewer.unpacked_response import UnpackedResponse
 from sacmil.viewer.work_queue import FullError, GoneError, WorkQueue
 
 _NUMBER = re.compile(r"[0-9]{1,9}")  # not \d: other scripts have digits too
 _TILE = re.compile(r"([0-9]{1,9})_([0-9]{1,9})\.jpg")
-_PIECE_BYTES = 2**16
 _NOTHING_THERE = "there is nothing at this address"
 
 
@@ -80,6 +78,7 @@ def create_app(
     *,
     token: str | None = None,
     queue: WorkQueue | None = None,
+    document_queue: WorkQueue | None = None,
     static: Path = STATIC,
 ) -> ASGIApp:
     """The app, behind its gate.
@@ -89,19 +88,24 @@ def create_app(
         hosts: names of the server.
         token: that a browser must bring; None where only this machine can ask.
         queue: where slides and files are read.
+        document_queue: where outlines and scores are made; another, as each may take seconds.
         static: the page's build.
     """
     work = queue or WorkQueue()
+    document_work = document_queue or WorkQueue(DOCUMENTS_AT_ONCE)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
+        work.stop()
+        document_work.stop()  # first: a thread that is interrupted would begin the next
         content.interrupt()
         work.close()
+        document_work.close()
         content.close()
 
     app = Starlette(
-        routes=[*_page_routes(static), *_content_routes(content, work)],
+        routes=[*_page_routes(static), *_content_routes(content, work, document_work)],
         exception_handlers={HTTPException: _no_such_address},
         lifespan=lifespan,
     )
@@ -119,18 +123,23 @@ def _page_routes(static: Path) -> list[Route]:
     return [route(address, Document(*file)) for address, file in page_files(static).items()]
 
 
-def _content_routes(content: Content, work: WorkQueue) -> list[Route]:
+def _content_routes(content: Content, work: WorkQueue, document_work: WorkQueue) -> list[Route]:
     asked: dict[str, Callable[[Request], Document]] = {
         "/api/results": lambda _: _json(content.results()),
         "/api/slides/{n}": lambda r: _json(packed(content.slide(_number(r, "n")))),
         "/api/slides/{n}/tiles/{level}/{tile}": lambda r: _tile(content, r),
         "/api/slides/{n}/thumbnail": lambda r: Document(*content.thumbnail(_number(r, "n"))),
+    }
+    documents: dict[str, Callable[[Request], Document]] = {
         "/api/slides/{n}/truth": lambda r: _json(content.truth(_number(r, "n"))),
         "/api/slides/{n}/scores/{m}": lambda r: _json(
             content.scores(_number(r, "n"), _number(r, "m"))
         ),
     }
-    return [Route(address, _worked(make, work)) for address, make in asked.items()]
+    return [
+        *(Route(address, _worked(make, work)) for address, make in asked.items()),
+        *(Route(address, _worked(make, document_work)) for address, make in documents.items()),
+    ]
 
 
 def _worked(
@@ -182,7 +191,7 @@ def _answer(request: Request, document: Document) -> Response:
     if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     if document.gzipped and "gzip" not in request.headers.get("accept-encoding", ""):
-        return StreamingResponse(_unpack(document.body), 200, headers, document.media_type)
+        return UnpackedResponse(document.body, headers, document.media_type)
     if document.gzipped:
         headers["Content-Encoding"] = "gzip"
     return Response(document.body, headers=headers, media_type=document.media_type)
@@ -193,13 +202,6 @@ def _tag(document: Document) -> str:
     if document.gzipped:  # which ends with the CRC and the length of what is packed
         return f'"{document.body[-8:].hex()}-{len(document.body):x}"'
     return f'"{hashlib.blake2b(document.body, digest_size=16).hexdigest()}"'
-
-
-async def _unpack(body: bytes) -> AsyncIterator[bytes]:
-    """What was gzipped, piece by piece: whole, it would cost each slow client its full size."""
-    with gzip.open(io.BytesIO(body)) as file:
-        while piece := file.read(_PIECE_BYTES):
-            yield piece
 
 
 async def _no_such_address(_: Request, error: Exception) -> Response:

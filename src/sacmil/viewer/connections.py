@@ -39,7 +39,7 @@ class Limits(NamedTuple):
     reading_s: float = 20.0
     """Seconds in which a client takes the next 64 KiB of a response."""
     unsent_bytes: int = 256 * 2**20
-    """Of all responses that clients have not yet taken."""
+    """Of all bodies that clients have not yet taken; one that several clients share counts once."""
 
 
 def find_limits() -> Limits:
@@ -68,7 +68,8 @@ def _raise_descriptor_limit() -> int:
 class _Connection:
     transport: asyncio.Transport
     timer: asyncio.TimerHandle | None = None
-    unsent: int = 0
+    body: bytes = b""
+    """What the response that is being sent keeps in memory."""
 
 
 class Connections:
@@ -79,10 +80,16 @@ class Connections:
         self._open: dict[Address, _Connection] = {}
         self._per_client: Counter[str] = Counter()
         self._waiting: dict[Address, None] = {}  # for their clients, the longest waiting first
-        self._unsent = 0
+        self._holders: Counter[int] = Counter()  # connections by id of the body they hold
+        self._held_bytes = 0
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def held_bytes(self) -> int:
+        """Size of all bodies that are being sent."""
+        return self._held_bytes
 
     def __contains__(self, address: Address) -> bool:
         return address in self._open
@@ -103,7 +110,7 @@ class Connections:
         if connection is None or connection.transport is not transport:
             return
         self.work(address)
-        self.set_unsent(address, 0)
+        self._release(connection)
         del self._open[address]
         self._per_client[address[0]] -= 1
         if not self._per_client[address[0]]:
@@ -130,24 +137,44 @@ class Connections:
         """Wait for the next request, and for the client to take the rest of the last response."""
         connection = self._open.get(address)
         if connection is not None:
+            self._release(connection)
             is_sent = connection.transport.get_write_buffer_size() == 0
             seconds = self.limits.request_s if is_sent else self.limits.reading_s
             self.wait_for_client(address, seconds)
 
-    def set_unsent(self, address: Address, count: int) -> None:
-        """Bytes of a response still to be sent; where all together are too many, drop some."""
-        connection = self._open.get(address)
-        if connection is None:
-            return
-        self._unsent += count - connection.unsent
-        connection.unsent = count
-        if self._unsent > self.limits.unsent_bytes:
-            self._drop_first(each for each in self._waiting if self._open[each].unsent)
+    def hold_body(self, address: Address, body: bytes) -> None:
+        """Count the body of a response until its request ends; drop clients if the sum is too big.
 
-    def _drop_first(self, addresses: Iterable[Address]) -> None:
+        Args:
+            address: of the connection it is sent on.
+            body: the object that stays in memory, which other connections may be sending too.
+        """
+        connection = self._open.get(address)
+        if connection is None or connection.body is body:
+            return
+        self._release(connection)
+        if body:
+            connection.body = body
+            self._holders[id(body)] += 1
+            self._held_bytes += len(body) if self._holders[id(body)] == 1 else 0
+        while self._held_bytes > self.limits.unsent_bytes:
+            if not self._drop_first(each for each in self._waiting if self._open[each].body):
+                break
+
+    def _release(self, connection: _Connection) -> None:
+        body, connection.body = connection.body, b""
+        if not body:
+            return
+        self._holders[id(body)] -= 1
+        if not self._holders[id(body)]:
+            del self._holders[id(body)]
+            self._held_bytes -= len(body)
+
+    def _drop_first(self, addresses: Iterable[Address]) -> bool:
         address = next(iter(addresses), None)
         if address is not None:
             self._drop(address)
+        return address is not None
 
     def _drop(self, address: Address) -> None:
         transport = self._open[address].transport
@@ -166,6 +193,7 @@ class BoundedApp:
     def __init__(self, app: ASGIApp, connections: Connections) -> None:
         self._app = app
         self._connections = connections
+        self._turn = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -186,19 +214,32 @@ class BoundedApp:
     async def _send(self, address: Address, message: Message, send: Send) -> None:
         """Piece by piece, for the server waits between two until most of the first is taken."""
         body = message.get("body", b"")
-        rest = len(body)
         try:
             for start in range(0, max(len(body), 1), _PIECE_BYTES):
+                if _is_large(message):
+                    await self._wait_for_turn()
                 if address not in self._connections:
                     break
                 self._connections.wait_for_client(address, self._connections.limits.reading_s)
-                self._connections.set_unsent(address, rest)
+                self._connections.hold_body(address, message.get("source", body))
                 await send(_piece(message, start))
-                await asyncio.sleep(0)  # other clients' turn: sending alone may never wait
-                rest -= _PIECE_BYTES
         finally:
-            self._connections.set_unsent(address, 0)
             self._connections.work(address)
+
+    async def _wait_for_turn(self) -> None:
+        """One piece of all large responses in each round of the event loop.
+
+        Otherwise a round takes as long as a piece of every large response, and a small one needs
+        several rounds.
+        """
+        async with self._turn:
+            await asyncio.sleep(0)
+
+
+def _is_large(message: Message) -> bool:
+    """Whether it takes time to send, or to unpack what follows."""
+    is_long = len(message.get("body", b"")) > _PIECE_BYTES
+    return is_long or "source" in message or message.get("more_body", False)
 
 
 def _piece(message: Message, start: int) -> MutableMapping[str, Any]:

@@ -18,6 +18,10 @@ from sacmil.viewer.slide_places import SlidePlaces
 from sacmil.viewer.slide_processes import SlideProcesses
 from sacmil.viewer.slide_reading import read_shape, read_tile
 
+DOCUMENTS_AT_ONCE = 2
+"""Outlines and scores that are made at the same time, each in a process."""
+_DOCUMENT_LIMIT_S = 120.0
+
 
 class AbsentError(LookupError):
     """What was asked for is not there; says so in a sentence."""
@@ -33,6 +37,7 @@ class Content:
         folder: of the results.
         slide_folders: where slides may lie besides.
         processes: that read slides.
+        document_processes: that make outlines and scores; others, so that tiles do not wait.
         cache: of answers.
     """
 
@@ -42,6 +47,7 @@ class Content:
         slide_folders: Sequence[str | Path] = (),
         *,
         processes: SlideProcesses | None = None,
+        document_processes: SlideProcesses | None = None,
         cache: ByteCache | None = None,
     ) -> None:
         self._folder = Path(folder)
@@ -49,6 +55,9 @@ class Content:
         self._root = self._folder.resolve()
         self._places = SlidePlaces(self._folder, [Path(each) for each in slide_folders])
         self._processes = processes or SlideProcesses()
+        self._document_processes = document_processes or SlideProcesses(
+            DOCUMENTS_AT_ONCE, limit_s=_DOCUMENT_LIMIT_S
+        )
         self._cache = cache or ByteCache()
 
     def results(self) -> bytes:
@@ -107,7 +116,9 @@ class Content:
     def truth(self, number: int) -> bytes:
         """Gzipped GeoJSON."""
         place = self._file(self._slide(number).truth, "truth")
-        return self._cache.get(("truth", place), lambda: documents.truth(place))
+        return self._cache.get(
+            ("truth", place), lambda: self._document_processes.call(documents.read_truth, place)
+        )
 
     def scores(self, number: int, model: int) -> bytes:
         """Gzipped JSON: where tiles are and what a model gave them."""
@@ -117,17 +128,23 @@ class Content:
         name = self._results.models[model].name
         answer = next((answer for answer in slide.answers if answer.model == name), None)
         place = self._file(answer.scores if answer else None, "heatmap of this model")
-        return self._cache.get(
-            ("scores", place), lambda: documents.scores(place, self._results.classes)
-        )
+
+        def make() -> bytes:
+            return self._document_processes.call(
+                documents.read_tile_scores, place, self._results.classes
+            )
+
+        return self._cache.get(("scores", place), make)
 
     def interrupt(self) -> None:
         """End what is being read, so that nobody has to wait for it."""
         self._processes.interrupt()
+        self._document_processes.interrupt()
 
     def close(self) -> None:
         """Let the slides go."""
         self._processes.close()
+        self._document_processes.close()
 
     def _slide(self, number: int) -> SlideResult:
         if not 0 <= number < len(self._results.slides):

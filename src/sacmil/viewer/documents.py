@@ -7,15 +7,16 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.errors import RunError
+from sacmil.errors import RunError, SacMILError
 from sacmil.results import read_scores
 from sacmil.viewer.confinement import Place
+from sacmil.viewer.slide_reading import Told
 
 _MOST_PICTURE_BYTES = 32 * 2**20
 _MOST_TRUTH_BYTES = 64 * 2**20
@@ -34,6 +35,25 @@ def picture(place: Place) -> bytes:
 def picture_type(found: bytes) -> str:
     """The media type of a picture, by what is in it."""
     return next(kind for start, kind in _PICTURES.items() if found.startswith(start))
+
+
+def read_truth(place: Place) -> bytes | Told:
+    """``truth`` in a process of its own: parsing holds the interpreter lock for seconds."""
+    return _made_or_told(place, lambda: truth(place))
+
+
+def read_tile_scores(place: Place, classes: Sequence[str]) -> bytes | Told:
+    """``scores`` in a process of its own, for the same reason."""
+    return _made_or_told(place, lambda: scores(place, classes))
+
+
+def _made_or_told(place: Place, make: Callable[[], bytes]) -> bytes | Told:
+    try:
+        return make()
+    except SacMILError as error:
+        return Told(str(error))
+    except OSError as error:
+        return Told(f"{place.path.name}: cannot be read ({error.strerror or error})")
 
 
 def truth(place: Place) -> bytes:

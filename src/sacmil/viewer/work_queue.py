@@ -56,6 +56,10 @@ class WorkQueue:
         finally:
             self._waiting -= 1
 
+    def stop(self) -> None:
+        """Begin nothing more; what is under way goes on."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
     def close(self) -> None:
         """Begin nothing more, and wait for what is under way."""
         self._threads.shutdown(cancel_futures=True)
