@@ -312,6 +312,23 @@ def test_bodies_that_are_unpacked_for_clients_that_do_not_read_are_bounded(
     assert count_connections_of_clients_that_do_not_read(make_app(made), limits, 10) == 2
 
 
+def test_a_request_that_the_ending_server_cancels_raises_nothing() -> None:
+    async def main() -> None:
+        async def app(*_: Any) -> None:
+            await hang()
+
+        scope = make_scope("/") | {"client": (CLIENT, 1)}
+        bounded = BoundedApp(app, Connections(Limits(8, 8)))
+        request = asyncio.create_task(bounded(scope, hang, hang))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        request.cancel()
+        await asyncio.wait({request})
+        assert not request.cancelled()
+        assert request.exception() is None
+
+    asyncio.run(main())
+
+
 def test_a_round_of_the_event_loop_sends_one_piece_of_all_large_responses() -> None:
     rounds = [0]
 

@@ -208,6 +208,8 @@ class BoundedApp:
         self._connections.work((host, port))
         try:
             await self._app(scope, receive, send_in_pieces)
+        except asyncio.CancelledError:
+            pass  # the server ends; raised, it would be logged with a traceback for each request
         finally:
             self._connections.end_request((host, port))
 
