@@ -17,6 +17,7 @@ from onnx_registry import reused_registry
 from ray_cluster import private_cluster
 
 from sacmil import Bag
+from sacmil.cohorts import headers
 from sacmil.parallel import Outcome
 from sacmil.parallel._child import _answer
 from sacmil.training import bag_files
@@ -33,13 +34,14 @@ def _one_thread_one_seed() -> None:
 
 @pytest.fixture(autouse=True)
 def _inspect_bags_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training starts a process to check bags, half a second that only its own tests need."""
+    """Training starts processes to check bags, a second that only their own tests need."""
 
     def run_each(function: Callable[[Any], Any], items: Iterable[Any], **_: Any) -> Any:
         name = f"{function.__module__}:{function.__name__}"
         return (Outcome(key, *_answer(name, (item,))) for key, item in enumerate(items))
 
-    monkeypatch.setattr(bag_files, "run_each", run_each)
+    for module in (headers, bag_files):
+        monkeypatch.setattr(module, "run_each", run_each)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 
 from sacmil import Bag, load_model, read_bag, write_bag
 from sacmil.bag import Encoder
+from sacmil.cohorts import headers
+from sacmil.parallel import run_each
 from sacmil.results import read_predictions
 
 SMALL = ("-o", "dim=16", "-o", "k=4", "-o", "epochs=2", "-o", "lr=1e-2")
@@ -72,6 +75,28 @@ def test_the_configuration_of_a_run_makes_the_same_weights_again(
     assert done.code == 0, done.err
     first, second = (table.parent / n / "model.safetensors" for n in ("first", "second"))
     assert first.read_bytes() == second.read_bytes()
+
+
+CRASHING_HDF5 = """
+import os, h5py
+open_any = h5py.h5f.open
+h5py.h5f.open = lambda name, *rest: os.abort() if b"s3.h5" in name else open_any(name, *rest)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_bag_that_crashes_hdf5_is_a_problem_and_not_the_end_of_the_command(
+    sacmil: Callable, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Every Python that starts imports a module of this name, so worker processes do.
+    (tmp_path / "sitecustomize.py").write_text(CRASHING_HDF5)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(headers, "run_each", run_each)
+    (tmp_path / "bags/s5.h5").unlink()
+    done = sacmil("crossval", *given(table, "run"), *SMALL)
+    assert done.code == 1, done
+    assert "s3.h5: reading its header failed: the process at it died (SIGABRT)" in done.err
+    assert "s5: has no bag" in done.err
 
 
 def test_refitting_on_every_slide_tests_none(sacmil: Callable, table: Path) -> None:

@@ -15,7 +15,7 @@ from sacmil import Bag, write_bag
 from sacmil.errors import BagWarning, CohortError
 from sacmil.parallel import run_each
 from sacmil.training import bag_files
-from sacmil.training.bag_files import check_and_hash
+from sacmil.training.bag_files import check_and_hash, read_width
 
 
 def write_bags(folder: Path, count: int) -> dict[str, Path]:
@@ -44,6 +44,17 @@ def test_a_file_that_kills_its_reader_or_needs_too_much_memory_is_a_problem_with
         (found,) = raised.value.problems
         assert found.startswith(f"{bags['s0']}: ")
         assert problem in found
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_the_width_of_a_bag_that_kills_its_reader_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = write_bags(tmp_path, 1).values()
+    assert read_width(path) == 4
+    monkeypatch.setattr(bag_files, "run_each", run_each)
+    monkeypatch.setattr(bag_files, "inspect_width", die)
+    assert read_width(path) is None
 
 
 def test_a_worker_process_finds_what_the_files_hold(

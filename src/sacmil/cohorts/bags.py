@@ -7,21 +7,15 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-import h5py
-import numpy as np
-
+from sacmil.cohorts.headers import Header, read_headers
 from sacmil.cohorts.slide_name import slide_name
 from sacmil.cohorts.table import Cohort, class_problems
-from sacmil.errors import CohortError, CohortWarning, FormatError
+from sacmil.errors import CohortError, CohortWarning
 from sacmil.formats import find_bags
-from sacmil.formats._hdf5 import attribute, is_hdf5, open_file
-from sacmil.hdf5 import open_dataset
 
 Folders = str | Path | Iterable[str | Path]
 
-_FEATURES = ("features", "feats")
 _HINTED = 20
 """How many missing slides are compared with the files there are: as many as an error shows."""
 
@@ -95,14 +89,6 @@ def drop_missing(cohort: Cohort, folders: Folders, *, need: int = 2) -> Cohort:
     return kept
 
 
-class Header(NamedTuple):
-    """What a bag's file says before its features are read."""
-
-    instances: int
-    dim: int
-    encoder: str
-
-
 def check_bags(paths: Mapping[str, Path]) -> int | None:
     """The feature width that all bags have, read from their headers; refused where they differ.
 
@@ -121,13 +107,11 @@ def _headers(paths: Mapping[str, Path]) -> tuple[dict[str, Header], list[str]]:
     """Of bags by slide id, and what is wrong with them."""
     headers: dict[str, Header] = {}
     problems = []
-    for slide_id, path in paths.items():
-        try:
-            header = _header(path)
-        except FormatError as error:
-            problems.append(str(error))
-            continue
-        if header is not None and header.instances == 0:
+    found = read_headers(list(paths.values()))
+    for (slide_id, path), header in zip(paths.items(), found, strict=True):
+        if isinstance(header, str):
+            problems.append(header)
+        elif header is not None and header.instances == 0:
             problems.append(f"{path}: holds no instances")
         elif header is not None:
             headers[slide_id] = header
@@ -170,40 +154,6 @@ def odd_ones(paths: Mapping[str, Path], traits: Mapping[str, str]) -> Iterator[s
                     f"{paths[slide_id]}: {text}; expected {usual}, as {count} others have: bags "
                     "of one cohort are made alike"
                 )
-
-
-def _header(path: Path) -> Header | None:
-    if path.suffix == ".npy":
-        return _numpy_header(path)
-    named_so = path.suffix.lower() in (".h5", ".hdf5")
-    return _hdf5_header(path) if named_so or is_hdf5(path) else None
-
-
-def _hdf5_header(path: Path) -> Header:
-    with open_file(path, only=_FEATURES) as file:
-        found = (open_dataset(file, name) for name in _FEATURES)
-        array = next((array for array in found if array is not None), None)
-        if array is None:
-            held = ", ".join(sorted(file)) or "nothing"
-            raise FormatError(f"{path}: holds {held}; expected {' or '.join(_FEATURES)}")
-        features = h5py.Dataset(array)
-        encoder = attribute(features, "encoder") or attribute(file, "extractor") or ""
-        return _shaped(path, array.shape, str(encoder))
-
-
-def _numpy_header(path: Path) -> Header:
-    try:
-        shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
-    # A damaged file makes numpy raise nearly anything: its header is parsed as Python.
-    except Exception as error:
-        raise FormatError(f"{path}: cannot be read as a numpy array ({error})") from error
-    return _shaped(path, shape, "")
-
-
-def _shaped(path: Path, shape: tuple[int, ...], encoder: str) -> Header:
-    if len(shape) < 2:
-        raise FormatError(f"{path}: features have shape {shape}; expected (N, D)")
-    return Header(shape[-2], shape[-1], encoder)
 
 
 def _places(folders: Folders) -> list[Path]:

@@ -6,6 +6,7 @@ can crash or hang the library that reads it.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import os
@@ -18,7 +19,7 @@ from sacmil.atomic import whole_file
 from sacmil.bag import SAME_SIZE, Bag
 from sacmil.cohorts.bags import odd_ones, other_slide
 from sacmil.csv_text import escape_cells, restore_cells
-from sacmil.errors import BagWarning, CohortError, RunError
+from sacmil.errors import BagWarning, CohortError, RunError, SacMILError
 from sacmil.formats import read_bag
 from sacmil.limits import BAG_LIMIT_S
 from sacmil.parallel import Outcome, run_each
@@ -100,6 +101,24 @@ def inspect_bag(path: Path) -> Inspection:
         bag = read_bag(path)
     messages = [str(w.message) for w in caught if issubclass(w.category, BagWarning)]
     return Inspection(_Known(*version, _sha256(path), *_told(bag)), messages)
+
+
+def read_width(path: Path) -> int | None:
+    """Read the feature width of one bag; None where it cannot be read."""
+    if path.suffix == ".pt":  # no HDF5, and a worker process would load torch for it
+        with contextlib.suppress(SacMILError):
+            return inspect_width(path)
+        return None
+    (outcome,) = run_each(inspect_width, [path], limit_s=BAG_LIMIT_S)
+    width: int | None = outcome.value
+    return width
+
+
+def inspect_width(path: Path) -> int:
+    """Read the feature width of one bag: what runs in a worker process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BagWarning)  # the inspection of all bags repeats them
+        return read_bag(path).dim
 
 
 def _inspect_each(paths: Sequence[Path]) -> Iterator[Outcome]:

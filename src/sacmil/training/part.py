@@ -32,6 +32,7 @@ from sacmil.results import (
     write_localisation,
     write_predictions,
 )
+from sacmil.training.bag_files import read_width
 from sacmil.training.checkpoint import Checkpoint, Epoch
 from sacmil.training.config import Config
 from sacmil.training.journal import Journal
@@ -133,10 +134,9 @@ def check_models(
     configs: Iterable[Config], bags: Mapping[str, Path], classes: Sequence[str]
 ) -> None:
     """Refuse options that no model can be made with, before anything else is done."""
-    try:
-        dim = read_bag(next(iter(bags.values()))).dim
-    except SacMILError:
-        return  # told soon, with all others that cannot be read
+    dim = read_width(next(iter(bags.values())))
+    if dim is None:
+        return  # the check of all bags reports it, with all others that cannot be read
     for config in configs:
         options = {"num_classes": len(classes), **config.model_options()}
         model = sized_model(config.model, in_dim=dim, **options)
