@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.clock import best_times
-from sacmil.cohorts.tissue import tissue
-from sacmil.regions import CENTRES, arrange
+from sacmil.regions import CENTERS, arrange
+from sacmil.synthetic.tissue_shape import make_tissue_coords
 
 K = 64
 
@@ -31,11 +31,11 @@ def plain_farthest_points(coords: NDArray[np.int64], count: int) -> list[int]:
 
 def report(size: int, repeats: int) -> None:
     """Print the times of one slide."""
-    coords = tissue(size, seed=0)
+    coords = make_tissue_coords(size, seed=0)
     plain_loop = {"plain loop": partial(plain_farthest_points, coords, -(-size // K))}
     plain = best_times(plain_loop, repeats=1)["plain loop"]
     print(f"  {size:>9,}  {'plain loop':12} {1e3 * plain:9.1f} ms")
-    ours = {name: partial(arrange, coords, K, name) for name in CENTRES}
+    ours = {name: partial(arrange, coords, K, name) for name in CENTERS}
     for name, seconds in best_times(ours, repeats).items():
         print(f"  {size:>9,}  {name:12} {1e3 * seconds:9.1f} ms  {plain / seconds:5.1f} x")
 

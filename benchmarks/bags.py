@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks.clock import best_times
 from sacmil import Bag, read_bag, write_bag
-from sacmil.cohorts.tissue import tissue
 from sacmil.formats import _checksum
+from sacmil.synthetic.tissue_shape import make_tissue_coords
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=15)
     options = parser.parse_args(arguments)
     print(f"bags, {options.instances:,} x {options.dim}")
-    coords = tissue(options.instances, seed=0) * 256
+    coords = make_tissue_coords(options.instances, seed=0) * 256
     drawn = np.random.default_rng(0).standard_normal((options.instances, options.dim))
     with tempfile.TemporaryDirectory() as folder:
         for dtype in (np.float16, np.float32):
@@ -66,7 +66,7 @@ def _bytes(file: Path, buffer: np.ndarray) -> None:
 
 def _read_verified(file: Path) -> object:
     """As a process reads a bag for the first time."""
-    _checksum._verified.clear()
+    _checksum._verified_files.clear()
     return read_bag(file)
 
 

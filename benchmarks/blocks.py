@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from sacmil.atomic import whole_file
+from sacmil.atomic import atomic_write
 
 _BLOCK = re.compile(r"(<!-- begin ([\w.]+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
@@ -23,6 +23,6 @@ def renew(page: Path, fill: Callable[[str], str]) -> int:
     """The same for a file; how many blocks it has."""
     text = page.read_text(encoding="utf-8")
     written = renewed(text, fill)
-    with whole_file(page) as partial:
+    with atomic_write(page) as partial:
         partial.write_text(written, encoding="utf-8")
     return len(_BLOCK.findall(text))

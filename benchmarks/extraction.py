@@ -23,11 +23,11 @@ from pathlib import Path
 import numpy as np
 import tifffile
 
-from sacmil.encoders import TileEncoder, load_encoder
-from sacmil.extraction import Resources, Row, Settings, extract
-from sacmil.extraction.cohort import facts_of
+from sacmil.encoders import Encoder, load_encoder
+from sacmil.extraction import ExtractionResources, ExtractionRow, ExtractionSettings, extract
+from sacmil.extraction.extract import make_encoder_info
+from sacmil.extraction.prepare_slide import SlideRequest, prepare_slide
 from sacmil.extraction.reading import read_batch
-from sacmil.extraction.survey import Request, survey
 from sacmil.slides.tiling import TileSpec
 
 
@@ -48,10 +48,10 @@ def main(arguments: list[str] | None = None) -> None:
     encoder = load_encoder(
         options.encoder, device=options.device, random_weights=options.random_weights
     )
-    resources = Resources(
+    resources = ExtractionResources(
         workers=options.workers, threads=options.threads, batch_size=options.batch_size
-    ).chosen(options.device)
-    settings = Settings(tiles=TileSpec(mpp=0.5, patch_size=options.tile))
+    ).resolve(options.device)
+    settings = ExtractionSettings(tiles=TileSpec(mpp=0.5, patch_size=options.tile))
     with tempfile.TemporaryDirectory() as folder:
         slides = make_slides(Path(folder), options.side, options.slides, options.tile)
         print(
@@ -107,7 +107,7 @@ def _tiles(texture: np.ndarray, side: int, tile: int) -> Iterator[np.ndarray]:
         yield np.ascontiguousarray(texture[y : y + tile, x : x + tile])
 
 
-def encoder_alone(encoder: TileEncoder, resources: Resources) -> float:
+def encoder_alone(encoder: Encoder, resources: ExtractionResources) -> float:
     """Seconds of a core (of the GPU) that encoding a tile takes, on tiles in memory.
 
     On a CPU with all threads at it, as cores share their memory.
@@ -115,7 +115,7 @@ def encoder_alone(encoder: TileEncoder, resources: Resources) -> float:
     side, batch, threads = encoder.card.input_px, resources.batch_size, resources.threads
     tiles = np.random.default_rng(0).integers(0, 255, (batch, side, side, 3), dtype=np.uint8)
     if encoder.device == "cpu":
-        with encoder.side_by_side(), ThreadPoolExecutor(threads) as pool:
+        with encoder.concurrent_mode(), ThreadPoolExecutor(threads) as pool:
             each = [tiles] * 2 * threads
             list(pool.map(encoder.encode, each))
             return _split_of_time(lambda: list(pool.map(encoder.encode, each)), batch * len(each))
@@ -140,7 +140,7 @@ def _split_of_time(call: Callable[[], object], tiles: int, at_least: float = 10.
     return (user + system) / count
 
 
-def on_tensors(encoder: TileEncoder, side: int, batch: int) -> float:
+def on_tensors(encoder: Encoder, side: int, batch: int) -> float:
     """Seconds a tile that is on the GPU already: copies are not counted, resizing is if needed."""
     import torch
 
@@ -155,13 +155,13 @@ def on_tensors(encoder: TileEncoder, side: int, batch: int) -> float:
     return _seconds(encode, time.perf_counter, at_least=3.0) / (10 * batch)
 
 
-def parts_on_gpu(encoder: TileEncoder, resources: Resources, alone: float, tile: int) -> None:
+def parts_on_gpu(encoder: Encoder, resources: ExtractionResources, alone: float, tile: int) -> None:
     """What is left of the network's rate when tiles are resized too, then copied there as well."""
     batch, threads = resources.batch_size, resources.threads
-    tiles = encoder.room_for(batch * tile * tile * 3).reshape(batch, tile, tile, 3)
+    tiles = encoder.allocate_buffer(batch * tile * tile * 3).reshape(batch, tile, tile, 3)
     tiles[:] = np.random.default_rng(0).integers(0, 255, tiles.shape, dtype=np.uint8)
     each = [tiles] * 20 * threads
-    with encoder.side_by_side(), ThreadPoolExecutor(threads) as pool:
+    with encoder.concurrent_mode(), ThreadPoolExecutor(threads) as pool:
         from_memory = _seconds(
             lambda: list(pool.map(encoder.encode, each)), time.perf_counter, at_least=3.0
         )
@@ -174,10 +174,12 @@ def parts_on_gpu(encoder: TileEncoder, resources: Resources, alone: float, tile:
         print(f"{name}: {1 / each_takes:,.0f} tiles/s = {share:.0%} of the network alone")
 
 
-def reading_alone(slide: Path, encoder: TileEncoder, batch: int, settings: Settings) -> float:
+def reading_alone(slide: Path, encoder: Encoder, batch: int, settings: ExtractionSettings) -> float:
     """Seconds of a core that reading a tile takes."""
-    request = Request(path=slide, settings=settings, encoder=facts_of(encoder), batch_size=batch)
-    tiles = survey(request).tiles
+    request = SlideRequest(
+        path=slide, settings=settings, encoder=make_encoder_info(encoder), batch_size=batch
+    )
+    tiles = prepare_slide(request).tiles
     assert tiles is not None
     starts = iter(range(0, 10**9, batch))
 
@@ -198,7 +200,7 @@ def _seconds(call: Callable[[], object], clock: Callable[[], float], at_least: f
     return (clock() - start) / calls
 
 
-def lay_tiles(slides: list[Path], out: Path, settings: Settings) -> None:
+def lay_tiles(slides: list[Path], out: Path, settings: ExtractionSettings) -> None:
     """Find tissue and tiles first: a slide's share of that depends on how large slides are."""
     start = time.perf_counter()
     extract(slides, out, settings=settings, until="tiles")
@@ -216,7 +218,7 @@ class _Stopwatch:
         if encoded:
             self.encoded.append((time.perf_counter() - self.start, encoded))
 
-    def slide(self, row: Row, left: int) -> None:
+    def slide(self, row: ExtractionRow, left: int) -> None:
         assert row.status == "done", row.reason
 
     def rate(self) -> float:
@@ -227,7 +229,11 @@ class _Stopwatch:
 
 
 def pipeline_rate(
-    slides: list[Path], out: Path, encoder: TileEncoder, resources: Resources, settings: Settings
+    slides: list[Path],
+    out: Path,
+    encoder: Encoder,
+    resources: ExtractionResources,
+    settings: ExtractionSettings,
 ) -> float:
     """Tiles per second once everything runs; the whole run, start and end included, is printed."""
     watch = _Stopwatch()
@@ -238,7 +244,7 @@ def pipeline_rate(
     return watch.rate()
 
 
-def report(encoder: TileEncoder, alone: float, reading: float, rate: float) -> None:
+def report(encoder: Encoder, alone: float, reading: float, rate: float) -> None:
     """How far from what the parts would allow."""
     cores = len(os.sched_getaffinity(0))
     share = "of one core" if encoder.device == "cpu" else f"= {1 / alone:,.0f} tiles/s alone"

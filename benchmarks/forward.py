@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from benchmarks.clock import best_times
 from sacmil import create_model
-from sacmil.cohorts.tissue import tissue
+from sacmil.synthetic.tissue_shape import make_tissue_coords
 
 
 class GatedABMIL(nn.Module):
@@ -42,7 +42,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _compare(n: int, repeats: int) -> None:
     torch.manual_seed(0)
-    features, coords = torch.randn(n, 1024), torch.from_numpy(tissue(n, seed=0)).double()
+    features, coords = (
+        torch.randn(n, 1024),
+        torch.from_numpy(make_tissue_coords(n, seed=0)).double(),
+    )
     yardstick = GatedABMIL().eval()
     model = create_model("sac_mil", in_dim=1024, num_classes=2).eval()
     plan = model.plan(coords.numpy())

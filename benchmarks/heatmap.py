@@ -14,9 +14,9 @@ import torch
 
 from benchmarks.clock import best_times
 from sacmil import Bag, create_model, predict, read_bag, write_bag
-from sacmil.cohorts.tissue import tissue
-from sacmil.heatmap import draw_heatmap, normalise, write_geojson
-from sacmil.results import Scores
+from sacmil.heatmap import draw_heatmap, normalize_scores, write_geojson
+from sacmil.results import InstanceScores
+from sacmil.synthetic.tissue_shape import make_tissue_coords
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _made(instances: int, slide: Path | None) -> Bag:
     features = np.random.default_rng(0).normal(size=(instances, 1024)).astype(np.float16)
-    coords, side = tissue(instances, seed=0), 1.0
+    coords, side = make_tissue_coords(instances, seed=0), 1.0
     if slide is not None:
         from sacmil.slides.readers import open_slide
 
@@ -50,7 +50,7 @@ def _pictures(folder: Path, instances: int, slide: Path | None, repeats: int) ->
     model = create_model("sac_mil", in_dim=1024, num_classes=2).eval()
     bag = read_bag(path)
     answer = predict(model, bag)
-    scores = Scores(bag.coords, float(bag.patch_size), answer.scores)
+    scores = InstanceScores(bag.coords, float(bag.patch_size), answer.scores)
     times = best_times(
         {
             "forward pass": lambda: predict(model, bag),
@@ -69,11 +69,13 @@ def _pictures(folder: Path, instances: int, slide: Path | None, repeats: int) ->
 
 def _geojson(folder: Path, instances: int, repeats: int) -> None:
     random = np.random.default_rng(0)
-    scores = Scores(tissue(instances, seed=0) * 256, 256, random.random(instances, np.float32))
-    values = normalise(scores.scores, "rank")
+    scores = InstanceScores(
+        make_tissue_coords(instances, seed=0) * 256, 256, random.random(instances, np.float32)
+    )
+    values = normalize_scores(scores.scores, "rank")
     path = folder / "tiles.geojson.gz"
     times = best_times(
-        {"GeoJSON": lambda: write_geojson(path, scores, values, how="rank")}, repeats
+        {"GeoJSON": lambda: write_geojson(path, scores, values, normalization="rank")}, repeats
     )
     size = path.stat().st_size / 2**20
     print(f"  {instances:>9,} tiles  GeoJSON, gzipped {times['GeoJSON']:7.2f} s{size:8.1f} MiB")

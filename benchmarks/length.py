@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sacmil.atomic import whole_file
-from sacmil.kernels.switch import fast_path, plain_path
+from sacmil.atomic import atomic_write
+from sacmil.kernels.config import use_fast_path, use_plain_path
 from sacmil.models import MILModel, create_model
 
 RESULTS = Path(__file__).parent / "results" / "length.csv"
@@ -181,7 +181,7 @@ def _one(
     places = torch.arange(n, device=device)
     coords = torch.stack((places % side, places // side), dim=1).double()
     plan = {key: torch.from_numpy(v).to(device) for key, v in _plan(model, coords).items()}
-    with plain_path() if contestant.way == "plain" else fast_path():
+    with use_plain_path() if contestant.way == "plain" else use_fast_path():
         if device == "cuda":
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
@@ -288,7 +288,7 @@ def _typed(text: str, kind: str) -> Any:
 def write(file: Path, rows: Sequence[Row]) -> None:
     """Add rows; of equal measurements the newest stays."""
     kept = {(r.name, r.what, r.instances, r.precision): r for r in (*read(file), *rows)}
-    with whole_file(file) as partial, partial.open("w", newline="", encoding="utf-8") as lines:
+    with atomic_write(file) as partial, partial.open("w", newline="", encoding="utf-8") as lines:
         table = csv.DictWriter(lines, [field.name for field in fields(Row)])
         table.writeheader()
         table.writerows(asdict(row) for row in kept.values())

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.length import timed
-from sacmil.kernels.sac_block import PROGRAMS, Shift, programs
-from sacmil.kernels.switch import kernels
+from sacmil.kernels.config import load_kernels
+from sacmil.kernels.sac_block import MAX_PROGRAMS, FoldShift, count_programs
 from sacmil.models.sac_mil import SACBlock
 
 DIM, IN_DIM, K = 512, 1024, 64
@@ -59,14 +59,14 @@ def _usual(x: Tensor) -> Iterator[tuple[str, Call]]:
 
 def _passes(x: Tensor, level: int, rows: int, warps: int) -> Iterator[tuple[str, Call]]:
     n = len(x)
-    shift = Shift.of(SACBlock(DIM, K, level, "linear", "absorb", residual=True), n)
-    sizes = {**shift.sizes(DIM), "ROWS": rows, "num_warps": warps}
+    shift = FoldShift.for_block(SACBlock(DIM, K, level, "linear", "absorb", residual=True), n)
+    sizes = {**shift.choose_program_sizes(DIM), "ROWS": rows, "num_warps": warps}
     ones, zeros, out, more = _random(DIM), _random(DIM), torch.empty_like(x), torch.empty_like(x)
     statistics = torch.randn(n, 2, device="cuda").view(torch.int64)[:, 0]
-    blocks = programs(n, rows)
-    few = min(blocks, PROGRAMS)
+    blocks = count_programs(n, rows)
+    few = min(blocks, MAX_PROGRAMS)
     sums, carried = torch.empty(few, 3, DIM, device="cuda"), torch.randn(DIM, device="cuda")
-    made = kernels()
+    made = load_kernels()
     yield (
         "norm_shift",
         _launch(
@@ -96,13 +96,13 @@ def _placing(x: Tensor, options: argparse.Namespace) -> Iterator[tuple[str, Call
     order, carried = torch.randperm(n, device="cuda"), torch.randn(DIM, device="cuda")
     coords = torch.rand(n, 2, device="cuda", dtype=torch.float64)
     theta = torch.rand(DIM // 2, device="cuda", dtype=torch.float64)
-    made, norms = kernels(), torch.empty_like(x[:, 0])
+    made, norms = load_kernels(), torch.empty_like(x[:, 0])
     yield "order alone", lambda: x.index_select(0, order)
     for rows, warps in product(options.rows, options.warps):
         named = f"{rows} rows, {warps} warps"
         sizes = {"D": DIM, "ROWS": rows, "num_warps": warps}
-        blocks = programs(n, rows)
-        sums = torch.empty(min(blocks, PROGRAMS), DIM, device="cuda")
+        blocks = count_programs(n, rows)
+        sums = torch.empty(min(blocks, MAX_PROGRAMS), DIM, device="cuda")
         yield (
             f"row_statistics, {named}",
             _launch(

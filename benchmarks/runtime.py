@@ -17,9 +17,9 @@ import torch
 
 from benchmarks.clock import best_times
 from sacmil import Bag, create_model, predict, save_model
-from sacmil.cohorts.tissue import tissue
 from sacmil.deploy.export import export_model
 from sacmil.deploy.runtime import load
+from sacmil.synthetic.tissue_shape import make_tissue_coords
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _compare(name: str, n: int, repeats: int, threads: int) -> None:
     torch.manual_seed(0)
     features = np.random.default_rng(0).standard_normal((n, 1024), dtype=np.float32)
-    bag = Bag("made", features, tissue(n, seed=0) * 256, 256)
+    bag = Bag("made", features, make_tissue_coords(n, seed=0) * 256, 256)
     model = create_model(name, in_dim=1024, num_classes=2).eval()
     with tempfile.TemporaryDirectory() as folder:
         save_model(Path(folder) / "model", model)

@@ -19,23 +19,23 @@ from pathlib import Path
 import numpy as np
 
 from sacmil import Bag, read_bag, write_bag
-from sacmil.cohorts.bags import bag_problems, locate_bags
+from sacmil.cohorts.bags import find_bag_problems, locate_bags
+from sacmil.cohorts.cohort import read_cohort
 from sacmil.cohorts.split_files import write_splits
 from sacmil.cohorts.splits import make_folds
-from sacmil.cohorts.table import read_table
-from sacmil.extraction import Settings, extract
-from sacmil.extraction.cohort import requests_for
-from sacmil.extraction.finished import FinishedSlides
-from sacmil.extraction.record import Record
-from sacmil.extraction.survey import stamp
+from sacmil.extraction import ExtractionSettings, extract
+from sacmil.extraction.extract import make_requests
+from sacmil.extraction.finished_slides import FinishedSlides
+from sacmil.extraction.prepare_slide import read_stamp
+from sacmil.extraction.table import ExtractionTable
 from sacmil.slides.search import find_slides
 from sacmil.slides.tiling import TileSpec
-from sacmil.training.bag_files import check_and_hash, read_width
+from sacmil.training.bag_checks import check_and_hash_bags, read_width
 from sacmil.training.config import make_config
-from sacmil.training.crossval import _parts
+from sacmil.training.cross_validate import _make_jobs
 from sacmil.training.run_folder import open_run
 
-_SETTINGS = Settings(tiles=TileSpec(mpp=None, patch_size=64), tissue_mode="all")
+_SETTINGS = ExtractionSettings(tiles=TileSpec(mpp=None, patch_size=64), tissue_mode="all")
 _HASHING, _RERUN = "reading and hashing bags", "a rerun's check"
 
 
@@ -103,11 +103,11 @@ def _finish(source: Path, out: Path, slides: int) -> None:
     for path in paths[1:]:
         for file in made:
             shutil.copyfile(file, file.with_name(path.stem + file.suffix))
-    record, finished = Record(out / "extraction.csv"), FinishedSlides(out)
-    for request in requests_for(paths, out, _SETTINGS, encoder=None, facts=None):
+    record, finished = ExtractionTable(out / "extraction.csv"), FinishedSlides(out)
+    for request in make_requests(paths, out, _SETTINGS, encoder=None, encoder_info=None):
         path, outline = request.path, out / "tissue" / f"{request.slide_id}.geojson"
         record.write(replace(row, slide_id=path.stem, path=str(path)))
-        finished.add(request, (stamp(path), stamp(outline)))
+        finished.add(request, (read_stamp(path), read_stamp(outline)))
     record.finish()
     finished.write()
 
@@ -146,7 +146,7 @@ def _steps_of_crossval(folder: Path, bags: Path, table: Path) -> Iterator[tuple[
         return name, spent
 
     start = _processor_seconds()
-    cohort = read_table(table, further=lambda ids: bag_problems(ids, bags))
+    cohort = read_cohort(table, extra_check=lambda ids: find_bag_problems(ids, bags))
     yield timed("table and headers of bags")
     located = locate_bags(cohort, bags)
     yield timed("locating bags")
@@ -156,16 +156,16 @@ def _steps_of_crossval(folder: Path, bags: Path, table: Path) -> Iterator[tuple[
     yield timed("width of the first bag")
     with open_run(folder / "run", cohort, folds, "crossval"):
         yield timed("run folder")
-        hashes = check_and_hash(folder / "run", located, lambda *_: None)
+        hashes = check_and_hash_bags(folder / "run", located, lambda *_: None)
         yield timed(_HASHING)
         config = {"abmil": make_config({"model": "abmil"}, [])}
-        parts = list(_parts(folder / "run", cohort, located, hashes, folds, config, [0]))
+        parts = list(_make_jobs(folder / "run", cohort, located, hashes, folds, config, [0]))
         todo = [part for part in parts if not part.is_finished()]
         assert [part.fingerprint for part in todo]
         yield timed("parts")
     start = _processor_seconds()
     with open_run(folder / "run", cohort, folds, "crossval"):
-        check_and_hash(folder / "run", located, lambda *_: None)
+        check_and_hash_bags(folder / "run", located, lambda *_: None)
     yield timed(_RERUN)
 
 
@@ -203,7 +203,7 @@ def _split(folder: Path, rows: int) -> None:
             list(csv.reader(file))
 
     def split() -> None:
-        cohort = read_table(table)
+        cohort = read_cohort(table)
         write_splits(folder / "splits", make_folds(cohort, 5), cohort)
 
     reading = _seconds(read)

@@ -23,7 +23,7 @@ from sacmil.errors import NoTissueError
 from sacmil.slides.readers._base import Level
 from sacmil.slides.readers.image import ImageSlide
 from sacmil.slides.tiling import TileSpec, lay_tiles
-from sacmil.slides.tissue import Tissue, choose_mode, find_tissue, take_all
+from sacmil.slides.tissue import Tissue, choose_tissue_mode, find_tissue, mark_all_as_tissue
 from sacmil.units import MicronsPerPixel
 
 PALE, STROMA, NUCLEUS = (222, 205, 226), (214, 168, 204), (118, 82, 148)
@@ -148,7 +148,7 @@ def report(kind: str, pictures: list[Picture], *, side: int) -> None:
         counts, chosen = [], []
         for picture in pictures:
             slide, mpp = MadeSlide(picture.pixels), TileSpec(patch_size=side).tissue_mpp
-            chosen.append(choose_mode(slide, mode))
+            chosen.append(choose_tissue_mode(slide, mode))
             counts.append(count_tiles(picture, _find(slide, mpp, chosen[-1]), side))
         tissue, kept, glass, wrong = (sum(column) for column in zip(*counts, strict=True))
         modes = ", ".join(f"{one} {chosen.count(one)}" for one in sorted(set(chosen)))
@@ -160,7 +160,7 @@ def report(kind: str, pictures: list[Picture], *, side: int) -> None:
 
 def _find(slide: MadeSlide, mpp: MicronsPerPixel, mode: str) -> Tissue | None:
     find: Callable[[MadeSlide, MicronsPerPixel], Tissue]
-    find = take_all if mode == "all" else find_tissue
+    find = mark_all_as_tissue if mode == "all" else find_tissue
     try:
         return find(slide, mpp)
     except NoTissueError:

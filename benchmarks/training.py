@@ -18,14 +18,14 @@ import numpy as np
 import torch
 
 from sacmil import Bag, create_model, write_bag
+from sacmil.cohorts.cohort import Cohort, LabeledSlide
 from sacmil.cohorts.splits import make_folds
-from sacmil.cohorts.table import Cohort, LabelledSlide
-from sacmil.cohorts.tissue import tissue
 from sacmil.models import Recipe
-from sacmil.training.config import Config
-from sacmil.training.crossval import Resources, cross_validate
-from sacmil.training.samples import samples_of
-from sacmil.training.step import Trainer
+from sacmil.synthetic.tissue_shape import make_tissue_coords
+from sacmil.training.config import TrainingConfig
+from sacmil.training.cross_validate import TrainingResources, cross_validate
+from sacmil.training.loading import make_sample_loader
+from sacmil.training.trainer import Trainer
 
 EPOCHS = 200
 """Of the paper's run."""
@@ -56,12 +56,12 @@ def _whole_run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         cohort, bags = _cohort(Path(folder) / "bags", options.bags, options.instances)
         folds = make_folds(cohort, 5)
-        config = Config(
+        config = TrainingConfig(
             model=options.model,
             training={"epochs": options.epochs},
             precision=options.precision,
         )
-        resources = Resources(devices=(options.device,) * options.at_once)
+        resources = TrainingResources(devices=(options.device,) * options.at_once)
         began = time.perf_counter()
         with _time_in_steps() as in_steps:
             found = cross_validate(
@@ -119,9 +119,9 @@ def _cohort(folder: Path, count: int, instances: int) -> tuple[Cohort, dict[str,
         length = int(random.integers(instances // 2, 3 * instances // 2))
         first = int(random.integers(2 * instances - length))
         bags[name] = folder / f"{name}.h5"
-        coords = tissue(length, seed=number) * 512
+        coords = make_tissue_coords(length, seed=number) * 512
         write_bag(bags[name], Bag(name, block[first : first + length], coords, 512, 0.25))
-        slides.append(LabelledSlide(name, name, number % 2))
+        slides.append(LabeledSlide(name, name, number % 2))
     return Cohort(tuple(slides), ("negative", "positive")), bags
 
 
@@ -129,8 +129,8 @@ def _step(options: argparse.Namespace, length: int) -> tuple[float, float]:
     """Milliseconds of a training step and of an answer."""
     model = create_model(options.model, in_dim=1024, num_classes=2).to(options.device)
     features = np.random.default_rng(0).standard_normal((length, 1024), dtype=np.float32)
-    bag = Bag("slide", features.astype(np.float16), tissue(length, 0) * 512, 512)
-    sample = samples_of(model, [bag], [1], options.device)[0]
+    bag = Bag("slide", features.astype(np.float16), make_tissue_coords(length, 0) * 512, 512)
+    sample = make_sample_loader(model, [bag], [1], options.device)[0]
     trainer = Trainer(model, Recipe(), precision=getattr(torch, options.precision))
 
     def train() -> None:

@@ -21,13 +21,13 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from benchmarks.readers import write_pyramid
-from sacmil.results import Answer, Model, Results, SlideResult, write_results
-from sacmil.viewer.confinement import place_of
+from sacmil.results import ModelInfo, Results, SlideResult, StoredPrediction, write_results
+from sacmil.viewer.allowed_paths import find_allowed_path
 from sacmil.viewer.slide_reading import read_tile
 
 SERVER = """
 import sys
-from sacmil.viewer.confinement import place_of
+from sacmil.viewer.allowed_paths import place_of
 from sacmil.viewer.content import Content
 from sacmil.viewer.slide_reading import read_tile
 from sacmil.viewer.server import bind
@@ -66,9 +66,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _make(folder: Path, side: int) -> None:
     write_pyramid(folder / "slide.tif", side)
-    answers = (Answer("model", (0.5, 0.5)),)
+    answers = (StoredPrediction("model", (0.5, 0.5)),)
     slides = (SlideResult("slide", answers, slide="slide.tif"),)
-    write_results(folder, Results(("a", "b"), (Model("model", "00"),), slides))
+    write_results(folder, Results(("a", "b"), (ModelInfo("model", "00"),), slides))
 
 
 def _chosen(levels: int, side: int, count: int) -> list[Tile]:
@@ -83,7 +83,7 @@ def _chosen(levels: int, side: int, count: int) -> list[Tile]:
 
 
 def _direct(folder: Path, tiles: list[Tile]) -> float:
-    place = place_of(folder / "slide.tif", [folder.resolve()])
+    place = find_allowed_path(folder / "slide.tif", [folder.resolve()])
     assert place is not None
     read_tile(place, None, *tiles[0])
     start = time.perf_counter()

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.clock import best_times
-from sacmil.results import Answer, Model, Results, SlideResult, write_results
+from sacmil.results import ModelInfo, Results, SlideResult, StoredPrediction, write_results
 from sacmil.viewer.byte_cache import ByteCache
-from sacmil.viewer.content import Content
+from sacmil.viewer.content import ResultsApi
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -30,10 +30,10 @@ def main(arguments: list[str] | None = None) -> None:
         results = _make(folder, options.slides, options.models)
         files = [str(folder / file) for slide in results.slides for file in _files(slide)]
         start = time.perf_counter()
-        content = Content(folder, cache=ByteCache(0))
+        content = ResultsApi(folder, cache=ByteCache(0))
         opened = time.perf_counter() - start
         times = best_times(
-            {"list": content.results, "files": lambda: [os.stat(file) for file in files]},  # noqa: PTH116
+            {"list": content.get_results, "files": lambda: [os.stat(file) for file in files]},  # noqa: PTH116
             options.repeats,
         )
     print(f"viewer, list of {options.slides:,} slides x {options.models} models")
@@ -46,7 +46,7 @@ def _make(folder: Path, slides: int, models: int) -> Results:
     names = [f"model-{number}" for number in range(models)]
     results = Results(
         ("a", "b"),
-        tuple(Model(name, "00") for name in names),
+        tuple(ModelInfo(name, "00") for name in names),
         tuple(_slide(f"slide-{number}", names) for number in range(slides)),
     )
     for kind in ("slides", "truth", "thumbnails", *(f"scores/{name}" for name in names)):
@@ -61,7 +61,10 @@ def _make(folder: Path, slides: int, models: int) -> Results:
 def _slide(name: str, models: list[str]) -> SlideResult:
     return SlideResult(
         name,
-        tuple(Answer(each, (0.25, 0.75), scores=f"scores/{each}/{name}.npz") for each in models),
+        tuple(
+            StoredPrediction(each, (0.25, 0.75), scores=f"scores/{each}/{name}.npz")
+            for each in models
+        ),
         label="a",
         size=(100_000, 80_000),
         mpp=0.25,

@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.viewer import SERVER, peak_mib
-from sacmil.results import Answer, Model, Results, SlideResult, write_results
+from sacmil.results import ModelInfo, Results, SlideResult, StoredPrediction, write_results
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -55,8 +55,10 @@ def _make(folder: Path, size: int) -> None:
     ring = [[round(chance.uniform(0, 9999), 2) for _ in range(2)] for _ in range(size // 17)]
     polygon = {"type": "Polygon", "coordinates": [[*ring, ring[0]]]}
     (folder / "truth.geojson").write_text(json.dumps(polygon, separators=(",", ":")))
-    slides = (SlideResult("slide", (Answer("model", (0.5, 0.5)),), truth="truth.geojson"),)
-    write_results(folder, Results(("a", "b"), (Model("model", "00"),), slides))
+    slides = (
+        SlideResult("slide", (StoredPrediction("model", (0.5, 0.5)),), truth="truth.geojson"),
+    )
+    write_results(folder, Results(("a", "b"), (ModelInfo("model", "00"),), slides))
 
 
 def _time_during_flood(port: int, clients: int, seconds: float) -> list[float]:

@@ -23,10 +23,10 @@ from torch import Tensor
 from benchmarks import torchmil_models
 from benchmarks.clock import best_times
 from sacmil import create_model, list_models
-from sacmil.cohorts.tissue import tissue
 from sacmil.models import MILModel
-from sacmil.nn.correlations import RIVALS
+from sacmil.nn.correlations import CORRELATION_BLOCKS
 from sacmil.nn.positions import POSITIONS
+from sacmil.synthetic.tissue_shape import make_tissue_coords
 
 IN_DIM = 1024
 YARDSTICK = "abmil_gated"
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _contestants(n: int, only: str) -> Iterator[Contestant]:
     models = {name: {} for name in list_models()}
-    models |= {f"sac_mil {c}": {"correlation": c} for c in RIVALS}
+    models |= {f"sac_mil {c}": {"correlation": c} for c in CORRELATION_BLOCKS}
     models |= {f"sac_mil {p}": {"position": p} for p in POSITIONS}
     for name, settings in models.items():
         if only in name:
@@ -83,7 +83,7 @@ def _ours(
 ) -> Contestant:
     torch.manual_seed(0)
     model = create_model(name, in_dim=IN_DIM, num_classes=num_classes, **settings)
-    features, places = torch.randn(n, IN_DIM), tissue(n, seed=0)
+    features, places = torch.randn(n, IN_DIM), make_tissue_coords(n, seed=0)
     coords = torch.as_tensor(places, dtype=torch.float64, device=features.device)
     plan = model.plan(coords.cpu().numpy(), features.cpu().numpy())
     plan = {key: torch.as_tensor(value, device=features.device) for key, value in plan.items()}

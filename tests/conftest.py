@@ -17,10 +17,10 @@ from onnx_registry import reused_registry
 from ray_cluster import private_cluster
 
 from sacmil import Bag
-from sacmil.cohorts import headers
-from sacmil.parallel import Outcome
-from sacmil.parallel._child import _answer
-from sacmil.training import bag_files
+from sacmil.cohorts import bag_headers
+from sacmil.parallel import TaskOutcome
+from sacmil.parallel._child import _run_task
+from sacmil.training import bag_checks
 
 WHOLE_GOLDENS = os.environ.get("SACMIL_GOLDEN")
 """A folder of whole goldens; without it the trimmed ones of tests/golden/trim.py are used."""
@@ -38,9 +38,9 @@ def _inspect_bags_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run_each(function: Callable[[Any], Any], items: Iterable[Any], **_: Any) -> Any:
         name = f"{function.__module__}:{function.__name__}"
-        return (Outcome(key, *_answer(name, (item,))) for key, item in enumerate(items))
+        return (TaskOutcome(key, *_run_task(name, (item,))) for key, item in enumerate(items))
 
-    for module in (headers, bag_files):
+    for module in (bag_headers, bag_checks):
         monkeypatch.setattr(module, "run_each", run_each)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from sacmil import atomic
-from sacmil.alone import remove_leftovers
-from sacmil.atomic import whole_file, whole_folder
+from sacmil.atomic import atomic_directory, atomic_write
+from sacmil.locking import remove_partial_files
 
 posix_only = pytest.mark.skipif(os.name == "nt", reason="kills a forked process")
 
@@ -25,13 +25,13 @@ import os, signal, sys
 from pathlib import Path
 
 def write_file(path):
-    from sacmil.atomic import whole_file
-    with whole_file(path) as partial:
+    from sacmil.atomic import atomic_write
+    with atomic_write(path) as partial:
         partial.write_text("new")
 
 def write_folder(path):
-    from sacmil.atomic import whole_folder
-    with whole_folder(path) as partial:
+    from sacmil.atomic import atomic_directory
+    with atomic_directory(path) as partial:
         (partial / "a").write_text("new")
         (partial / "b").write_text("new")
 
@@ -101,7 +101,7 @@ def fill_folder(partial: Path) -> None:
 
 
 both = pytest.mark.parametrize(
-    ("whole", "fill"), [(whole_file, fill_file), (whole_folder, fill_folder)]
+    ("whole", "fill"), [(atomic_write, fill_file), (atomic_directory, fill_folder)]
 )
 
 
@@ -170,10 +170,10 @@ def test_a_folder_replaces_an_older_one_wholly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, can_exchange: bool
 ) -> None:
     if not can_exchange:
-        monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(atomic, "_exchange_paths", lambda one, other: False)
     final = tmp_path / "final"
     for name in ("old", "new"):
-        with whole_folder(final) as partial:
+        with atomic_directory(final) as partial:
             (partial / name).write_text(name)
     assert [file.name for file in tmp_path.iterdir()] == ["final"]
     assert [file.name for file in final.iterdir()] == ["new"]
@@ -195,10 +195,10 @@ def test_where_two_renames_are_needed_a_failing_second_takes_back_the_first(
         return rename(self, target)
 
     def write() -> None:
-        with whole_folder(final) as partial:
+        with atomic_directory(final) as partial:
             (partial / "new").write_text("new")
 
-    monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(atomic, "_exchange_paths", lambda one, other: False)
     monkeypatch.setattr(Path, "rename", second_fails)
     with pytest.raises(OSError, match="Input/output"):
         write()
@@ -211,7 +211,7 @@ def test_where_two_renames_are_needed_a_failing_second_takes_back_the_first(
 def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    with whole_folder(tmp_path / "link") as partial:
+    with atomic_directory(tmp_path / "link") as partial:
         (partial / "new").write_text("new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real" / "new").read_text() == "new"
@@ -219,14 +219,14 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
 
 
 def test_missing_folders_are_made(tmp_path: Path) -> None:
-    with whole_file(tmp_path / "a" / "b" / "c") as partial:
+    with atomic_write(tmp_path / "a" / "b" / "c") as partial:
         partial.write_text("x")
     assert (tmp_path / "a" / "b" / "c").read_text() == "x"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
 def test_a_file_gets_the_permissions_of_any_other_file(tmp_path: Path) -> None:
-    with whole_file(tmp_path / "ours") as partial:
+    with atomic_write(tmp_path / "ours") as partial:
         partial.write_text("x")
     (tmp_path / "other").write_text("x")
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "other").stat().st_mode
@@ -234,14 +234,14 @@ def test_a_file_gets_the_permissions_of_any_other_file(tmp_path: Path) -> None:
 
 def test_the_longest_name_there_is_can_be_written(tmp_path: Path) -> None:
     for name in ("x" * 255, "ü" * 127):
-        with whole_file(tmp_path / name) as partial:
+        with atomic_write(tmp_path / name) as partial:
             partial.write_text("new")
         assert (tmp_path / name).read_text() == "new"
 
 
 def test_an_error_of_the_disk_says_which_file(tmp_path: Path) -> None:
     def fill(disk: Path) -> None:
-        with whole_file(disk / "a") as partial:
+        with atomic_write(disk / "a") as partial:
             partial.write_text("half")
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -254,8 +254,8 @@ def test_an_error_of_the_disk_says_which_file(tmp_path: Path) -> None:
 ABANDONS = """
 import os, signal, sys
 from pathlib import Path
-from sacmil.atomic import whole_file, whole_folder
-whole = {"file": whole_file, "folder": whole_folder}[sys.argv[1]]
+from sacmil.atomic import atomic_write, atomic_directory
+whole = {"file": atomic_write, "folder": atomic_directory}[sys.argv[1]]
 with whole(Path(sys.argv[2])) as partial:
     (partial if partial.is_file() else partial / "half").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -268,7 +268,9 @@ def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path, kind: st
     final = tmp_path / "final"
     subprocess.run([sys.executable, "-c", ABANDONS, kind, str(final)], timeout=60, check=False)
     assert [path.suffix for path in tmp_path.iterdir()] == [".partial"]
-    whole, fill = {"file": (whole_file, fill_file), "folder": (whole_folder, fill_folder)}[kind]
+    whole, fill = {"file": (atomic_write, fill_file), "folder": (atomic_directory, fill_folder)}[
+        kind
+    ]
     with whole(final) as partial:
         fill(partial)
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
@@ -282,7 +284,7 @@ def test_what_another_writer_is_at_is_left_alone(
     with whole(tmp_path / "final") as one:
         with whole(tmp_path / "final") as other:
             fill(other)
-        remove_leftovers(tmp_path)
+        remove_partial_files(tmp_path)
         assert one.exists()
         fill(one)
     assert [path.name for path in tmp_path.iterdir()] == ["final"]

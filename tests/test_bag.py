@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from sacmil.bag import Bag, Encoder, _all_finite
+from sacmil.bag import Bag, EncoderId, _is_all_finite
 from sacmil.errors import BagError, BagWarning, InputError, SacMILError
 
 FEATURES = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -34,16 +34,16 @@ def with_value(value: float) -> np.ndarray:
 
 def test_every_float16_that_is_not_finite_is_found_and_no_other() -> None:
     every = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    found = [_all_finite(value[None]) for value in every]
+    found = [_is_all_finite(value[None]) for value in every]
     assert found == np.isfinite(every).tolist()
 
 
 def test_one_missing_value_among_many_is_found_wherever_it_stands() -> None:
     values = np.zeros((3, 2**18), np.float16)
-    assert _all_finite(values)
+    assert _is_all_finite(values)
     for place in [(0, 0), (0, -1), (1, 0), (2, -1)]:
         values[place] = np.nan
-        assert not _all_finite(values)
+        assert not _is_all_finite(values)
         values[place] = 65504.0
 
 
@@ -89,8 +89,8 @@ def test_one_missing_value_among_many_is_found_wherever_it_stands() -> None:
         ({"bounds_origin": (0.5, 1)}, "(0.5, 1)", "two whole numbers"),
         ({"encoder": "uni"}, "'uni'", "Encoder(name, hash)"),
         ({"encoder": (None, None)}, "(None, None)", "Encoder(name, hash)"),
-        ({"encoder": Encoder("uni", "")}, "hash=''", "Encoder(name, hash)"),
-        ({"encoder": Encoder("u\0ni")}, "u\\x00ni", "Encoder(name, hash)"),
+        ({"encoder": EncoderId("uni", "")}, "hash=''", "Encoder(name, hash)"),
+        ({"encoder": EncoderId("u\0ni")}, "u\\x00ni", "Encoder(name, hash)"),
         ({"slide_id": ""}, "''", "as text"),
         ({"slide_id": 7}, "7", "as text"),
         ({"slide_id": "a\0b"}, "'a\\x00b'", "UTF-8"),
@@ -189,7 +189,7 @@ WHOLE = {
     "bounds_origin": (1, 2),
     "stride": 128,
     "tile_px": 224,
-    "encoder": Encoder("uni", "ab"),
+    "encoder": EncoderId("uni", "ab"),
     "provenance": {"made": "here"},
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sacmil.card import CARD, SCHEMA_VERSION, make_card, model_folders, read_card
+from sacmil.card import CARD_FILE, SCHEMA_VERSION, find_model_folders, make_card, read_card
 from sacmil.errors import ModelFolderError, RunWarning
 
 GOOD = make_card(
@@ -18,7 +18,7 @@ GOOD = make_card(
 
 def write(folder: Path, text: str | bytes) -> Path:
     data = text if isinstance(text, bytes) else text.encode()
-    (folder / CARD).write_bytes(data)
+    (folder / CARD_FILE).write_bytes(data)
     return folder
 
 
@@ -41,7 +41,7 @@ def test_a_missing_or_misshapen_field_is_named(tmp_path: Path, key: str, value: 
         card[key] = value
     with pytest.raises(ModelFolderError, match=key) as raised:
         read_card(write(tmp_path, json.dumps(card)))
-    assert str(tmp_path / CARD) in str(raised.value)
+    assert str(tmp_path / CARD_FILE) in str(raised.value)
 
 
 @pytest.mark.parametrize("classes", ["no,yes", [1, 2], {"no": 0}])
@@ -107,8 +107,8 @@ def test_a_run_whose_folds_are_not_all_finished_says_so(tmp_path: Path) -> None:
     parts = [seed / f"fold_{fold}" for seed in seeds for fold in range(3)]
     for part in parts:
         part.mkdir(parents=True)
-        (part / CARD).touch()
-    assert model_folders(tmp_path / "abmil") == parts  # and a warning would be an error here
-    (parts[1] / CARD).unlink()
+        (part / CARD_FILE).touch()
+    assert find_model_folders(tmp_path / "abmil") == parts  # and a warning would be an error here
+    (parts[1] / CARD_FILE).unlink()
     with pytest.warns(RunWarning, match=r"abmil: 5 of 6 parts are finished, and they alone answer"):
-        assert model_folders(tmp_path / "abmil") == [parts[0], *parts[2:]]
+        assert find_model_folders(tmp_path / "abmil") == [parts[0], *parts[2:]]

@@ -11,26 +11,26 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sacmil.cohorts.cohort import Cohort, LabeledSlide, read_cohort, write_cohort
 from sacmil.cohorts.split_files import read_splits, write_splits
 from sacmil.cohorts.splits import Fold
-from sacmil.cohorts.table import Cohort, LabelledSlide, read_table, write_table
 from sacmil.csv_text import escape_cell, escape_cells, restore_cell
 from sacmil.errors import FormatError
-from sacmil.evaluation.layouts import Cell, Table, render
-from sacmil.extraction.record import Record
-from sacmil.extraction.record import Row as ExtractionRow
+from sacmil.evaluation.table_format import Cell, ResultTable, render_table
+from sacmil.extraction.table import ExtractionRow as ExtractionRow
+from sacmil.extraction.table import ExtractionTable
 from sacmil.results import (
     Predictions,
-    SlideLocalisation,
-    read_localisation,
+    SlideLocalization,
+    read_localization,
     read_predictions,
-    write_localisation,
+    write_localization,
     write_predictions,
 )
 from sacmil.slides.resolution import SlideResolutions
-from sacmil.training.bag_files import _Known, _read_hashes, _write_hashes
-from sacmil.workflows.conversion import Row as ConversionRow
-from sacmil.workflows.conversion import _append, _read_table, _write_table
+from sacmil.training.bag_checks import _BagRecord, _read_records, _write_records
+from sacmil.workflows.convert import ConversionRow as ConversionRow
+from sacmil.workflows.convert import _append_row, _read_table, _write_table
 
 NAMES = ["=1+1", "+1+1", "-1+1", "@SUM(1)", "'=1+1", "''@x", "'plain", "-0.5", "＝1+1"]
 TRIGGERS = "=+-@\t\r\n＝＋－＠"
@@ -53,7 +53,7 @@ def test_numbers_and_names_without_a_formula_are_written_as_they_are() -> None:
 
 def predictions(path: Path) -> list[str]:
     rows = [(name, name, "test", 0, 0, name, 0) for name in NAMES]
-    found = Predictions.of(["=a", "-b"], rows, [[0.5, 0.5]] * len(rows))
+    found = Predictions.from_rows(["=a", "-b"], rows, [[0.5, 0.5]] * len(rows))
     write_predictions(path, found)
     back = read_predictions(path)
     assert back.classes == found.classes
@@ -62,15 +62,15 @@ def predictions(path: Path) -> list[str]:
 
 
 def localisation(path: Path) -> list[str]:
-    write_localisation(path, [SlideLocalisation(n, n, 0, 0, n, 2, 1, 0.5, 0.5) for n in NAMES])
-    return [row.slide_id for row in read_localisation(path)]
+    write_localization(path, [SlideLocalization(n, n, 0, 0, n, 2, 1, 0.5, 0.5) for n in NAMES])
+    return [row.slide_id for row in read_localization(path)]
 
 
 def extraction(path: Path) -> list[str]:
-    record = Record(path)
+    record = ExtractionTable(path)
     for name in NAMES:
         record.write(ExtractionRow(name, *[name] * (len(fields(ExtractionRow)) - 1)))
-    return [row.slide_id for row in Record(path)._rows.values()]
+    return [row.slide_id for row in ExtractionTable(path)._rows.values()]
 
 
 def conversion(path: Path) -> list[str]:
@@ -79,25 +79,25 @@ def conversion(path: Path) -> list[str]:
         for n in NAMES
     ]
     _write_table(path, {row.file: row for row in rows[:-1]})
-    _append(path, rows[-1])
+    _append_row(path, rows[-1])
     assert list(_read_table(path).values()) == rows
     return list(_read_table(path))
 
 
 def bag_hashes(path: Path) -> list[str]:
-    _write_hashes(path, {name: _Known(name, "1", "1", "a", name, name, "") for name in NAMES})
-    assert [known.path for known in _read_hashes(path).values()] == NAMES
-    return list(_read_hashes(path))
+    _write_records(path, {name: _BagRecord(name, "1", "1", "a", name, name, "") for name in NAMES})
+    assert [known.path for known in _read_records(path).values()] == NAMES
+    return list(_read_records(path))
 
 
 def label_table(path: Path) -> list[str]:
-    write_table(path, COHORT)
-    assert read_table(path).classes == COHORT.classes
-    return list(read_table(path, site="site").by_id)
+    write_cohort(path, COHORT)
+    assert read_cohort(path).classes == COHORT.classes
+    return list(read_cohort(path, site="site").by_id)
 
 
 COHORT = Cohort(
-    tuple(LabelledSlide(n, f"={n}", number % 2, "@site") for number, n in enumerate(NAMES)),
+    tuple(LabeledSlide(n, f"={n}", number % 2, "@site") for number, n in enumerate(NAMES)),
     ("=a", "b"),
 )
 
@@ -120,8 +120,8 @@ def assert_no_formulas(text: str) -> None:
 
 
 def test_splits_name_the_slides_of_the_label_table(tmp_path: Path) -> None:
-    write_table(tmp_path / "table.csv", COHORT)
-    cohort = read_table(tmp_path / "table.csv")
+    write_cohort(tmp_path / "table.csv", COHORT)
+    cohort = read_cohort(tmp_path / "table.csv")
     folds = [Fold(tuple(NAMES[:4]), tuple(NAMES[4:6]), tuple(NAMES[6:]))]
     (file,) = write_splits(tmp_path / "splits", folds)
     assert_no_formulas(file.read_text())
@@ -152,12 +152,12 @@ def test_a_resolution_table_names_slides_as_other_tables_do(tmp_path: Path) -> N
 
 def test_tables_for_spreadsheets_escape_models_and_leave_negative_numbers() -> None:
     record = {"model": "=1+1", "difference": -0.5}
-    table = Table("", ("model",), ((Cell("=1+1"),),), (record,))
-    assert render(table, "csv") == "model,difference\n'=1+1,-0.5\n"
+    table = ResultTable("", ("model",), ((Cell("=1+1"),),), (record,))
+    assert render_table(table, "csv") == "model,difference\n'=1+1,-0.5\n"
 
 
 def test_a_table_of_extraction_with_an_endless_cell_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "extraction.csv"
     path.write_text("slide_id," + "x" * 200_000)
     with pytest.raises(FormatError, match=r"cannot be read as a table.*move it away"):
-        Record(path)
+        ExtractionTable(path)

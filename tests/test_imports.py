@@ -60,7 +60,7 @@ sys.argv = kept
     [
         "import sacmil",
         "import sacmil; dir(sacmil)",
-        "import sacmil.errors, sacmil.units, sacmil.atomic, sacmil.card, sacmil.installation",
+        "import sacmil.errors, sacmil.units, sacmil.atomic, sacmil.card, sacmil.environment",
         command("--help"),
         command("--version"),
         command("info --help"),
@@ -92,7 +92,7 @@ def test_importing_and_asking_for_help_load_nothing_heavy(code: str) -> None:
         ("from sacmil import read_bag", {"torch", "scipy"}),
         ("import sacmil.results", {"torch", "h5py", "scipy"}),
         ("import sacmil.viewer.server, sacmil.viewer.page", {"torch", "h5py"}),
-        ("import sacmil.evaluation.metrics, sacmil.cohorts.synthetic, sacmil.regions", {"torch"}),
+        ("import sacmil.evaluation.metrics, sacmil.synthetic.bags, sacmil.regions", {"torch"}),
     ],
 )
 def test_what_needs_no_torch_loads_none(code: str, not_loaded: set[str]) -> None:
@@ -102,7 +102,7 @@ def test_what_needs_no_torch_loads_none(code: str, not_loaded: set[str]) -> None
 def test_without_torch_bags_cohorts_regions_and_metrics_run(tmp_path: Path) -> None:
     code = """
 import numpy as np, sacmil
-from sacmil.cohorts.synthetic import cluster
+from sacmil.synthetic.bags import cluster
 from sacmil.evaluation.metrics import auc
 from sacmil.regions import arrange
 bag = cluster(1, seed=0)[0].bag

@@ -12,7 +12,7 @@ from unwritten_bag import write_unwritten_bag
 
 from sacmil import Bag, read_bag, write_bag
 from sacmil.errors import ConfigError, FormatError
-from sacmil.limits import VARIABLE, check_declared_size, max_bag_bytes, max_worker_bytes
+from sacmil.limits import MAX_BAG_VARIABLE, check_declared_size, max_bag_bytes, max_worker_bytes
 
 GIB = 2**30
 
@@ -57,26 +57,28 @@ def test_features_that_compress_well_are_read(tmp_path: Path) -> None:
 
 
 def test_the_limit_of_a_bag_can_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(MAX_BAG_VARIABLE, raising=False)
     check_declared_size("s.h5", "features", 4 * GIB, 4 * GIB)
-    with pytest.raises(FormatError, match=rf"s.h5: features needs 5\.0 GiB .*{VARIABLE}=5"):
+    with pytest.raises(FormatError, match=rf"s.h5: features needs 5\.0 GiB .*{MAX_BAG_VARIABLE}=5"):
         check_declared_size("s.h5", "features", 5 * GIB, 5 * GIB)
-    monkeypatch.setenv(VARIABLE, "5")
+    monkeypatch.setenv(MAX_BAG_VARIABLE, "5")
     check_declared_size("s.h5", "features", 5 * GIB, 5 * GIB)
     assert max_worker_bytes() == 15 * GIB
 
 
 @pytest.mark.parametrize("value", ["many", "0", "-1", "nan", "inf"])
 def test_a_limit_that_is_no_size_is_an_error(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, value)
-    with pytest.raises(ConfigError, match=f"{VARIABLE} is '{value}'; expected a number of GiB"):
+    monkeypatch.setenv(MAX_BAG_VARIABLE, value)
+    with pytest.raises(
+        ConfigError, match=f"{MAX_BAG_VARIABLE} is '{value}'; expected a number of GiB"
+    ):
         max_bag_bytes()
 
 
 def test_arrays_of_one_file_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "s.h5"
     write_bag(path, Bag("s", np.ones((64, 8), np.float32), np.arange(128).reshape(64, 2), 256))
-    monkeypatch.setenv(VARIABLE, str(2500 / GIB))  # features take 2,048 bytes, coords 1,024
+    monkeypatch.setenv(MAX_BAG_VARIABLE, str(2500 / GIB))  # features take 2,048 bytes, coords 1,024
     with pytest.raises(FormatError, match=r"'features' and 'coords' needs 3\.0 KiB of memory"):
         read_bag(path)
 

@@ -14,7 +14,7 @@ from sacmil import errors
 
 PUBLIC = [
     "Bag",
-    "Encoder",
+    "EncoderId",
     "MILModel",
     "Output",
     "Prediction",

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sacmil.cohorts.tissue import tissue
 from sacmil.errors import BagError, OptionError
-from sacmil.regions import CENTRES, ORDERS, arrange
+from sacmil.regions import CENTERS, ORDERS, arrange
 from sacmil.regions.hilbert import hilbert_index
+from sacmil.synthetic.tissue_shape import make_tissue_coords
 
 Array = NDArray[np.int64]
 
@@ -159,7 +159,7 @@ def line(random: np.random.Generator, n: int) -> Array:
 
 
 SLIDES: dict[str, Callable[[np.random.Generator, int], Array]] = {
-    "irregular": lambda random, n: random.permutation(tissue(n, seed=n)) * 224 + 1000,
+    "irregular": lambda random, n: random.permutation(make_tissue_coords(n, seed=n)) * 224 + 1000,
     "full grid": full_grid,
     "duplicates": lambda random, n: random.integers(0, 1 + int(np.sqrt(n) / 3), (n, 2)),
     "clusters": clusters,
@@ -170,7 +170,7 @@ SLIDES: dict[str, Callable[[np.random.Generator, int], Array]] = {
 }
 
 every_option = pytest.mark.parametrize(
-    ("centres", "order"), [(centres, order) for centres in CENTRES for order in ORDERS]
+    ("centres", "order"), [(centres, order) for centres in CENTERS for order in ORDERS]
 )
 every_slide = pytest.mark.parametrize("slide", SLIDES)
 
@@ -178,8 +178,8 @@ every_slide = pytest.mark.parametrize("slide", SLIDES)
 @pytest.fixture
 def small_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes slides of a few hundred points use the grid as those of many thousand do."""
-    monkeypatch.setattr("sacmil.regions.grid.ONE_CELL", 8)
-    monkeypatch.setattr("sacmil.regions.grid.PER_CELL", 3)
+    monkeypatch.setattr("sacmil.regions.grid.MAX_POINTS_IN_ONE_CELL", 8)
+    monkeypatch.setattr("sacmil.regions.grid.POINTS_PER_CELL", 3)
 
 
 def is_permutation(order: Array, n: int) -> bool:
@@ -202,14 +202,14 @@ def test_the_result_is_that_of_the_plain_reading(slide: str, centres: str, order
 
 @every_option
 def test_a_slide_of_many_cells_is_that_of_the_plain_reading(centres: str, order: str) -> None:
-    coords = tissue(6_000, seed=3)
+    coords = make_tissue_coords(6_000, seed=3)
     expected = plain_arrange(on_lattice(coords), 64, centres, order)
     assert np.array_equal(arrange(coords, 64, centres, order), expected)
 
 
 @pytest.mark.slow
 @every_slide
-@pytest.mark.parametrize("centres", CENTRES)
+@pytest.mark.parametrize("centres", CENTERS)
 def test_large_slides_are_those_of_the_plain_reading(slide: str, centres: str) -> None:
     coords = SLIDES[slide](np.random.default_rng(1), 20_000)
     expected = plain_arrange(on_lattice(coords), 64, centres, "fps")
@@ -217,7 +217,7 @@ def test_large_slides_are_those_of_the_plain_reading(slide: str, centres: str) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("centres", CENTRES)
+@pytest.mark.parametrize("centres", CENTERS)
 def test_keys_do_not_overflow_on_the_largest_and_widest_slide(centres: str) -> None:
     coords = np.random.default_rng(2).integers(0, 2**20, (2**21, 2))
     coords[:4] = [[0, 0], [0, 2**20 - 1], [2**20 - 1, 0], [2**20 - 1, 2**20 - 1]]
@@ -248,7 +248,7 @@ def test_every_number_of_instances_is_arranged(centres: str, order: str) -> None
 
 @pytest.mark.slow
 @every_slide
-@pytest.mark.parametrize("centres", CENTRES)
+@pytest.mark.parametrize("centres", CENTERS)
 def test_large_slides_are_permuted(slide: str, centres: str) -> None:
     random = np.random.default_rng(6)
     for n in random.integers(20_000, 60_000, 3):
@@ -269,7 +269,7 @@ def test_row_order_changes_nothing(slide: str, centres: str, order: str) -> None
         assert np.array_equal(shuffled[arrange(shuffled, 16, centres, order)], expected)
 
 
-@pytest.mark.parametrize("centres", CENTRES)
+@pytest.mark.parametrize("centres", CENTERS)
 def test_row_order_changes_nothing_where_floats_are_snapped_together(centres: str) -> None:
     random = np.random.default_rng(8)
     coords = np.concatenate([random.random((300, 2)) / 1000, random.random((300, 2)) * 9])
@@ -278,14 +278,14 @@ def test_row_order_changes_nothing_where_floats_are_snapped_together(centres: st
     assert np.array_equal(shuffled[arrange(shuffled, 16, centres)], expected)
 
 
-@pytest.mark.parametrize("centres", CENTRES)
+@pytest.mark.parametrize("centres", CENTERS)
 def test_equal_coordinates_keep_file_order(centres: str) -> None:
     assert np.array_equal(arrange(np.full((4, 2), 3), 4, centres), np.arange(4))
 
 
 @every_option
 def test_place_and_scale_change_nothing(centres: str, order: str) -> None:
-    coords = tissue(900, seed=9)
+    coords = make_tissue_coords(900, seed=9)
     expected = arrange(coords, 16, centres, order)
     for scale, shift in [(1, (31, -70_000)), (224, (0, 0)), (256, (4_096, 123)), (3, (-5, 2**40))]:
         assert np.array_equal(arrange(coords * scale + shift, 16, centres, order), expected)
@@ -294,7 +294,7 @@ def test_place_and_scale_change_nothing(centres: str, order: str) -> None:
 @every_option
 @pytest.mark.parametrize("patch", [224, 256, 448, 1000])
 def test_patch_units_give_what_pixels_give(centres: str, order: str, patch: int) -> None:
-    pixels = tissue(900, seed=10) * patch + (12_345, 678)
+    pixels = make_tissue_coords(900, seed=10) * patch + (12_345, 678)
     expected = arrange(pixels, 16, centres, order)
     for kind in (np.int32, np.uint32, np.float32, np.float64):
         assert np.array_equal(arrange(pixels.astype(kind), 16, centres, order), expected)
@@ -306,7 +306,7 @@ def test_patch_units_give_what_pixels_give(centres: str, order: str, patch: int)
 @pytest.mark.parametrize("scale", [1e-320, 1e-9, 1 / 7, 0.99, 1.01, 1e5, 1e13])
 def test_floats_of_any_size_are_arranged(scale: float) -> None:
     coords = np.random.default_rng(11).random((300, 2)) * scale
-    for centres in CENTRES:
+    for centres in CENTERS:
         assert is_permutation(arrange(coords, 16, centres), 300)
 
 
@@ -326,27 +326,27 @@ def test_fractions_are_snapped_to_4096ths_and_wide_slides_to_a_million_steps() -
 
 @every_option
 def test_members_follow_their_centre_from_near_to_far(centres: str, order: str) -> None:
-    coords = tissue(2_000, seed=13)
+    coords = make_tissue_coords(2_000, seed=13)
     regions = coords[arrange(coords, 16, centres, order)].reshape(-1, 16, 2)
     distance = ((regions - regions[:, :1]) ** 2).sum(axis=2)
     assert (np.diff(distance, axis=1) >= 0).all()
 
 
 def test_fps_centres_are_those_of_farthest_point_sampling() -> None:
-    coords = tissue(5_000, seed=14)  # in canonical order already
+    coords = make_tissue_coords(5_000, seed=14)  # in canonical order already
     assert arrange(coords, 64)[::64].tolist() == textbook_fps(coords, 79)
 
 
 def test_fps_free_and_peel_begin_where_they_should() -> None:
-    coords = tissue(5_000, seed=15)
+    coords = make_tissue_coords(5_000, seed=15)
     away = np.hypot(*(coords - coords.mean(axis=0)).T)
     assert arrange(coords, 64, "fps_free")[0] == 0
     assert away[arrange(coords, 64, "peel")[0]] == pytest.approx(away.max())
 
 
-@pytest.mark.parametrize("centres", CENTRES)
+@pytest.mark.parametrize("centres", CENTERS)
 def test_hilbert_moves_whole_regions_and_leaves_the_short_one_last(centres: str) -> None:
-    coords = tissue(1_000, seed=16)
+    coords = make_tissue_coords(1_000, seed=16)
     made, moved = (arrange(coords, 64, centres, order) for order in ORDERS)
     rows, moved_rows = made[:960].reshape(-1, 64), moved[:960].reshape(-1, 64)
     assert sorted(rows.tolist()) == sorted(moved_rows.tolist())
@@ -379,9 +379,9 @@ def spreads(coords: Array, size: int) -> NDArray[np.float64]:
     return np.hypot(away[..., 0], away[..., 1]).mean(axis=1)
 
 
-@pytest.mark.parametrize("centres", CENTRES)
+@pytest.mark.parametrize("centres", CENTERS)
 def test_regions_of_100_000_instances_are_as_compact_as_measured(centres: str) -> None:
-    coords = tissue(100_000, seed=0)
+    coords = make_tissue_coords(100_000, seed=0)
     sequence = coords[arrange(coords, 64, centres)]
     regions, rings = spreads(sequence, 64), spreads(sequence, 4096)
     found = regions.mean(), regions[-len(regions) // 10 :].mean(), rings.mean()
@@ -389,8 +389,8 @@ def test_regions_of_100_000_instances_are_as_compact_as_measured(centres: str) -
 
 
 def test_a_hilbert_curve_makes_rings_compact() -> None:
-    coords = tissue(100_000, seed=0)
-    rings = {c: spreads(coords[arrange(coords, 64, c, "hilbert")], 4096).mean() for c in CENTRES}
+    coords = make_tissue_coords(100_000, seed=0)
+    rings = {c: spreads(coords[arrange(coords, 64, c, "hilbert")], 4096).mean() for c in CENTERS}
     assert rings["fps"] == pytest.approx(40, rel=0.15)
     assert max(rings.values()) < 46
 
@@ -398,15 +398,15 @@ def test_a_hilbert_curve_makes_rings_compact() -> None:
 @pytest.mark.parametrize("n", [10_000, 100_000])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_peeling_leaves_no_scattered_regions(n: int, seed: int) -> None:
-    coords = tissue(n, seed)
+    coords = make_tissue_coords(n, seed)
     regions = spreads(coords[arrange(coords, 64, "peel")], 64)
     assert regions.mean() < 3.8
     assert regions[-len(regions) // 10 :].mean() < 3.8
 
 
 def test_choosing_centres_while_serving_makes_more_compact_regions() -> None:
-    coords = tissue(10_000, seed=0)
-    mean = {c: spreads(coords[arrange(coords, 64, c)], 64).mean() for c in CENTRES}
+    coords = make_tissue_coords(10_000, seed=0)
+    mean = {c: spreads(coords[arrange(coords, 64, c)], 64).mean() for c in CENTERS}
     assert mean["peel"] < mean["fps_free"] < mean["fps"]
 
 
@@ -461,12 +461,12 @@ def test_unknown_options_are_refused_with_the_nearest(
 
 @pytest.mark.parametrize("n", [1, 2, 7, 100, 3_333])
 def test_tissue_has_exactly_so_many_distinct_patches(n: int) -> None:
-    coords = tissue(n, seed=n)
+    coords = make_tissue_coords(n, seed=n)
     assert coords.shape == (n, 2)
     assert coords.dtype == np.int64
     assert len(np.unique(coords, axis=0)) == n
 
 
 def test_tissue_is_a_function_of_its_seed() -> None:
-    assert np.array_equal(tissue(500, seed=1), tissue(500, seed=1))
-    assert not np.array_equal(tissue(500, seed=1), tissue(500, seed=2))
+    assert np.array_equal(make_tissue_coords(500, seed=1), make_tissue_coords(500, seed=1))
+    assert not np.array_equal(make_tissue_coords(500, seed=1), make_tissue_coords(500, seed=2))

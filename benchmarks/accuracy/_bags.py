@@ -25,17 +25,17 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.accuracy._job import Source
-from sacmil.atomic import whole_file
-from sacmil.cohorts.synthetic import (
-    PRESETS,
-    Polygons,
-    Settings,
-    make_slide,
-    oracle_scores,
-    read_shapes,
-)
+from sacmil.atomic import atomic_write
 from sacmil.errors import SacMILError
 from sacmil.evaluation.metrics import auc
+from sacmil.synthetic.bags import (
+    PRESETS,
+    Polygons,
+    SyntheticBagSettings,
+    compute_oracle_scores,
+    make_labeled_bag,
+    read_shapes,
+)
 
 UNKNOWN = -1
 
@@ -87,9 +87,9 @@ def load_bags(source: Source, features: Path | None, outlines: Path | None = Non
 def save_bags(path: Path, bags: Bags) -> None:
     """Write bags so that every worker can read them: features apart, as nobody copies them then."""
     others = {name: value for name, value in vars(bags).items() if name != "features"}
-    with whole_file(_features_beside(path)) as partial, partial.open("wb") as stream:
+    with atomic_write(_features_beside(path)) as partial, partial.open("wb") as stream:
         np.save(stream, bags.features)
-    with whole_file(path) as partial, partial.open("wb") as stream:
+    with atomic_write(path) as partial, partial.open("wb") as stream:
         np.savez(stream, **others)
 
 
@@ -133,17 +133,19 @@ def _drawn(source: Source, outlines: Path | None) -> Iterator[tuple[Any, int, st
     for name, count, few, many in source["pieces"]:
         settings = _settings(source, (few, many), outlines)
         for _ in range(count):
-            bag, label = make_slide(settings, source["seed"], number)
+            bag, label = make_labeled_bag(settings, source["seed"], number)
             yield bag, label, name
             number += 1
 
 
-def _settings(source: Source, instances: tuple[int, int], outlines: Path | None) -> Settings:
+def _settings(
+    source: Source, instances: tuple[int, int], outlines: Path | None
+) -> SyntheticBagSettings:
     given = {key: _tuples(value) for key, value in source["settings"].items()}
     if source.get("outlines"):
         given["outlines"] = _shapes(outlines)
     task = type(PRESETS[source["task"]]["medium"])(**given)
-    return Settings(task=task, instances=instances, dim=source["dim"])
+    return SyntheticBagSettings(task=task, instances=instances, dim=source["dim"])
 
 
 @cache
@@ -155,7 +157,7 @@ def _shapes(outlines: Path | None) -> Polygons:
 
 def _oracle(source: Source, outlines: Path | None, bag: Any) -> float:
     settings = _settings(source, (20, 20), outlines)
-    scores = oracle_scores(bag, settings, source["seed"])
+    scores = compute_oracle_scores(bag, settings, source["seed"])
     return float(scores[1] - scores[0])
 
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import sacmil
-from sacmil.atomic import whole_file
+from sacmil.atomic import atomic_write
 
 _NOT_CODE = ("report.py", "features.py", "heatmaps.py", "_pages.py", "_figures.py", "_ranks.py")
 """Files of this folder that change no line of results."""
@@ -47,5 +47,5 @@ def code_hash() -> str:
 
 
 def _write(mark: Path, facts: dict[str, object]) -> None:
-    with whole_file(mark) as partial:
+    with atomic_write(mark) as partial:
         partial.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")

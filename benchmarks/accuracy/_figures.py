@@ -15,8 +15,8 @@ from scipy.stats import rankdata
 
 from benchmarks.accuracy._lines import Line, Lines
 from sacmil.errors import RunError
-from sacmil.evaluation.comparison import Comparison, compare
-from sacmil.evaluation.summary import Figure, summarise
+from sacmil.evaluation.comparison import PairComparison, compare_models
+from sacmil.evaluation.summary import MetricEstimate, summarize
 from sacmil.results import Predictions
 
 METRICS = ("auc", "accuracy")
@@ -34,8 +34,8 @@ class Standing(NamedTuple):
     """A variant on a task."""
 
     variant: str
-    figures: Mapping[str, Figure]
-    against: Comparison | None
+    figures: Mapping[str, MetricEstimate]
+    against: PairComparison | None
     """With the reference, on the same bags; None for the reference itself."""
     localisation: float
     """Mean over folds; NaN where instances have no truth."""
@@ -76,10 +76,10 @@ def standings(lines: Sequence[Line], reference: str) -> list[Standing]:
     """Every variant of a task, the best first; those with folds missing are left out."""
     whole = complete(lines)
     predictions = to_predictions(whole)
-    figures = summarise(predictions, metrics=METRICS, draws=DRAWS)
+    figures = summarize(predictions, metrics=METRICS, draws=DRAWS)
     against = {}
     if reference in figures and len(figures) > 1:
-        compared = compare(predictions, against=reference, draws=DRAWS)
+        compared = compare_models(predictions, against=reference, draws=DRAWS)
         against = {one.second: one for one in compared}
     found = [
         Standing(
@@ -109,7 +109,7 @@ def to_predictions(lines: Sequence[Line]) -> Predictions:
     if not rows:
         raise RunError("no finished runs; expected at least one")
     positive = expit(np.array(odds))
-    return Predictions.of(("0", "1"), rows, np.stack([1 - positive, positive], axis=1))
+    return Predictions.from_rows(("0", "1"), rows, np.stack([1 - positive, positive], axis=1))
 
 
 def _apart(odds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -21,7 +21,7 @@ from benchmarks.accuracy._figures import (
     tasks_of,
 )
 from benchmarks.accuracy._lines import Line
-from sacmil.evaluation.tables import p_value
+from sacmil.evaluation.tables import format_p_value
 
 REFERENCE = {
     "inside": "local",
@@ -192,7 +192,7 @@ def _row(row: Standing, *, located: bool) -> list[str]:
         row.variant,
         f"{auc.mean:.3f} [{auc.low:.3f}, {auc.high:.3f}]",
         difference,
-        *("" if p is None else p_value(p) for p in tests),
+        *("" if p is None else format_p_value(p) for p in tests),
         f"{accuracy.mean:.3f}",
         str(row.runs),
     ]

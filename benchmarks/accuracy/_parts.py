@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.accuracy._bags import Bags
 from benchmarks.accuracy._job import Split
-from sacmil.cohorts.splits import VALIDATION, Fold, make_folds
-from sacmil.cohorts.table import Cohort, LabelledSlide
+from sacmil.cohorts.cohort import Cohort, LabeledSlide
+from sacmil.cohorts.splits import VALIDATION_SHARE, Fold, make_folds
 
 Parts = dict[str, list[int]]
 """Numbers of bags: train, val, test, and whatever else a model is tried on afterwards."""
@@ -37,10 +37,10 @@ def _fold(bags: Bags, split: Split) -> Fold:
     """Dealt by name, so that the same split comes out on every machine."""
     whole = _where(np.isin(bags.kinds, ("bag", "whole")))
     slides = [
-        LabelledSlide(str(bags.units[i]), str(bags.groups[i]), _stratum(bags, i)) for i in whole
+        LabeledSlide(str(bags.units[i]), str(bags.groups[i]), _stratum(bags, i)) for i in whole
     ]
     cohort = Cohort(tuple(slides), ("negative", "positive"))
-    validation = float(split.get("validation", VALIDATION))
+    validation = float(split.get("validation", VALIDATION_SHARE))
     folds = make_folds(
         cohort, int(split["folds"]), seed=int(split["repeat"]), validation=validation
     )

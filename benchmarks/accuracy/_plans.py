@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from benchmarks.accuracy._bags import Bags
 from benchmarks.accuracy._job import Job, digest
-from sacmil.atomic import whole_file
+from sacmil.atomic import atomic_write
 
 Plan = dict[str, npt.NDArray[Any]]
 
@@ -34,7 +34,7 @@ def make_plans(path: Path, job: Job, bags: Bags) -> None:
         where = bags.slice(bag)
         made = plan(bags.coords[where], bags.features[where].astype(np.float32))
         arrays |= {f"{bag}/{key}": value for key, value in made.items()}
-    with whole_file(path) as partial, partial.open("wb") as stream:
+    with atomic_write(path) as partial, partial.open("wb") as stream:
         np.savez(stream, **{"bags": np.array(len(bags)), **arrays})  # type: ignore[arg-type]
 
 

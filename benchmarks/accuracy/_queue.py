@@ -12,7 +12,7 @@ from benchmarks.accuracy._job import Job, digest
 from benchmarks.accuracy._lines import Lines
 from benchmarks.accuracy._plans import plan_name
 from benchmarks.accuracy._train import Place, free_memory, make_bags, make_plans_of, train
-from sacmil.parallel import Outcome, Workers
+from sacmil.parallel import TaskOutcome, WorkerPool
 
 FORGET = float("inf")
 """No limit of its own for a job: the time for all of them is what is short."""
@@ -48,7 +48,7 @@ def work(jobs: Sequence[Job], lines: Lines, place: Place, workers: int, clock: C
     tell(f"{len(jobs) - len(todo)} of {len(jobs)} jobs are done")
     if not todo:
         return True
-    with Workers(workers, memory_limit=0) as pool:
+    with WorkerPool(workers, memory_limit=0) as pool:
         prepared = _prepare(todo, place, pool, clock)
         return prepared and _train_all(_grouped(todo), lines, place, pool, clock)
 
@@ -58,7 +58,7 @@ def tell(text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
 
 
-def _prepare(todo: Sequence[Job], place: Place, pool: Workers, clock: Clock) -> bool:
+def _prepare(todo: Sequence[Job], place: Place, pool: WorkerPool, clock: Clock) -> bool:
     """Bags first, then plans, on all cores."""
     sources = {digest(dict(job.source)): job for job in todo}
     plans = {digest([dict(job.source), plan_name(job)]): job for job in todo}
@@ -73,8 +73,8 @@ def _prepare(todo: Sequence[Job], place: Place, pool: Workers, clock: Clock) -> 
 
 
 def _all(
-    calls: Sequence[tuple[Callable[..., Any], Any]], place: Place, pool: Workers, clock: Clock
-) -> Iterator[Outcome]:
+    calls: Sequence[tuple[Callable[..., Any], Any]], place: Place, pool: WorkerPool, clock: Clock
+) -> Iterator[TaskOutcome]:
     for number, (function, item) in enumerate(calls):
         pool.submit(number, function, item, place, limit_s=max(clock.left, 1))
     while (outcome := pool.next_outcome()) is not None:
@@ -86,7 +86,9 @@ def _grouped(todo: Iterable[Job]) -> list[Job]:
     return list(todo)[::-1]
 
 
-def _train_all(waiting: list[Job], lines: Lines, place: Place, pool: Workers, clock: Clock) -> bool:
+def _train_all(
+    waiting: list[Job], lines: Lines, place: Place, pool: WorkerPool, clock: Clock
+) -> bool:
     """Hand out a job only while there is time for one like it, and memory for one more."""
     at: dict[str, Job] = {}
     longest: dict[str, float] = {}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sacmil.models import Sample
-from sacmil.training.step import Trainer
+from sacmil.training.trainer import Trainer
 
 PLAIN = 3
 """Steps taken plainly first: libraries set themselves up, optimisers make what they remember."""
@@ -64,7 +64,7 @@ class ReplayTrainer(Trainer):
         self._seen: Counter[Shape] = Counter()
         self._taken = 0
         device = next(self.model.parameters()).device
-        for optimiser in self.optimisers.values():
+        for optimiser in self.optimizers.values():
             for group in optimiser.param_groups:
                 group["capturable"] = True
                 group["lr"] = torch.tensor(float(group["lr"]), device=device)
@@ -76,9 +76,9 @@ class ReplayTrainer(Trainer):
         shape = _shape(sample)
         if shape not in self._steps:
             if self._taken <= PLAIN or not self._came_before(("step", *shape)):
-                return super().learn(samples)
+                return super().update_weights(samples)
             self._steps[shape] = self._record(
-                lambda one: super(ReplayTrainer, self).learn([one]), sample
+                lambda one: super(ReplayTrainer, self).update_weights([one]), sample
             )
         return self._steps[shape](sample)
 
@@ -87,8 +87,8 @@ class ReplayTrainer(Trainer):
         shape = _shape(sample)
         if shape not in self._answers:
             if not self._came_before(("answer", *shape)):
-                return super().answer(sample)
-            asked = super().answer
+                return super().predict_probabilities(sample)
+            asked = super().predict_probabilities
             self._answers[shape] = self._record(lambda one: {"": asked(one)}, sample)
         return self._answers[shape](sample)[""]
 
@@ -103,7 +103,7 @@ class ReplayTrainer(Trainer):
         return recorded
 
     def _forget_gradients(self) -> None:
-        for optimiser in self.optimisers.values():
+        for optimiser in self.optimizers.values():
             optimiser.zero_grad()
 
 

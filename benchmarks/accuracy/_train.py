@@ -26,12 +26,12 @@ from benchmarks.accuracy._models import model_of, tuples
 from benchmarks.accuracy._parts import parts_of
 from benchmarks.accuracy._plans import make_plans, plan_name, read_plans
 from benchmarks.accuracy._replay import ReplayTrainer
-from sacmil.evaluation.localisation import localisation
+from sacmil.evaluation.localization import measure_localization
 from sacmil.evaluation.metrics import METRICS, auc
 from sacmil.models import MILModel, Recipe, Sample
-from sacmil.training.loop import fit, predicted
-from sacmil.training.samples import Samples
-from sacmil.training.step import Trainer
+from sacmil.training.fit import fit, predict_samples
+from sacmil.training.loading import SampleLoader
+from sacmil.training.trainer import Trainer
 
 KEPT_BYTES = 3e9
 """Of bags that stay on the device of a worker: sixteen of them share it."""
@@ -104,10 +104,10 @@ def _learnt(
         Recipe(**tuples(job.training)),
         validation=chosen["val"],
         seed=job.seed,
-        trainer=_trainer(job, place),
+        trainer_class=_trainer(job, place),
     )
-    told = {"epochs": len(fitted.history), "chosen": fitted.epoch}
-    return told | _validated(fitted.history, fitted.epoch)
+    told = {"epochs": len(fitted.history), "chosen": fitted.best_epoch}
+    return told | _validated(fitted.history, fitted.best_epoch)
 
 
 def _drawn(job: Job) -> bool:
@@ -149,7 +149,7 @@ class Kept:
         return ((self.features.float() - mean) / scale).half()
 
 
-class Chosen(Samples):
+class Chosen(SampleLoader):
     """Some of the bags that are kept, ready on the device."""
 
     def __init__(
@@ -218,7 +218,7 @@ def _tested(
     heat: bool,
 ) -> dict[str, Any]:
     """Figures of the test part; with heat, what heatmaps are drawn from as well."""
-    probabilities = predicted(model, chosen["test"])
+    probabilities = predict_samples(model, chosen["test"])
     odds = _log_odds(probabilities)
     labels = bags.labels[parts["test"]]
     others = [name for name in parts if name not in ("train", "val", "test", "whole")]
@@ -238,7 +238,7 @@ def _tested(
 
 
 def _auc(model: MILModel, samples: Chosen) -> float:
-    return auc(samples.targets, _log_odds(predicted(model, samples)))
+    return auc(samples.targets, _log_odds(predict_samples(model, samples)))
 
 
 def _located(scores: Sequence[Scores], bags: Bags, numbers: Sequence[int]) -> dict[str, float]:
@@ -248,7 +248,7 @@ def _located(scores: Sequence[Scores], bags: Bags, numbers: Sequence[int]) -> di
     if not telling:
         return {"auc": float("nan")}
     by_number = dict(zip(numbers, scores, strict=True))
-    found = localisation(
+    found = measure_localization(
         {str(n): by_number[n] for n in telling}, {str(n): truth[n] for n in telling}
     )
     return {

@@ -28,11 +28,11 @@ from torch.nn.functional import relu6
 from tqdm import tqdm
 
 from benchmarks.accuracy._pictures import SETS, Picture
-from sacmil.atomic import whole_file
-from sacmil.cohorts.splits import shuffled
-from sacmil.encoders import TileEncoder
+from sacmil.atomic import atomic_write
+from sacmil.cohorts.splits import shuffle_by_hash
+from sacmil.encoders import Encoder
 from sacmil.encoders._efficientnet_lite import EfficientNetLite0
-from sacmil.encoders._network import Request
+from sacmil.encoders._network import EncoderRequest
 from sacmil.encoders.lite0 import ENCODERS as LITE0
 
 Floats = npt.NDArray[np.float32]
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def fitting(names: Iterable[str]) -> list[str]:
     """The pictures of a set that projections of other sets are fitted on."""
-    return shuffled(names, "fitting")[:FITTED_ON]
+    return shuffle_by_hash(names, "fitting")[:FITTED_ON]
 
 
 class TwoDepths(EfficientNetLite0):
@@ -91,26 +91,26 @@ class TwoDepths(EfficientNetLite0):
         return torch.cat([last, mean, spread], dim=1)
 
 
-def load_encoder() -> TileEncoder:
+def load_encoder() -> Encoder:
     """Lite0 at two depths, with the weights of the registered encoder."""
     (lite0,) = LITE0
     card = replace(lite0.card, name="lite0_two_depths", width=LAST + MIDDLE)
-    return replace(lite0, card=card, build=TwoDepths).load(Request())
+    return replace(lite0, card=card, build=TwoDepths).load(EncoderRequest())
 
 
 def encode_set(
-    name: str, pictures: Iterable[str], options: argparse.Namespace, encoder: TileEncoder
+    name: str, pictures: Iterable[str], options: argparse.Namespace, encoder: Encoder
 ) -> None:
     """Each picture as a file of its own; those that are there are left alone."""
     for picture in tqdm(pictures, desc=name, unit="picture", mininterval=10):
         file = options.out / "parts" / name / f"{picture}.npz"
         if not file.exists():
             part = encoded(SETS[name].picture(options.data, picture), encoder, options.limit)
-            with whole_file(file) as partial, partial.open("wb") as stream:
+            with atomic_write(file) as partial, partial.open("wb") as stream:
                 np.savez(stream, **part)  # type: ignore[arg-type]
 
 
-def encoded(picture: Picture, encoder: TileEncoder, limit: int | None = None) -> Part:
+def encoded(picture: Picture, encoder: Encoder, limit: int | None = None) -> Part:
     """Features of all tiles, or of the first few."""
     tiles = picture.tiles[:limit]
     features = [
@@ -132,7 +132,7 @@ def write(path: Path, name: str, sets: Mapping[str, Mapping[str, Part]], weights
     others = [sets[other][one] for other in sets if other != name for one in fitting(sets[other])]
     origin = _origin([*parts.values(), *others], weights)
     # the partial file is locked already
-    with whole_file(path) as partial, h5py.File(partial, "w", locking=False) as file:
+    with atomic_write(path) as partial, h5py.File(partial, "w", locking=False) as file:
         file.attrs["encoder"] = f"EfficientNet-Lite0, ImageNet, weights {weights}"
         file.attrs["patch_px"] = SETS[name].side
         file["starts"] = np.cumsum([0, *(len(part["raw"]) for part in parts.values())])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sacmil._version import __version__
 
 if TYPE_CHECKING:
-    from sacmil.bag import Bag, Encoder
+    from sacmil.bag import Bag, EncoderId
     from sacmil.extraction import extract_slide
     from sacmil.formats import list_formats, read_bag, write_bag
     from sacmil.models import (
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Bag": "bag",
-    "Encoder": "bag",
+    "EncoderId": "bag",
     "MILModel": "models",
     "Output": "models",
     "Prediction": "results",
@@ -48,7 +48,7 @@ _HOMES = {
 
 __all__ = [
     "Bag",
-    "Encoder",
+    "EncoderId",
     "MILModel",
     "Output",
     "Prediction",

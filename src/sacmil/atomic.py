@@ -17,18 +17,18 @@ try:
 except ModuleNotFoundError:  # Windows: what killed processes leave stays
     fcntl = None  # type: ignore[assignment]
 
-_PARTIAL = ".partial"
+_PARTIAL_SUFFIX = ".partial"
 
 
 @contextmanager
-def whole_file(path: str | Path) -> Iterator[Path]:
+def atomic_write(path: str | Path) -> Iterator[Path]:
     """A path to write to; it takes its final name only when the block ends without an error.
 
     What a killed process left of the same file is removed.
     """
     final = Path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
-    with naming(final), _claimed(final, _create_file) as partial:
+    with report_final_path(final), _hold_partial(final, _create_file) as partial:
         try:
             yield partial
             force_to_disk(partial)
@@ -40,21 +40,21 @@ def whole_file(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_folder(path: str | Path) -> Iterator[Path]:
+def atomic_directory(path: str | Path) -> Iterator[Path]:
     """A folder to fill; it takes its final name, replacing an older one, only when complete.
 
     What killed processes left of the same folder is removed.
     """
     final = Path(path).resolve()  # a link to a folder stays one
     final.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in _all_beside(final):
+    for leftover in _find_partials(final):
         remove_if_abandoned(leftover)
-    with naming(final), _claimed(final, Path.mkdir) as partial:
+    with report_final_path(final), _hold_partial(final, Path.mkdir) as partial:
         try:
             yield partial
             for file in partial.rglob("*"):
                 force_to_disk(file)
-            _swap(partial, final)
+            _move_into_place(partial, final)
             force_to_disk(final.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -69,7 +69,7 @@ def remove_if_abandoned(partial: Path) -> None:
     except OSError:  # gone, or not ours
         return
     try:
-        if not (_lock(descriptor) and _is_at(descriptor, partial)):
+        if not (_try_lock(descriptor) and _is_same_file(descriptor, partial)):
             return
         if partial.is_dir():
             shutil.rmtree(partial, ignore_errors=True)
@@ -80,25 +80,25 @@ def remove_if_abandoned(partial: Path) -> None:
 
 
 @contextmanager
-def naming(final: Path) -> Iterator[None]:
+def report_final_path(final: Path) -> Iterator[None]:
     """Let every error of the disk name the file the user knows: a full disk names none."""
     try:
         yield
     except OSError as error:
-        whole, mark, inside = str(error.filename or _PARTIAL).partition(_PARTIAL)
+        whole, mark, inside = str(error.filename or _PARTIAL_SUFFIX).partition(_PARTIAL_SUFFIX)
         if mark and not whole.endswith(os.sep):
             error.filename, error.filename2 = str(final / inside.lstrip(os.sep)), None
         raise
 
 
 @contextmanager
-def _claimed(final: Path, create: Callable[[Path], None]) -> Iterator[Path]:
+def _hold_partial(final: Path, create: Callable[[Path], None]) -> Iterator[Path]:
     """A new file or folder beside the final one, locked until it has been renamed or removed.
 
     The lock ends with the process, so it tells what is being written from what is left over.
     """
     if fcntl is None:
-        partial = _beside(final)
+        partial = _make_partial_path(final)
         create(partial)
         yield partial
         return
@@ -111,20 +111,22 @@ def _claimed(final: Path, create: Callable[[Path], None]) -> Iterator[Path]:
 
 def _create_and_lock(final: Path, create: Callable[[Path], None]) -> tuple[Path, int]:
     # The name is always the same for a file, so that the next writer finds what is left over.
-    partial = _beside(final, "0" * 8) if create is _create_file else _beside(final)
+    partial = (
+        _make_partial_path(final, "0" * 8) if create is _create_file else _make_partial_path(final)
+    )
     while True:
         remove_if_abandoned(partial)
         try:
             create(partial)
         except FileExistsError:  # another writer of the same file is at work
-            partial = _beside(final)
+            partial = _make_partial_path(final)
             continue
         try:
             descriptor = os.open(partial, os.O_RDONLY)
         except FileNotFoundError:  # removed as abandoned before it was locked
             continue
-        _lock(descriptor)
-        if _is_at(descriptor, partial):
+        _try_lock(descriptor)
+        if _is_same_file(descriptor, partial):
             return partial, descriptor
         os.close(descriptor)
 
@@ -133,7 +135,7 @@ def _create_file(path: Path) -> None:
     path.touch(exist_ok=False)
 
 
-def _lock(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     """Whether the file or folder is ours alone now; False too where there are no locks."""
     if fcntl is None:
         return False
@@ -144,22 +146,24 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def _is_same_file(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
         return False
 
 
-def _beside(final: Path, unique: str = "") -> Path:
-    return final.parent / f".{_start(final)}.{unique or uuid.uuid4().hex[:8]}{_PARTIAL}"
+def _make_partial_path(final: Path, unique: str = "") -> Path:
+    return (
+        final.parent / f".{_shorten_name(final)}.{unique or uuid.uuid4().hex[:8]}{_PARTIAL_SUFFIX}"
+    )
 
 
-def _all_beside(final: Path) -> Iterator[Path]:
-    return final.parent.glob(f".{glob.escape(_start(final))}.????????{_PARTIAL}")
+def _find_partials(final: Path) -> Iterator[Path]:
+    return final.parent.glob(f".{glob.escape(_shorten_name(final))}.????????{_PARTIAL_SUFFIX}")
 
 
-def _start(final: Path) -> str:
+def _shorten_name(final: Path) -> str:
     return os.fsdecode(os.fsencode(final.name)[:200])  # names may hold 255 bytes
 
 
@@ -174,12 +178,12 @@ def force_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def _swap(partial: Path, final: Path) -> None:
+def _move_into_place(partial: Path, final: Path) -> None:
     """The partial folder gets the final name; what had it before, if anything, is removed."""
     if not final.exists():
         partial.rename(final)
-    elif not _exchange(partial, final):
-        older = _beside(final)
+    elif not _exchange_paths(partial, final):
+        older = _make_partial_path(final)
         final.rename(older)
         try:
             partial.rename(final)
@@ -189,7 +193,7 @@ def _swap(partial: Path, final: Path) -> None:
         shutil.rmtree(older)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange_paths(one: Path, other: Path) -> bool:
     """Swap two names in one step, so that neither is ever missing; False where that cannot be."""
     if not sys.platform.startswith("linux"):
         return False

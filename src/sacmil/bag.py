@@ -15,17 +15,17 @@ import numpy.typing as npt
 from sacmil.errors import BagError, BagWarning, InputError
 from sacmil.units import Level0Px, Microns, MicronsPerPixel, TilePx, to_microns
 
-SAME_SIZE = 0.05
+TILE_SIZE_TOLERANCE = 0.05
 """How far the sides of two bags' tiles on the glass may be apart, and still be called the same."""
-_AT_ONCE = 2**18
+_CHUNK_SIZE = 2**18
 """Values looked at together: they fit into a cache."""
-_SHORTEST, _LONGEST = 1e-6, 1e9
+_MIN_LENGTH, _MAX_LENGTH = 1e-6, 1e9
 """Sides of tiles in pixels, and µm per pixel; beyond them arithmetic on places overflows."""
-_MOST_PIXELS = 2**53
+_MAX_PIXELS = 2**53
 """Of a slide's side: up to here float64 holds every whole number."""
 
 
-class Encoder(NamedTuple):
+class EncoderId(NamedTuple):
     """What turned tiles into vectors: its name, and a hash of its weights where known."""
 
     name: str
@@ -66,7 +66,7 @@ class Bag:
     """Distance between neighbouring tiles in level-0 pixels; the patch size where not given."""
     tile_px: TilePx | None = None
     """Side of a tile in pixels as the encoder saw it."""
-    encoder: Encoder | None = None
+    encoder: EncoderId | None = None
     """What made the features."""
     provenance: Mapping[str, Any] | None = None
     """How they were made, as far as JSON can say it: settings, versions, hashes."""
@@ -76,12 +76,14 @@ class Bag:
             raise BagError(f"slide_id is {self.slide_id!r}; expected the slide's name, as text")
         if not _is_storable(self.slide_id):
             raise BagError(f"slide_id is {self.slide_id!r}; expected text that UTF-8 can hold")
-        features = _features(self.slide_id, self.features)
-        coords = _coords(self.slide_id, self.coords, len(features))
+        features = _convert_features(self.slide_id, self.features)
+        coords = _convert_coords(self.slide_id, self.coords, len(features))
         object.__setattr__(self, "features", features)
         object.__setattr__(self, "coords", coords)
-        object.__setattr__(self, "labels", _labels(self.slide_id, self.labels, len(features)))
-        object.__setattr__(self, "encoder", _encoder(self.slide_id, self.encoder))
+        object.__setattr__(
+            self, "labels", _convert_labels(self.slide_id, self.labels, len(features))
+        )
+        object.__setattr__(self, "encoder", _convert_encoder(self.slide_id, self.encoder))
         _check_lengths(self)
         _check_pairs(self)
         _check_provenance(self)
@@ -114,7 +116,7 @@ class Bag:
         Raises:
             InputError: nothing is chosen, or the index does not fit the bag.
         """
-        rows = _rows(self, index)
+        rows = _select_rows(self, index)
         labels = None if self.labels is None else self.labels[rows]
         return replace(self, features=self.features[rows], coords=self.coords[rows], labels=labels)
 
@@ -144,9 +146,11 @@ class Bag:
         return None if self.mpp is None else to_microns(self.patch_size, self.mpp)
 
 
-def _rows(bag: Bag, index: slice | SupportsIndex | npt.ArrayLike) -> slice | npt.NDArray[Any]:
+def _select_rows(
+    bag: Bag, index: slice | SupportsIndex | npt.ArrayLike
+) -> slice | npt.NDArray[Any]:
     """The rows an index means, checked; a slice stays one, so that nothing is copied."""
-    rows = np.arange(len(bag))[index] if isinstance(index, slice) else _index_array(bag, index)
+    rows = np.arange(len(bag))[index] if isinstance(index, slice) else _convert_index(bag, index)
     if len(rows) == 0 or (rows.dtype == np.bool_ and not rows.any()):
         raise InputError(
             f"{bag.slide_id}: the index chooses none of {len(bag)} instances; a bag needs at least "
@@ -155,8 +159,8 @@ def _rows(bag: Bag, index: slice | SupportsIndex | npt.ArrayLike) -> slice | npt
     return index if isinstance(index, slice) else rows
 
 
-def _index_array(bag: Bag, index: SupportsIndex | npt.ArrayLike) -> npt.NDArray[Any]:
-    rows = np.atleast_1d(_array(bag.slide_id, "the index's values", index))  # type: ignore[arg-type]
+def _convert_index(bag: Bag, index: SupportsIndex | npt.ArrayLike) -> npt.NDArray[Any]:
+    rows = np.atleast_1d(_to_array(bag.slide_id, "the index's values", index))  # type: ignore[arg-type]
     count = len(bag)
     if rows.ndim == 1 and rows.size == 0:
         return rows.astype(np.int64)
@@ -175,15 +179,15 @@ def _index_array(bag: Bag, index: SupportsIndex | npt.ArrayLike) -> npt.NDArray[
     )
 
 
-def _array(slide_id: str, name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+def _to_array(slide_id: str, name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
     try:
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors with gradients
         raise BagError(f"{slide_id}: {name} do not make an array ({error})") from error
 
 
-def _features(slide_id: str, values: npt.ArrayLike) -> npt.NDArray[np.floating]:
-    features = _array(slide_id, "features", values)
+def _convert_features(slide_id: str, values: npt.ArrayLike) -> npt.NDArray[np.floating]:
+    features = _to_array(slide_id, "features", values)
     if features.ndim != 2:
         raise BagError(
             f"{slide_id}: features have shape {features.shape}; expected (N, D), "
@@ -203,22 +207,22 @@ def _features(slide_id: str, values: npt.ArrayLike) -> npt.NDArray[np.floating]:
         with np.errstate(over="ignore"):  # what overflows is infinite, and told below
             features = features.astype(np.float32)
     features = np.ascontiguousarray(features)
-    if not _all_finite(features):
-        raise _not_finite(slide_id, features)
+    if not _is_all_finite(features):
+        raise _make_not_finite_error(slide_id, features)
     return features
 
 
-def _all_finite(values: npt.NDArray[np.floating]) -> bool:
+def _is_all_finite(values: npt.NDArray[np.floating]) -> bool:
     """Whether no value is infinite or missing."""
     if values.dtype != np.float16:
         return bool(np.isfinite(values).all())
     # numpy makes a float32 of each float16 first; a look at the exponents takes a seventh of it.
     bits, highest = values.reshape(-1).view(np.uint16), np.uint16(0x7C00)
-    starts = range(0, bits.size, _AT_ONCE)
-    return all((bits[i : i + _AT_ONCE] & highest).max() < highest for i in starts)
+    starts = range(0, bits.size, _CHUNK_SIZE)
+    return all((bits[i : i + _CHUNK_SIZE] & highest).max() < highest for i in starts)
 
 
-def _not_finite(slide_id: str, features: npt.NDArray[np.floating]) -> BagError:
+def _make_not_finite_error(slide_id: str, features: npt.NDArray[np.floating]) -> BagError:
     rows = np.flatnonzero(~np.isfinite(features).all(axis=1))
     return BagError(
         f"{slide_id}: features of {len(rows)} of {len(features)} instances hold NaN or infinity "
@@ -226,45 +230,47 @@ def _not_finite(slide_id: str, features: npt.NDArray[np.floating]) -> BagError:
     )
 
 
-def _coords(slide_id: str, values: npt.ArrayLike | None, count: int) -> npt.NDArray[np.number]:
+def _convert_coords(
+    slide_id: str, values: npt.ArrayLike | None, count: int
+) -> npt.NDArray[np.number]:
     if values is None:
         raise BagError(
             f"{slide_id}: there are no coordinates; expected ({count}, 2) level-0 pixels, "
             "take them from the file the tiles were cut with"
         )
-    coords = _array(slide_id, "coordinates", values)
+    coords = _to_array(slide_id, "coordinates", values)
     if coords.shape != (count, 2):
         raise BagError(
             f"{slide_id}: coordinates have shape {coords.shape} beside {count} feature rows; "
             f"expected ({count}, 2), x and y of each instance"
         )
     if np.issubdtype(coords.dtype, np.integer):
-        _check_reach(slide_id, int(coords.min()), int(coords.max()))
+        _check_coord_range(slide_id, int(coords.min()), int(coords.max()))
         return np.ascontiguousarray(coords, dtype=np.int64)
     if not np.issubdtype(coords.dtype, np.floating):
         raise BagError(f"{slide_id}: coordinates are {coords.dtype}; expected whole numbers")
     if not np.isfinite(coords).all():
         raise BagError(f"{slide_id}: coordinates hold NaN or infinity; expected level-0 pixels")
-    _check_reach(slide_id, float(coords.min()), float(coords.max()))
+    _check_coord_range(slide_id, float(coords.min()), float(coords.max()))
     whole = bool((coords == np.round(coords)).all())
     return np.ascontiguousarray(coords, dtype=np.int64 if whole else np.float64)
 
 
-def _check_reach(slide_id: str, lowest: float, highest: float) -> None:
+def _check_coord_range(slide_id: str, lowest: float, highest: float) -> None:
     farthest = highest if highest > -lowest else lowest
-    if abs(farthest) >= _MOST_PIXELS:
+    if abs(farthest) >= _MAX_PIXELS:
         raise BagError(
             f"{slide_id}: coordinates reach {farthest:g}; expected level-0 pixels, no slide is so "
             "wide: look for stray values in the file"
         )
 
 
-def _labels(
+def _convert_labels(
     slide_id: str, values: npt.ArrayLike | None, count: int
 ) -> npt.NDArray[np.integer] | None:
     if values is None:
         return None
-    labels = _array(slide_id, "labels", values)
+    labels = _to_array(slide_id, "labels", values)
     if labels.shape != (count,):
         raise BagError(
             f"{slide_id}: labels have shape {labels.shape}; expected ({count},), one per instance"
@@ -280,7 +286,7 @@ def _check_lengths(bag: Bag) -> None:
         if value is not None and not _is_length(value):
             raise BagError(
                 f"{bag.slide_id}: {name} is {value!r}; expected a number above zero "
-                f"({_SHORTEST:g} to {_LONGEST:g})"
+                f"({_MIN_LENGTH:g} to {_MAX_LENGTH:g})"
             )
     if bag.patch_size is None:
         raise BagError(
@@ -293,7 +299,7 @@ def _check_pairs(bag: Bag) -> None:
         value = getattr(bag, name)
         if value is not None and not _is_pair(value):
             raise BagError(f"{bag.slide_id}: {name} is {value!r}; expected two whole numbers")
-        if value is not None and max(abs(int(number)) for number in value) >= _MOST_PIXELS:
+        if value is not None and max(abs(int(number)) for number in value) >= _MAX_PIXELS:
             raise BagError(f"{bag.slide_id}: {name} is {value!r}; expected level-0 pixels")
 
 
@@ -321,11 +327,11 @@ def _is_pair(value: object) -> bool:
     )
 
 
-def _encoder(slide_id: str, value: tuple[str, str | None] | None) -> Encoder | None:
+def _convert_encoder(slide_id: str, value: tuple[str, str | None] | None) -> EncoderId | None:
     if value is None:
         return None
     is_pair = isinstance(value, tuple) and len(value) in (1, 2)
-    encoder = Encoder(*value) if is_pair else Encoder("")
+    encoder = EncoderId(*value) if is_pair else EncoderId("")
     texts = [encoder.name] if encoder.hash is None else list(encoder)
     if not all(isinstance(text, str) and text and _is_storable(text) for text in texts):
         raise BagError(f"{slide_id}: encoder is {value!r}; expected Encoder(name, hash), as text")
@@ -337,7 +343,7 @@ def _is_storable(text: str) -> bool:
 
 
 def _is_length(value: object) -> bool:
-    return isinstance(value, numbers.Real) and _SHORTEST <= float(value) <= _LONGEST
+    return isinstance(value, numbers.Real) and _MIN_LENGTH <= float(value) <= _MAX_LENGTH
 
 
 def _warn_of_duplicates(slide_id: str, coords: npt.NDArray[np.number]) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 _TRIGGERS = "=+\\-@\t\r\n＝＋－＠"
 """First characters that make Excel or LibreOffice calculate a cell; the last four in Japanese."""
-_RISKY = re.compile(f"'*[{_TRIGGERS}]")
-_ESCAPED = re.compile(f"'+[{_TRIGGERS}]")
+_RISKY_PATTERN = re.compile(f"'*[{_TRIGGERS}]")
+_ESCAPED_PATTERN = re.compile(f"'+[{_TRIGGERS}]")
 _RISKY_STARTS = frozenset(_TRIGGERS.replace("\\", "") + "'")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
+_NUMBER_PATTERN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 
 
 def escape_cell(text: str) -> str:
@@ -22,7 +22,7 @@ def escape_cell(text: str) -> str:
     >>> [escape_cell(text) for text in ("slide_1", "=1+1", "'=1+1", "-0.5")]
     ['slide_1', "'=1+1", "''=1+1", '-0.5']
     """
-    is_risky = _RISKY.match(text) and not _NUMBER.fullmatch(text)
+    is_risky = _RISKY_PATTERN.match(text) and not _NUMBER_PATTERN.fullmatch(text)
     return f"'{text}" if is_risky else text
 
 
@@ -32,7 +32,7 @@ def restore_cell(text: str) -> str:
     >>> [restore_cell(text) for text in ("slide_1", "'=1+1", "=1+1", "'quoted'")]
     ['slide_1', '=1+1', '=1+1', "'quoted'"]
     """
-    return text[1:] if _ESCAPED.match(text) else text
+    return text[1:] if _ESCAPED_PATTERN.match(text) else text
 
 
 def escape_cells(cells: Iterable[object]) -> list[object]:

@@ -32,9 +32,9 @@ import difflib
 import errno
 from collections.abc import Iterable
 
-_SHOWN = 20
+_MAX_PROBLEMS_SHOWN = 20
 """How many problems of a list are told."""
-_LONGEST = 80
+_MAX_VALUE_CHARACTERS = 80
 """Characters of a value that a message shows."""
 
 
@@ -96,7 +96,7 @@ class CohortError(SacMILError):
 
     def __init__(self, where: object, problems: Iterable[str]) -> None:
         self.problems = list(problems)
-        shown = self.problems[:_SHOWN]
+        shown = self.problems[:_MAX_PROBLEMS_SHOWN]
         left = len(self.problems) - len(shown)
         listed = "\n".join(f"  - {problem}" for problem in shown)
         more = f"\n  … and {left} more" if left else ""
@@ -141,14 +141,14 @@ class RunWarning(UserWarning):
     """A run that answers, though not all of it is finished."""
 
 
-def shorten(value: object) -> str:
+def shorten_value(value: object) -> str:
     """A value as Python writes it, for a message: a long one is cut.
 
-    >>> shorten("abmil"), shorten([0] * 1000)
+    >>> shorten_value("abmil"), shorten_value([0] * 1000)
     ("'abmil'", '[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,…')
     """
     text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 20]}…"
+    return text if len(text) <= _MAX_VALUE_CHARACTERS else f"{text[: _MAX_VALUE_CHARACTERS - 20]}…"
 
 
 def explain_os_error(error: OSError, file: object = None) -> str:
@@ -170,12 +170,12 @@ def explain_os_error(error: OSError, file: object = None) -> str:
     return f"{named}: {reason}" if named else reason
 
 
-def suggestion(wrong: str, known: Iterable[str]) -> str:
+def suggest_names(wrong: str, known: Iterable[str]) -> str:
     """The end of an error message: the nearest known names, or all of them.
 
-    >>> suggestion("sacmil", ["abmil", "sac_mil"])
+    >>> suggest_names("sacmil", ["abmil", "sac_mil"])
     "did you mean 'sac_mil' or 'abmil'?"
-    >>> suggestion("zebra", ["abmil", "sac_mil"])
+    >>> suggest_names("zebra", ["abmil", "sac_mil"])
     'known are: abmil, sac_mil'
     """
     names = sorted(known)

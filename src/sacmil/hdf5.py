@@ -12,9 +12,9 @@ import h5py
 from sacmil.errors import FormatError
 from sacmil.limits import check_declared_size
 
-_ARRAYS = ("features", "feats", "coords", "labels", "patch_labels", "inst_labels")
+_BAG_ARRAYS = ("features", "feats", "coords", "labels", "patch_labels", "inst_labels")
 """What the readers of bags and tiles read; other arrays of a file may be as large as they like."""
-_DEEPEST, _MOST_LINKS = 16, 10_000
+_MAX_DEPTH, _MAX_LINKS = 16, 10_000
 """Groups in groups, and entries in all: a visit of more can take minutes."""
 
 
@@ -34,31 +34,32 @@ def open_hdf5(path: str | Path, *, only: Sequence[str] = ()) -> Iterator[h5py.Fi
     Raises:
         FormatError: data is in another file, an array is too large, or there are too many groups.
     """
-    with h5py.File(h5py.h5f.open(_encode(path), h5py.h5f.ACC_RDONLY)) as file:
-        if only and all(_is_inside(file, name) for name in only):
+    with h5py.File(h5py.h5f.open(_encode_path(path), h5py.h5f.ACC_RDONLY)) as file:
+        if only and all(_is_stored_in_file(file, name) for name in only):
             yield file
             return
-        found = _Contents(file)
-        if found.is_endless:
+        found = _Hdf5Contents(file)
+        if found.is_too_large:
             raise FormatError(
-                f"{path}: holds more than {_MOST_LINKS:,} entries, or groups more than {_DEEPEST} "
+                f"{path}: holds more than {_MAX_LINKS:,} entries, or groups more than {_MAX_DEPTH} "
                 "deep; expected features and coords: this is no bag"
             )
-        if found.outside:
+        if found.external_reference:
             raise FormatError(
-                f"{path}: {found.outside}; expected a file that holds all its data itself: write "
+                f"{path}: {found.external_reference}; expected a file that holds all its data "
+                "itself: write "
                 "it again without external links, external storage and virtual datasets"
             )
         _check_sizes(path, found.find_arrays())
         yield file
 
 
-def _encode(path: str | Path) -> bytes:
+def _encode_path(path: str | Path) -> bytes:
     """A file's name as HDF5 takes it, which is UTF-8 on Windows."""
     return str(path).encode() if os.name == "nt" else os.fsencode(path)
 
 
-def _is_inside(file: h5py.File, name: str) -> bool:
+def _is_stored_in_file(file: h5py.File, name: str) -> bool:
     """Whether an array is in the file itself, or there is none of that name."""
     if not file.id.links.exists(name.encode()):
         return True
@@ -102,7 +103,7 @@ def _count_bytes(array: h5py.h5d.DatasetID) -> int:
     return int(array.get_space().get_simple_extent_npoints() * array.dtype.itemsize)
 
 
-class _Contents:
+class _Hdf5Contents:
     """All links and arrays of a file, each visited once.
 
     Args:
@@ -112,18 +113,18 @@ class _Contents:
     def __init__(self, file: h5py.File) -> None:
         self._file = file
         self._links: set[bytes] = set()
-        self.is_endless = False
+        self.is_too_large = False
         """Whether the visit was given up."""
         self._arrays: dict[bytes, h5py.h5d.DatasetID] = {}
         # Neither visit follows a link out of the file.
-        self.outside: str | None = file.id.links.visit(self._inspect_link, info=True)
+        self.external_reference: str | None = file.id.links.visit(self._inspect_link, info=True)
         """What leads out of the file, in words; None where nothing does."""
-        if self.outside is None:
-            self.outside = h5py.h5o.visit(file.id, self._inspect_object, info=True)
+        if self.external_reference is None:
+            self.external_reference = h5py.h5o.visit(file.id, self._inspect_object, info=True)
 
     def find_arrays(self) -> dict[str, h5py.h5d.DatasetID]:
         """The arrays that readers read, by name."""
-        found = {name: self._find_array(name) for name in _ARRAYS}
+        found = {name: self._find_array(name) for name in _BAG_ARRAYS}
         return {name: array for name, array in found.items() if array is not None}
 
     def _find_array(self, name: str) -> h5py.h5d.DatasetID | None:
@@ -134,13 +135,13 @@ class _Contents:
 
     def _inspect_link(self, name: bytes, info: h5py.h5l.LinkInfo) -> str | None:
         self._links.add(name)
-        if name.count(b"/") > _DEEPEST or len(self._links) > _MOST_LINKS:
-            self.is_endless = True
+        if name.count(b"/") > _MAX_DEPTH or len(self._links) > _MAX_LINKS:
+            self.is_too_large = True
             return "it has too many groups"
         if info.type != h5py.h5l.TYPE_EXTERNAL:
             return None
         target = self._file.get(name, getlink=True).filename
-        return f"{_decode(name)!r} is a link to another file, {target!r}"
+        return f"{_decode_name(name)!r} is a link to another file, {target!r}"
 
     def _inspect_object(self, name: bytes, info: h5py.h5o.ObjInfo) -> str | None:
         if info.type != h5py.h5o.TYPE_DATASET:
@@ -148,12 +149,12 @@ class _Contents:
         array = self._arrays[name] = h5py.h5d.open(self._file.id, name)
         stored = array.get_create_plist()
         if stored.get_layout() == h5py.h5d.VIRTUAL:
-            return f"{_decode(name)!r} is a virtual dataset, whose data is in other files"
+            return f"{_decode_name(name)!r} is a virtual dataset, whose data is in other files"
         if stored.get_external_count() > 0:
             target = os.fsdecode(stored.get_external(0)[0])
-            return f"{_decode(name)!r} has its data in another file, {target!r}"
+            return f"{_decode_name(name)!r} has its data in another file, {target!r}"
         return None
 
 
-def _decode(name: bytes) -> str:
+def _decode_name(name: bytes) -> str:
     return name.decode("utf-8", "backslashreplace")

@@ -9,39 +9,40 @@ from pathlib import Path
 
 from sacmil.errors import ConfigError, FormatError
 
-VARIABLE = "SACMIL_MAX_BAG_GB"
+MAX_BAG_VARIABLE = "SACMIL_MAX_BAG_GB"
 """The environment variable that raises the size limit of a bag, in GiB."""
 BAG_LIMIT_S = 600.0
 """Seconds that reading one bag may take."""
 
 _GIB = 2**30
-_MOST_GIB = 4.0
-_MOST_RATIO = 100
+_DEFAULT_MAX_GIB = 4.0
+_MAX_RATIO = 100
 """Declared bytes per stored byte. Compressed features reach 10, and 100 leaves room."""
-_UNCHECKED = 16 * 2**20
+_MAX_UNCHECKED_BYTES = 16 * 2**20
 """Arrays up to this size may be stored in any number of bytes: constant labels compress well."""
-_COPIES = 3
+_COPIES_IN_MEMORY = 3
 """Times a bag is in the memory of the process that reads it: the array, its check, its message."""
 
 
 def max_bag_bytes() -> int:
     """Bytes that the arrays of one file may take in memory."""
-    text = os.environ.get(VARIABLE, "")
+    text = os.environ.get(MAX_BAG_VARIABLE, "")
     try:
-        size = float(text) if text else _MOST_GIB
+        size = float(text) if text else _DEFAULT_MAX_GIB
     except ValueError:
         size = math.nan
     if not 0 < size < math.inf:
         raise ConfigError(
-            f"the environment variable {VARIABLE} is {text!r}; expected a number of GiB above "
-            f"zero, such as {VARIABLE}=16"
+            f"the environment variable {MAX_BAG_VARIABLE} is {text!r}; expected a number of GiB "
+            "above "
+            f"zero, such as {MAX_BAG_VARIABLE}=16"
         )
     return int(size * _GIB)
 
 
 def max_worker_bytes() -> int:
     """Bytes of address space of a process that reads files from elsewhere."""
-    return _COPIES * max(max_bag_bytes(), int(_MOST_GIB * _GIB))
+    return _COPIES_IN_MEMORY * max(max_bag_bytes(), int(_DEFAULT_MAX_GIB * _GIB))
 
 
 def check_declared_size(path: str | Path, name: str, declared: int, stored: int) -> None:
@@ -56,17 +57,19 @@ def check_declared_size(path: str | Path, name: str, declared: int, stored: int)
     Raises:
         FormatError: the array is too large, or hardly any of it was written.
     """
-    if declared > max(_UNCHECKED, _MOST_RATIO * stored):
+    if declared > max(_MAX_UNCHECKED_BYTES, _MAX_RATIO * stored):
         raise FormatError(
-            f"{path}: {name} declares {_size(declared)} but stores {_size(stored)}; expected at "
-            f"most {_MOST_RATIO} times what is stored: the file is incomplete or damaged, write it "
+            f"{path}: {name} declares {_format_size(declared)} but stores {_format_size(stored)}; "
+            "expected at "
+            f"most {_MAX_RATIO} times what is stored: the file is incomplete or damaged, write it "
             "again"
         )
     if declared > max_bag_bytes():
         raise FormatError(
-            f"{path}: {name} needs {_size(declared)} of memory; expected at most "
-            f"{_size(max_bag_bytes())} for one bag: split the slide, or raise the limit by the "
-            f"environment variable {VARIABLE}={math.ceil(declared / _GIB)}"
+            f"{path}: {name} needs {_format_size(declared)} of memory; expected at most "
+            f"{_format_size(max_bag_bytes())} for one bag: split the slide, or raise the limit by "
+            "the "
+            f"environment variable {MAX_BAG_VARIABLE}={math.ceil(declared / _GIB)}"
         )
 
 
@@ -85,10 +88,10 @@ def check_zip_size(path: Path) -> None:
     check_declared_size(path, "its content", unpacked, sum(m.compress_size for m in members))
 
 
-def _size(count: int) -> str:
+def _format_size(count: int) -> str:
     """Bytes in words.
 
-    >>> _size(6144), _size(5 * 2**30)
+    >>> _format_size(6144), _format_size(5 * 2**30)
     ('6.0 KiB', '5.0 GiB')
     """
     power = min(max(count.bit_length() - 1, 0) // 10, 3)

@@ -41,11 +41,11 @@ def load_plugins(kind: str) -> tuple[Plugin, ...]:
     Args:
         kind: models, formats, encoders or readers.
     """
-    found = (_load(entry) for entry in sorted(entry_points(group=f"sacmil.{kind}")))
+    found = (_load_plugin(entry) for entry in sorted(entry_points(group=f"sacmil.{kind}")))
     return tuple(plugin for plugin in found if plugin is not None)
 
 
-def _load(entry: EntryPoint) -> Plugin | None:
+def _load_plugin(entry: EntryPoint) -> Plugin | None:
     origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
     try:
         return Plugin(entry.name, entry.load(), origin)

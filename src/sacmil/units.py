@@ -41,7 +41,7 @@ def to_level0(length: Microns, mpp: MicronsPerPixel) -> Level0Px:
 
 
 # Upper bounds of µm per pixel for the nominal objective powers, as TRIDENT sorts them.
-_OBJECTIVES = ((0.16, 80), (0.2, 60), (0.3, 40), (0.6, 20), (1.2, 10), (2.4, 5))
+_OBJECTIVE_BOUNDS = ((0.16, 80), (0.2, 60), (0.3, 40), (0.6, 20), (1.2, 10), (2.4, 5))
 
 
 def nominal_magnification(mpp: MicronsPerPixel) -> int | None:
@@ -50,4 +50,4 @@ def nominal_magnification(mpp: MicronsPerPixel) -> int | None:
     >>> nominal_magnification(MicronsPerPixel(0.25))
     40
     """
-    return next((power for bound, power in _OBJECTIVES if mpp < bound), None)
+    return next((power for bound, power in _OBJECTIVE_BOUNDS if mpp < bound), None)

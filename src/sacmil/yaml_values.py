@@ -7,19 +7,19 @@ from typing import Any
 
 import yaml
 
-_DEEPEST = 50
+_MAX_DEPTH = 50
 """Levels of nesting; a configuration has three."""
-_MOST_VALUES = 10_000
+_MAX_VALUES = 10_000
 """Values with every alias written out; aliases of aliases make billions."""
-_LONGEST = 1_000_000
+_MAX_CHARACTERS = 1_000_000
 """Characters."""
 
-_PREFIX = "tag:yaml.org,2002:"
-_KINDS = ("str", "int", "float", "bool", "null", "seq", "map", "merge")
+_TAG_PREFIX = "tag:yaml.org,2002:"
+_ALLOWED_TAGS = ("str", "int", "float", "bool", "null", "seq", "map", "merge")
 """What values may be; sets, dates and bytes fit no setting."""
 
 
-class _Loader(yaml.SafeLoader):
+class _StrictLoader(yaml.SafeLoader):
     """A safe loader of bounded size, for mappings whose keys are text and stand once."""
 
     def __init__(self, stream: str) -> None:
@@ -32,30 +32,30 @@ class _Loader(yaml.SafeLoader):
         """Check each node as soon as it is complete, before anything is made of it."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
         self.depth += 1
-        if self.depth > _DEEPEST:
-            raise _problem(event, f"more than {_DEEPEST} levels of nesting")
+        if self.depth > _MAX_DEPTH:
+            raise _make_error(event, f"more than {_MAX_DEPTH} levels of nesting")
         node: Any = super().compose_node(parent, index)
         self.depth -= 1
         if isinstance(event, yaml.AliasEvent):
             if id(node) not in self.sizes:
-                raise _problem(event, "an alias of what it stands in")
+                raise _make_error(event, "an alias of what it stands in")
         else:
-            _check_kind(node)
-            self.sizes[id(node)] = 1 + sum(self.sizes[id(part)] for part in _parts(node))
-        if self.sizes[id(node)] > _MOST_VALUES:
-            raise _problem(event, f"more than {_MOST_VALUES:,} values, with aliases written out")
+            _check_tag(node)
+            self.sizes[id(node)] = 1 + sum(self.sizes[id(part)] for part in _list_children(node))
+        if self.sizes[id(node)] > _MAX_VALUES:
+            raise _make_error(event, f"more than {_MAX_VALUES:,} values, with aliases written out")
         return node
 
 
-def _parts(node: Any) -> list[Any]:
+def _list_children(node: Any) -> list[Any]:
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair]
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
-def _check_kind(node: Any) -> None:
-    if node.tag.removeprefix(_PREFIX) not in _KINDS:
-        raise _problem(node, f"the tag {node.tag!r}; expected numbers, text, lists or mappings")
+def _check_tag(node: Any) -> None:
+    if node.tag.removeprefix(_TAG_PREFIX) not in _ALLOWED_TAGS:
+        raise _make_error(node, f"the tag {node.tag!r}; expected numbers, text, lists or mappings")
     if isinstance(node, yaml.MappingNode):
         _check_keys(node)
 
@@ -63,26 +63,28 @@ def _check_kind(node: Any) -> None:
 def _check_keys(node: yaml.MappingNode) -> None:
     lines: dict[str, int] = {}
     for key, _ in node.value:
-        kind = key.tag.removeprefix(_PREFIX)
+        kind = key.tag.removeprefix(_TAG_PREFIX)
         if kind == "merge":
             continue
         if kind != "str":
             shown = repr(key.value) if isinstance(key, yaml.ScalarNode) else "of several values"
-            raise _problem(key, f"a key {shown}, which is {kind}; expected text, put it in quotes")
+            raise _make_error(
+                key, f"a key {shown}, which is {kind}; expected text, put it in quotes"
+            )
         if key.value in lines:
             first = lines[key.value]
-            raise _problem(key, f"the key {key.value!r} again (first in line {first}); keep one")
+            raise _make_error(key, f"the key {key.value!r} again (first in line {first}); keep one")
         lines[key.value] = key.start_mark.line + 1
 
 
-def _problem(where: Any, text: str) -> yaml.YAMLError:
-    return yaml.YAMLError(f"line {where.start_mark.line + 1} has {text}")
+def _make_error(node: Any, text: str) -> yaml.YAMLError:
+    return yaml.YAMLError(f"line {node.start_mark.line + 1} has {text}")
 
 
 # YAML 1.1 reads 1:30:30 as 5430, 010 as 8 and 2020-01-01 as a date: all of them stay text.
-_REPLACED = tuple(_PREFIX + kind for kind in ("int", "float", "timestamp"))
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, rule) for tag, rule in rules if tag not in _REPLACED]
+_REPLACED_TAGS = tuple(_TAG_PREFIX + kind for kind in ("int", "float", "timestamp"))
+_StrictLoader.yaml_implicit_resolvers = {
+    first: [(tag, rule) for tag, rule in rules if tag not in _REPLACED_TAGS]
     for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 for _kind, _rule in (
@@ -90,14 +92,16 @@ for _kind, _rule in (
     ("float", r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+|[0-9][0-9_]*\.[0-9_]*)$"),
     ("float", r"[-+]?(\.[0-9][0-9_]*([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))$|\.(nan|NaN|NAN)$"),
 ):
-    _Loader.add_implicit_resolver(_PREFIX + _kind, re.compile(_rule), list("-+.0123456789"))
+    _StrictLoader.add_implicit_resolver(
+        _TAG_PREFIX + _kind, re.compile(_rule), list("-+.0123456789")
+    )
 
 
 def read_yaml(text: str) -> Any:
     """What the text holds; yaml.YAMLError where it is no YAML, or has no single plain meaning."""
-    if len(text) > _LONGEST:
-        raise yaml.YAMLError(f"{len(text):,} characters; expected at most {_LONGEST:,}")
+    if len(text) > _MAX_CHARACTERS:
+        raise yaml.YAMLError(f"{len(text):,} characters; expected at most {_MAX_CHARACTERS:,}")
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - it is a safe loader
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - it is a safe loader
     except ValueError as error:  # of int() and float(): 5,000 digits, or !!int x
         raise yaml.YAMLError(f"a value that cannot be read ({error})") from error

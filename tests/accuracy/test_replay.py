@@ -7,9 +7,9 @@ import pytest
 import torch
 from benchmarks.accuracy._replay import ReplayTrainer
 
-from sacmil.cohorts.tissue import tissue
 from sacmil.models import MILModel, Recipe, Sample, create_model
-from sacmil.training.step import Trainer
+from sacmil.synthetic.tissue_shape import make_tissue_coords
+from sacmil.training.trainer import Trainer
 
 RECIPE = Recipe(optimiser="adamw", lr=1e-3, schedule="cosine", epochs=4, weight_decay=1e-2)
 LENGTHS = (90, 130, 90, 90, 130, 90, 130, 90, 130, 90)
@@ -18,7 +18,7 @@ LENGTHS = (90, 130, 90, 90, 130, 90, 130, 90, 130, 90)
 def bag(model: MILModel, n: int, number: int) -> Sample:
     random = np.random.default_rng(number)
     features = random.standard_normal((n, 16), dtype=np.float32)
-    coords = tissue(n, seed=number).astype(np.float64)
+    coords = make_tissue_coords(n, seed=number).astype(np.float64)
     plan = {key: torch.from_numpy(value).cuda() for key, value in model.plan(coords).items()}
     target = torch.tensor(number % 2, device="cuda")
     return Sample(torch.from_numpy(features).cuda(), torch.from_numpy(coords).cuda(), plan, target)
@@ -38,7 +38,7 @@ def test_replayed_steps_are_those_of_plain_training(name: str) -> None:
         bags = [bag(model, n, number) for number, n in enumerate(LENGTHS)]
         taught = trainer(model, RECIPE)
         losses = [float(taught.step([one], step / 10)["all"]) for step, one in enumerate(bags)]
-        answers = [taught.answer(one) for one in bags]
+        answers = [taught.predict_probabilities(one) for one in bags]
         found.append((torch.tensor(losses), torch.stack(answers).cpu()))
     (plain, plainly), (replayed, again) = found
     assert plain.std() > 1e-3

@@ -386,11 +386,11 @@ def test_recipes_that_could_become_the_default_differ_in_what_they_are_named_aft
         both = replace(STANDARD, epochs=5, weight_decay=0.1)
         assert trained[f"{model}, 5 epochs, decay 0.1"] == both
     held = trained["sac_mil_local, 5 epochs"]
-    assert held.for_bags(90) == STANDARD.for_bags(90), "2,000 steps in any case"
-    assert held.for_bags(1300).epochs == 5
+    assert held.adapt_to_bags(90) == STANDARD.adapt_to_bags(90), "2,000 steps in any case"
+    assert held.adapt_to_bags(1300).epochs == 5
     longer = {job.variant: Recipe(**job.training) for job in calmer_longer.jobs(request())}
     assert longer["abmil_gated, standard"] == STANDARD
-    assert longer["sac_mil_local, 5 epochs, 4000 steps"].for_bags(300).epochs == 14
+    assert longer["sac_mil_local, 5 epochs, 4000 steps"].adapt_to_bags(300).epochs == 14
     labels = {job.variant: Recipe(**job.training) for job in calmer_labels.jobs(request())}
     assert labels["abmil_gated, standard"] == STANDARD
     assert labels["sac_mil_local, smoothing 0.2"] == replace(STANDARD, label_smoothing=0.2)

@@ -23,9 +23,9 @@ from benchmarks.accuracy._train import Kept, Place, train
 
 from sacmil import Bag
 from sacmil.models import Recipe, create_model
-from sacmil.parallel import Outcome
-from sacmil.training.loop import fit, predicted
-from sacmil.training.samples import Samples, samples_of
+from sacmil.parallel import TaskOutcome
+from sacmil.training.fit import fit, predict_samples
+from sacmil.training.loading import SampleLoader, make_sample_loader
 
 SIZE = Size(train=10, val=6, test=12, few=60, many=80, epochs=2)
 JOB = Job(
@@ -55,16 +55,16 @@ def test_a_job_answers_what_plain_training_answers(found: dict[str, Any]) -> Non
     torch.manual_seed(0)
     model = create_model("sac_mil", in_dim=bags.features.shape[1], num_classes=2, **JOB.options)
 
-    def samples(part: str) -> Samples:
+    def samples(part: str) -> SampleLoader:
         numbers = parts[part]
         whole = [
             Bag(bags.units[n], bags.features[bags.slice(n)], bags.coords[bags.slice(n)] * 512, 512)
             for n in numbers
         ]
-        return samples_of(model, whole, bags.labels[numbers].tolist())
+        return make_sample_loader(model, whole, bags.labels[numbers].tolist())
 
     fit(model, samples("train"), Recipe(**JOB.training), validation=samples("val"))
-    expected = predicted(model, samples("test"))
+    expected = predict_samples(model, samples("test"))
     odds = np.array(str(found["answers"]).split(), dtype=float)
     assert np.allclose(1 / (1 + np.exp(-odds)), expected[:, 1], atol=1e-5)
 
@@ -151,11 +151,11 @@ class FullDevice:
     def submit(self, key: str, *_: Any, limit_s: float) -> None:
         self.asked.append(key)
 
-    def next_outcome(self, timeout_s: float) -> Outcome:
+    def next_outcome(self, timeout_s: float) -> TaskOutcome:
         self.most.append(len(self.asked))
         full = len(self.asked) > 2
         found = {"failure": "OutOfMemoryError: CUDA out of memory."} if full else {"auc": 0.5}
-        return Outcome(self.asked.pop(), found, None)
+        return TaskOutcome(self.asked.pop(), found, None)
 
 
 def test_a_job_that_finds_no_memory_beside_others_is_done_with_fewer(
@@ -172,8 +172,8 @@ def test_a_job_that_finds_no_memory_beside_others_is_done_with_fewer(
 
 def test_a_job_that_finds_no_memory_alone_has_failed(place: Place, tmp_path: Path) -> None:
     class Tiny(FullDevice):
-        def next_outcome(self, timeout_s: float) -> Outcome:
-            return Outcome(self.asked.pop(), {"failure": "CUDA out of memory"}, None)
+        def next_outcome(self, timeout_s: float) -> TaskOutcome:
+            return TaskOutcome(self.asked.pop(), {"failure": "CUDA out of memory"}, None)
 
     lines = Lines(tmp_path / "s.csv")
     _queue._train_all([JOB], lines, place, Tiny(), Clock(1))  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ def test_the_judge_notices_faults_and_changed_predictions(material, tmp_path, mo
     monkeypatch.setitem(KINDS, case.kind, kind)
     monkeypatch.setattr("mutations.BYTES", (_move_tiles,))
     assert run_case(case, material, tmp_path / "case").outcome == "silent change"
-    monkeypatch.setattr("sacmil.workflows.prediction.predict_items", _stumble)
+    monkeypatch.setattr("sacmil.workflows.predict.predict_slides", _stumble)
     assert run_case(case, material, tmp_path / "case").outcome == "fault"
 
 

@@ -112,18 +112,18 @@ def _view(words: Sequence[str]) -> int:
     from asgi_caller import asked
 
     from sacmil.errors import SacMILError
+    from sacmil.viewer.allowed_hosts import AllowedHosts
     from sacmil.viewer.app import create_app
-    from sacmil.viewer.content import Content
-    from sacmil.viewer.hosts import Hosts
+    from sacmil.viewer.content import ResultsApi
     from sacmil.viewer.work_queue import WorkQueue
 
     try:
-        content = Content(words[1])
+        content = ResultsApi(words[1])
     except SacMILError as error:
         print(f"Error: {error}", file=sys.stderr)  # noqa: T201
         return 1
     queue = WorkQueue(1)
-    hosts, static = Hosts.of("127.0.0.1", 8765), Path(words[1])
+    hosts, static = AllowedHosts.from_address("127.0.0.1", 8765), Path(words[1])
     app = create_app(content, hosts, queue=queue, document_queue=queue, static=static)
     statuses = []
     try:
@@ -241,10 +241,10 @@ def make_cases(count: int, kinds: Iterable[str] = KINDS) -> list[Case]:
 
 def run_cases(cases: Iterable[Case], material: Path, folder: Path, workers: int) -> list[Verdict]:
     """Run each case in a worker process, with a limit of time and memory."""
-    from sacmil.parallel import Workers
+    from sacmil.parallel import WorkerPool
 
     verdicts = []
-    with Workers(workers, memory_limit=MEMORY_LIMIT) as pool:
+    with WorkerPool(workers, memory_limit=MEMORY_LIMIT) as pool:
         for case in cases:
             place = folder / f"{case.kind}-{case.seed}".replace(" ", "-").replace(":", "")
             pool.submit(case, run_case, case, material, place, limit_s=LIMIT_S)

@@ -11,7 +11,7 @@ import pytest
 from localised import localised
 from predicted import predicted
 
-from sacmil.results import LOCALISATION, Predictions, write_localisation, write_predictions
+from sacmil.results import LOCALIZATION_FILE, Predictions, write_localization, write_predictions
 
 FEW = ("--draws", 200)
 
@@ -33,7 +33,7 @@ def run(write: Callable) -> Path:
     made = predicted(("strong", "weak"), strengths=(4.0, 0.0))
     twin = made.where(made.model == "weak")
     twin.model[:] = "twin"
-    return write("run", Predictions.joined([made, twin]))
+    return write("run", Predictions.concatenate([made, twin]))
 
 
 def test_who_is_better_is_said_in_words(sacmil: Callable, run: Path) -> None:
@@ -84,7 +84,7 @@ def test_localisation_of_runs_with_equal_models_has_the_runs_in_front(
 ) -> None:
     for name, strength in (("one", 0.9), ("two", 0.6)):
         folder = write(name, predicted(("a",)))
-        write_localisation(folder / LOCALISATION, localised({"a": strength}))
+        write_localization(folder / LOCALIZATION_FILE, localised({"a": strength}))
     runs = (folder.with_name("one"), folder.with_name("two"))
     done = sacmil("compare", *runs, "--metric", "localisation_ap", *FEW)
     assert "one/a is better than two/a by 0.3" in done.out
@@ -117,9 +117,9 @@ def test_localisation_is_compared_in_words_and_in_a_report(
 ) -> None:
     for name in ("roc", "calibration", "confusion"):  # not the point here, and slow
         monkeypatch.setattr(f"sacmil.evaluation.report.draw_{name}", lambda _: None)
-    monkeypatch.setattr("sacmil.evaluation.report.Report.drawings", {})
-    write_localisation(
-        run / LOCALISATION, localised({"strong": 0.9, "weak": 0.6, "twin": 0.6}, patients=12)
+    monkeypatch.setattr("sacmil.evaluation.report.Report.svg_plots", {})
+    write_localization(
+        run / LOCALIZATION_FILE, localised({"strong": 0.9, "weak": 0.6, "twin": 0.6}, patients=12)
     )
     call = ("compare", run, *FEW, "--metric", "localisation_auc")
     done = sacmil(*call, "--out", tmp_path / "out")
@@ -136,7 +136,7 @@ def test_localisation_is_compared_in_words_and_in_a_report(
 
 
 def test_a_run_without_instance_labels_is_not_compared_by_them(sacmil: Callable, run: Path) -> None:
-    write_localisation(run / LOCALISATION, localised({"strong": 0.9, "weak": 0.6}))
+    write_localization(run / LOCALIZATION_FILE, localised({"strong": 0.9, "weak": 0.6}))
     done = sacmil("compare", run, "--metric", "localisation_ap")
     assert done.code == 1
     assert "there is no localisation of twin; expected localisation_by_slide.csv" in done.err

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from sacmil import Bag, load_model, read_bag, write_bag
-from sacmil.workflows import conversion
+from sacmil.workflows import convert
 
 TRIDENT = {"patch_size": 256, "patch_size_level0": 512, "overlap": 0}
 FEATURES = np.random.default_rng(0).standard_normal((30, 4)).astype(np.float32)
@@ -50,15 +50,15 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run_each(function: Callable, items: Any, **_: Any) -> Iterator[Any]:
         from sacmil.errors import SacMILError
-        from sacmil.parallel import Outcome
+        from sacmil.parallel import TaskOutcome
 
         for index, item in enumerate(items):
             try:
-                yield Outcome(index, function(item), None)
+                yield TaskOutcome(index, function(item), None)
             except SacMILError as error:
-                yield Outcome(index, None, str(error))
+                yield TaskOutcome(index, None, str(error))
 
-    monkeypatch.setattr(conversion, "run_each", run_each)
+    monkeypatch.setattr(convert, "run_each", run_each)
 
 
 def table(out: Path) -> dict[str, dict[str, str]]:

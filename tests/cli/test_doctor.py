@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sacmil import __version__, installation
+from sacmil import __version__, environment
 
 
 def test_versions_devices_and_extras_are_shown(sacmil: Callable) -> None:
@@ -23,9 +23,9 @@ def test_versions_devices_and_extras_are_shown(sacmil: Callable) -> None:
 def test_what_is_missing_comes_with_the_command_that_installs_it(
     sacmil: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = installation._version
+    found = environment._find_version
     monkeypatch.setattr(
-        installation, "_version", lambda package: None if package == "torch" else found(package)
+        environment, "_find_version", lambda package: None if package == "torch" else found(package)
     )
     done = sacmil("doctor")
     assert done.code == 0

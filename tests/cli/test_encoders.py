@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sacmil.encoders import encoder_card, list_encoders
+from sacmil.encoders import describe_encoder, list_encoders
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def test_every_encoder_is_listed_with_its_width_and_whether_it_is_here(
     rows = {line.split()[0]: line for line in done.out.splitlines()[1:]}
     assert set(list_encoders()) | {"also"} == set(rows)
     for name in list_encoders():
-        assert f" {encoder_card(name).width} " in rows[name]
+        assert f" {describe_encoder(name).width} " in rows[name]
     assert " here " in rows["virchow"]
     assert " missing " in rows["uni_v2"]
 
@@ -38,7 +38,7 @@ def test_an_encoder_is_told_with_its_card_and_how_to_get_its_weights(
     sacmil: Callable, tmp_path: Path
 ) -> None:
     done = sacmil("encoders", "uni_v2")
-    card = encoder_card("uni_v2")
+    card = describe_encoder("uni_v2")
     assert done.code == 0
     for text in (card.licence, card.pooling, "1536", "224 x 224", "0.485, 0.456, 0.406"):
         assert text in done.out

@@ -17,9 +17,9 @@ from predicted import predicted
 
 from sacmil import create_model, save_model, write_bag
 from sacmil.results import (
-    LOCALISATION,
+    LOCALIZATION_FILE,
     read_predictions,
-    write_localisation,
+    write_localization,
     write_predictions,
 )
 
@@ -29,7 +29,7 @@ FEW = ("--draws", 50)
 @pytest.fixture
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """A report without its pictures, where those are not the point."""
-    monkeypatch.setattr("sacmil.evaluation.report.Report.pictures", {})
+    monkeypatch.setattr("sacmil.evaluation.report.Report.plots", {})
 
 
 @pytest.fixture
@@ -65,10 +65,10 @@ def test_metrics_and_style_are_chosen(sacmil: Callable, run: Path) -> None:
 
 
 def test_csv_holds_what_is_computed(sacmil: Callable, run: Path) -> None:
-    from sacmil.evaluation.summary import summarise
+    from sacmil.evaluation.summary import summarize
 
     done = sacmil("evaluate", run, "--metrics", "all", "--format", "csv", *FEW)
-    figures = summarise(predicted(), metrics=["log_loss"], draws=50)
+    figures = summarize(predicted(), metrics=["log_loss"], draws=50)
     rows = {(row["model"], row["metric"]): row for row in csv.DictReader(io.StringIO(done.out))}
     for model, found in figures.items():
         row = rows[model, "log_loss"]
@@ -79,7 +79,7 @@ def test_csv_holds_what_is_computed(sacmil: Callable, run: Path) -> None:
 @pytest.mark.usefixtures("no_plots")
 def test_localisation_of_a_run_is_printed_and_reported(sacmil: Callable, run: Path) -> None:
     strengths = {"abmil": 0.7, "sac_mil": 0.9}
-    write_localisation(run / LOCALISATION, localised(strengths, patients=12))
+    write_localization(run / LOCALIZATION_FILE, localised(strengths, patients=12))
     done = sacmil("evaluate", run, *FEW, "--out", run)
     assert done.code == 0, done.err
     header, _, first, second, _, caption = done.out.splitlines()[-6:]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sacmil import Bag, Encoder, create_model, save_model, write_bag
+from sacmil import Bag, EncoderId, create_model, save_model, write_bag
 
 FEATURES = np.ones((3, 4), np.float16)
 COORDS = np.array([[0, 512], [512, 0], [1024, 2048]])
@@ -18,7 +18,7 @@ COORDS = np.array([[0, 512], [512, 0], [1024, 2048]])
 @pytest.fixture
 def bag(tmp_path: Path) -> Path:
     path = tmp_path / "slide.h5"
-    optional = {"mpp": 0.25, "labels": [0, 1, 1], "tile_px": 256, "encoder": Encoder("uni", "ab")}
+    optional = {"mpp": 0.25, "labels": [0, 1, 1], "tile_px": 256, "encoder": EncoderId("uni", "ab")}
     write_bag(path, Bag("S-1", FEATURES, COORDS, 512, slide_size=(9000, 8000), **optional))
     return path
 

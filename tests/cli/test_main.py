@@ -18,9 +18,9 @@ from sacmil.cli.main import cli
 COMMANDS = cli.list_commands(click.Context(cli))
 
 PLANT = """
-import sacmil.installation
+import sacmil.environment
 def fail(): raise ZeroDivisionError("planted")
-sacmil.installation.versions = fail
+sacmil.environment.versions = fail
 """
 
 

@@ -12,7 +12,7 @@ import pytest
 from answering import make_bag, write_bags, write_model, write_run
 
 from sacmil import write_bag
-from sacmil.cli.predict import _view
+from sacmil.cli.predict import _make_view_command
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_one_bad_item_is_told_in_a_sentence_and_in_the_exit_code(
 def test_the_viewers_command_names_where_the_slides_are(tmp_path: Path) -> None:
     inside, outside = tmp_path / "out" / "slides" / "a.tif", tmp_path / "my slides" / "b.tif"
     records = [SimpleNamespace(slide=slide) for slide in (str(inside), str(outside), None)]
-    words = shlex.split(_view(SimpleNamespace(records=records), tmp_path / "out"))
+    words = shlex.split(_make_view_command(SimpleNamespace(records=records), tmp_path / "out"))
     assert words == ["sacmil", "view", str(tmp_path / "out"), "--slides", str(outside.parent)]
 
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from sacmil.cli.reproduce import _experiments
-from sacmil.experiments import effective_context, positions
-from sacmil.experiments._request import Request, Source, Synthetic
+from sacmil.cli.reproduce import _find_experiments
+from sacmil.reproduce import effective_context, positions
+from sacmil.reproduce._request import DatasetPaths, ReproduceRequest, SyntheticSettings
 
 
 @pytest.fixture
-def asked(monkeypatch) -> list[tuple[Path, Request]]:
+def asked(monkeypatch) -> list[tuple[Path, ReproduceRequest]]:
     """What ``reproduce positions`` was asked for, without doing it."""
-    calls: list[tuple[Path, Request]] = []
+    calls: list[tuple[Path, ReproduceRequest]] = []
 
-    def run(out: Path, request: Request):
+    def run(out: Path, request: ReproduceRequest):
         calls.append((out, request))
         return iter(())
 
@@ -26,13 +26,13 @@ def asked(monkeypatch) -> list[tuple[Path, Request]]:
 
 def test_every_table_of_the_paper_has_a_name() -> None:
     tables = {"table1", "table2", "positions", "correlations", "lambda"}
-    assert tables | {"ecl"} <= set(_experiments())
+    assert tables | {"ecl"} <= set(_find_experiments())
 
 
 def test_reproduce_prints_the_table_and_names_the_other_files(
     sacmil, tmp_path, monkeypatch
 ) -> None:
-    def run(out: Path, request: Request):
+    def run(out: Path, request: ReproduceRequest):
         (out / "table.txt").write_text("SAC-MIL λ 90.3\n", encoding="utf-8")
         return iter([out / "table.txt", out / "table.csv"])
 
@@ -50,15 +50,19 @@ def test_an_unknown_experiment_is_a_wrong_call(sacmil) -> None:
 
 def test_unasked_it_is_the_paper_s_protocol(sacmil, asked) -> None:
     assert sacmil("reproduce", "positions").code == 0
-    assert asked == [(Path("reproduced"), Request())]
-    assert (Request().folds, Request().epochs, Request().seeds) == (5, None, 1)
+    assert asked == [(Path("reproduced"), ReproduceRequest())]
+    assert (ReproduceRequest().folds, ReproduceRequest().epochs, ReproduceRequest().seeds) == (
+        5,
+        None,
+        1,
+    )
 
 
 def test_quick_is_small_and_what_is_said_beside_it_counts(sacmil, asked) -> None:
     assert sacmil("reproduce", "positions", "--quick", "--folds", 3, "--task", "margin").code == 0
     ((_, request),) = asked
-    small = Synthetic(task="margin", slides=20, instances=(100, 200))
-    assert request == Request(synthetic=small, epochs=2, folds=3)
+    small = SyntheticSettings(task="margin", slides=20, instances=(100, 200))
+    assert request == ReproduceRequest(synthetic=small, epochs=2, folds=3)
 
 
 def test_data_name_a_dataset_a_table_and_a_folder(sacmil, asked) -> None:
@@ -66,10 +70,10 @@ def test_data_name_a_dataset_a_table_and_a_folder(sacmil, asked) -> None:
     assert sacmil("reproduce", "positions", *line.split()).code == 0
     ((_, request),) = asked
     data = {
-        "camelyon16": Source(Path("c.csv"), Path("c")),
-        "tcga-lung": Source(Path("l.csv"), Path("l")),
+        "camelyon16": DatasetPaths(Path("c.csv"), Path("c")),
+        "tcga-lung": DatasetPaths(Path("l.csv"), Path("l")),
     }
-    assert request == Request(data=data, devices=("cpu",), workers=2, seeds=3)
+    assert request == ReproduceRequest(data=data, devices=("cpu",), workers=2, seeds=3)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +103,7 @@ def test_data_that_are_not_there_are_one_sentence(sacmil, tmp_path) -> None:
 
 
 def test_a_figure_heeds_no_option_of_training_and_says_so(sacmil, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(effective_context, "_matplotlib", None)  # it is not even begun
+    monkeypatch.setattr(effective_context, "_check_matplotlib", None)  # it is not even begun
     done = sacmil("reproduce", "ecl", "--out", tmp_path, "--epochs", 3)
     assert done.code == 2
     assert "ecl trains nothing" in done.err

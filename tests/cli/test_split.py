@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sacmil.cohorts.cohort import read_cohort
 from sacmil.cohorts.split_files import read_splits
 from sacmil.cohorts.splits import make_folds
-from sacmil.cohorts.table import read_table
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def table(tmp_path: Path) -> Path:
 def test_folds_are_written_and_told(sacmil: Callable, table: Path, tmp_path: Path) -> None:
     done = sacmil("split", table, "--folds", 5, "--seed", 3, "--out", tmp_path / "splits")
     assert (done.code, done.err) == (0, "")
-    cohort = read_table(table)
+    cohort = read_cohort(table)
     assert read_splits(tmp_path / "splits", cohort) == make_folds(cohort, 5, seed=3)
     lines = done.out.splitlines()
     assert lines[0] == "40 slides of 20 patients; patients/slides:"
@@ -58,9 +58,9 @@ def test_sites_are_kept_whole(sacmil: Callable, table: Path, tmp_path: Path) -> 
         "split", table, "--folds", 2, "--preserve", "hospital", "--out", tmp_path / "splits"
     )
     assert done.code == 0
-    cohort = read_table(table, site="hospital")
+    cohort = read_cohort(table, site="hospital")
     for fold in read_splits(tmp_path / "splits", cohort):
-        train, val, test = ({s.site for s in cohort.of(part)} for part in fold)
+        train, val, test = ({s.site for s in cohort.get_slides(part)} for part in fold)
         assert not (train | val) & test
 
 
@@ -132,7 +132,7 @@ def test_camelyon16_keeps_its_official_test_set_apart(sacmil: Callable, tmp_path
     done = sacmil("split", tmp_path / "c.csv", "--dataset", "camelyon16", "--out", out)
     assert (done.code, done.err) == (0, "")
     assert "test_" not in "".join(file.read_text() for file in out.glob("splits_*.csv"))
-    cohort = read_table(out / "table.csv")
+    cohort = read_cohort(out / "table.csv")
     (official,) = read_splits(out / "official", cohort)
     assert all(name.startswith("test_") for name in official.test)
     assert len(official.test) == 10
@@ -149,10 +149,10 @@ def test_a_gdc_sample_sheet_becomes_a_table_and_splits(sacmil: Callable, tmp_pat
     lung = ("--dataset", "tcga-lung", "--preserve", "barcode", "--folds", 3)
     done = sacmil("split", tmp_path / "sheet.tsv", *lung, "--out", tmp_path / "out")
     assert (done.code, done.err) == (0, "")
-    cohort = read_table(tmp_path / "out" / "table.csv", site="site")
+    cohort = read_cohort(tmp_path / "out" / "table.csv", site="site")
     assert cohort.classes == ("LUSC", "LUAD")
     for fold in read_splits(tmp_path / "out", cohort):
-        assert len({slide.site for slide in cohort.of(fold.test)}) == 1
+        assert len({slide.site for slide in cohort.get_slides(fold.test)}) == 1
 
 
 def test_asking_for_help_loads_nothing_heavy() -> None:

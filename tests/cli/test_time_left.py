@@ -18,17 +18,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_the_rest_is_estimated_once_there_is_enough_to_estimate_from(clock: list[float]) -> None:
     left = TimeLeft()
-    assert left.words(0, 100) == ""
+    assert left.format_time_left(0, 100) == ""
     clock.append(109.0)
-    assert left.words(50, 100) == ""  # too early
+    assert left.format_time_left(50, 100) == ""  # too early
     clock.append(120.0)
-    assert left.words(0, 100) == ""  # nothing is done
-    assert left.words(10, 100) == "about 3 min left"
-    assert left.words(100, 100) == ""
+    assert left.format_time_left(0, 100) == ""  # nothing is done
+    assert left.format_time_left(10, 100) == "about 3 min left"
+    assert left.format_time_left(100, 100) == ""
 
 
 def test_what_an_earlier_run_has_done_does_not_count_as_speed(clock: list[float]) -> None:
     left = TimeLeft()
-    left.words(90, 100)
+    left.format_time_left(90, 100)
     clock.append(120.0)
-    assert left.words(91, 100) == "about 3 min left"
+    assert left.format_time_left(91, 100) == "about 3 min left"

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from sacmil import Bag, load_model, read_bag, write_bag
-from sacmil.bag import Encoder
-from sacmil.cohorts import headers
+from sacmil.bag import EncoderId
+from sacmil.cohorts import bag_headers
 from sacmil.parallel import run_each
 from sacmil.results import read_predictions
 
@@ -91,7 +91,7 @@ def test_a_bag_that_crashes_hdf5_is_a_problem_and_not_the_end_of_the_command(
     # Every Python that starts imports a module of this name, so worker processes do.
     (tmp_path / "sitecustomize.py").write_text(CRASHING_HDF5)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(headers, "run_each", run_each)
+    monkeypatch.setattr(bag_headers, "run_each", run_each)
     (tmp_path / "bags/s5.h5").unlink()
     done = sacmil("crossval", *given(table, "run"), *SMALL)
     assert done.code == 1, done
@@ -222,10 +222,10 @@ def rewritten(table: Path, number: int, **changes: object) -> None:
 @pytest.mark.parametrize("what", ["weights", "tiles", "slide", "twice"])
 def test_bags_that_do_not_go_together_are_refused(sacmil: Callable, table: Path, what: str) -> None:
     for number in range(16):
-        rewritten(table, number, mpp=0.5, encoder=Encoder("uni_v1", "abc"))
+        rewritten(table, number, mpp=0.5, encoder=EncoderId("uni_v1", "abc"))
     bags = table.parent / "bags"
     if what == "weights":
-        rewritten(table, 3, encoder=Encoder("uni_v1", "other"))
+        rewritten(table, 3, encoder=EncoderId("uni_v1", "other"))
         told = "uni_v1 other; expected uni_v1 abc, as 15 others have"
     elif what == "tiles":
         rewritten(table, 3, mpp=0.51)  # no other size

@@ -50,7 +50,7 @@ def test_groups_tell_tumour_from_exclusions(tmp_path: Path, exclusion: str) -> N
         )
     )
     assert (len(outlines.positive), len(outlines.negative)) == (3, 1)
-    assert label_tiles([[0, 0], [25, 25]], 50, outlines, least_share=0.7).tolist() == [1, 0]
+    assert label_tiles([[0, 0], [25, 25]], 50, outlines, min_share=0.7).tolist() == [1, 0]
 
 
 def test_other_groups_may_be_the_exclusions(tmp_path: Path) -> None:

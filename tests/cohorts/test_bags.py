@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from sacmil import Bag, write_bag
-from sacmil.bag import Encoder
-from sacmil.cohorts.bags import check_bags, drop_missing, locate_bags
-from sacmil.cohorts.table import Cohort, LabelledSlide
+from sacmil.bag import EncoderId
+from sacmil.cohorts.bags import check_bags, drop_slides_without_bag, locate_bags
+from sacmil.cohorts.cohort import Cohort, LabeledSlide
 from sacmil.errors import CohortError, CohortWarning
 
 
 def cohort_of(*names: str) -> Cohort:
-    slides = (LabelledSlide(name, name, number % 2) for number, name in enumerate(names))
+    slides = (LabeledSlide(name, name, number % 2) for number, name in enumerate(names))
     return Cohort(tuple(slides), ("a", "b"))
 
 
 def write(path: Path, dim: int = 4, encoder: str | None = None) -> Path:
-    named = Encoder(encoder) if encoder else None
+    named = EncoderId(encoder) if encoder else None
     write_bag(
         path, Bag(path.stem, np.ones((3, dim), np.float32), np.eye(3, 2) * 256, 256, encoder=named)
     )
@@ -76,18 +76,18 @@ def test_missing_bags_may_be_dropped_and_are_told(tmp_path: Path) -> None:
     for name in "abcd":
         (tmp_path / f"{name}.h5").touch()
     with pytest.warns(CohortWarning, match="2 of 6 slides have no bag, left out: e, f"):
-        left = drop_missing(cohort_of(*"abcdef"), tmp_path)
+        left = drop_slides_without_bag(cohort_of(*"abcdef"), tmp_path)
     assert [slide.slide_id for slide in left.slides] == list("abcd")
-    assert drop_missing(left, tmp_path) == left
+    assert drop_slides_without_bag(left, tmp_path) == left
 
 
 def test_dropping_does_not_drop_a_class(tmp_path: Path) -> None:
     for name in "ace":
         (tmp_path / f"{name}.h5").touch()
     with pytest.raises(CohortError, match="class 'b' has 0 patients"):
-        drop_missing(cohort_of(*"abcdef"), tmp_path)
+        drop_slides_without_bag(cohort_of(*"abcdef"), tmp_path)
     with pytest.raises(CohortError, match="x: has no bag"):
-        drop_missing(cohort_of("x", "y"), tmp_path)
+        drop_slides_without_bag(cohort_of("x", "y"), tmp_path)
 
 
 def test_bags_of_one_width_and_encoder_go_together(tmp_path: Path) -> None:

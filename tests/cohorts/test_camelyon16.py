@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sacmil.cohorts.camelyon16 import camelyon16
+from sacmil.cohorts.camelyon16 import read_camelyon16
 from sacmil.errors import CohortError, CohortWarning
 
 NAMES = (
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_no_official_test_slide_is_in_any_fold(table: Path) -> None:
-    found = camelyon16(table)
+    found = read_camelyon16(table)
     assert found.cohort.classes == ("Normal", "Tumor")
     training = {name for name in NAMES if not name.startswith("test")}
     assert set(found.training.by_id) == training
@@ -53,11 +53,13 @@ def test_no_official_test_slide_is_in_any_fold(table: Path) -> None:
 
 
 def test_the_official_fold_trains_on_all_and_tests_on_the_test_set(table: Path) -> None:
-    found = camelyon16(table)
+    found = read_camelyon16(table)
     assert found.official is not None
     assert set(found.official.test) == {name for name in NAMES if name.startswith("test")}
     assert set(found.official.train) | set(found.official.val) == set(found.training.by_id)
-    assert {s.slide_id for s in found.cohort.of(found.official.test) if s.label} == TUMOUR_TESTS
+    assert {
+        s.slide_id for s in found.cohort.get_slides(found.official.test) if s.label
+    } == TUMOUR_TESTS
 
 
 def test_a_folder_says_the_same_as_the_table(folder: Path, table: Path) -> None:
@@ -67,14 +69,14 @@ def test_a_folder_says_the_same_as_the_table(folder: Path, table: Path) -> None:
         if n.startswith("test")
     )
     (folder / "testing" / "reference.csv").write_text(labels)
-    assert camelyon16(folder).folds == camelyon16(table).folds
-    assert camelyon16(folder).official == camelyon16(table).official
-    assert camelyon16(folder).cohort.sha256 == camelyon16(table).cohort.sha256
+    assert read_camelyon16(folder).folds == read_camelyon16(table).folds
+    assert read_camelyon16(folder).official == read_camelyon16(table).official
+    assert read_camelyon16(folder).cohort.sha256 == read_camelyon16(table).cohort.sha256
 
 
 def test_test_slides_without_labels_are_left_out_and_told(folder: Path) -> None:
     with pytest.warns(CohortWarning, match=r"10 test slides have no label.*reference\.csv"):
-        found = camelyon16(folder)
+        found = read_camelyon16(folder)
     assert found.official is None
     assert len(found.cohort) == 35
 
@@ -82,7 +84,7 @@ def test_test_slides_without_labels_are_left_out_and_told(folder: Path) -> None:
 def test_slides_of_other_names_are_refused(table: Path, tmp_path: Path) -> None:
     table.write_text(table.read_text() + "\npatient_1.tif,Tumor,1")
     with pytest.raises(CohortError, match="'patient_1'; expected normal_, tumor_ or test_"):
-        camelyon16(table)
+        read_camelyon16(table)
     (tmp_path / "empty").mkdir()
     with pytest.raises(CohortError, match="holds no file named"):
-        camelyon16(tmp_path / "empty")
+        read_camelyon16(tmp_path / "empty")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sacmil.cohorts.coverage import covered_share
+from sacmil.cohorts.coverage import compute_covered_share
 
 SQUARE = np.array([[0, 0], [10, 0], [10, 10], [0, 10]], float)
 TRIANGLE = np.array([[0, 0], [10, 0], [0, 10]], float)
@@ -18,7 +18,7 @@ TWICE = np.array([[0, 0], [10, 0], [10, 10], [2, 10], [2, 2], [8, 2], [8, 8], [0
 
 
 def share(corner: tuple[float, float], *positive: np.ndarray, less: tuple = ()) -> float:
-    return float(covered_share([corner], 10, positive, less)[0])
+    return float(compute_covered_share([corner], 10, positive, less)[0])
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_boxes_on_a_grid_are_counted_square_by_square(boxes: list, holes: int) -
     covered = np.any(masks[:first], axis=0) & ~np.any([np.zeros((16, 16)), *masks[first:]], axis=0)
     corners = np.argwhere(np.ones((4, 4))) * 4 - 3
     expected = [covered[x : x + 4, y : y + 4].mean() for x, y in corners + 3]
-    found = covered_share(corners, 4, polygons[:first], polygons[first:])
+    found = compute_covered_share(corners, 4, polygons[:first], polygons[first:])
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
@@ -102,7 +102,7 @@ def test_areas_agree_with_a_raster_count(seed: int) -> None:
     inside &= ~np.any([winding(points, polygon) != 0 for polygon in negative], axis=0)
     counted = inside.reshape(len(corners), -1).mean(1)
     np.testing.assert_allclose(
-        covered_share(corners, 10, positive, negative), counted, rtol=0, atol=0.02
+        compute_covered_share(corners, 10, positive, negative), counted, rtol=0, atol=0.02
     )
 
 
@@ -115,7 +115,7 @@ def test_tiles_of_a_grid_add_up_to_the_polygon(seed: int) -> None:
     x, y = polygon.T
     area = abs((x * np.roll(y, -1) - y * np.roll(x, -1)).sum()) / 2
     grid = (np.argwhere(np.ones((12, 12))) - 1) * 10 + random.uniform(0, 5, 2)
-    assert covered_share(grid, 10, [polygon]).sum() * 100 == pytest.approx(area, rel=1e-9)
+    assert compute_covered_share(grid, 10, [polygon]).sum() * 100 == pytest.approx(area, rel=1e-9)
 
 
 @settings(max_examples=8, deadline=None)
@@ -124,7 +124,7 @@ def test_direction_start_doubled_points_and_position_change_nothing(seed: int) -
     random = np.random.default_rng(seed)
     polygons = [blob(random, 8, 15) for _ in range(2)]
     corners = random.uniform(-10, 40, (20, 2))
-    expected = covered_share(corners, 10, polygons)
+    expected = compute_covered_share(corners, 10, polygons)
     changed = [
         [polygon[::-1] for polygon in polygons],
         [np.roll(polygon, 3, axis=0) for polygon in polygons],
@@ -133,19 +133,21 @@ def test_direction_start_doubled_points_and_position_change_nothing(seed: int) -
         [*polygons, polygons[0]],
     ]
     for other in changed:
-        np.testing.assert_allclose(covered_share(corners, 10, other), expected, atol=1e-9)
+        np.testing.assert_allclose(compute_covered_share(corners, 10, other), expected, atol=1e-9)
     far = np.array([120_000.0, 90_000.0])
-    moved = covered_share(corners + far, 10, [polygon + far for polygon in polygons])
+    moved = compute_covered_share(corners + far, 10, [polygon + far for polygon in polygons])
     np.testing.assert_allclose(moved, expected, atol=1e-8)
 
 
 def test_nothing_covers_nothing() -> None:
-    assert covered_share(np.zeros((0, 2)), 10, [SQUARE]).shape == (0,)
-    assert covered_share([[0, 0]], 10, []).tolist() == [0]
-    assert covered_share([[0, 0]], 10, [], [SQUARE]).tolist() == [0]
+    assert compute_covered_share(np.zeros((0, 2)), 10, [SQUARE]).shape == (0,)
+    assert compute_covered_share([[0, 0]], 10, []).tolist() == [0]
+    assert compute_covered_share([[0, 0]], 10, [], [SQUARE]).tolist() == [0]
 
 
 def test_long_edges_far_beyond_the_tiles_are_seen() -> None:
     huge = np.array([[-1e5, -1e5], [1e5, -1e5], [1e5, 1e5]], float)  # its edge is the diagonal
     corners = np.array([[0, 0], [0, 10], [10, 0], [5, 0]], float)
-    np.testing.assert_allclose(covered_share(corners, 10, [huge]), [0.5, 0, 1, 0.875], atol=1e-9)
+    np.testing.assert_allclose(
+        compute_covered_share(corners, 10, [huge]), [0.5, 0, 1, 0.875], atol=1e-9
+    )

@@ -52,15 +52,15 @@ def test_tiles_are_labelled_by_the_share_that_is_covered() -> None:
     outlines = make_outlines([SQUARE], [[[50, 0], [100, 0], [100, 50], [50, 50]]])
     coords = [[0, 0], [50, 0], [0, 75], [0, 80], [200, 0]]
     assert label_tiles(coords, 50, outlines).tolist() == [1, 0, 1, 0, 0]
-    assert label_tiles(coords, 50, outlines, least_share=0.4).tolist() == [1, 0, 1, 1, 0]
-    assert label_tiles(coords, 50, outlines, least_share=1).tolist() == [1, 0, 0, 0, 0]
+    assert label_tiles(coords, 50, outlines, min_share=0.4).tolist() == [1, 0, 1, 1, 0]
+    assert label_tiles(coords, 50, outlines, min_share=1).tolist() == [1, 0, 0, 0, 0]
     assert label_tiles(coords, 50, outlines).dtype == np.int64
 
 
 @pytest.mark.parametrize("least_share", [0, -1, 1.1, float("nan")])
 def test_a_share_that_makes_no_sense_is_refused(least_share: float) -> None:
     with pytest.raises(CohortError, match="least_share"):
-        label_tiles([[0, 0]], 50, make_outlines([SQUARE]), least_share=least_share)
+        label_tiles([[0, 0]], 50, make_outlines([SQUARE]), min_share=least_share)
 
 
 @pytest.mark.parametrize("patch_size", [0, -256, float("nan")])

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from sacmil.cohorts.cohort import Cohort, LabeledSlide
 from sacmil.cohorts.split_files import read_splits, write_splits
 from sacmil.cohorts.splits import Fold, make_folds
-from sacmil.cohorts.table import Cohort, LabelledSlide
 from sacmil.csv_text import escape_cells
 from sacmil.errors import CohortError, CohortWarning
 
@@ -21,7 +21,7 @@ from sacmil.errors import CohortError, CohortWarning
 def cohort() -> Cohort:
     """Twenty patients of two slides; ids that pandas would take for numbers."""
     slides = [
-        LabelledSlide(f"{2 * patient + number:04}", f"0{patient}", patient % 2)
+        LabeledSlide(f"{2 * patient + number:04}", f"0{patient}", patient % 2)
         for patient in range(20)
         for number in range(2)
     ]
@@ -49,7 +49,7 @@ def test_stamps_file_is_of_patients_with_validation_among_those_trained_on(
     write_splits(tmp_path, folds, cohort)
     splits = json.loads((tmp_path / "splits.json").read_text())["splits"]
     for fold, split in zip(folds, splits, strict=True):
-        assert set(split["test_patients"]) == {s.patient_id for s in cohort.of(fold.test)}
+        assert set(split["test_patients"]) == {s.patient_id for s in cohort.get_slides(fold.test)}
         assert len(split["train_patients"]) + len(split["test_patients"]) == 20
     back = read_splits(tmp_path / "splits.json", cohort, seed=1)
     assert [sorted(fold.test) for fold in back] == [list(fold.test) for fold in folds]
@@ -181,7 +181,7 @@ def test_an_id_of_thousands_of_digits_is_a_name_like_others(tmp_path: Path, coho
 
 @pytest.mark.parametrize("name", ["plain", "a,b", 'a"b', "a\nb", "a\rb", "=1+1", "'=1", "ü"])
 def test_files_are_those_that_csv_and_json_write(tmp_path: Path, name: str) -> None:
-    slides = [LabelledSlide(f"{name}{i}", f"{name}p{i}", i % 2) for i in range(8)]
+    slides = [LabeledSlide(f"{name}{i}", f"{name}p{i}", i % 2) for i in range(8)]
     cohort = Cohort(tuple(slides), ("0", "1"))
     ids = [slide.slide_id for slide in slides]
     fold = Fold(tuple(ids[:5]), (), tuple(ids[5:]))

@@ -11,22 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import StratifiedKFold
 
+from sacmil.cohorts.cohort import Cohort, LabeledSlide
 from sacmil.cohorts.splits import (
     Fold,
-    all_slides,
+    add_validation_set,
     check_folds,
+    compute_strata,
     make_folds,
-    strata_of,
-    stratified_share,
-    with_validation,
+    make_training_only_fold,
+    select_stratified,
 )
-from sacmil.cohorts.table import Cohort, LabelledSlide
 from sacmil.errors import CohortError, CohortWarning
 
 
 def cohort_of(patients: Iterable[tuple[str, Iterable[int], str]], classes: int = 2) -> Cohort:
     slides = [
-        LabelledSlide(f"{patient}-{number}", patient, label, site)
+        LabeledSlide(f"{patient}-{number}", patient, label, site)
         for patient, labels, site in patients
         for number, label in enumerate(labels)
     ]
@@ -40,7 +40,7 @@ def simple(counts: Iterable[int]) -> Cohort:
 
 
 def patients(cohort: Cohort, part: Iterable[str]) -> set[str]:
-    return {slide.patient_id for slide in cohort.of(part)}
+    return {slide.patient_id for slide in cohort.get_slides(part)}
 
 
 @st.composite
@@ -70,7 +70,9 @@ def test_folds_are_a_partition_and_a_patient_is_never_on_two_sides(data: st.Data
         assert not train & val
         assert not (train | val) & test
         for part in (fold.train, fold.test):
-            assert {slide.label for slide in cohort.of(part)} == set(range(len(cohort.classes)))
+            assert {slide.label for slide in cohort.get_slides(part)} == set(
+                range(len(cohort.classes))
+            )
 
 
 @given(st.lists(st.integers(5, 40), min_size=2, max_size=4), st.integers(2, 5), st.integers(0, 99))
@@ -83,7 +85,7 @@ def test_classes_are_spread_as_evenly_as_scikit_learn_spreads_them(
     labels = list(cohort.labels)
     theirs = StratifiedKFold(folds, shuffle=True, random_state=seed).split(labels, labels)
     expected = [Counter(labels[i] for i in test) for _, test in theirs]
-    found = [Counter(slide.label for slide in cohort.of(fold.test)) for fold in made]
+    found = [Counter(slide.label for slide in cohort.get_slides(fold.test)) for fold in made]
     for label in range(len(counts)):
         assert sorted(c[label] for c in found) == sorted(c[label] for c in expected)
     sizes = [len(fold.test) for fold in made]
@@ -119,7 +121,7 @@ def test_validation_is_a_share_of_the_patients_with_every_class_on_both_sides(
     counts: list[int], share: float
 ) -> None:
     strata = {f"{label}.{n}": label for label, count in enumerate(counts) for n in range(count)}
-    chosen = stratified_share(strata, share, "salt")
+    chosen = select_stratified(strata, share, "salt")
     taken = Counter(strata[patient] for patient in chosen)
     for label, count in enumerate(counts):
         assert 1 <= taken[label] <= count - 1
@@ -135,7 +137,7 @@ def test_fifteen_percent_of_the_patients_not_tested_on_validate() -> None:
 
 def test_a_patient_of_several_labels_counts_for_the_rarest() -> None:
     cohort = cohort_of([("p", [0, 1], ""), ("q", [0], ""), ("r", [0, 0], ""), ("s", [1], "")])
-    assert strata_of(cohort) == {"p": 1, "q": 0, "r": 0, "s": 1}
+    assert compute_strata(cohort) == {"p": 1, "q": 0, "r": 0, "s": 1}
 
 
 @settings(max_examples=25, deadline=None)
@@ -150,17 +152,17 @@ def test_sites_never_straddle_the_test_part(seed: int, folds: int) -> None:
     made = make_folds(cohort, folds, seed=seed, preserve_sites=True)
     assert sorted(s for fold in made for s in fold.test) == sorted(cohort.by_id)
     for fold in made:
-        train, val, test = ({slide.site for slide in cohort.of(part)} for part in fold)
+        train, val, test = ({slide.site for slide in cohort.get_slides(part)} for part in fold)
         assert not (train | val) & test
-        assert {slide.label for slide in cohort.of(fold.val)} == {0, 1}
+        assert {slide.label for slide in cohort.get_slides(fold.val)} == {0, 1}
 
 
 def test_sites_of_equal_make_are_spread_evenly() -> None:
     cohort = cohort_of((f"p{n}", [n % 2], f"site{n // 10}") for n in range(200))
     for fold in make_folds(cohort, 5, preserve_sites=True):
-        assert len({slide.site for slide in cohort.of(fold.test)}) == 4
-        assert Counter(slide.label for slide in cohort.of(fold.test)) == {0: 20, 1: 20}
-        train, val, _ = ({slide.site for slide in cohort.of(part)} for part in fold)
+        assert len({slide.site for slide in cohort.get_slides(fold.test)}) == 4
+        assert Counter(slide.label for slide in cohort.get_slides(fold.test)) == {0: 20, 1: 20}
+        train, val, _ = ({slide.site for slide in cohort.get_slides(part)} for part in fold)
         assert not train & val
 
 
@@ -236,20 +238,20 @@ def test_a_test_part_without_a_class_is_told() -> None:
 def test_a_fold_without_validation_gets_one_from_its_training_patients() -> None:
     cohort = simple([20, 20])
     whole = make_folds(cohort, 2, validation=0)[0]
-    cut = with_validation(cohort, whole)
+    cut = add_validation_set(cohort, whole)
     assert cut.test == whole.test
     assert sorted(cut.train + cut.val) == sorted(whole.train)
     assert len(cut.val) == 3 or len(cut.val) == 4
-    assert {slide.label for slide in cohort.of(cut.val)} == {0, 1}
+    assert {slide.label for slide in cohort.get_slides(cut.val)} == {0, 1}
 
 
 def test_all_slides_train_the_model_that_ships() -> None:
     cohort = simple([2, 2])
-    assert all_slides(cohort) == Fold(tuple(sorted(cohort.by_id)), (), ())
+    assert make_training_only_fold(cohort) == Fold(tuple(sorted(cohort.by_id)), (), ())
 
 
 def test_a_fold_can_be_narrowed_to_the_slides_that_are_left() -> None:
     cohort = simple([5, 5])
     fold = make_folds(cohort, 2)[0]
-    left = cohort.only(set(cohort.by_id) - {fold.train[0], fold.test[0]})
-    assert fold.within(left) == Fold(fold.train[1:], fold.val, fold.test[1:])
+    left = cohort.restrict_to(set(cohort.by_id) - {fold.train[0], fold.test[0]})
+    assert fold.restrict_to(left) == Fold(fold.train[1:], fold.val, fold.test[1:])

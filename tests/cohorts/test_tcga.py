@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sacmil.cohorts.splits import make_folds
-from sacmil.cohorts.tcga import tcga_brca, tcga_lung
+from sacmil.cohorts.tcga import read_tcga_brca, read_tcga_lung
 from sacmil.errors import CohortError, CohortWarning
 
 HEADER = "File ID\tFile Name\tData Category\tData Type\tProject ID\tCase ID\tSample ID\tSample Type"
@@ -40,7 +40,7 @@ LUNG = [
 
 
 def test_lung_takes_diagnostic_slides_and_their_project(tmp_path: Path) -> None:
-    cohort = tcga_lung(sheet(tmp_path / "s.tsv", LUNG))
+    cohort = read_tcga_lung(sheet(tmp_path / "s.tsv", LUNG))
     assert cohort.classes == ("LUSC", "LUAD")
     assert [s.slide_id[5:23] for s in cohort.slides] == [
         "05-4244-01Z-00-DX1",
@@ -59,8 +59,8 @@ def test_lung_may_come_in_two_sheets_and_leaves_other_projects_out(tmp_path: Pat
     rest = [row for row in LUNG if row[1] == "TCGA-LUSC"] + [(slide("A2-A0CL"), "TCGA-BRCA")]
     two = sheet(tmp_path / "lusc.tsv", rest)
     with pytest.warns(CohortWarning, match=r"left out: 1 slides of other projects \(BRCA 1\)"):
-        cohort = tcga_lung(one, two)
-    assert cohort == tcga_lung(sheet(tmp_path / "s.tsv", LUNG))
+        cohort = read_tcga_lung(one, two)
+    assert cohort == read_tcga_lung(sheet(tmp_path / "s.tsv", LUNG))
 
 
 def test_a_table_with_labels_needs_no_sample_sheet(tmp_path: Path) -> None:
@@ -68,10 +68,10 @@ def test_a_table_with_labels_needs_no_sample_sheet(tmp_path: Path) -> None:
     labels = ["LUAD,1", "LUAD,1", "LUAD,1", "LUSC,0", "LUSC,0"]
     rows = [f"{name},{label}" for name, label in zip(names, labels, strict=True)]
     (tmp_path / "t.csv").write_text("\n".join(["slide_id,name,label", *rows]))
-    cohort = tcga_lung(tmp_path / "t.csv")
-    assert cohort.sha256 == tcga_lung(sheet(tmp_path / "s.tsv", LUNG)).sha256
+    cohort = read_tcga_lung(tmp_path / "t.csv")
+    assert cohort.sha256 == read_tcga_lung(sheet(tmp_path / "s.tsv", LUNG)).sha256
     with pytest.raises(CohortError, match="classes LUSC, LUAD; expected IDC, ILC"):
-        tcga_brca(tmp_path / "t.csv")
+        read_tcga_brca(tmp_path / "t.csv")
 
 
 BRCA = [slide(f"A2-A0C{letter}") for letter in "ABCDEFG"]
@@ -95,7 +95,7 @@ def test_brca_takes_the_two_types_and_counts_the_others(
     path.write_text("\n".join([f"{case}\t{kind}\tother", *rows, *rows]))  # a row per treatment
     sample = sheet(tmp_path / "s.tsv", [(name, "TCGA-BRCA") for name in BRCA])
     with pytest.warns(CohortWarning, match=r"3 slides of other types .*Mucinous.*not told 1"):
-        cohort = tcga_brca(sample, path)
+        cohort = read_tcga_brca(sample, path)
     assert cohort.classes == ("IDC", "ILC")
     assert cohort.labels == (0, 0, 1, 1)
 
@@ -105,7 +105,7 @@ def test_brca_may_be_labelled_by_slide(tmp_path: Path) -> None:
     rows = [f"{name},{kind}" for name, kind in zip(BRCA, ["IDC", "ILC"] * 4, strict=False)]
     path.write_text("\n".join(["slide_id,name", *rows]))
     sample = sheet(tmp_path / "s.tsv", [(name, "TCGA-BRCA") for name in BRCA])
-    assert tcga_brca(sample, path).labels == (0, 1, 0, 1, 0, 1, 0)
+    assert read_tcga_brca(sample, path).labels == (0, 1, 0, 1, 0, 1, 0)
 
 
 def test_a_patient_of_two_types_is_of_neither(tmp_path: Path) -> None:
@@ -115,20 +115,20 @@ def test_a_patient_of_two_types_is_of_neither(tmp_path: Path) -> None:
     path.write_text(text.replace(",l", ",ILC"))
     sample = sheet(tmp_path / "s.tsv", [(name, "TCGA-BRCA") for name in BRCA[:5]])
     with pytest.warns(CohortWarning, match="two types 1"):
-        assert "TCGA-A2-A0CA" not in tcga_brca(sample, path, column="type").patients
+        assert "TCGA-A2-A0CA" not in read_tcga_brca(sample, path, column="type").patients
 
 
 def test_what_is_missing_is_told(tmp_path: Path) -> None:
     sample = sheet(tmp_path / "s.tsv", [(name, "TCGA-BRCA") for name in BRCA])
     with pytest.raises(CohortError, match="give a clinical table"):
-        tcga_brca(sample)
+        read_tcga_brca(sample)
     (tmp_path / "c.csv").write_text("a,b\n1,2\n")
     with pytest.raises(CohortError, match="expected bcr_patient_barcode and histological_type"):
-        tcga_brca(sample, tmp_path / "c.csv")
+        read_tcga_brca(sample, tmp_path / "c.csv")
     with pytest.raises(CohortError, match="expected a GDC sample sheet"):
-        tcga_brca(tmp_path / "c.csv", sample)
+        read_tcga_brca(tmp_path / "c.csv", sample)
     with pytest.raises(CohortError, match="lists no diagnostic slide"):
-        tcga_lung(sheet(tmp_path / "x.tsv", [(slide("05-4244", "01A-01-TS1"), "TCGA-LUAD")]))
+        read_tcga_lung(sheet(tmp_path / "x.tsv", [(slide("05-4244", "01A-01-TS1"), "TCGA-LUAD")]))
 
 
 def test_hospitals_can_be_kept_whole(tmp_path: Path) -> None:
@@ -137,6 +137,6 @@ def test_hospitals_can_be_kept_whole(tmp_path: Path) -> None:
         for site in ("05", "18", "22", "44", "A2", "B3")
         for n in range(6)
     ]
-    cohort = tcga_lung(sheet(tmp_path / "s.tsv", slides))
+    cohort = read_tcga_lung(sheet(tmp_path / "s.tsv", slides))
     for fold in make_folds(cohort, 3, preserve_sites=True):
-        assert len({s.site for s in cohort.of(fold.test)}) == 2
+        assert len({s.site for s in cohort.get_slides(fold.test)}) == 2

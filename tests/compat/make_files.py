@@ -38,7 +38,7 @@ from tiny_encoder import PX, write_encoder  # noqa: E402
 
 from sacmil import (  # noqa: E402
     Bag,
-    Encoder,
+    EncoderId,
     create_model,
     list_models,
     load_model,
@@ -227,7 +227,7 @@ def make_other_bags(random: np.random.Generator) -> None:
         "bounds_origin": (3, 5),
         "stride": PX // 2,
         "tile_px": 2 * PX,
-        "encoder": Encoder("lite0", "00ff00ff00ff00ff"),
+        "encoder": EncoderId("lite0", "00ff00ff00ff00ff"),
         "provenance": {"reader": "openslide", "tissue_mode": "auto", "nested": {"a": [1, 2.5]}},
     }
     single = features.astype(np.float32)

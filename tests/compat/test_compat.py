@@ -25,9 +25,9 @@ from trial import Ended, run_command
 
 from sacmil import load_model, predict, read_bag
 from sacmil.errors import SacMILError
+from sacmil.viewer.allowed_hosts import AllowedHosts
 from sacmil.viewer.app import create_app
-from sacmil.viewer.content import Content
-from sacmil.viewer.hosts import Hosts
+from sacmil.viewer.content import ResultsApi
 from sacmil.viewer.work_queue import WorkQueue
 
 ROOT = Path(__file__).parent / "files"
@@ -275,8 +275,8 @@ def make_app(folder: Path) -> Iterator[Callable[[Path], Any]]:
     queue, contents = WorkQueue(1), []
 
     def make(results: Path) -> Any:
-        contents.append(Content(results, [folder / "slides"]))
-        hosts = Hosts.of("127.0.0.1", 8765)
+        contents.append(ResultsApi(results, [folder / "slides"]))
+        hosts = AllowedHosts.from_address("127.0.0.1", 8765)
         return create_app(contents[-1], hosts, queue=queue, static=folder)
 
     yield make

@@ -14,16 +14,16 @@ from small_models import make_bag, make_model
 
 from sacmil import list_models, load_model, predict, save_model
 from sacmil.deploy import export
-from sacmil.deploy.export import LARGE, export_model, parity_of, why_not
+from sacmil.deploy.export import LARGE_BAG_SIZES, explain_not_exportable, export_model, read_parity
 from sacmil.deploy.runtime import GRAPH, Ensemble, load
 from sacmil.errors import ModelError, ModelFolderError
 from sacmil.models._base import MILModel, Output
-from sacmil.models._registry import model_class
-from sacmil.nn.correlations import RIVALS
+from sacmil.models._registry import get_model_class
+from sacmil.nn.correlations import CORRELATION_BLOCKS
 from sacmil.nn.positions import POSITIONS
 from sacmil.plans import Planner
 
-EXPORTABLE = [name for name in list_models() if not model_class(name).not_exportable]
+EXPORTABLE = [name for name in list_models() if not get_model_class(name).not_exportable]
 SLOW_TO_DRAW = {"mammil", "longnet"}  # a minute, for its eight scans; branches in each layer
 SIZES = [1, 2, 3, 4, 5, 9, 63, 64, 65, 300]
 
@@ -53,7 +53,7 @@ def test_every_exportable_model_answers_as_torch_does(
 ) -> None:
     source = models(name)
     folder = export_model(source, tmp_path / "out", sizes=SIZES)
-    assert [row.instances for row in parity_of(folder)] == SIZES
+    assert [row.instances for row in read_parity(folder)] == SIZES
     for n in (1, 7, 131):
         same(folder, source, n)
 
@@ -63,14 +63,14 @@ def test_every_exportable_model_answers_as_torch_does(
 def test_every_exportable_model_is_compared_on_large_slides(
     name: str, models: Callable[..., Path], tmp_path: Path
 ) -> None:
-    rows = parity_of(export_model(models(name), tmp_path / "out"))
-    assert {row.instances for row in rows} >= {1, 2, *LARGE}
+    rows = read_parity(export_model(models(name), tmp_path / "out"))
+    assert {row.instances for row in rows} >= {1, 2, *LARGE_BAG_SIZES}
 
 
 def test_sac_mil_is_compared_about_its_region_and_on_large_slides(
     models: Callable[..., Path], tmp_path: Path
 ) -> None:
-    rows = parity_of(export_model(models("sac_mil"), tmp_path / "out"))
+    rows = read_parity(export_model(models("sac_mil"), tmp_path / "out"))
     assert [row.instances for row in rows] == [1, 2, 3, 4, 5, 5000, 20001]
     assert all(row.difference <= 1e-4 for row in rows)
 
@@ -110,7 +110,7 @@ def test_options_are_exported_too(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("correlation", ["sac", *RIVALS])
+@pytest.mark.parametrize("correlation", ["sac", *CORRELATION_BLOCKS])
 @pytest.mark.parametrize("position", ["prope", *POSITIONS])
 def test_sac_mil_is_exported_with_every_position_and_correlation(
     position: str, correlation: str, models: Callable[..., Path], tmp_path: Path
@@ -157,7 +157,7 @@ def test_the_card_says_what_a_user_of_the_model_needs(exported: Path) -> None:
 def test_a_graph_that_differs_from_torch_is_not_written(
     models: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "PARITY", -1.0)
+    monkeypatch.setattr(export, "MAX_DIFFERENCE", -1.0)
     with pytest.raises(ModelError, match=r"differs from torch by .* nothing was written"):
         export_model(models("mean_pool"), tmp_path / "out", sizes=[3])
     assert list(tmp_path.iterdir()) == []
@@ -175,7 +175,7 @@ def test_a_folder_of_something_else_is_left_alone(
 def test_a_run_is_exported_part_by_part_and_answers_with_the_mean(tmp_path: Path) -> None:
     for fold in range(2):
         torch.manual_seed(fold)
-        model = model_class("mean_pool")(in_dim=6, num_classes=2)
+        model = get_model_class("mean_pool")(in_dim=6, num_classes=2)
         save_model(tmp_path / f"run/m/seed_0/fold_{fold}", model, classes=["a", "b"])
     runtime = load(export_model(tmp_path / "run", tmp_path / "out", sizes=[2, 70]))
     assert isinstance(runtime, Ensemble)
@@ -212,5 +212,5 @@ class Named(MILModel):
 
 
 def test_a_model_with_plans_of_its_own_is_told_to_name_a_planner() -> None:
-    assert "name it as the model's planner" in why_not(Planning(2, 2))
-    assert why_not(Named(2, 2)) == ""
+    assert "name it as the model's planner" in explain_not_exportable(Planning(2, 2))
+    assert explain_not_exportable(Named(2, 2)) == ""

@@ -9,7 +9,7 @@ import torch
 from small_models import WIDTH, make_model
 from torch import nn
 
-from sacmil.deploy.folding import folded
+from sacmil.deploy.folding import fold_norms
 from sacmil.models.sac_mil import SACBlock
 
 
@@ -32,7 +32,7 @@ def test_answers_stay_the_same(options: dict[str, Any], n: int) -> None:
     model = trained(**options)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     features, coords = torch.randn(n, WIDTH).double(), torch.rand(n, 2).double()
-    wanted, found = model(features, coords), folded(model)(features, coords)
+    wanted, found = model(features, coords), fold_norms(model)(features, coords)
     torch.testing.assert_close(found.logits, wanted.logits)
     torch.testing.assert_close(found.scores, wanted.scores)
     after = model.state_dict()
@@ -41,6 +41,6 @@ def test_answers_stay_the_same(options: dict[str, Any], n: int) -> None:
 
 
 def test_nothing_is_left_of_the_norms_but_the_norm() -> None:
-    blocks = [part for part in folded(trained()).modules() if isinstance(part, SACBlock)]
+    blocks = [part for part in fold_norms(trained()).modules() if isinstance(part, SACBlock)]
     assert blocks
     assert all(block.norm.weight is None and block.norm.bias is None for block in blocks)

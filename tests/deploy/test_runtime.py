@@ -17,7 +17,7 @@ from slide_maker import tissue_pixels, write_slide
 from small_models import make_bag
 
 from sacmil import load_model, predict, read_bag, write_bag
-from sacmil.card import CARD
+from sacmil.card import CARD_FILE
 from sacmil.deploy.export import export_model
 from sacmil.deploy.runtime import GRAPH, load
 from sacmil.errors import InputError, MissingExtraError, ModelFolderError
@@ -106,12 +106,12 @@ def test_bags_of_another_encoder_are_refused(exported: Path) -> None:
 
 @pytest.mark.parametrize("field", ["classes", "notes", "export"])
 def test_a_card_that_was_edited_is_noticed(spoiled: Path, field: str) -> None:
-    card = json.loads((spoiled / CARD).read_text())
+    card = json.loads((spoiled / CARD_FILE).read_text())
     if field == "export":
         card["export"]["planner"]["name"] = "square"
     else:
         card[field] = {"classes": ["c", "b", "a"], "notes": {}}[field]
-    (spoiled / CARD).write_text(json.dumps(card))
+    (spoiled / CARD_FILE).write_text(json.dumps(card))
     with pytest.raises(ModelFolderError, match="was changed after it was written"):
         load(spoiled)
 

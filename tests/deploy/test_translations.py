@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sacmil.deploy.translations import translations
-from sacmil.encoders._export import quietly
+from sacmil.deploy.translations import make_translation_table
+from sacmil.encoders._export import silence_exporter
 
 
 class Norms(nn.Module):
@@ -46,7 +46,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[Norms, Path]:
 
 
 def _draw(module: nn.Module, given: tuple[Tensor, ...], file: Path) -> None:
-    with quietly(), torch.no_grad():
+    with silence_exporter(), torch.no_grad():
         torch.onnx.export(
             module,
             given,
@@ -55,7 +55,7 @@ def _draw(module: nn.Module, given: tuple[Tensor, ...], file: Path) -> None:
             external_data=False,
             verbose=False,
             optimize=False,
-            custom_translation_table=translations(),
+            custom_translation_table=make_translation_table(),
             dynamic_shapes=tuple({0: torch.export.Dim.DYNAMIC} for _ in given),
         )
 

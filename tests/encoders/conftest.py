@@ -12,8 +12,8 @@ import torch
 
 from sacmil.encoders import EncoderCard
 from sacmil.encoders._export import export_network
-from sacmil.encoders._network import Network, Request
-from sacmil.encoders._weights import Origin
+from sacmil.encoders._network import EncoderRequest, NetworkSource
+from sacmil.encoders._weights import WeightsOrigin
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def _build_tiny() -> torch.nn.Module:
     return torch.nn.Sequential(*layers, torch.nn.Flatten())
 
 
-def _tiny() -> Network:
+def _tiny() -> NetworkSource:
     card = EncoderCard(
         name="tiny",
         width=8,
@@ -89,11 +89,13 @@ def _tiny() -> Network:
         licence="none",
         weights="nowhere",
     )
-    return Network(card=card, origin=Origin(), build=_build_tiny, unused=("head.",))
+    return NetworkSource(
+        card=card, origin=WeightsOrigin(), build=_build_tiny, unused_prefixes=("head.",)
+    )
 
 
 @pytest.fixture
-def tiny() -> Network:
+def tiny() -> NetworkSource:
     """An encoder as a drop-in file would define it, small enough to export in a moment."""
     return _tiny()
 
@@ -101,7 +103,7 @@ def tiny() -> Network:
 @pytest.fixture(scope="session")
 def _exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exported") / "tiny"
-    return export_network(_tiny(), Request(random_weights=True), folder)
+    return export_network(_tiny(), EncoderRequest(random_weights=True), folder)
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from sacmil.encoders import _export, export_encoder, load_encoder
-from sacmil.encoders._export import GRAPH, card_of, export_network
-from sacmil.encoders._network import Network, Request
+from sacmil.encoders._export import GRAPH_FILE, card_path, export_network
+from sacmil.encoders._network import EncoderRequest, NetworkSource
 from sacmil.errors import EncoderError
 
 
 def test_the_exported_encoder_is_the_encoder(
-    tiny: Network, exported: Path, difference: Callable, draw_tiles: Callable
+    tiny: NetworkSource, exported: Path, difference: Callable, draw_tiles: Callable
 ) -> None:
-    by_torch = tiny.load(Request(random_weights=True, engine="torch"))
+    by_torch = tiny.load(EncoderRequest(random_weights=True, engine="torch"))
     by_onnx = load_encoder(f"onnx:{exported}")
     assert (by_onnx.card, by_onnx.hash) == (by_torch.card, by_torch.hash)
     for count in (1, 2, 9):
@@ -29,46 +29,46 @@ def test_the_exported_encoder_is_the_encoder(
 
 @pytest.mark.slow
 def test_the_newer_exporter_gives_the_same_with_weights_beside_the_graph(
-    tiny: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw_tiles: Callable
+    tiny: NetworkSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw_tiles: Callable
 ) -> None:
-    monkeypatch.setattr(_export, "_ONE_FILE", 0)
-    folder = export_network(tiny, Request(random_weights=True), tmp_path / "large")
-    assert (folder / f"{GRAPH}.data").exists()
-    by_torch = tiny.load(Request(random_weights=True, engine="torch"))
+    monkeypatch.setattr(_export, "_MAX_ONE_FILE_BYTES", 0)
+    folder = export_network(tiny, EncoderRequest(random_weights=True), tmp_path / "large")
+    assert (folder / f"{GRAPH_FILE}.data").exists()
+    by_torch = tiny.load(EncoderRequest(random_weights=True, engine="torch"))
     tiles = draw_tiles(5, 32)
     found = load_encoder(f"onnx:{folder}").encode(tiles)
     np.testing.assert_allclose(found, by_torch.encode(tiles), rtol=1e-4, atol=1e-5)
-    whole = (folder / f"{GRAPH}.data").read_bytes()
-    (folder / f"{GRAPH}.data").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    whole = (folder / f"{GRAPH_FILE}.data").read_bytes()
+    (folder / f"{GRAPH_FILE}.data").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(EncoderError, match="not the file its card"):
         load_encoder(f"onnx:{folder}")
 
 
 def test_a_graph_that_differs_from_torch_is_not_written(
-    tiny: Network, exported: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: NetworkSource, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {file.name: file.read_bytes() for file in exported.iterdir()}
-    monkeypatch.setattr(_export, "PARITY", 0.0)
+    monkeypatch.setattr(_export, "PARITY_TOLERANCE", 0.0)
     with pytest.raises(EncoderError, match=r"differs from torch by .*nothing was written"):
-        export_network(tiny, Request(random_weights=True), exported)
+        export_network(tiny, EncoderRequest(random_weights=True), exported)
     assert {file.name: file.read_bytes() for file in exported.iterdir()} == before
     assert list(exported.parent.glob(".*partial")) == []
 
 
 def test_an_interrupted_export_leaves_no_folder(
-    tiny: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: NetworkSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(_export, "_check_parity", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        export_network(tiny, Request(random_weights=True), tmp_path / "out")
+        export_network(tiny, EncoderRequest(random_weights=True), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_card_says_what_made_the_graph(exported: Path) -> None:
-    facts = json.loads(card_of(exported / GRAPH).read_text())
+    facts = json.loads(card_path(exported / GRAPH_FILE).read_text())
     assert facts["torch_version"] == torch.__version__
     assert facts["weights_hash"] == "random"
     assert 0 <= facts["difference"] < 1e-4

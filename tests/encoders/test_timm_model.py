@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from sacmil.encoders import encoder_card, encoder_weights, load_encoder
+from sacmil.encoders import describe_encoder, find_encoder_weights, load_encoder
 from sacmil.encoders._timm import import_timm
 from sacmil.errors import EncoderError
 
@@ -17,7 +17,7 @@ NAME = "timm:test_vit.r160_in1k"
 
 
 def test_the_card_holds_what_timm_states() -> None:
-    card = encoder_card(NAME)
+    card = describe_encoder(NAME)
     facts = import_timm().get_pretrained_cfg("test_vit.r160_in1k")
     assert (card.input_px, card.mean, card.std) == (160, tuple(facts.mean), tuple(facts.std))
     assert card.resample == facts.interpolation
@@ -28,7 +28,7 @@ def test_the_card_holds_what_timm_states() -> None:
     "name", ["test_vit", "test_efficientnet", "mobilenetv3_small_050", "test_resnet"]
 )
 def test_the_width_is_what_the_network_gives(name: str) -> None:
-    card = encoder_card(f"timm:{name}")
+    card = describe_encoder(f"timm:{name}")
     encoder = load_encoder(f"timm:{name}", random_weights=True)
     tile = np.full((1, card.input_px, card.input_px, 3), 200, np.uint8)
     assert encoder.encode(tile).shape == (1, card.width)
@@ -48,13 +48,13 @@ def test_weights_with_a_classifier_load_and_give_the_features_before_it(tmp_path
 
 def test_a_misspelt_name_or_tag_says_what_it_might_have_been() -> None:
     with pytest.raises(EncoderError, match=r"did you mean .*resnet50"):
-        encoder_card("timm:resnet_50")
+        describe_encoder("timm:resnet_50")
     with pytest.raises(EncoderError, match=r"no weights called .*resnet50\.tv_in1k"):
-        encoder_card("timm:resnet50.nowhere")
+        describe_encoder("timm:resnet50.nowhere")
 
 
 def test_missing_weights_name_the_hub_and_a_file_without_a_colon() -> None:
     with pytest.raises(EncoderError) as told:
-        encoder_weights(NAME)
+        find_encoder_weights(NAME)
     assert "hf download timm/test_vit.r160_in1k" in str(told.value)
     assert "timm_test_vit.r160_in1k.safetensors" in str(told.value)

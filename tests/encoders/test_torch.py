@@ -11,12 +11,14 @@ import torch
 
 from sacmil.encoders import load_encoder
 from sacmil.encoders._gpu_queue import GPUQueue
-from sacmil.encoders._network import Network, Request
+from sacmil.encoders._network import EncoderRequest, NetworkSource
 from sacmil.encoders._torch import TileNetwork
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_tiles_are_normalised_in_float32_and_then_halved(tiny: Network, dtype: torch.dtype) -> None:
+def test_tiles_are_normalised_in_float32_and_then_halved(
+    tiny: NetworkSource, dtype: torch.dtype
+) -> None:
     network = TileNetwork(torch.nn.Identity(), tiny.card)
     levels = torch.arange(256, dtype=torch.uint8).reshape(1, 16, 16, 1).expand(-1, -1, -1, 3)
     expected = network(levels).to(dtype).float()
@@ -28,15 +30,15 @@ def test_tiles_are_normalised_in_float32_and_then_halved(tiny: Network, dtype: t
         assert (found != expected).sum() <= 4, "ties of float32's last bit"
 
 
-def test_room_for_tiles_is_theirs_to_fill(tiny: Network) -> None:
-    room = tiny.load(Request(random_weights=True)).room_for(1000)
+def test_room_for_tiles_is_theirs_to_fill(tiny: NetworkSource) -> None:
+    room = tiny.load(EncoderRequest(random_weights=True)).allocate_buffer(1000)
     assert (room.shape, room.dtype) == ((1000,), np.uint8)
     room[:] = 3
 
 
 @pytest.mark.gpu
-def test_room_for_a_gpus_tiles_needs_no_further_copy(tiny: Network) -> None:
-    room = tiny.load(Request(random_weights=True, device="cuda:0")).room_for(10**6)
+def test_room_for_a_gpus_tiles_needs_no_further_copy(tiny: NetworkSource) -> None:
+    room = tiny.load(EncoderRequest(random_weights=True, device="cuda:0")).allocate_buffer(10**6)
     assert torch.from_numpy(room).is_pinned()
 
 
@@ -56,28 +58,28 @@ def test_on_a_gpu_half_precision_comes_close_from_two_threads(draw_tiles: Callab
 def test_a_replayed_batch_has_the_bytes_of_a_computed_one(draw_tiles: Callable) -> None:
     encoder = load_encoder("resnet50", random_weights=True, device="cuda:0")
     batches = [draw_tiles(8, 256), draw_tiles(8, 256)[::-1].copy(), draw_tiles(5, 256)]
-    encoder._queue._records = False
+    encoder._queue._can_capture = False
     computed = [encoder.encode(tiles) for tiles in batches]
-    encoder._queue._records = True
+    encoder._queue._can_capture = True
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(encoder.encode, batches * 20))
-    assert encoder._queue._recording is not None
+    assert encoder._queue._captured is not None
     for features, expected in zip(found, computed * 20, strict=True):
         assert np.array_equal(features, expected)
 
 
 @pytest.mark.gpu
 def test_a_network_that_looks_at_values_is_computed_each_time(
-    tiny: Network, draw_tiles: Callable
+    tiny: NetworkSource, draw_tiles: Callable
 ) -> None:
-    encoder = tiny.load(Request(random_weights=True, device="cuda:0"))
+    encoder = tiny.load(EncoderRequest(random_weights=True, device="cuda:0"))
     plain = encoder._queue._compute
     encoder._queue._compute = lambda tiles: plain(tiles) * (1 + 0 * plain(tiles).sum().item())
     tiles = draw_tiles(4, 32)
     expected = encoder.encode(tiles)
     for _ in range(3):
         assert np.array_equal(encoder.encode(tiles), expected)
-    assert not encoder._queue._records
+    assert not encoder._queue._can_capture
     assert torch.rand(3, device="cuda:0").isfinite().all(), "and random numbers can be drawn"
 
 
@@ -100,7 +102,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> GPUQueue:
 
 
 def ways(queue: GPUQueue, sizes: list[int]) -> list[str]:
-    return [queue._features(torch.empty(size, 2, 2, 3)) for size in sizes]
+    return [queue._compute_features(torch.empty(size, 2, 2, 3)) for size in sizes]
 
 
 def test_a_size_is_replayed_from_its_second_time_in_a_row(queue: GPUQueue) -> None:
@@ -128,7 +130,7 @@ def test_what_could_not_be_recorded_is_not_tried_again(
 
     def refuse(tiles: torch.Tensor) -> None:
         tried.append(len(tiles))
-        queue._records = False
+        queue._can_capture = False
 
     monkeypatch.setattr(queue, "_recorded", refuse)
     assert ways(queue, [8] * 5) == ["computed"] * 5

@@ -13,12 +13,18 @@ import torch
 from huggingface_hub import constants
 from safetensors.torch import save_file
 
-from sacmil.encoders import encoder_weights, load_encoder
-from sacmil.encoders._network import Network, Request
-from sacmil.encoders._weights import Origin, get_weights, read_state, weights_folder, weights_hash
+from sacmil.encoders import find_encoder_weights, load_encoder
+from sacmil.encoders._network import EncoderRequest, NetworkSource
+from sacmil.encoders._weights import (
+    WeightsOrigin,
+    get_weights,
+    hash_weights,
+    read_state,
+    weights_folder,
+)
 from sacmil.errors import EncoderError
 
-UNI = Origin(hub=("MahmoodLab/UNI",), gated=True)
+UNI = WeightsOrigin(hub=("MahmoodLab/UNI",), gated=True)
 
 
 @pytest.fixture
@@ -71,7 +77,7 @@ def test_a_download_that_was_asked_for_takes_the_first_file_the_hub_has(
         return str(file)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", answer)
-    assert get_weights("uni_v1", UNI, given=None, download=True) == file
+    assert get_weights("uni_v1", UNI, user_path=None, download=True) == file
 
 
 def test_a_refusal_of_the_hub_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +88,7 @@ def test_a_refusal_of_the_hub_is_told_with_the_way_out(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
     with pytest.raises(EncoderError, match=r"\(401: access to .* restricted\).*ask for access"):
-        get_weights("uni_v1", UNI, given=None, download=True)
+        get_weights("uni_v1", UNI, user_path=None, download=True)
 
 
 @pytest.mark.parametrize("name", ["uni_v1.safetensors", "uni_v1.bin", "uni_v1.pth"])
@@ -91,33 +97,33 @@ def test_a_file_in_the_folder_of_weights_is_found(
 ) -> None:
     monkeypatch.setenv("SACMIL_WEIGHTS", str(tmp_path / "w"))
     file = put(tmp_path / "w" / name)
-    assert encoder_weights("uni_v1") == file
+    assert find_encoder_weights("uni_v1") == file
 
 
 def test_a_downloaded_folder_is_found_and_may_be_named(tmp_path: Path, own_folders: Path) -> None:
     file = put(own_folders / "weights" / "uni_v1" / "pytorch_model.bin")
-    assert encoder_weights("uni_v1") == file
-    assert get_weights("uni_v1", UNI, given=file.parent, download=False) == file
+    assert find_encoder_weights("uni_v1") == file
+    assert get_weights("uni_v1", UNI, user_path=file.parent, download=False) == file
 
 
 def test_the_hubs_cache_is_looked_into(tmp_path: Path) -> None:
     repository = tmp_path / "hub" / "models--MahmoodLab--uni"
     put(repository / "refs" / "main").write_text("abc")
     file = put(repository / "snapshots" / "abc" / "pytorch_model.bin")
-    assert encoder_weights("uni_v1") == file
+    assert find_encoder_weights("uni_v1") == file
 
 
 def test_a_named_file_wins_over_what_is_found(tmp_path: Path, own_folders: Path) -> None:
     put(own_folders / "weights" / "uni_v1.bin")
     file = put(tmp_path / "mine.pth")
-    assert get_weights("uni_v1", UNI, given=file, download=False) == file
+    assert get_weights("uni_v1", UNI, user_path=file, download=False) == file
 
 
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir()])
 def test_a_named_path_without_weights_is_told(tmp_path: Path, make: Callable) -> None:
     make(tmp_path / "w")
     with pytest.raises(EncoderError, match=r"expected the weights of uni_v1, a \.safetensors"):
-        get_weights("uni_v1", UNI, given=tmp_path / "w", download=False)
+        get_weights("uni_v1", UNI, user_path=tmp_path / "w", download=False)
 
 
 class Evil:
@@ -162,16 +168,16 @@ def test_a_checkpoint_of_a_training_script_is_unwrapped(tmp_path: Path, wrapper:
 
 
 def test_half_precision_files_are_computed_in_single_precision(
-    tiny: Network, tmp_path: Path, draw_tiles: Callable, difference: Callable
+    tiny: NetworkSource, tmp_path: Path, draw_tiles: Callable, difference: Callable
 ) -> None:
     network = tiny.build()
     save_file({k: v.half() for k, v in network.state_dict().items()}, tmp_path / "w.safetensors")
-    encoder = tiny.load(Request(weights=tmp_path / "w.safetensors"))
-    again = tiny.load(Request(weights=tmp_path / "w.safetensors"))
+    encoder = tiny.load(EncoderRequest(weights=tmp_path / "w.safetensors"))
+    again = tiny.load(EncoderRequest(weights=tmp_path / "w.safetensors"))
     tiles = draw_tiles(2, 32)
-    assert encoder.hash == again.hash == weights_hash(tmp_path / "w.safetensors")
+    assert encoder.hash == again.hash == hash_weights(tmp_path / "w.safetensors")
     assert np.array_equal(encoder.encode(tiles), again.encode(tiles))
     save_file(network.state_dict(), tmp_path / "whole.safetensors")
-    whole = tiny.load(Request(weights=tmp_path / "whole.safetensors"))
+    whole = tiny.load(EncoderRequest(weights=tmp_path / "whole.safetensors"))
     assert whole.hash != encoder.hash
     assert difference(encoder.encode(tiles), whole.encode(tiles)) < 1e-2

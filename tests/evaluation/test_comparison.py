@@ -12,22 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sacmil.errors import ConfigError, RunError
-from sacmil.evaluation.comparison import compare, corrected_t, holm, ranks
+from sacmil.evaluation.comparison import compare_models, corrected_t_test, holm, mean_ranks
 from sacmil.evaluation.delong import delong_test
 from sacmil.evaluation.metrics import METRICS
-from sacmil.evaluation.summary import summarise
+from sacmil.evaluation.summary import summarize
 from sacmil.results import Predictions
 
 
 def renamed(predictions: Predictions, name: str) -> Predictions:
-    part = predictions.where(np.arange(len(predictions)))
+    part = predictions.select(np.arange(len(predictions)))
     return Predictions(**{**vars(part), "model": np.full(len(part), name)})
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_model_does_not_differ_from_its_copy(metric: str) -> None:
     one = answers({"a": 1}, seeds=2)
-    found = compare(Predictions.joined([one, renamed(one, "b")]), metric=metric, draws=100)[0]
+    found = compare_models(
+        Predictions.concatenate([one, renamed(one, "b")]), metric=metric, draws=100
+    )[0]
     assert found.difference == 0
     assert found.p_t == 1
     assert (found.p_permutation, found.p_holm) == (1, 1)
@@ -37,13 +39,15 @@ def test_a_model_does_not_differ_from_its_copy(metric: str) -> None:
 
 def test_a_copy_is_no_different_under_delong() -> None:
     one = answers({"a": 1}, folds=1)
-    assert compare(Predictions.joined([one, renamed(one, "b")]), draws=50)[0].p_delong == 1
+    assert (
+        compare_models(Predictions.concatenate([one, renamed(one, "b")]), draws=50)[0].p_delong == 1
+    )
 
 
 def test_the_difference_is_that_of_the_summary() -> None:
     given = answers({"a": 2, "b": 1}, seeds=2)
-    figures = summarise(given, draws=20)
-    found = compare(given, metric="f1", draws=100)[0]
+    figures = summarize(given, draws=20)
+    found = compare_models(given, metric="f1", draws=100)[0]
     assert (found.first, found.second, found.metric) == ("a", "b", "f1")
     assert found.difference == pytest.approx(figures["a"]["f1"].mean - figures["b"]["f1"].mean)
     assert found.low <= found.difference <= found.high
@@ -51,7 +55,7 @@ def test_the_difference_is_that_of_the_summary() -> None:
 
 def test_turning_a_pair_turns_the_signs() -> None:
     given = answers({"a": 2, "b": 1})
-    one, other = compare(given, pairs=[("a", "b"), ("b", "a")], draws=100)
+    one, other = compare_models(given, pairs=[("a", "b"), ("b", "a")], draws=100)
     assert other.difference == pytest.approx(-one.difference)
     assert (other.low, other.high) == pytest.approx((-one.high, -one.low))
     assert (other.p_permutation, other.p_t) == pytest.approx((one.p_permutation, one.p_t))
@@ -59,7 +63,7 @@ def test_turning_a_pair_turns_the_signs() -> None:
 
 def test_the_best_of_many_can_still_be_told_after_correction() -> None:
     skills = {"best": 4.0} | {f"m{i:02d}": 0.0 for i in range(12)}
-    found = compare(answers(skills, patients=80, folds=2), draws=100)
+    found = compare_models(answers(skills, patients=80, folds=2), draws=100)
     assert len(found) == 13 * 12 / 2
     for one in found:
         assert one.p_holm is not None
@@ -68,16 +72,16 @@ def test_the_best_of_many_can_still_be_told_after_correction() -> None:
 
 def test_row_order_changes_nothing_and_the_seed_decides() -> None:
     given = answers({"a": 2, "b": 1, "c": 1}, seeds=2, slides=2)
-    one = compare(given, draws=100, seed=1)
-    assert one == compare(shuffled(given), draws=100, seed=1)
-    assert one != compare(given, draws=100, seed=2)
+    one = compare_models(given, draws=100, seed=1)
+    assert one == compare_models(shuffled(given), draws=100, seed=1)
+    assert one != compare_models(given, draws=100, seed=2)
 
 
 def test_all_pairs_or_those_asked_for_or_one_against_the_rest() -> None:
     given = answers({"c": 1, "a": 1, "b": 1}, patients=30)
 
     def named(**options: object) -> list[tuple[str, str]]:
-        return [(c.first, c.second) for c in compare(given, draws=20, **options)]
+        return [(c.first, c.second) for c in compare_models(given, draws=20, **options)]
 
     assert named() == list(combinations("abc", 2))
     assert named(pairs=[("c", "a")]) == [("c", "a")]
@@ -85,68 +89,68 @@ def test_all_pairs_or_those_asked_for_or_one_against_the_rest() -> None:
 
 
 def test_one_model_alone_has_no_one_to_compare_with() -> None:
-    assert compare(answers({"a": 1})) == []
-    assert compare(answers({"a": 1}), against="a") == []
+    assert compare_models(answers({"a": 1})) == []
+    assert compare_models(answers({"a": 1}), against="a") == []
 
 
 def test_different_numbers_of_seeds_can_be_compared() -> None:
-    both = Predictions.joined([answers({"a": 2}, seeds=3), answers({"b": 1}, seeds=1)])
-    assert compare(both, draws=50)[0].difference > 0
+    both = Predictions.concatenate([answers({"a": 2}, seeds=3), answers({"b": 1}, seeds=1)])
+    assert compare_models(both, draws=50)[0].difference > 0
 
 
 def test_a_corrected_t_test_worked_by_hand() -> None:
     # mean 0.06, variance 0.001, (1/5 + 1/4) of it: t = 0.06 / sqrt(0.00045) = sqrt(8), and with
     # four degrees of freedom P(T < t) = 1/2 + 3/8 t/sqrt(1 + t²/4) (1 - t²/(1 + t²/4)/12)
     inside = 3 / 8 * math.sqrt(8 / 3) * (1 - 8 / 3 / 12)
-    found = corrected_t([0.02, 0.04, 0.06, 0.08, 0.10], 1 / 4)
+    found = corrected_t_test([0.02, 0.04, 0.06, 0.08, 0.10], 1 / 4)
     assert found == pytest.approx(2 * (0.5 - inside), abs=1e-12)
 
 
 def test_the_correction_is_what_makes_it_careful() -> None:
     values = [0.02, 0.04, 0.06, 0.08, 0.10]
-    plain, corrected = corrected_t(values, 0), corrected_t(values, 1 / 4)
+    plain, corrected = corrected_t_test(values, 0), corrected_t_test(values, 1 / 4)
     assert plain is not None
     assert corrected is not None
     assert plain < 0.02 < corrected
 
 
 def test_differences_that_do_not_vary_cannot_be_tested() -> None:
-    assert corrected_t([0.1, 0.1, 0.1], 0.5) is None
-    assert corrected_t([0.1], 0.5) is None
-    assert corrected_t([0.0, 0.0], 0.5) == 1
+    assert corrected_t_test([0.1, 0.1, 0.1], 0.5) is None
+    assert corrected_t_test([0.1], 0.5) is None
+    assert corrected_t_test([0.0, 0.0], 0.5) == 1
 
 
 @pytest.mark.parametrize(("folds", "repeats"), [(5, 1), (4, 3)])
 def test_k_folds_test_one_patient_for_every_k_less_one_trained_on(folds: int, repeats: int) -> None:
     given = answers({"a": 2, "b": 1}, patients=60, folds=folds, repeats=repeats)
-    figures = summarise(given, metrics=["auc"], draws=10)
+    figures = summarize(given, metrics=["auc"], draws=10)
     values = np.subtract(figures["a"]["auc"].values, figures["b"]["auc"].values)
-    found = compare(given, draws=50)[0]
-    assert found.p_t == pytest.approx(corrected_t(values, 1 / (folds - 1)))
+    found = compare_models(given, draws=50)[0]
+    assert found.p_t == pytest.approx(corrected_t_test(values, 1 / (folds - 1)))
 
 
 def test_one_test_set_for_all_folds_has_no_t_test() -> None:
     one = answers({"a": 2, "b": 1}, folds=1)
-    again = one.where(np.arange(len(one)))
+    again = one.select(np.arange(len(one)))
     again.fold[:] = 1
-    assert compare(Predictions.joined([one, again]), draws=50)[0].p_t is None
-    assert compare(one, draws=50)[0].p_t is None
+    assert compare_models(Predictions.concatenate([one, again]), draws=50)[0].p_t is None
+    assert compare_models(one, draws=50)[0].p_t is None
 
 
 def test_delong_is_for_one_binary_test_set_and_one_seed() -> None:
     given = answers({"a": 2, "b": 1}, folds=1)
-    a, b = (given.where(given.model == name) for name in "ab")
+    a, b = (given.select(given.model == name) for name in "ab")
     expected = delong_test(a.label, a.probabilities[:, 1], b.probabilities[:, 1]).p
-    assert compare(given, draws=50)[0].p_delong == pytest.approx(expected)
-    assert compare(given, metric="f1", draws=50)[0].p_delong is None
+    assert compare_models(given, draws=50)[0].p_delong == pytest.approx(expected)
+    assert compare_models(given, metric="f1", draws=50)[0].p_delong is None
     for other in ({"folds": 2}, {"folds": 1, "seeds": 2}, {"folds": 1, "classes": 3}):
-        assert compare(answers({"a": 2, "b": 1}, **other), draws=50)[0].p_delong is None
+        assert compare_models(answers({"a": 2, "b": 1}, **other), draws=50)[0].p_delong is None
 
 
 def test_delong_is_not_for_slides_of_the_same_patient() -> None:
     given = answers({"a": 2, "b": 1}, folds=1)
     given.patient_id[:] = [f"q{int(p[1:]) // 2}" for p in given.patient_id]
-    assert compare(given, draws=50)[0].p_delong is None
+    assert compare_models(given, draws=50)[0].p_delong is None
 
 
 def test_holm_by_the_book() -> None:
@@ -168,19 +172,19 @@ def test_holm_lies_between_no_correction_and_bonferroni_and_keeps_the_order(
 
 def test_patients_that_one_model_was_not_tested_on_are_named() -> None:
     given = answers({"a": 1, "b": 1})
-    lacking = given.where((given.model == "a") | (given.patient_id != "p7"))
+    lacking = given.select((given.model == "a") | (given.patient_id != "p7"))
     with pytest.raises(
         RunError, match=r"a and b .*different slides or patients \(p7 in one only\)"
     ):
-        compare(lacking)
+        compare_models(lacking)
     with pytest.raises(RunError, match="p7"):
-        ranks(lacking)
+        mean_ranks(lacking)
 
 
 def test_different_folds_are_named() -> None:
     given = answers({"a": 1, "b": 1})
     with pytest.raises(RunError, match=r"different folds \(\[0, 1, 2\] and \[0, 2\]\)"):
-        compare(given.where((given.model == "a") | (given.fold != 1)))
+        compare_models(given.select((given.model == "a") | (given.fold != 1)))
 
 
 def test_different_labels_are_named() -> None:
@@ -188,40 +192,42 @@ def test_different_labels_are_named() -> None:
     row = np.flatnonzero((given.model == "b") & (given.patient_id == "p7"))
     given.label[row] = 1 - given.label[row]
     with pytest.raises(RunError, match=r"different labels \(p7"):
-        compare(given)
+        compare_models(given)
 
 
 def test_models_that_are_not_compared_need_not_be_alike() -> None:
     given = answers({"a": 1, "b": 1, "odd": 1})
-    odd = given.where((given.model != "odd") | (given.fold != 1))
-    assert len(compare(odd, pairs=[("a", "b")], draws=20)) == 1
+    odd = given.select((given.model != "odd") | (given.fold != 1))
+    assert len(compare_models(odd, pairs=[("a", "b")], draws=20)) == 1
 
 
 @pytest.mark.parametrize("options", [{"against": "sacmil"}, {"pairs": [("abmil", "sacmil")]}])
 def test_an_unknown_model_is_told_with_the_nearest(options: dict[str, object]) -> None:
     with pytest.raises(RunError, match="'sacmil'; did you mean 'sac_mil'"):
-        compare(answers({"sac_mil": 1, "abmil": 1}), **options)
+        compare_models(answers({"sac_mil": 1, "abmil": 1}), **options)
 
 
 @pytest.mark.parametrize("options", [{"metric": "acu"}, {"level": 1}, {"draws": -1}])
 def test_a_wrong_setting_is_told(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        compare(answers({"a": 1, "b": 1}), **options)
+        compare_models(answers({"a": 1, "b": 1}), **options)
 
 
 def test_a_metric_that_a_fold_leaves_undefined_gives_no_p() -> None:
     given = answers({"a": 1, "b": 1})
-    found = compare(given.where((given.fold > 0) | (given.label == 1)), draws=50)[0]
+    found = compare_models(given.select((given.fold > 0) | (given.label == 1)), draws=50)[0]
     assert math.isnan(found.difference)
     assert (found.p_permutation, found.p_t, found.p_holm) == (None, None, None)
 
 
 def test_ranks_are_one_for_the_best_and_shared_by_equals() -> None:
     given = answers({"a": 6, "b": 0})
-    three = Predictions.joined([given, renamed(given.where(given.model == "b"), "c")])
-    assert ranks(three) == {"a": 1, "b": 2.5, "c": 2.5}
-    assert ranks(three, "brier") == {"a": 1, "b": 2.5, "c": 2.5}
+    three = Predictions.concatenate([given, renamed(given.select(given.model == "b"), "c")])
+    assert mean_ranks(three) == {"a": 1, "b": 2.5, "c": 2.5}
+    assert mean_ranks(three, "brier") == {"a": 1, "b": 2.5, "c": 2.5}
 
 
 def test_ranks_sum_to_what_there_is_to_share() -> None:
-    assert sum(ranks(answers({"a": 1, "b": 1, "c": 1}), "accuracy").values()) == pytest.approx(6)
+    assert sum(mean_ranks(answers({"a": 1, "b": 1, "c": 1}), "accuracy").values()) == pytest.approx(
+        6
+    )

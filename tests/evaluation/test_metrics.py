@@ -15,11 +15,11 @@ from sklearn import metrics as reference
 
 from sacmil.errors import ConfigError
 from sacmil.evaluation.metrics import (
-    LOCALISATION_TITLES,
+    LOCALIZATION_TITLES,
     LOWER_IS_BETTER,
+    METRIC_TITLES,
     METRICS,
-    TITLES,
-    WEIGHTED,
+    WEIGHTED_METRICS,
     accuracy,
     auc,
     average_precision,
@@ -100,7 +100,7 @@ def test_weights_count_as_repeated_rows(case: tuple[np.ndarray, np.ndarray], see
     weights = np.random.default_rng(seed).poisson(1, (3, len(labels)))
     weights[:, 0] += weights.sum(1) == 0
     for name, metric in METRICS.items():
-        together = WEIGHTED[name](labels, probabilities, weights.astype(np.float64))
+        together = WEIGHTED_METRICS[name](labels, probabilities, weights.astype(np.float64))
         apart = [metric(np.repeat(labels, w), np.repeat(probabilities, w, 0)) for w in weights]
         np.testing.assert_allclose(together, apart, rtol=1e-12, atol=1e-12, err_msg=name)
 
@@ -160,7 +160,7 @@ def test_what_one_class_cannot_tell_is_nan(name: str, classes: int, label: int) 
 
 
 def test_every_metric_has_a_title_and_is_known_by_name() -> None:
-    assert list(TITLES) == [*METRICS, *LOCALISATION_TITLES]
+    assert list(METRIC_TITLES) == [*METRICS, *LOCALIZATION_TITLES]
     assert set(METRICS) >= LOWER_IS_BETTER
     assert all(check_metric(name) == name for name in METRICS)
     with pytest.raises(ConfigError, match=r"'acuracy'.*did you mean 'accuracy'"):

@@ -14,11 +14,11 @@ from answers import answers
 from simulated_pairs import FOLDS, NULLS, PATIENTS, false_claims, power
 
 from sacmil.evaluation import permutation
-from sacmil.evaluation.claims import claims
-from sacmil.evaluation.comparison import compare
+from sacmil.evaluation.comparison import compare_models
+from sacmil.evaluation.conclusions import list_conclusions
+from sacmil.evaluation.fold_results import FoldResult, collect_fold_results, compute_fold_metrics
 from sacmil.evaluation.metrics import METRICS
-from sacmil.evaluation.permutation import patients_needed, permutation_test, sign_flip_test
-from sacmil.evaluation.trials import Trial, trials_of, values_of
+from sacmil.evaluation.permutation import count_needed_patients, permutation_test, sign_flip_test
 from sacmil.results import Predictions
 
 
@@ -32,23 +32,25 @@ def make_images(errors: Sequence[int]) -> Predictions:
         name = f"p{patient:02d}"
         rows.append((f"{name}-{image}", name, "test", patient % 5, 0, model, label))
     p = np.array(positive)
-    return Predictions.of(("normal", "tumour"), rows, np.stack([1 - p, p], axis=1))
+    return Predictions.from_rows(("normal", "tumour"), rows, np.stack([1 - p, p], axis=1))
 
 
 def test_one_image_in_each_of_four_patients_is_no_evidence() -> None:
     # four signs alike: 2 of 16 arrangements, whatever the twelve other patients are
-    (found,) = compare(make_images(errors=[0, 1, 2, 3]), metric="accuracy")
+    (found,) = compare_models(make_images(errors=[0, 1, 2, 3]), metric="accuracy")
     assert found.p_permutation == 0.125
-    assert claims([found])[0].startswith("No difference can be claimed between a and b")
+    assert list_conclusions([found])[0].startswith("No difference can be claimed between a and b")
 
 
 def test_six_patients_that_agree_are_evidence() -> None:
-    (found,) = compare(make_images(errors=range(6)), metric="accuracy")
+    (found,) = compare_models(make_images(errors=range(6)), metric="accuracy")
     assert found.p_permutation == pytest.approx(2 / 2**6)
-    assert claims([found])[0].startswith("a is better than b")
+    assert list_conclusions([found])[0].startswith("a is better than b")
 
 
-def swap_by_hand(first: Sequence[Trial], second: Sequence[Trial], swapped: set[str]) -> list[Trial]:
+def swap_by_hand(
+    first: Sequence[FoldResult], second: Sequence[FoldResult], swapped: set[str]
+) -> list[FoldResult]:
     """The first model's trials with some patients' probabilities of the second."""
     return [
         replace(
@@ -66,7 +68,7 @@ def swap_by_hand(first: Sequence[Trial], second: Sequence[Trial], swapped: set[s
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_exact_test_is_that_of_a_plain_loop(metric: str) -> None:
     given = answers({"a": 1.5, "b": 0.5}, patients=8, folds=2, seeds=2, classes=2)
-    first, second = trials_of(given).values()
+    first, second = collect_fold_results(given).values()
     widening = 1.0
     if metric in ("auc", "average_precision"):
         first, second = rank_by_hand(first), rank_by_hand(second)
@@ -76,18 +78,20 @@ def test_the_exact_test_is_that_of_a_plain_loop(metric: str) -> None:
     for flags in product([False, True], repeat=len(everyone)):
         swapped = {who for who, flag in zip(everyone, flags, strict=True) if flag}
         pair = swap_by_hand(first, second, swapped), swap_by_hand(second, first, swapped)
-        differences.append(np.mean(values_of(pair[0], metric) - values_of(pair[1], metric)))
+        differences.append(
+            np.mean(compute_fold_metrics(pair[0], metric) - compute_fold_metrics(pair[1], metric))
+        )
     p = np.mean(widening * np.abs(differences) >= abs(differences[0]) - 1e-10)
     if metric in ("auc", "average_precision"):
         influences = [
             differences[0] - halve_by_hand(first, second, who, metric) for who in everyone
         ]
         p = max(p, sign_flip_test(np.multiply(2, influences), observed=differences[0]))
-    assert compare(given, metric=metric, draws=10)[0].p_permutation == pytest.approx(p)
+    assert compare_models(given, metric=metric, draws=10)[0].p_permutation == pytest.approx(p)
 
 
 def halve_by_hand(
-    first: Sequence[Trial], second: Sequence[Trial], patient: str, metric: str
+    first: Sequence[FoldResult], second: Sequence[FoldResult], patient: str, metric: str
 ) -> float:
     """The difference where all rows stand twice and those of one patient once."""
     values = []
@@ -104,11 +108,11 @@ def halve_by_hand(
                     probabilities=trial.probabilities[:, rows],
                 )
             )
-        values.append(values_of(repeated, metric))
+        values.append(compute_fold_metrics(repeated, metric))
     return float(np.mean(values[0] - values[1]))
 
 
-def rank_by_hand(trials: Sequence[Trial]) -> list[Trial]:
+def rank_by_hand(trials: Sequence[FoldResult]) -> list[FoldResult]:
     """Ranks within fold, seed and class; these scores have no ties."""
     return [
         replace(one, probabilities=one.probabilities.argsort(1).argsort(1).astype(float))
@@ -116,15 +120,15 @@ def rank_by_hand(trials: Sequence[Trial]) -> list[Trial]:
     ]
 
 
-@pytest.mark.parametrize("metric", sorted(permutation._ADDITIVE))
+@pytest.mark.parametrize("metric", sorted(permutation._ADDITIVE_METRICS))
 def test_the_short_cut_of_additive_metrics_changes_no_p(
     metric: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = answers({"a": 1.5, "b": 1}, patients=11, folds=2, repeats=2, classes=3, slides=2)
     given.label[given.slide_id == "p3-s0"] = 1  # slides become the unit
-    first, second = trials_of(given).values()
+    first, second = collect_fold_results(given).values()
     quick = permutation_test(first, second, metric)
-    monkeypatch.setattr(permutation, "_ADDITIVE", frozenset())
+    monkeypatch.setattr(permutation, "_ADDITIVE_METRICS", frozenset())
     assert quick == permutation_test(first, second, metric)
 
 
@@ -132,14 +136,14 @@ def test_the_short_cut_of_additive_metrics_changes_no_p(
 def test_sampled_arrangements_agree_with_all_of_them(
     metric: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = trials_of(answers({"a": 1.5, "b": 0.7}, patients=14)).values()
+    first, second = collect_fold_results(answers({"a": 1.5, "b": 0.7}, patients=14)).values()
     exact = permutation_test(first, second, metric)
-    monkeypatch.setattr(permutation, "_EXACT_UP_TO", 0)
+    monkeypatch.setattr(permutation, "_MAX_EXACT_ARRANGEMENTS", 0)
     assert permutation_test(first, second, metric) == pytest.approx(exact, abs=0.02)
 
 
 def test_no_number_of_arrangements_shows_that_p_is_zero() -> None:
-    first, second = trials_of(answers({"a": 6, "b": 0})).values()
+    first, second = collect_fold_results(answers({"a": 6, "b": 0})).values()
     assert permutation_test(first, second, "auc", draws=199) == 1 / 200
 
 
@@ -148,21 +152,21 @@ def test_the_scale_of_a_model_does_not_change_the_auc_test() -> None:
     steep = replace(given, probabilities=given.probabilities.copy())
     of_b = steep.model == "b"
     steep.probabilities[of_b] = 1 / (1 + (1 / given.probabilities[of_b] - 1) ** 5)
-    assert compare(steep)[0].p_permutation == compare(given)[0].p_permutation
+    assert compare_models(steep)[0].p_permutation == compare_models(given)[0].p_permutation
 
 
 def test_a_model_with_fewer_seeds_repeats_them() -> None:
     one = answers({"b": 1}, seeds=1)
     again = [replace(one, seed=np.full(len(one), seed)) for seed in range(3)]
     other = answers({"a": 2}, seeds=3)
-    (short,) = compare(Predictions.joined([other, one]))
-    (long,) = compare(Predictions.joined([other, *again]))
+    (short,) = compare_models(Predictions.concatenate([other, one]))
+    (long,) = compare_models(Predictions.concatenate([other, *again]))
     assert short.p_permutation == long.p_permutation
 
 
 @pytest.mark.parametrize(("pairs", "level"), [(1, 0.95), (1, 0.9), (5, 0.95), (136, 0.99)])
 def test_the_patients_needed_are_the_fewest_whose_p_can_pass(pairs: int, level: float) -> None:
-    needed = patients_needed(pairs, level)
+    needed = count_needed_patients(pairs, level)
     assert pairs * 2.0 ** (1 - needed) < 1 - level
     assert pairs * 2.0 ** (2 - needed) >= 1 - level - 1e-9
 

@@ -12,18 +12,18 @@ from xml.etree import ElementTree
 import pytest
 from predicted import predicted
 
-from sacmil.evaluation.comparison import Comparison, compare
-from sacmil.evaluation.report import Report, page, write_folder
-from sacmil.evaluation.summary import summarise
+from sacmil.evaluation.comparison import PairComparison, compare_models
+from sacmil.evaluation.report import Report, render_report, write_report_folder
+from sacmil.evaluation.summary import summarize
 from sacmil.results import Predictions
 
 EVIL = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
 
 
 def report(predictions: Predictions, **changed: object) -> Report:
-    known = {"title": "My run", "figures": summarise(predictions, draws=20)}
+    known = {"title": "My run", "figures": summarize(predictions, draws=20)}
     if "comparisons" not in changed:
-        known["comparisons"] = compare(predictions, draws=20)
+        known["comparisons"] = compare_models(predictions, draws=20)
     return Report(predictions=predictions, **known | changed)
 
 
@@ -59,8 +59,8 @@ def evil_page() -> str:
     patients = [renamed.get(name, name) for name in predictions.patient_id.tolist()]
     keys = ("split", "fold", "seed", "model", "label")
     rows = zip(patients, patients, *(getattr(predictions, key) for key in keys), strict=True)
-    made = Predictions.of(predictions.classes, rows, predictions.probabilities)
-    return page(
+    made = Predictions.from_rows(predictions.classes, rows, predictions.probabilities)
+    return render_report(
         report(made, title=EVIL, data=EVIL, asked={EVIL: EVIL + "\n" + EVIL}, warnings=[EVIL])
     )
 
@@ -94,7 +94,7 @@ def test_a_report_fetches_nothing(evil_page: str) -> None:
 
 
 def test_a_report_has_every_section() -> None:
-    text = page(report(predicted(), asked={"config.yaml": "epochs: 200"}))
+    text = render_report(report(predicted(), asked={"config.yaml": "epochs: 200"}))
     headings = re.findall("<h2>(.*?)</h2>", text)
     assert headings == [
         "What was asked",
@@ -109,7 +109,7 @@ def test_a_report_has_every_section() -> None:
 
 
 def test_of_one_model_nothing_is_compared() -> None:
-    text = page(report(predicted(("sac_mil",))))
+    text = render_report(report(predicted(("sac_mil",))))
     assert "Who is better" not in text
     assert text.count("<img") == 3
     assert "<strong>" not in text
@@ -117,19 +117,19 @@ def test_of_one_model_nothing_is_compared() -> None:
 
 def test_ranks_that_are_not_defined_are_not_drawn() -> None:
     predictions = predicted(patients=24)
-    made = report(predictions.where((predictions.fold > 0) | (predictions.label == 0)))
-    assert list(made.pictures) == ["roc", "calibration", "confusion"]
-    assert "AUC is not defined in every fold" in page(made)
+    made = report(predictions.select((predictions.fold > 0) | (predictions.label == 0)))
+    assert list(made.plots) == ["roc", "calibration", "confusion"]
+    assert "AUC is not defined in every fold" in render_report(made)
 
 
 def test_twenty_models_and_three_classes_fit() -> None:
     models = [f"m{i:02}" for i in range(20)]
     predictions = predicted(models, classes=("x", "y", "z"), patients=18, folds=2)
     undecided = [
-        Comparison(*pair, "auc", 0.01, -0.1, 0.1, 0.8, None, None, 1.0, 60)
+        PairComparison(*pair, "auc", 0.01, -0.1, 0.1, 0.8, None, None, 1.0, 60)
         for pair in combinations(models, 2)
     ]
-    text = page(report(predictions, comparisons=undecided))
+    text = render_report(report(predictions, comparisons=undecided))
     assert Seen(text).open == []
     assert "190 lines" in text
     assert "No difference can be claimed in the" in text
@@ -137,7 +137,7 @@ def test_twenty_models_and_three_classes_fit() -> None:
 
 def test_a_folder_holds_the_page_the_tables_and_the_plots(tmp_path: Path) -> None:
     made = report(predicted(patients=12))
-    written = write_folder(tmp_path / "out", made)
+    written = write_report_folder(tmp_path / "out", made)
     assert written == tmp_path / "out" / "report.html"
     names = {str(file.relative_to(written.parent)) for file in written.parent.rglob("*.*")}
     assert names == {
@@ -146,7 +146,7 @@ def test_a_folder_holds_the_page_the_tables_and_the_plots(tmp_path: Path) -> Non
         *(f"plots/{stem}.{suffix}" for stem in PLOTS for suffix in ("png", "svg")),
     }
     # equal predictions give equal pages
-    assert written.read_text(encoding="utf-8") == page(report(predicted(patients=12)))
+    assert written.read_text(encoding="utf-8") == render_report(report(predicted(patients=12)))
 
 
 FORMATS = ("csv", "md", "tex")

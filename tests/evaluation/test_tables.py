@@ -13,30 +13,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from predicted import predicted
 
-from sacmil.evaluation.comparison import Comparison
-from sacmil.evaluation.layouts import FORMATS, render
-from sacmil.evaluation.localisation_summary import LocalisationSummary
-from sacmil.evaluation.metrics import TITLES
-from sacmil.evaluation.summary import Figure
+from sacmil.evaluation.comparison import PairComparison
+from sacmil.evaluation.localization_summary import LocalizationSummary
+from sacmil.evaluation.metrics import METRIC_TITLES
+from sacmil.evaluation.summary import MetricEstimate
+from sacmil.evaluation.table_format import FORMATS, render_table
 from sacmil.evaluation.tables import (
-    Style,
-    caption,
+    TableStyle,
     comparison_table,
     fold_table,
+    format_p_value,
     has_intervals,
-    localisation_table,
-    p_value,
+    localization_table,
+    make_caption,
     summary_table,
 )
 
 NAN = math.nan
 
 
-def figure(mean: float, std: float = 0.01, low: float = 0.8, high: float = 0.9) -> Figure:
-    return Figure((mean,), mean, std, low, high)
+def figure(mean: float, std: float = 0.01, low: float = 0.8, high: float = 0.9) -> MetricEstimate:
+    return MetricEstimate((mean,), mean, std, low, high)
 
 
-def pair(first: str = "a", second: str = "b", **changed: object) -> Comparison:
+def pair(first: str = "a", second: str = "b", **changed: object) -> PairComparison:
     known = {
         "metric": "auc",
         "difference": -0.0312,
@@ -48,32 +48,32 @@ def pair(first: str = "a", second: str = "b", **changed: object) -> Comparison:
         "p_holm": 0.06,
         "patients": 60,
     }
-    return Comparison(first, second, **known | changed)
+    return PairComparison(first, second, **known | changed)
 
 
 @pytest.mark.parametrize(
     ("style", "shown"),
     [
-        (Style(), "0.912 ± 0.010 [0.800, 0.900]"),
-        (Style(spread="std"), "0.912 ± 0.010"),
-        (Style(spread="interval"), "0.912 [0.800, 0.900]"),
-        (Style(spread="none"), "0.912"),
-        (Style(percent=True), "91.2 ± 1.0 [80.0, 90.0]"),
+        (TableStyle(), "0.912 ± 0.010 [0.800, 0.900]"),
+        (TableStyle(spread="std"), "0.912 ± 0.010"),
+        (TableStyle(spread="interval"), "0.912 [0.800, 0.900]"),
+        (TableStyle(spread="none"), "0.912"),
+        (TableStyle(percent=True), "91.2 ± 1.0 [80.0, 90.0]"),
     ],
 )
-def test_a_figure_is_printed_in_the_style_asked_for(style: Style, shown: str) -> None:
-    assert style.figure(figure(0.9123)) == shown
+def test_a_figure_is_printed_in_the_style_asked_for(style: TableStyle, shown: str) -> None:
+    assert style.format_estimate(figure(0.9123)) == shown
 
 
 def test_what_is_not_defined_is_a_dash_or_left_out() -> None:
-    assert Style().figure(figure(NAN)) == "–"
-    assert Style().figure(figure(0.5, std=NAN)) == "0.500 [0.800, 0.900]"
-    assert Style().figure(figure(0.5, low=NAN, high=NAN)) == "0.500 ± 0.010"
+    assert TableStyle().format_estimate(figure(NAN)) == "–"
+    assert TableStyle().format_estimate(figure(0.5, std=NAN)) == "0.500 [0.800, 0.900]"
+    assert TableStyle().format_estimate(figure(0.5, low=NAN, high=NAN)) == "0.500 ± 0.010"
 
 
-@given(st.floats(-1e-3, 1e-3), st.sampled_from([Style(), Style(percent=True)]))
-def test_nothing_is_printed_as_minus_zero(value: float, style: Style) -> None:
-    shown = style.number(value)
+@given(st.floats(-1e-3, 1e-3), st.sampled_from([TableStyle(), TableStyle(percent=True)]))
+def test_nothing_is_printed_as_minus_zero(value: float, style: TableStyle) -> None:
+    shown = style.format_number(value)
     assert float(shown) != 0 or not shown.startswith("-")
 
 
@@ -81,7 +81,7 @@ def test_nothing_is_printed_as_minus_zero(value: float, style: Style) -> None:
     ("p", "shown"), [(None, "–"), (NAN, "–"), (0.0004, "<0.001"), (0.001, "0.001"), (1.0, "1.000")]
 )
 def test_small_p_values_are_only_told_to_be_small(p: float | None, shown: str) -> None:
-    assert p_value(p) == shown
+    assert format_p_value(p) == shown
 
 
 def best(metric: str, *means: float) -> list[bool]:
@@ -109,14 +109,14 @@ def test_among_one_model_nobody_is_best() -> None:
 
 def test_the_best_is_bold_in_markdown_and_latex_only() -> None:
     table = summary_table({"a": {"auc": figure(0.9)}, "b": {"auc": figure(0.8)}})
-    assert "**0.900 ± 0.010 [0.800, 0.900]**" in render(table, "markdown")
-    assert r"\textbf{0.900 $\pm$ 0.010 [0.800, 0.900]}" in render(table, "latex")
-    assert "*" not in render(table, "text")
+    assert "**0.900 ± 0.010 [0.800, 0.900]**" in render_table(table, "markdown")
+    assert r"\textbf{0.900 $\pm$ 0.010 [0.800, 0.900]}" in render_table(table, "latex")
+    assert "*" not in render_table(table, "text")
 
 
 def test_csv_keeps_every_digit() -> None:
-    table = summary_table({"a": {"auc": figure(1 / 3, std=NAN)}}, style=Style(percent=True))
-    (row,) = csv.DictReader(io.StringIO(render(table, "csv")))
+    table = summary_table({"a": {"auc": figure(1 / 3, std=NAN)}}, style=TableStyle(percent=True))
+    (row,) = csv.DictReader(io.StringIO(render_table(table, "csv")))
     assert (row["model"], row["metric"]) == ("a", "auc")
     assert float(row["mean"]) == 1 / 3
     assert math.isnan(float(row["std"]))
@@ -136,7 +136,9 @@ HOSTILE = [
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_name_breaks_out_of_its_cell(name: str) -> None:
     table = summary_table({name: {"auc": figure(0.9)}, "b": {"auc": figure(0.8)}}, caption=name)
-    text, markdown, latex = (render(table, layout) for layout in ("text", "markdown", "latex"))
+    text, markdown, latex = (
+        render_table(table, layout) for layout in ("text", "markdown", "latex")
+    )
     assert len(text.splitlines()) == 4 + 2 * bool(name)
     assert "\x1b" not in text + markdown + latex
     line = markdown.splitlines()[2]
@@ -146,13 +148,13 @@ def test_no_name_breaks_out_of_its_cell(name: str) -> None:
     assert len(re.findall(r"(?<!\\)&", row)) == 1
     assert not re.search(r"(?<!\\)[%#_]", row)
     assert r"\input" not in latex
-    first = next(csv.DictReader(io.StringIO(render(table, "csv"), newline="")))
+    first = next(csv.DictReader(io.StringIO(render_table(table, "csv"), newline="")))
     assert first["model"].splitlines() == name.splitlines()
 
 
 @given(st.text())
 def test_dollars_and_braces_in_latex_always_balance(name: str) -> None:
-    latex = render(summary_table({name: {"auc": figure(0.9)}}, caption=name), "latex")
+    latex = render_table(summary_table({name: {"auc": figure(0.9)}}, caption=name), "latex")
     bare = re.sub(r"\\[&%$#_{}]", "", latex.replace(r"\\", ""))
     depth = np.cumsum([(c == "{") - (c == "}") for c in bare])
     assert depth.min() >= 0
@@ -161,12 +163,12 @@ def test_dollars_and_braces_in_latex_always_balance(name: str) -> None:
 
 
 def test_an_underscore_within_a_word_needs_no_escape_in_markdown() -> None:
-    assert "| sac_mil |" in render(summary_table({"sac_mil": {"auc": figure(1)}}), "markdown")
+    assert "| sac_mil |" in render_table(summary_table({"sac_mil": {"auc": figure(1)}}), "markdown")
 
 
 def test_columns_stand_below_one_another_in_any_script() -> None:
     table = summary_table({"模型": {"auc": figure(1)}, "abmil": {"auc": figure(0.5)}})
-    lines = render(table).splitlines()
+    lines = render_table(table).splitlines()
     assert lines[2].startswith("模型   1.000")
     assert lines[3].startswith("abmil  0.500")
 
@@ -174,7 +176,7 @@ def test_columns_stand_below_one_another_in_any_script() -> None:
 @pytest.mark.parametrize("layout", FORMATS)
 def test_tables_without_lines_can_be_written(layout: str) -> None:
     for table in (summary_table({}), comparison_table([])):
-        assert render(table, layout) is not None
+        assert render_table(table, layout) is not None
 
 
 def test_a_pair_is_told_with_the_tests_that_apply() -> None:
@@ -189,10 +191,10 @@ def test_a_pair_is_told_with_the_tests_that_apply() -> None:
 
 def test_every_fold_stands_under_its_own_number() -> None:
     predictions = predicted(("a", "b"), patients=24, folds=3)
-    kept = predictions.where((predictions.model == "a") | (predictions.fold == 2))
+    kept = predictions.select((predictions.model == "a") | (predictions.fold == 2))
     figures = {
-        "a": {"auc": Figure((0.1, 0.2, 0.3), 0.2, 0.1, 0, 1)},
-        "b": {"auc": Figure((0.9,), 0.9, NAN, 0, 1)},
+        "a": {"auc": MetricEstimate((0.1, 0.2, 0.3), 0.2, 0.1, 0, 1)},
+        "b": {"auc": MetricEstimate((0.9,), 0.9, NAN, 0, 1)},
     }
     table = fold_table(figures, "auc", kept)
     assert table.header == ("model", "fold 0", "fold 1", "fold 2")
@@ -200,16 +202,16 @@ def test_every_fold_stands_under_its_own_number() -> None:
     assert [cell.text for cell in table.rows[1]] == ["b", "–", "–", "0.900"]
 
 
-def localised(auc: float, *, low: float = 0.5, folds: int = 5) -> LocalisationSummary:
+def localised(auc: float, *, low: float = 0.5, folds: int = 5) -> LocalizationSummary:
     figures = {
         "localisation_auc": figure(auc, NAN, low),
         "localisation_ap": figure(0.4, NAN, low),
     }
-    return LocalisationSummary(figures, chance=0.1, patients=7, slides=9, folds=folds)
+    return LocalizationSummary(figures, chance=0.1, patients=7, slides=9, folds=folds)
 
 
 def test_localisation_has_a_line_per_model_and_the_level_of_chance() -> None:
-    table = localisation_table({"a": localised(0.7), "b": localised(0.8)})
+    table = localization_table({"a": localised(0.7), "b": localised(0.8)})
     assert [cell.text for cell in table.rows[0]] == [
         *("a", "0.700 [0.500, 0.900]", "0.400 [0.500, 0.900]", "0.100", "7", "9")
     ]
@@ -220,40 +222,40 @@ def test_localisation_has_a_line_per_model_and_the_level_of_chance() -> None:
 
 
 def test_localisation_of_one_test_set_without_intervals_mentions_neither() -> None:
-    table = localisation_table({"a": localised(0.7, low=NAN, folds=1)})
+    table = localization_table({"a": localised(0.7, low=NAN, folds=1)})
     assert table.caption.startswith("Localisation (on test slides): ")
     assert "interval" not in table.caption
 
 
 def test_labels_in_one_fold_alone_do_not_make_a_cross_validation_one_test_set() -> None:
     found = {"a": localised(0.7, folds=1)}
-    table = localisation_table(found, folds=5)
+    table = localization_table(found, folds=5)
     assert table.caption.startswith("Localisation (out of fold): ")
-    assert localisation_table(found, folds=1).caption.startswith("Localisation (on test slides)")
+    assert localization_table(found, folds=1).caption.startswith("Localisation (on test slides)")
 
 
 @pytest.mark.parametrize(
     ("figures", "style", "shown"),
     [
-        ([figure(0.9)], Style(), True),
-        ([figure(0.9, low=NAN), figure(0.8)], Style(spread="interval"), True),
-        ([figure(0.9, low=NAN)], Style(), False),
-        ([figure(NAN)], Style(), False),
-        ([figure(0.9)], Style(spread="std"), False),
+        ([figure(0.9)], TableStyle(), True),
+        ([figure(0.9, low=NAN), figure(0.8)], TableStyle(spread="interval"), True),
+        ([figure(0.9, low=NAN)], TableStyle(), False),
+        ([figure(NAN)], TableStyle(), False),
+        ([figure(0.9)], TableStyle(spread="std"), False),
     ],
 )
 def test_intervals_are_explained_only_where_one_is_printed(
-    figures: list[Figure], style: Style, *, shown: bool
+    figures: list[MetricEstimate], style: TableStyle, *, shown: bool
 ) -> None:
-    by_metric = {"a": dict(zip(TITLES, figures, strict=False))}
+    by_metric = {"a": dict(zip(METRIC_TITLES, figures, strict=False))}
     assert has_intervals(by_metric, style) is shown
-    assert any("[" in style.figure(one) for one in figures) is shown
-    told = caption(predicted(patients=6), style=style, with_intervals=shown)
+    assert any("[" in style.format_estimate(one) for one in figures) is shown
+    told = make_caption(predicted(patients=6), style=style, with_intervals=shown)
     assert ("interval" in told) is shown
 
 
 def test_the_caption_tells_unit_folds_seeds_patients_interval_and_data() -> None:
-    told = caption(predicted(slides=2, seeds=2), data="my run", level=0.9, draws=1500)
+    told = make_caption(predicted(slides=2, seeds=2), data="my run", level=0.9, draws=1500)
     assert told == (
         "Unit: the patient (60 patients, 120 slides); 3 folds, 2 seeds; mean ± standard deviation "
         "over folds [90 % interval: patients resampled, 1,500 draws]; data: my run."
@@ -262,24 +264,24 @@ def test_the_caption_tells_unit_folds_seeds_patients_interval_and_data() -> None
 
 def test_the_caption_of_runs_with_different_folds_tells_how_many_each_has() -> None:
     both = predicted({"a": 1, "b": 1}, seeds=2)
-    some = both.where((both.model == "a") | ((both.fold != both.fold.max()) & (both.seed == 0)))
+    some = both.select((both.model == "a") | ((both.fold != both.fold.max()) & (both.seed == 0)))
     folds = len(np.unique(both.fold))
-    assert f"; {folds - 1} to {folds} folds, 1 to 2 seeds;" in caption(some)
+    assert f"; {folds - 1} to {folds} folds, 1 to 2 seeds;" in make_caption(some)
 
 
 def test_the_caption_says_when_slides_are_the_unit() -> None:
     predictions = predicted(patients=6, folds=1)
     predictions.patient_id[:] = "p0"
-    told = caption(predictions, style=Style(percent=True, spread="none"))
+    told = make_caption(predictions, style=TableStyle(percent=True, spread="none"))
     assert told == "Unit: the slide (6 slides of 1 patient); 1 fold, 1 seed; mean; in percent."
 
 
 def test_validation_rows_do_not_count() -> None:
     predictions = predicted(patients=10)
     predictions.split[:] = np.where(np.arange(len(predictions)) % 10 < 5, "test", "val")
-    assert "(5 patients, 5 slides)" in caption(predictions)
+    assert "(5 patients, 5 slides)" in make_caption(predictions)
 
 
 def test_every_metric_has_a_title() -> None:
-    table = summary_table({"a": {metric: figure(0.5) for metric in TITLES}})
-    assert table.header == ("model", *TITLES.values())
+    table = summary_table({"a": {metric: figure(0.5) for metric in METRIC_TITLES}})
+    assert table.header == ("model", *METRIC_TITLES.values())

@@ -15,13 +15,13 @@ import pytest
 from slide_maker import tissue_pixels, write_slide
 
 from sacmil import read_bag
-from sacmil.alone import alone_in
 from sacmil.encoders import load_encoder
 from sacmil.errors import OptionError, SacMILError, SlideError
-from sacmil.extraction import Resources, Settings, extract, extract_slide
-from sacmil.extraction.cohort import facts_of, pipeline
+from sacmil.extraction import ExtractionResources, ExtractionSettings, extract, extract_slide
+from sacmil.extraction.extract import make_encoder_info, open_pipeline
 from sacmil.extraction.pipeline import Pipeline
-from sacmil.extraction.survey import Request
+from sacmil.extraction.prepare_slide import SlideRequest
+from sacmil.locking import exclusive
 from sacmil.slides.outline import from_geojson
 from sacmil.slides.pixels import read_tile
 from sacmil.slides.readers import open_slide
@@ -30,7 +30,7 @@ from sacmil.slides.search import find_slides
 from sacmil.slides.tiling import TileSpec, lay_tiles
 from sacmil.slides.tissue import mask_downsample
 
-SETTINGS = Settings(tiles=TileSpec(mpp=0.5, patch_size=64), dtype="float32")
+SETTINGS = ExtractionSettings(tiles=TileSpec(mpp=0.5, patch_size=64), dtype="float32")
 CUT = "0.5mpp_64px"
 UNCOMPARED = ("extraction.csv", ".extraction.json")
 """Hold seconds and times."""
@@ -47,9 +47,9 @@ def _inline_workers_elsewhere(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("inline_workers")
 
 
-def run(cohort: Path, out: Path, name: str, settings: Settings = SETTINGS, **options):
+def run(cohort: Path, out: Path, name: str, settings: ExtractionSettings = SETTINGS, **options):
     encoders = [] if options.get("until") else [load_encoder(name)]
-    resources = Resources(workers=2, threads=1, batch_size=8)
+    resources = ExtractionResources(workers=2, threads=1, batch_size=8)
     slides = find_slides([cohort])
     return extract(
         slides, out, encoders=encoders, settings=settings, resources=resources, **options
@@ -98,7 +98,7 @@ def test_a_second_run_changes_nothing(cohort, tmp_path, encoder) -> None:
 
 def test_a_rerun_opens_no_slide_that_is_finished(cohort, tmp_path, encoder, monkeypatch) -> None:
     before = run(cohort, tmp_path, encoder)
-    monkeypatch.setattr(Pipeline, "_begin", lambda *_: pytest.fail("a slide was opened"))
+    monkeypatch.setattr(Pipeline, "_start_job", lambda *_: pytest.fail("a slide was opened"))
     after = run(cohort, tmp_path, encoder)
     assert after == [replace(row, seconds="0.0") for row in before]
 
@@ -231,7 +231,7 @@ def test_one_slide_from_python_is_the_bag_the_folder_has(cohort, tmp_path, encod
         cohort / "slide-2.tif",
         encoder=encoder,
         settings=SETTINGS,
-        resources=Resources(workers=1, threads=1, batch_size=8),
+        resources=ExtractionResources(workers=1, threads=1, batch_size=8),
     )
     assert np.array_equal(bag.features, kept.features)
     assert np.array_equal(bag.coords, kept.coords)
@@ -295,12 +295,14 @@ def test_a_failing_encoder_fails_its_slide_and_the_next_is_done(cohort, encoder)
             return super().encode(tiles)
 
     loaded.__class__ = Moody
-    chosen = Resources(workers=1, threads=1, batch_size=1000)
+    chosen = ExtractionResources(workers=1, threads=1, batch_size=1000)
     requests = [
-        Request(path=path, settings=SETTINGS, encoder=facts_of(loaded), batch_size=1000)
+        SlideRequest(
+            path=path, settings=SETTINGS, encoder=make_encoder_info(loaded), batch_size=1000
+        )
         for path in find_slides([cohort])
     ]
-    with pipeline([loaded], chosen) as line:
+    with open_pipeline([loaded], chosen) as line:
         first = list(line.run(requests[:2]))
         again = list(line.run(requests[2:]))
     assert "--batch-size" in first[0].failure
@@ -309,7 +311,7 @@ def test_a_failing_encoder_fails_its_slide_and_the_next_is_done(cohort, encoder)
 
 
 def test_two_extractions_do_not_work_in_one_folder(cohort, tmp_path, encoder) -> None:
-    with alone_in(tmp_path), pytest.raises(SacMILError, match="another extraction is at work"):
+    with exclusive(tmp_path), pytest.raises(SacMILError, match="another extraction is at work"):
         run(cohort, tmp_path, encoder)
     assert len(run(cohort, tmp_path, encoder)) == 3
 
@@ -347,7 +349,7 @@ def test_a_name_that_is_not_utf8_is_told_and_the_others_are_done(cohort, tmp_pat
 @pytest.mark.parametrize("wrong", [{"workers": -1}, {"threads": -3}, {"batch_size": -3}])
 def test_resources_below_zero_are_refused(wrong) -> None:
     with pytest.raises(OptionError, match="or more"):
-        Resources(**wrong)
+        ExtractionResources(**wrong)
 
 
 @pytest.mark.parametrize("mpp", [-1, 0, 250, "0.25", True])
@@ -359,7 +361,7 @@ def test_a_resolution_that_cannot_be_is_refused_from_python(cohort, encoder, mpp
 @pytest.mark.parametrize("wrong", [{"dtype": "int8"}, {"slide_limit_s": 0}, {"tile_limit_s": -1}])
 def test_settings_that_make_no_sense_are_refused(wrong) -> None:
     with pytest.raises(OptionError):
-        Settings(**wrong)
+        ExtractionSettings(**wrong)
 
 
 PIXELS = replace(SETTINGS, tiles=TileSpec(mpp=None, patch_size=115))

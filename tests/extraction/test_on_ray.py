@@ -16,12 +16,12 @@ from ray_tasks import wait_for
 from sacmil import read_bag
 from sacmil.encoders import load_encoder
 from sacmil.errors import SacMILError
-from sacmil.extraction import Resources, Settings, extract, extract_on_ray
+from sacmil.extraction import ExtractionResources, ExtractionSettings, extract, extract_on_ray
 from sacmil.slides.search import find_slides
 from sacmil.slides.tiling import TileSpec
 
-SETTINGS = Settings(tiles=TileSpec(mpp=0.5, patch_size=64))
-RESOURCES = Resources(workers=1, threads=1, batch_size=8)
+SETTINGS = ExtractionSettings(tiles=TileSpec(mpp=0.5, patch_size=64))
+RESOURCES = ExtractionResources(workers=1, threads=1, batch_size=8)
 
 
 @pytest.fixture

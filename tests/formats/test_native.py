@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sacmil import __version__
-from sacmil.bag import Bag, Encoder
+from sacmil.bag import Bag, EncoderId
 from sacmil.errors import FormatError
 from sacmil.formats import _checksum, native, read_bag, write_bag
 
@@ -30,7 +30,7 @@ OPTIONAL = {
     "bounds_origin": (0, 17),
     "stride": 448,
     "tile_px": 256,
-    "encoder": Encoder("uni_v2", "sha256:ab12"),
+    "encoder": EncoderId("uni_v2", "sha256:ab12"),
 }
 FIELDS = ("slide_id", "patch_size", *OPTIONAL)
 
@@ -105,7 +105,7 @@ bags = st.builds(
     tile_px=st.none() | st.integers(1, 10_000),
     labels=st.none() | st.lists(st.integers(-(2**63), 2**63 - 1), min_size=4, max_size=4),
     slide_size=st.none() | st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)),
-    encoder=st.none() | st.builds(Encoder, text.filter(lambda t: t != "None"), st.none() | text),
+    encoder=st.none() | st.builds(EncoderId, text.filter(lambda t: t != "None"), st.none() | text),
 )
 
 

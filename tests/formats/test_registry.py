@@ -132,10 +132,12 @@ def test_a_system_that_refuses_is_told(
 
 
 def test_every_layout_offers_the_two_functions() -> None:
-    from sacmil.formats._registry import _formats
+    from sacmil.formats._registry import _load_formats
 
     assert "native" in list_formats()
-    assert all(callable(layout.matches) and callable(layout.read) for layout in _formats().values())
+    assert all(
+        callable(layout.matches) and callable(layout.read) for layout in _load_formats().values()
+    )
 
 
 def test_a_layout_says_how_its_files_are_called(
@@ -144,6 +146,6 @@ def test_a_layout_says_how_its_files_are_called(
     (tmp_path / "a.npz").touch()
     with pytest.raises(FormatError, match="holds no bags"):
         find_bags([tmp_path])
-    known = {**_registry._formats(), "zipped": SimpleNamespace(SUFFIXES=(".npz",))}
-    monkeypatch.setattr(_registry, "_formats", lambda: known)
+    known = {**_registry._load_formats(), "zipped": SimpleNamespace(SUFFIXES=(".npz",))}
+    monkeypatch.setattr(_registry, "_load_formats", lambda: known)
     assert find_bags([tmp_path]) == [tmp_path / "a.npz"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sacmil import Bag, Encoder, read_bag
+from sacmil import Bag, EncoderId, read_bag
 from sacmil.errors import FormatError
 from sacmil.formats._registry import find_layout
 
@@ -49,7 +49,7 @@ def test_tensor_and_centres_are_the_bag(
     same_bag(found, bag)
     np.testing.assert_array_equal(found.coords, bag.coords)
     assert (found.patch_size, found.mpp, found.tile_px) == (512, 0.25, 256)
-    assert found.encoder == Encoder("slideflow.model.extractors.uni")
+    assert found.encoder == EncoderId("slideflow.model.extractors.uni")
 
 
 @pytest.mark.parametrize("config", [CONFIG | {"tile_um": "20x"}, {}])

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from sacmil import Bag
-from sacmil.cohorts.tissue import tissue
 from sacmil.errors import BagError, BagWarning
 from sacmil.formats._spacing import check_spacing, find_grid
+from sacmil.synthetic.tissue_shape import make_tissue_coords
 
 Array = npt.NDArray[Any]
 
@@ -98,7 +98,7 @@ def test_the_verdict_is_the_same_wherever_the_slide_begins_and_in_any_order() ->
 
 @pytest.mark.parametrize("seed", range(4))
 def test_tissue_of_any_shape_passes(seed: int) -> None:
-    check_spacing(bag(np.asarray(tissue(1000, seed=seed)) * 512, 512, mpp=0.25))
+    check_spacing(bag(np.asarray(make_tissue_coords(1000, seed=seed)) * 512, 512, mpp=0.25))
 
 
 @pytest.mark.parametrize("share", [0.02, 0.05, 0.1, 0.2, 0.5])
@@ -164,9 +164,9 @@ def test_a_few_stray_tiles_do_not_hide_a_mistake() -> None:
 
 
 def test_the_spacing_is_found_exactly() -> None:
-    assert find_grid(grid(2, 2), least=1) == (1.0, 4)
+    assert find_grid(grid(2, 2), min_gaps=1) == (1.0, 4)
     assert find_grid(grid(2, 2)) is None
-    assert find_grid(np.zeros((5, 2), int), least=1) is None
+    assert find_grid(np.zeros((5, 2), int), min_gaps=1) is None
     found = find_grid(subset(grid(40, 40), 0.3) * 347)
     assert found is not None
     assert found.spacing == 347

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sacmil import Bag, Encoder, create_model, predict, read_bag
+from sacmil import Bag, EncoderId, create_model, predict, read_bag
 from sacmil.errors import FormatError
 from sacmil.formats._registry import find_layout
 
@@ -58,7 +58,7 @@ def test_with_the_slides_resolution_coordinates_are_level_0_pixels(
     found = read_bag(write(), **hints)
     np.testing.assert_array_equal(found.coords, half.coords)
     assert (found.patch_size, found.mpp, found.tile_px) == (512, 0.25, 256)
-    assert found.encoder == Encoder("uni2")
+    assert found.encoder == EncoderId("uni2")
 
 
 def test_without_it_they_are_pixels_of_the_tile_or_microns(write: Callable, half: Bag) -> None:

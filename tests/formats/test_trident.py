@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sacmil import Bag, Encoder, read_bag, write_bag
+from sacmil import Bag, EncoderId, read_bag, write_bag
 from sacmil.errors import FormatError
 from sacmil.formats import trident
 from sacmil.formats._hints import Hints
@@ -64,7 +64,7 @@ def test_a_file_is_the_bag(
     same_bag(found, bag)
     np.testing.assert_array_equal(found.coords, bag.coords)
     assert (found.patch_size, found.tile_px, found.slide_size) == (512, 256, (48_000, 40_000))
-    assert found.encoder == Encoder("uni_v1")
+    assert found.encoder == EncoderId("uni_v1")
     assert found.mpp is None
     assert read_bag(path, mpp=0.25).patch_size_um == 128
 
@@ -78,7 +78,7 @@ def test_a_tensor_finds_its_coordinates(
     write_h5(patches, {"coords": bag.coords}, {"coords": ATTRIBUTES})
     assert find_layout(pt) == "trident"
     same_bag(read_bag(pt), bag)
-    assert read_bag(pt).encoder == Encoder("uni_v1")
+    assert read_bag(pt).encoder == EncoderId("uni_v1")
     same_bag(read_bag(pt, coords=patches), bag)
     write_h5(patches, {"coords": bag.coords[1:]}, {"coords": ATTRIBUTES})
     with pytest.raises(FormatError, match="belong to different runs"):
@@ -185,7 +185,7 @@ def test_a_native_bag_has_every_name_and_type_of_trident(tmp_path: Path, bag: Ba
     from dataclasses import replace
 
     path = tmp_path / f"{bag.slide_id}.h5"
-    write_bag(path, replace(bag, slide_size=(48_000, 40_000), encoder=Encoder("uni_v1")))
+    write_bag(path, replace(bag, slide_size=(48_000, 40_000), encoder=EncoderId("uni_v1")))
     with h5py.File(path) as file:
         assert file["features"].dtype in (np.float16, np.float32)
         assert file["features"].ndim == 2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from slide_maker import tissue_pixels, write_slide
 
-from sacmil.results import Scores
+from sacmil.results import InstanceScores
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def slide(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def scores() -> Scores:
+def scores() -> InstanceScores:
     """Tiles of 100 pixels everywhere; the score grows to the right."""
     coords = np.array([(x, y) for y in range(0, 700, 100) for x in range(0, 900, 100)])
     by_class = np.stack([coords[:, 0], -coords[:, 0]], axis=1).astype(np.float32)
-    return Scores(coords, 100, coords[:, 0].astype(np.float32), by_class)
+    return InstanceScores(coords, 100, coords[:, 0].astype(np.float32), by_class)

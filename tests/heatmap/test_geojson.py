@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from sacmil.errors import RunError
-from sacmil.heatmap import normalise, write_geojson
-from sacmil.heatmap.colours import colour
-from sacmil.results import Scores
+from sacmil.heatmap import normalize_scores, write_geojson
+from sacmil.heatmap.colors import apply_color_scale
+from sacmil.results import InstanceScores
 
 
 @pytest.fixture
-def scores() -> Scores:
+def scores() -> InstanceScores:
     random = np.random.default_rng(0)
     coords = random.integers(1000, 90_000, (37, 2))
-    return Scores(coords, 256, random.normal(size=37).astype(np.float32))
+    return InstanceScores(coords, 256, random.normal(size=37).astype(np.float32))
 
 
 def read(path: Path) -> dict:
@@ -28,8 +28,8 @@ def read(path: Path) -> dict:
     return json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
 
 
-def write(path: Path, scores: Scores, how: str = "rank", **options) -> list[dict]:
-    write_geojson(path, scores, normalise(scores.scores, how), how=how, **options)
+def write(path: Path, scores: InstanceScores, how: str = "rank", **options) -> list[dict]:
+    write_geojson(path, scores, normalize_scores(scores.scores, how), normalization=how, **options)
     found = read(path)
     assert found["type"] == "FeatureCollection"
     return found["features"]
@@ -56,7 +56,7 @@ def test_every_feature_is_a_tile_qupath_reads(tmp_path, scores) -> None:
 
 
 def test_places_measurements_and_colours_are_those_of_the_tiles(tmp_path, scores) -> None:
-    ranks = normalise(scores.scores, "rank")
+    ranks = normalize_scores(scores.scores, "rank")
     for index, feature in enumerate(write(tmp_path / "a.geojson", scores)):
         x, y = scores.coords[index].tolist()
         ring = [[x, y], [x + 256, y], [x + 256, y + 256], [x, y + 256], [x, y]]
@@ -64,7 +64,10 @@ def test_places_measurements_and_colours_are_those_of_the_tiles(tmp_path, scores
         measured = feature["properties"]["measurements"]
         assert np.float32(measured["score"]) == scores.scores[index]
         assert measured["score (rank)"] == pytest.approx(ranks[index], abs=1e-8)
-        assert feature["properties"]["color"] == colour(ranks[index : index + 1])[0].tolist()
+        assert (
+            feature["properties"]["color"]
+            == apply_color_scale(ranks[index : index + 1])[0].tolist()
+        )
 
 
 def test_slide_bounds_are_subtracted(tmp_path, scores) -> None:
@@ -101,13 +104,13 @@ def test_any_name_of_a_measurement_survives(tmp_path, scores) -> None:
 def test_more_tiles_than_are_written_at_once_stay_in_order(tmp_path) -> None:
     count = 12_001
     coords = np.stack([np.arange(count), np.zeros(count, int)], axis=1)
-    many = Scores(coords, 1, np.arange(count, dtype=np.float32))
+    many = InstanceScores(coords, 1, np.arange(count, dtype=np.float32))
     features = write(tmp_path / "a.geojson.gz", many)
     assert [f["properties"]["measurements"]["score"] for f in features] == list(range(count))
 
 
 def test_tiles_off_the_pixel_grid_keep_their_fractions(tmp_path) -> None:
-    one = Scores(np.array([[0.5, 1.25]]), 10.5, np.ones(1, np.float32))
+    one = InstanceScores(np.array([[0.5, 1.25]]), 10.5, np.ones(1, np.float32))
     (feature,) = write(tmp_path / "a.geojson", one)
     assert feature["geometry"]["coordinates"][0][2] == [11.0, 11.75]
 

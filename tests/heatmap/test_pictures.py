@@ -10,14 +10,14 @@ from PIL import Image
 
 from sacmil.cohorts.outlines import make_outlines
 from sacmil.errors import ConfigError, RunError, SlideError
-from sacmil.heatmap import draw_heatmap, top_tiles
-from sacmil.heatmap.colours import colour_scale
-from sacmil.heatmap.furniture import ColourBar, _ticks
-from sacmil.heatmap.ground import ground_of
-from sacmil.heatmap.overlay import _number_places
-from sacmil.heatmap.pictures import Words, draw_all, draw_alone
-from sacmil.heatmap.view import View, slide_pixels, view_of
-from sacmil.results import Scores
+from sacmil.heatmap import draw_heatmap, find_top_tiles
+from sacmil.heatmap.annotations import ColorBar, _format_ticks
+from sacmil.heatmap.canvas import open_canvas
+from sacmil.heatmap.colors import make_color_scale
+from sacmil.heatmap.overlay import _place_numbers
+from sacmil.heatmap.pictures import PictureText, draw_overlay_only, draw_pictures
+from sacmil.heatmap.viewport import Viewport, fit_viewport, read_viewport
+from sacmil.results import InstanceScores
 from sacmil.slides.readers import open_slide
 
 
@@ -43,8 +43,8 @@ def test_without_the_slide_there_is_the_map_alone_on_white(tmp_path, scores) -> 
     written = draw_heatmap(tmp_path, "a", scores)
     assert set(written) == {"overlay", "map"}
     drawn = pixels(written["overlay"])
-    assert holds(drawn, colour_scale()[0])
-    assert holds(drawn, colour_scale()[-1])
+    assert holds(drawn, make_color_scale()[0])
+    assert holds(drawn, make_color_scale()[-1])
 
 
 def test_truth_widens_the_picture_by_a_panel_and_is_a_black_line(tmp_path, scores) -> None:
@@ -58,7 +58,7 @@ def test_truth_widens_the_picture_by_a_panel_and_is_a_black_line(tmp_path, score
 
 def test_a_class_has_pictures_and_a_name_of_its_own(tmp_path, scores) -> None:
     one, other = (
-        draw_heatmap(tmp_path, "a", scores, classes=("no", "yes"), which=name)["map"]
+        draw_heatmap(tmp_path, "a", scores, classes=("no", "yes"), class_name=name)["map"]
         for name in ("no", "yes")
     )
     assert (one.name, other.name) == ("a_no_map.png", "a_yes_map.png")
@@ -67,15 +67,15 @@ def test_a_class_has_pictures_and_a_name_of_its_own(tmp_path, scores) -> None:
 
 def test_a_class_there_is_not_is_told_with_those_there_are(tmp_path, scores) -> None:
     with pytest.raises(ConfigError, match="known are: no, yes"):
-        draw_heatmap(tmp_path, "a", scores, classes=("no", "yes"), which="tumour")
+        draw_heatmap(tmp_path, "a", scores, classes=("no", "yes"), class_name="tumour")
     with pytest.raises(ConfigError, match="leave the class out"):
-        draw_heatmap(tmp_path, "a", replace(scores, class_scores=None), which="yes")
+        draw_heatmap(tmp_path, "a", replace(scores, class_scores=None), class_name="yes")
 
 
 @pytest.mark.parametrize("slide_id", ["../x", "/etc/x", "a/b", "..", "C:\\x", "a\nb", "Ж" * 300])
 def test_a_hostile_slide_id_writes_only_into_its_folder(tmp_path, scores, slide_id) -> None:
     out = tmp_path / "deep" / "out"
-    written = draw_heatmap(out, slide_id, scores, classes=("../a", "b"), which="../a")
+    written = draw_heatmap(out, slide_id, scores, classes=("../a", "b"), class_name="../a")
     assert {path.parent for path in written.values()} == {out}
     assert {path.parent for path in tmp_path.rglob("*.png")} == {out}
 
@@ -95,8 +95,8 @@ def test_a_hostile_slide_id_writes_only_into_its_folder(tmp_path, scores, slide_
     ids=["one", "constant", "overlapping", "apart", "off the grid", "a line", "far"],
 )
 def test_any_layout_of_tiles_is_drawn(tmp_path, how, coords, patch_size, values) -> None:
-    scores = Scores(np.array(coords), patch_size, np.array(values, np.float32))
-    for path in draw_heatmap(tmp_path, "a", scores, how=how, mpp=0.25).values():
+    scores = InstanceScores(np.array(coords), patch_size, np.array(values, np.float32))
+    for path in draw_heatmap(tmp_path, "a", scores, normalization=how, mpp=0.25).values():
         assert max(pixels(path).shape) < 3000
 
 
@@ -116,38 +116,38 @@ def test_another_slide_is_refused(tmp_path, scores, slide) -> None:
 def test_the_slide_lies_beneath_its_tiles(slide) -> None:
     with open_slide(slide) as opened:
         whole = opened.read(0, 0, 0, 900, 700)
-        shown = slide_pixels(opened, View(100, 200, 300, 150, 1))
-        beyond = slide_pixels(opened, View(-50, -50, 100, 100, 1))
+        shown = read_viewport(opened, Viewport(100, 200, 300, 150, 1))
+        beyond = read_viewport(opened, Viewport(-50, -50, 100, 100, 1))
     assert (shown == whole[200:350, 100:400]).all()
     assert (beyond[:50] == 255).all()
     assert (beyond[50:, 50:] == whole[:50, :50]).all()
 
 
 def test_the_view_holds_every_tile_and_ends_with_the_slide(scores) -> None:
-    view = view_of(scores, slide_size=(900, 700), side=450)
-    assert view == View(0, 0, 450, 350, 2)
-    corners = view_of(scores).at([scores.coords.min(0), scores.coords.max(0) + 100])
+    view = fit_viewport(scores, slide_size=(900, 700), longer_side=450)
+    assert view == Viewport(0, 0, 450, 350, 2)
+    corners = fit_viewport(scores).to_pixels([scores.coords.min(0), scores.coords.max(0) + 100])
     assert (corners > 0).all()
 
 
 def test_the_top_tiles_are_the_highest_first_and_ties_in_order() -> None:
     coords = np.array([(i * 10, 0) for i in range(6)])
-    scores = Scores(coords, 10, np.zeros(6, np.float32))
-    assert top_tiles(scores, np.array([1.0, 5, 3, 5, 0, 2]), 4).tolist() == [1, 3, 2, 5]
-    assert top_tiles(scores, np.zeros(6), 10).tolist() == [0, 1, 2, 3, 4, 5]
-    assert top_tiles(scores, np.zeros(6), 0).tolist() == []
+    scores = InstanceScores(coords, 10, np.zeros(6, np.float32))
+    assert find_top_tiles(scores, np.array([1.0, 5, 3, 5, 0, 2]), 4).tolist() == [1, 3, 2, 5]
+    assert find_top_tiles(scores, np.zeros(6), 10).tolist() == [0, 1, 2, 3, 4, 5]
+    assert find_top_tiles(scores, np.zeros(6), 0).tolist() == []
 
 
 def test_tiles_that_overlap_a_better_one_are_left_out() -> None:
     coords = np.array([(0, 0), (2, 2), (8, 0), (20, 0)])
-    scores = Scores(coords, 10, np.zeros(4, np.float32))
-    assert top_tiles(scores, np.array([3.0, 4, 2, 1]), 4).tolist() == [1, 3]
+    scores = InstanceScores(coords, 10, np.zeros(4, np.float32))
+    assert find_top_tiles(scores, np.array([3.0, 4, 2, 1]), 4).tolist() == [1, 3]
 
 
 def test_the_strip_shows_the_tiles_themselves(tmp_path, scores, slide) -> None:
-    few = Scores(scores.coords[[5]], 100, np.ones(1, np.float32))
+    few = InstanceScores(scores.coords[[5]], 100, np.ones(1, np.float32))
     drawn = pixels(draw_heatmap(tmp_path, "a", few, slide=slide)["tiles"])
-    frame = (drawn == colour_scale()[128]).all(axis=2)
+    frame = (drawn == make_color_scale()[128]).all(axis=2)
     top, left = (np.flatnonzero(frame.any(axis=axis))[0] for axis in (1, 0))
     shown = drawn[top + 6 : top + 226, left + 6 : left + 226]
     with open_slide(slide) as opened:
@@ -158,7 +158,7 @@ def test_the_strip_shows_the_tiles_themselves(tmp_path, scores, slide) -> None:
 def test_numbers_of_neighbouring_tiles_do_not_lie_on_one_another() -> None:
     for side, corner in ((3.0, (30.0, 30.0)), (6.0, (500.0, 300.0)), (15.0, (500.0, 300.0))):
         grid = np.stack(np.divmod(np.arange(9), 3), axis=1) * side + corner
-        places = _number_places(grid, side, (1000, 600))
+        places = _place_numbers(grid, side, (1000, 600))
         apart = np.abs(places[:, None] - places).max(axis=2) + 99 * np.eye(9)
         assert apart.min() >= 13
         assert ((places > 0) & (places < (1000, 600))).all()
@@ -166,13 +166,16 @@ def test_numbers_of_neighbouring_tiles_do_not_lie_on_one_another() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(8.7, 14.6), (0, 1), (-3e-9, 2e-9), (1e6, 1e6 + 3)])
 def test_even_steps_of_a_colour_bar_look_even(low: float, high: float) -> None:
-    steps = np.diff([float(text) for text in _ticks(ColourBar(low, high, "raw"))])
+    steps = np.diff([float(text) for text in _format_ticks(ColorBar(low, high, "raw"))])
     np.testing.assert_allclose(steps, (high - low) / 4, rtol=0.1)
 
 
 def test_without_the_slide_beside_it_an_overlay_is_half_as_wide(scores, slide) -> None:
-    words = Words("a", "", "score")
-    with ground_of(scores, slide) as ground:
-        both, alone = draw_all(scores, ground, words)["overlay"], draw_alone(scores, ground, words)
+    words = PictureText("a", "", "score")
+    with open_canvas(scores, slide) as ground:
+        both, alone = (
+            draw_pictures(scores, ground, words)["overlay"],
+            draw_overlay_only(scores, ground, words),
+        )
     assert alone.width < 0.6 * both.width
     assert alone.height == both.height

@@ -6,22 +6,22 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sacmil.heatmap.colours import colour
-from sacmil.heatmap.overlay import OPACITY, blend
-from sacmil.heatmap.raster import raster
-from sacmil.heatmap.view import View, view_of
-from sacmil.results import Scores
+from sacmil.heatmap.colors import apply_color_scale
+from sacmil.heatmap.overlay import OPACITY, blend_colors
+from sacmil.heatmap.raster import rasterize
+from sacmil.heatmap.viewport import Viewport, fit_viewport
+from sacmil.results import InstanceScores
 
 
-def scores_at(coords, patch_size: float) -> Scores:
+def scores_at(coords, patch_size: float) -> InstanceScores:
     coords = np.asarray(coords)
-    return Scores(coords, patch_size, np.zeros(len(coords), np.float32))
+    return InstanceScores(coords, patch_size, np.zeros(len(coords), np.float32))
 
 
 def test_nine_tiles_make_nine_squares() -> None:
     coords = [(x, y) for y in (0, 100, 200) for x in (0, 100, 200)]
     places = np.arange(9) / 8
-    means, covered = raster(scores_at(coords, 100), places, View(0, 0, 12, 12, 25))
+    means, covered = rasterize(scores_at(coords, 100), places, Viewport(0, 0, 12, 12, 25))
     assert covered.all()
     np.testing.assert_allclose(
         means, np.kron(places.reshape(3, 3), np.ones((4, 4))), rtol=0, atol=2**-32
@@ -32,26 +32,28 @@ def test_the_missing_middle_of_nine_shows_the_slide() -> None:
     coords = [(x, y) for y in (0, 2, 4) for x in (0, 2, 4) if (x, y) != (2, 2)]
     places = np.linspace(0, 1, 8)
     slide = np.random.default_rng(0).integers(0, 256, (6, 6, 3), dtype=np.uint8)
-    means, covered = raster(scores_at(coords, 2), places, View(0, 0, 6, 6, 1))
-    over = blend(slide, means, covered)
+    means, covered = rasterize(scores_at(coords, 2), places, Viewport(0, 0, 6, 6, 1))
+    over = blend_colors(slide, means, covered)
     assert (over[2:4, 2:4] == slide[2:4, 2:4]).all()
     grey = slide[:2, :2] @ [0.2126, 0.7152, 0.0722]
-    expected = (1 - OPACITY) * grey[..., None] + OPACITY * colour(places[:1])[0].astype(float)
+    expected = (1 - OPACITY) * grey[..., None] + OPACITY * apply_color_scale(places[:1])[0].astype(
+        float
+    )
     assert np.abs(over[:2, :2] - expected).max() <= 1.5
 
 
 def test_without_a_slide_colours_are_pure_and_the_rest_is_white() -> None:
-    means, covered = raster(scores_at([(0, 0)], 2), np.ones(1), View(0, 0, 4, 2, 1))
-    drawn = blend(None, means, covered)
-    assert (drawn[:, :2] == colour(np.ones(1))[0]).all()
+    means, covered = rasterize(scores_at([(0, 0)], 2), np.ones(1), Viewport(0, 0, 4, 2, 1))
+    drawn = blend_colors(None, means, covered)
+    assert (drawn[:, :2] == apply_color_scale(np.ones(1))[0]).all()
     assert (drawn[:, 2:] == 255).all()
 
 
-def plain(scores: Scores, places, view: View):
+def plain(scores: InstanceScores, places, view: Viewport):
     total, count = np.zeros((2, view.height, view.width))
     for (x, y), place in zip(scores.coords, places, strict=True):
-        left, top = (int(v) for v in np.rint(view.at((x, y))))
-        end = view.at((x + scores.patch_size, y + scores.patch_size))
+        left, top = (int(v) for v in np.rint(view.to_pixels((x, y))))
+        end = view.to_pixels((x + scores.patch_size, y + scores.patch_size))
         right, bottom = (int(v) for v in np.rint(end))
         here = np.s_[top : max(bottom, top + 1), left : max(right, left + 1)]
         total[here] += place
@@ -69,8 +71,8 @@ def test_overlap_gaps_and_places_off_the_grid_are_means_of_what_covers_a_pixel(
 ) -> None:
     scores = scores_at(coords, patch_size)
     places = np.random.default_rng(seed).random(len(coords))
-    view = view_of(scores, side=60)
-    means, covered = raster(scores, places, view)
+    view = fit_viewport(scores, longer_side=60)
+    means, covered = rasterize(scores, places, view)
     expected, where = plain(scores, places, view)
     assert (covered == where).all()
     np.testing.assert_allclose(means, expected, rtol=0, atol=1e-8)
@@ -78,7 +80,7 @@ def test_overlap_gaps_and_places_off_the_grid_are_means_of_what_covers_a_pixel(
 
 def test_no_tile_is_too_small_to_be_seen() -> None:
     scores = scores_at([(0, 0), (100_000, 50_000)], 10)
-    _, covered = raster(scores, np.ones(2), view_of(scores, side=100))
+    _, covered = rasterize(scores, np.ones(2), fit_viewport(scores, longer_side=100))
     assert covered.sum() == 2
 
 
@@ -86,6 +88,6 @@ def test_neighbours_meet_at_any_scale() -> None:
     coords = [(x * 256, 0) for x in range(50)]
     scores = scores_at(coords, 256)
     for side in (53, 120, 333):
-        _, covered = raster(scores, np.ones(50), view_of(scores, side=side))
+        _, covered = rasterize(scores, np.ones(50), fit_viewport(scores, longer_side=side))
         row = covered[covered.any(axis=1)][0]
         assert row[row.argmax() : len(row) - row[::-1].argmax()].all()

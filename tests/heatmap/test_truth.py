@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from sacmil.errors import CohortError
-from sacmil.heatmap.truth import read_truth, truth_mask
-from sacmil.heatmap.view import View
-from sacmil.results import Scores
+from sacmil.heatmap.truth import make_truth_mask, read_truth
+from sacmil.heatmap.viewport import Viewport
+from sacmil.results import InstanceScores
 
 SQUARE = [[0, 0], [60, 0], [60, 60], [0, 60]]
 HOLE = [[20, 20], [40, 20], [40, 40], [20, 40]]
-VIEW = View(0, 0, 10, 10, 10)
+VIEW = Viewport(0, 0, 10, 10, 10)
 EXPECTED = np.zeros((10, 10), bool)
 EXPECTED[:6, :6] = True
 EXPECTED[2:4, 2:4] = False
-NOWHERE = Scores(np.zeros((1, 2), int), 10, np.zeros(1, np.float32))
+NOWHERE = InstanceScores(np.zeros((1, 2), int), 10, np.zeros(1, np.float32))
 
 
 def asap(folder: Path) -> Path:
@@ -59,14 +59,14 @@ def outlines(folder: Path) -> Path:
 @pytest.mark.parametrize("write", [asap, geojson, outlines])
 def test_every_way_to_write_it_down_is_the_same_truth(tmp_path, write) -> None:
     found = read_truth(write(tmp_path), "slide")
-    drawn = truth_mask(found, NOWHERE, VIEW)
+    drawn = make_truth_mask(found, NOWHERE, VIEW)
     assert (drawn != EXPECTED).mean() <= 0.1  # pixels a line goes through are either
 
 
 def test_labels_are_the_tiles_themselves() -> None:
     coords = np.array([[0, 0], [50, 50], [80, 10]])
-    scores = Scores(coords, 20, np.zeros(3, np.float32))
-    drawn = truth_mask(np.array([1, 0, 2]), scores, VIEW)
+    scores = InstanceScores(coords, 20, np.zeros(3, np.float32))
+    drawn = make_truth_mask(np.array([1, 0, 2]), scores, VIEW)
     expected = np.zeros((10, 10), bool)
     expected[:2, :2] = expected[1:3, 8:] = True
     assert (drawn == expected).all()
@@ -104,4 +104,4 @@ def test_what_is_no_truth_is_one_sentence(tmp_path, text: str) -> None:
 
 def test_labels_of_another_number_of_tiles_are_refused() -> None:
     with pytest.raises(CohortError, match="2 labels for 1 tiles"):
-        truth_mask(np.array([1, 0]), NOWHERE, VIEW)
+        make_truth_mask(np.array([1, 0]), NOWHERE, VIEW)

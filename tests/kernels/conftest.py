@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from sacmil.kernels.switch import INTERPRET, fast_path
+from sacmil.kernels.config import INTERPRET_VARIABLE, use_fast_path
 
 
 @pytest.fixture(scope="module")
@@ -16,8 +16,8 @@ def interpreter() -> Iterator[None]:
     """The fast path, by Triton anew, interpreted; afterwards what was there before."""
     pytest.importorskip("triton", reason="Triton is made for Linux only")
     before = _taken_out()
-    with pytest.MonkeyPatch.context() as patch, fast_path():
-        patch.setenv(INTERPRET, "1")
+    with pytest.MonkeyPatch.context() as patch, use_fast_path():
+        patch.setenv(INTERPRET_VARIABLE, "1")
         yield
     _taken_out()
     sys.modules.update(before)

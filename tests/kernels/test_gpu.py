@@ -11,8 +11,8 @@ from small_models import as_if_trained
 from torch import Tensor
 
 from sacmil import create_model
-from sacmil.kernels import placing
-from sacmil.kernels.switch import fast, fast_path, kernels, plain_path
+from sacmil.kernels import prope
+from sacmil.kernels.config import can_run_kernels, load_kernels, use_fast_path, use_plain_path
 from sacmil.models import MILModel
 from sacmil.models.sac_mil import PROPE, SACBlock
 
@@ -30,7 +30,7 @@ def random_lengths(count: int) -> list[int]:
 def _seeded() -> Iterator[None]:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    with torch.random.fork_rng(), fast_path():
+    with torch.random.fork_rng(), use_fast_path():
         torch.manual_seed(0)
         yield
 
@@ -41,9 +41,9 @@ def test_bfloat16_is_as_close_to_the_truth_as_the_plain_path(k: int, level: int)
     for n in [*SHORT, *random_lengths(20), *LONG]:
         block = SACBlock(512, k, level, "linear", "absorb", residual=True).cuda().bfloat16()
         x, grad = torch.randn(2, n, 512, device="cuda").bfloat16()
-        assert fast(x)
+        assert can_run_kernels(x)
         found = answers(block, x, grad)
-        with plain_path():
+        with use_plain_path():
             usual = answers(block, x, grad)
             exact = answers(block.double(), x.double(), grad.double())
         for one, other, truth in zip(found, usual, exact, strict=True):
@@ -91,7 +91,7 @@ def test_mambas_scan_is_the_one_without_kernels(n: int) -> None:
     model = create_model("mambamil", in_dim=32, num_classes=2, dim=64).cuda()
     features, coords = torch.randn(n, 32, device="cuda"), torch.rand(n, 2, device="cuda")
     found = []
-    for path in (fast_path, plain_path):
+    for path in (use_fast_path, use_plain_path):
         model.zero_grad()
         with path():
             logits = model(features, coords, {}).logits
@@ -104,7 +104,7 @@ def test_mambas_scan_is_the_one_without_kernels(n: int) -> None:
 def compiled() -> int:
     """Kernels compiled so far."""
     names = ("row_statistics", "norm_shift", "gelu_unshift", "place", "finish")
-    made = [getattr(kernels(), name) for name in names]
+    made = [getattr(load_kernels(), name) for name in names]
     return sum(len(caches[0]) for kernel in made for caches in kernel.device_caches.values())
 
 
@@ -145,7 +145,9 @@ def test_angles_are_exact_to_float32() -> None:
     project[0].weight.copy_(torch.tensor([[1.0], [0.0]]).repeat(128, 1))
     project[0].bias.zero_()
     order = torch.arange(3_000, device="cuda")
-    h = placing.place(project, torch.ones(3_000, 1, device="cuda"), order, coords, 8192.0)
+    h = prope.project_and_rotate(
+        project, torch.ones(3_000, 1, device="cuda"), order, coords, 8192.0
+    )
     angles = PROPE(256, 8192.0).angles(coords)
     exact = torch.stack((angles.cos(), angles.sin()), dim=2).flatten(1)
     assert float((h.double() - exact).abs().max()) < 3e-7
@@ -160,7 +162,7 @@ def test_answers_alone_are_as_close_to_the_truth_as_the_plain_path(n: int) -> No
         torch.manual_seed(seed)
         model, given = model_of("sac_mil"), bag(n)
         found = model(*given)
-        with plain_path():
+        with use_plain_path():
             usual = model(*given)
             exact = model.double()(given[0].double(), *given[1:])
         for way, output in (("fast", found), ("plain", usual)):

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from sacmil import create_model
-from sacmil.cohorts.tissue import tissue
-from sacmil.kernels import answering, placing, sac_block
-from sacmil.kernels.switch import plain_path
+from sacmil.kernels import inference, prope, sac_block
+from sacmil.kernels.config import use_plain_path
 from sacmil.models.sac_mil import PROPE, SACMIL, SACBlock
+from sacmil.synthetic.tissue_shape import make_tissue_coords
 
 pytestmark = pytest.mark.usefixtures("interpreter")
 
@@ -44,10 +44,10 @@ def assert_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 def both(block: SACBlock, n: int, dtype: torch.dtype = torch.float32) -> None:
     dim = block.norm.normalized_shape[0]
     x, grad = torch.randn(2, n, dim, dtype=dtype)
-    assert sac_block.serves(block, x)
+    assert sac_block.supports(block, x)
     fast = answers(block, x, grad)
-    with plain_path():
-        assert not sac_block.serves(block, x)
+    with use_plain_path():
+        assert not sac_block.supports(block, x)
         assert_same(fast, answers(block, x, grad))
 
 
@@ -88,7 +88,7 @@ def test_half_precision_is_as_close_to_the_truth_as_the_plain_path(n: int) -> No
     block = block_of(64, 8, 1).half()
     x, grad = torch.randn(2, n, 64).half()
     fast = answers(block, x, grad)
-    with plain_path():
+    with use_plain_path():
         plain = answers(block, x, grad)
         exact = answers(block.double(), x.double(), grad.double())
     for found, usual, truth in zip(fast, plain, exact, strict=True):
@@ -101,8 +101,8 @@ def test_placing_and_its_gradients_are_the_plain_ones(activation: type[torch.nn.
     n, prope = 45, PROPE(68, 512.0)
     project = torch.nn.Sequential(torch.nn.Linear(8, 68), activation())
     features, order, grad = torch.randn(n, 8), torch.randperm(n), torch.randn(n, 68)
-    coords = torch.from_numpy(tissue(n, seed=0)).double()
-    h = placing.place(project, features, order, coords, 512.0)
+    coords = torch.from_numpy(make_tissue_coords(n, seed=0)).double()
+    h = prope.project_and_rotate(project, features, order, coords, 512.0)
     h.backward(grad)
     fast = [h.detach(), project[0].weight.grad.clone()]
     project.zero_grad()
@@ -123,7 +123,7 @@ def test_angles_are_exact_to_float32(constant: int | None, scale: float) -> None
     with torch.no_grad():
         project[0].weight.copy_(torch.tensor([[1.0], [0], [1], [0]]))
         project[0].bias.zero_()
-    h = placing.place(project, torch.ones(300, 1), torch.arange(300), coords, scale)
+    h = prope.project_and_rotate(project, torch.ones(300, 1), torch.arange(300), coords, scale)
     angles = PROPE(4, scale).angles(coords)
     exact = torch.stack((angles.cos(), angles.sin()), dim=2).flatten(1)
     assert float((h.detach().double() - exact).abs().max()) < 3e-7
@@ -141,7 +141,7 @@ def model(request: pytest.FixtureRequest) -> SACMIL:
 def answered(model: SACMIL, n: int = 70) -> list[Tensor]:
     """Logits, scores, and all gradients."""
     torch.manual_seed(n)
-    coords = torch.from_numpy(tissue(n, seed=0)).double()
+    coords = torch.from_numpy(make_tissue_coords(n, seed=0)).double()
     model.zero_grad()
     output = model(torch.randn(n, 24), coords)
     output.logits.float().logsumexp(0).backward()
@@ -151,7 +151,7 @@ def answered(model: SACMIL, n: int = 70) -> list[Tensor]:
 
 def test_whole_models_answer_as_on_the_plain_path(model: SACMIL) -> None:
     fast = answered(model)
-    with plain_path():
+    with use_plain_path():
         assert_same(fast, answered(model))
 
 
@@ -161,7 +161,7 @@ def test_an_answer_alone_is_that_of_the_plain_path(model: SACMIL) -> None:
         torch.nn.init.normal_(parameter, std=0.2)
     for n in (1, 3, 16, 70, 130):
         fast = asked(model, n)
-        with plain_path():
+        with use_plain_path():
             assert_same(fast, asked(model, n))
 
 
@@ -171,7 +171,7 @@ def test_long_bags_are_answered_piece_by_piece(tail: str, monkeypatch: pytest.Mo
     torch.manual_seed(0)
     model = create_model("sac_mil", in_dim=24, num_classes=3, dim=32, k=4, tail=tail)
     whole = [asked(model, n) for n in (64, 129)]
-    monkeypatch.setattr(answering, "AT_ONCE", 10)
+    monkeypatch.setattr(inference, "CHUNK_ROWS", 10)
     for n, expected in zip((64, 129), whole, strict=True):
         assert_same(asked(model, n), expected)
 
@@ -182,7 +182,7 @@ def test_other_pools_get_the_instances_themselves(pool: str) -> None:
     torch.manual_seed(0)
     model = create_model("sac_mil", in_dim=24, num_classes=3, dim=32, k=4, pool=pool)
     fast = asked(model, 40)
-    with plain_path():
+    with use_plain_path():
         assert_same(fast, asked(model, 40))
 
 
@@ -190,7 +190,10 @@ def test_other_pools_get_the_instances_themselves(pool: str) -> None:
 def test_an_answer_leaves_the_bag_as_it_was() -> None:
     """Rows are written over inside, never those of the caller."""
     model = create_model("sac_mil", in_dim=32, num_classes=3, dim=32, k=4, position="none")
-    features, coords = torch.randn(70, 32), torch.from_numpy(tissue(70, seed=0)).double()
+    features, coords = (
+        torch.randn(70, 32),
+        torch.from_numpy(make_tissue_coords(70, seed=0)).double(),
+    )
     before = features.clone()
     model(features, coords)
     assert torch.equal(features, before)
@@ -200,7 +203,7 @@ def test_an_answer_leaves_the_bag_as_it_was() -> None:
 def test_an_answer_under_autocast_has_the_plain_paths_types(model: SACMIL) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         fast = asked(model, 70)
-        with plain_path():
+        with use_plain_path():
             plain = asked(model, 70)
     assert [each.dtype for each in fast] == [each.dtype for each in plain]
     for one, other in zip(fast, plain, strict=True):
@@ -210,7 +213,7 @@ def test_an_answer_under_autocast_has_the_plain_paths_types(model: SACMIL) -> No
 def asked(model: SACMIL, n: int) -> list[Tensor]:
     """Logits and scores."""
     torch.manual_seed(n)
-    coords = torch.from_numpy(tissue(n, seed=0)).double()
+    coords = torch.from_numpy(make_tissue_coords(n, seed=0)).double()
     output = model(torch.randn(n, 24), coords)
     return [output.logits, output.scores]
 
@@ -219,15 +222,15 @@ def test_rows_of_another_kind_than_autocasts_keep_it_as_on_the_plain_path() -> N
     """Products are of autocast's kind, what they are added to is not."""
     block, x = block_of(16, 4, 0), torch.randn(37, 16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert not sac_block.serves(block, x)
-        assert sac_block.serves(block, x.bfloat16())
+        assert not sac_block.supports(block, x)
+        assert sac_block.supports(block, x.bfloat16())
         assert block(x).dtype == torch.float32
 
 
 def test_autocast_keeps_working(model: SACMIL) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         fast = answered(model)
-        with plain_path():
+        with use_plain_path():
             plain = answered(model)
     assert [each.dtype for each in fast] == [each.dtype for each in plain]
     for one, other in zip(fast, plain, strict=True):
@@ -250,5 +253,5 @@ def test_options_without_a_fast_path_take_the_plain_one(options: dict[str, objec
     torch.manual_seed(0)
     model = create_model("sac_mil", in_dim=24, num_classes=3, **{"dim": 32, "k": 4, **options})
     fast = answered(model)
-    with plain_path():
+    with use_plain_path():
         assert_same(fast, answered(model))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sacmil.kernels import scan
-from sacmil.kernels.switch import plain_path
+from sacmil.kernels.config import use_plain_path
 from sacmil.nn.selective_scan import selective_scan
 
 pytestmark = pytest.mark.usefixtures("interpreter")
@@ -43,7 +43,7 @@ def answered(given: Inputs) -> list[Tensor]:
 def assert_by_steps(given: Inputs) -> None:
     """No farther from float64 than the plain path, but for roundings."""
     found = answered(given)
-    with plain_path():
+    with use_plain_path():
         plain = answered(given)
     exact = answered(tuple(tensor.double() for tensor in given))
     for ours, usual, truth in zip(found, plain, exact, strict=True):

@@ -14,8 +14,8 @@ import sacmil.models
 from sacmil import create_model, describe_model, list_models
 from sacmil.errors import InputError, OptionError
 from sacmil.models import MILModel, Recipe, Sample
-from sacmil.models._registry import model_class
-from sacmil.training.step import Trainer
+from sacmil.models._registry import get_model_class
+from sacmil.training.trainer import Trainer
 
 IN_DIM = 24
 INSTANCES = 150
@@ -113,7 +113,7 @@ def test_a_plan_is_numpy_arrays_and_can_be_made_without_features(name: str) -> N
     assert output.logits.isfinite().all()
 
 
-@pytest.mark.parametrize("name", [n for n in list_models() if model_class(n).plan_keys])
+@pytest.mark.parametrize("name", [n for n in list_models() if get_model_class(n).plan_keys])
 def test_a_plan_of_another_bag_is_refused(name: str) -> None:
     model = planning(name)
     for other in (1, INSTANCES - 1, INSTANCES + 1):
@@ -218,8 +218,10 @@ def test_modules_without_gradient_from_the_logits_are_declared(name: str) -> Non
         "the modules cross-entropy on the logits leaves without gradient are not those the class "
         "lists in needs_losses"
     )
-    assert not without or "Train it with ``losses``" in (inspect.getdoc(model_class(name)) or "")
-    assert all(module in describe_model(name).training for module in without)
+    assert not without or "Train it with ``losses``" in (
+        inspect.getdoc(get_model_class(name)) or ""
+    )
+    assert all(module in describe_model(name).training_notes for module in without)
 
 
 @every_model
@@ -276,7 +278,7 @@ def test_the_constructor_is_the_configuration(name: str) -> None:
 
 @every_model
 def test_the_constructor_takes_keywords_only(name: str) -> None:
-    for parameter in inspect.signature(model_class(name)).parameters.values():
+    for parameter in inspect.signature(get_model_class(name)).parameters.values():
         assert parameter.kind is parameter.KEYWORD_ONLY, (
             f"{parameter} can be given by position: begin with def __init__(self, *, in_dim, ..."
         )
@@ -284,7 +286,7 @@ def test_the_constructor_takes_keywords_only(name: str) -> None:
 
 def test_every_public_file_registers_a_model() -> None:
     files = {module.name for module in pkgutil.iter_modules(sacmil.models.__path__)}
-    homes = {model_class(name).__module__.rpartition(".")[2] for name in list_models()}
+    homes = {get_model_class(name).__module__.rpartition(".")[2] for name in list_models()}
     assert {file for file in files if not file.startswith("_")} == homes, (
         "a file of models/ without @register_model takes an underscore before its name"
     )
@@ -301,7 +303,7 @@ def test_every_option_is_explained(name: str) -> None:
 
 @every_model
 def test_both_recipes_are_there(name: str) -> None:
-    assert {"paper", "official"} <= set(model_class(name).recipes), (
+    assert {"paper", "official"} <= set(get_model_class(name).recipes), (
         "recipes need the keys 'paper' and 'official'"
     )
 

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from sacmil import create_model
 from sacmil.errors import ModelError, OptionError
 from sacmil.models import Output, Recipe, Sample, load_reference
-from sacmil.models.dtfd import CLIP, DISTILLATIONS, DTFD, average
-from sacmil.training.step import Trainer
+from sacmil.models.dtfd import CLIP_NORMS, DISTILLATIONS, DTFD, average_logits
+from sacmil.training.trainer import Trainer
 
 Arrays = dict[str, np.ndarray]
 GROUPS = 4
@@ -88,7 +88,7 @@ def test_every_official_distillation_and_slide_answer_is_reproduced(file: Arrays
 @pytest.mark.parametrize("distill", ["MaxS", "MaxMinS"])
 def test_two_training_steps_end_where_the_official_loop_does(file: Arrays, distill: str) -> None:
     model = official(file, distill=distill, shuffle=False)
-    trainer = Trainer(model, Recipe(lr=1e-2, weight_decay=1e-4, clip=CLIP))
+    trainer = Trainer(model, Recipe(lr=1e-2, weight_decay=1e-4, clip=CLIP_NORMS))
     for x, label in ((file["x"], 1), (file["in/x2"], 0)):
         coords = torch.zeros(len(x), 2)
         plan = model.plan(coords.numpy())
@@ -104,8 +104,8 @@ def test_two_training_steps_end_where_the_official_loop_does(file: Arrays, disti
 
 def test_the_clipped_modules_are_the_official_four() -> None:
     names = [name for name, _ in fresh().named_parameters()]
-    assert all(sum(name.startswith(prefix) for prefix in CLIP) == 1 for name in names)
-    assert set(CLIP.values()) == {5.0}
+    assert all(sum(name.startswith(prefix) for prefix in CLIP_NORMS) == 1 for name in names)
+    assert set(CLIP_NORMS.values()) == {5.0}
 
 
 def test_a_tier_has_the_official_number_of_parameters() -> None:
@@ -262,8 +262,8 @@ def test_averaged_shuffles_give_the_mean_probability(num_classes: int) -> None:
 
 def test_an_average_of_sure_answers_stays_finite() -> None:
     logits = torch.tensor([[200.0, -200.0], [150.0, -300.0]])
-    assert average(logits, independent=True).isfinite().all()
-    assert average(logits, independent=False).isfinite().all()
+    assert average_logits(logits, independent=True).isfinite().all()
+    assert average_logits(logits, independent=False).isfinite().all()
 
 
 # --- bags of any size ----------------------------------------------------------------------------
@@ -285,7 +285,9 @@ def test_pseudo_bags_are_near_equal_runs_with_the_longer_ones_first() -> None:
     for instances in range(1, 40):
         rows = torch.arange(instances)
         wanted = rows.tensor_split(min(7, instances))
-        assert [g.tolist() for g in tier._cut(rows)] == [g.tolist() for g in wanted]
+        assert [g.tolist() for g in tier._split_into_pseudo_bags(rows)] == [
+            g.tolist() for g in wanted
+        ]
 
 
 @every_distillation

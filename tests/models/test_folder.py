@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from sacmil import Bag, create_model, list_models, load_model, predict, save_model
-from sacmil.card import CARD
+from sacmil.card import CARD_FILE
 from sacmil.errors import ModelError, ModelFolderError
 from sacmil.models import MILModel, Output, _folder, _registry
 from sacmil.models._folder import WEIGHTS
@@ -39,15 +39,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def edit_card(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
-    card = json.loads((folder / CARD).read_text())
+    card = json.loads((folder / CARD_FILE).read_text())
     edit(card)
     card.pop("card_sha256")  # as whoever edits a card on purpose has to
-    (folder / CARD).write_text(json.dumps(card))
+    (folder / CARD_FILE).write_text(json.dumps(card))
 
 
 def test_a_card_whose_checksum_lost_its_name_is_rejected(tmp_path: Path) -> None:
     save_model(tmp_path / "m", create_model("mean_pool", in_dim=4, num_classes=2))
-    file = tmp_path / "m" / CARD
+    file = tmp_path / "m" / CARD_FILE
     file.write_text(file.read_text().replace("card_sha256", "card_shi256"))
     with pytest.raises(ModelFolderError, match="unknown entry 'card_shi256'; expected card_sha256"):
         load_model(tmp_path / "m")
@@ -98,8 +98,8 @@ def test_equal_models_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_a_folder_holds_weights_and_a_card_and_no_pickle(folder: Path) -> None:
-    assert set(contents(folder)) == {WEIGHTS, CARD}
-    assert json.loads((folder / CARD).read_text())["notes"] == {"fold": 3}
+    assert set(contents(folder)) == {WEIGHTS, CARD_FILE}
+    assert json.loads((folder / CARD_FILE).read_text())["notes"] == {"fold": 3}
     assert set(load_file(folder / WEIGHTS)) == set(small().state_dict())
 
 
@@ -212,9 +212,9 @@ def without_in_dim(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda f: (f / CARD).unlink(), "there is no card.json"),
+        (lambda f: (f / CARD_FILE).unlink(), "there is no card.json"),
         (lambda f: (f / WEIGHTS).unlink(), "No such file"),
-        (cut(CARD, 40), "cannot be read as JSON"),
+        (cut(CARD_FILE, 40), "cannot be read as JSON"),
         (cut(WEIGHTS, 0), "truncated or replaced"),
         (cut(WEIGHTS, 100), "truncated or replaced"),
         (flip_a_bit, "truncated or replaced"),
@@ -272,9 +272,9 @@ def test_weights_that_do_not_fit_are_refused_even_with_the_right_hash(
 
 @pytest.mark.parametrize("damage", ['"dim": 8', '"benign"', '"fold": 3'])
 def test_a_card_with_one_changed_value_is_noticed(folder: Path, damage: str) -> None:
-    text = (folder / CARD).read_text()
+    text = (folder / CARD_FILE).read_text()
     assert damage in text
-    (folder / CARD).write_text(text.replace(damage, damage[:-1] + "4" + damage[-1:]))
+    (folder / CARD_FILE).write_text(text.replace(damage, damage[:-1] + "4" + damage[-1:]))
     with pytest.raises(ModelFolderError, match=r"card\.json: was changed after it was written"):
         load_model(folder)
 

@@ -80,7 +80,7 @@ def test_there_are_as_many_parameters_as_officially(in_dim, options, count) -> N
 
 def one_region(vit: hipt.RegionViT, x: dict[int, torch.Tensor]) -> tuple[torch.Tensor, list]:
     """The class token after looking at the patches by slot, and their weights; one by one."""
-    positions = vit.positions()
+    positions = vit.resize_positions()
     tokens = [vit.cls[0] + vit.position[0]]
     tokens += [F.gelu(vit.project[0](value)) + positions[slot] for slot, value in x.items()]
     for block in [*vit.blocks, vit.last]:
@@ -130,7 +130,7 @@ def by_hand(model: hipt.HIPT, features: torch.Tensor, coords: torch.Tensor):
 
 
 def test_missing_patches_are_as_if_the_region_had_fewer_tokens(monkeypatch) -> None:
-    monkeypatch.setattr(hipt, "CHUNK", 3)
+    monkeypatch.setattr(hipt, "REGION_CHUNK_SIZE", 3)
     model, features, coords = make(), torch.randn(25, 5).double(), sparse(25, side=11)
     output = model(features, coords)
     logits, scores = by_hand(model, features, coords)
@@ -208,7 +208,7 @@ def test_positions_are_the_table_in_bicubic_steps_of_14_by_a_tenth_more_than_a_r
             resize[i, min(max(j, 0), 13)] += cubic(centre - j)
     table = model.local.position[1:].detach().numpy().reshape(14, 14, -1)
     wanted = np.einsum("ri,cj,ijd->rcd", resize, resize, table).reshape(region**2, -1)
-    np.testing.assert_allclose(model.local.positions().detach(), wanted, atol=1e-10)
+    np.testing.assert_allclose(model.local.resize_positions().detach(), wanted, atol=1e-10)
 
 
 def test_local_attention_is_attention_in_each_region_and_then_among_them() -> None:
@@ -250,25 +250,25 @@ def test_a_checkpoint_with_local_attention_is_understood() -> None:
 
 @pytest.mark.parametrize("regions", [1, 7, 30])
 def test_queries_in_parts_give_what_the_layer_of_torch_gives(regions, monkeypatch) -> None:
-    monkeypatch.setattr(hipt, "QUERIES", 7)
+    monkeypatch.setattr(hipt, "QUERY_CHUNK_SIZE", 7)
     layer = nn.TransformerEncoderLayer(12, 3, 12, 0.0).double()
     for training in (True, False):
         layer.train(training)
         x = torch.randn(regions, 12).double().requires_grad_()
-        ours, theirs = hipt.among_all(layer, x), layer(x)
+        ours, theirs = hipt.apply_layer_in_chunks(layer, x), layer(x)
         torch.testing.assert_close(ours, theirs)
         weight = torch.randn_like(ours)
         a, b = (torch.autograd.grad((y * weight).sum(), x)[0] for y in (ours, theirs))
         torch.testing.assert_close(a, b)
         with torch.no_grad():
-            torch.testing.assert_close(hipt.among_all(layer, x), theirs)
+            torch.testing.assert_close(hipt.apply_layer_in_chunks(layer, x), theirs)
 
 
 def test_dropout_is_where_it_is_in_the_layer_of_torch() -> None:
     layer = nn.TransformerEncoderLayer(12, 3, 12, 0.25).double()
     x = torch.randn(6, 12).double()
     torch.manual_seed(5)
-    ours = hipt.among_all(layer, x)
+    ours = hipt.apply_layer_in_chunks(layer, x)
     torch.manual_seed(5)
     torch.testing.assert_close(ours, layer(x))
 

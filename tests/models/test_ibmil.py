@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from sacmil import create_model
 from sacmil.errors import ModelError, OptionError
 from sacmil.models import Output, Recipe, Sample, load_model, load_reference, save_model
-from sacmil.models.ibmil import BASES, IBMIL, MERGES, prototypes
+from sacmil.models.ibmil import BASES, IBMIL, MERGES, cluster_prototypes
 from sacmil.plans import make_plan
-from sacmil.training.step import Trainer
+from sacmil.training.trainer import Trainer
 
 Arrays = dict[str, np.ndarray]
 Golden = Callable[[str], Arrays]
@@ -128,7 +128,7 @@ def test_on_dtfd_the_second_tier_and_its_gradients_are_the_official_ones(
 def test_k_means_finds_the_official_prototypes(golden: Golden) -> None:
     file = golden("ibmil_kmeans")
     theirs = file["out/prototypes_sorted_by_dim0"]
-    ours = prototypes(file["x"].astype(np.float64), len(theirs))
+    ours = cluster_prototypes(file["x"].astype(np.float64), len(theirs))
     np.testing.assert_allclose(ours[ours[:, 0].argsort()], theirs, atol=1e-5)
 
 
@@ -220,7 +220,7 @@ def test_the_second_tiers_loss_never_moves_the_first() -> None:
 def test_clusters_are_of_directions_and_prototypes_keep_lengths() -> None:
     # By length the two short vectors belong together, by direction each to a long one.
     vectors = np.array([[1.0, 0.0], [0.0, 1.0], [100.0, 1.0], [1.0, 100.0]])
-    found = prototypes(vectors, 2)
+    found = cluster_prototypes(vectors, 2)
     wanted = np.array([[0.5, 50.5], [50.5, 0.5]])
     np.testing.assert_allclose(found[found[:, 0].argsort()], wanted)
 
@@ -231,14 +231,14 @@ def test_k_means_recovers_well_separated_blobs_at_any_seed() -> None:
     vectors = np.repeat(centres, 8, axis=0) + 0.7 * random.standard_normal((96, 16))
     wanted = vectors.reshape(12, 8, 16).mean(1)
     for seed in range(20):
-        found = prototypes(vectors, 12, seed=100 * seed)
+        found = cluster_prototypes(vectors, 12, seed=100 * seed)
         np.testing.assert_allclose(found[found.argmax(1).argsort()], wanted)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_fewer_vectors_than_confounders_are_filled_up_with_their_mean(count: int) -> None:
     vectors = np.eye(3)[:count] * 5
-    found = prototypes(vectors, 8)
+    found = cluster_prototypes(vectors, 8)
     for vector in vectors:
         assert (np.abs(found - vector).max(1) < 1e-12).any()
     np.testing.assert_allclose(found[count:], np.tile(vectors.mean(0), (8 - count, 1)))
@@ -246,7 +246,7 @@ def test_fewer_vectors_than_confounders_are_filled_up_with_their_mean(count: int
 
 def test_equal_and_zero_vectors_make_a_finite_dictionary() -> None:
     for vectors in (np.ones((20, 3)), np.zeros((20, 3))):
-        np.testing.assert_allclose(prototypes(vectors, 4), vectors[:4])
+        np.testing.assert_allclose(cluster_prototypes(vectors, 4), vectors[:4])
 
 
 # --- stages --------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_the_dictionary_is_made_of_the_training_bags_vectors(base: str) -> None:
     assert last is model
     assert plain.options["confounders"] == 0
     vectors = [answer(plain.eval(), s.features).extras["bag"].detach() for s in samples]
-    wanted = prototypes(torch.stack(vectors).double().numpy(), 3)
+    wanted = cluster_prototypes(torch.stack(vectors).double().numpy(), 3)
     np.testing.assert_allclose(model.tier2.head.confounders.numpy(), wanted, atol=1e-5)
 
 
@@ -319,7 +319,7 @@ def test_a_model_folder_keeps_the_dictionary(base: str, tmp_path: Path) -> None:
 
 def test_the_official_rate_falls_after_the_tenth_of_nineteen_epochs() -> None:
     trainer = Trainer(fresh(), IBMIL.recipes["official"])
-    assert [trainer.rate(epoch) for epoch in (0, 9.9, 10)] == pytest.approx([1e-4, 1e-4, 2e-5])
+    assert [trainer.lr_at(epoch) for epoch in (0, 9.9, 10)] == pytest.approx([1e-4, 1e-4, 2e-5])
 
 
 @pytest.mark.parametrize("recipe", sorted(IBMIL.recipes))

@@ -36,7 +36,7 @@ def is_warned_of(coords: np.ndarray) -> bool:
     _inputs._has_warned = False
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        _inputs.warn_of_pixels(coords)
+        _inputs.warn_if_pixels(coords)
     return bool(found)
 
 

@@ -10,14 +10,14 @@ import sys
 import pytest
 
 from sacmil import list_models
-from sacmil.nn.correlations import RIVALS
+from sacmil.nn.correlations import CORRELATION_BLOCKS
 from sacmil.nn.positions import POSITIONS
 
 SCRIPT = """
 import json, resource, sys
 import torch
 from sacmil import create_model
-from sacmil.cohorts.tissue import tissue
+from sacmil.synthetic.tissue_shape import tissue
 
 name, options = sys.argv[1], json.loads(sys.argv[2])
 torch.manual_seed(0)
@@ -30,7 +30,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 """
 
 CASES = [(name, {}) for name in list_models()]
-CASES += [("sac_mil", {"correlation": name}) for name in RIVALS]
+CASES += [("sac_mil", {"correlation": name}) for name in CORRELATION_BLOCKS]
 CASES += [("sac_mil", {"position": name}) for name in POSITIONS]
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from sacmil import create_model, load_model, load_reference, save_model
 from sacmil.errors import ModelError, OptionError
-from sacmil.models.longnet import embed_places
+from sacmil.models.longnet import embed_positions
 from sacmil.nn.dilated_attention import dilated_attention
 
 BRANCHES = {"segments": [32, 64, 128, 256, 512], "dilations": [1, 2, 4, 8, 16]}
@@ -127,7 +127,7 @@ def test_a_layer_is_its_equations() -> None:
 
 def test_each_place_has_its_sines_and_cosines() -> None:
     coords = [(0, 0), (3.7, 1200.2), (5 - 4e-7, 7 + 4e-7), (2500, 2)]
-    found = embed_places(torch.tensor(coords, dtype=torch.float64), 16)
+    found = embed_positions(torch.tensor(coords, dtype=torch.float64), 16)
     for row, (i, j) in zip(found.tolist(), [(0, 0), (3, 1200), (5, 7), (2500, 2)], strict=True):
         wanted = [
             wave(place * 10000 ** (-t / 4))
@@ -143,7 +143,7 @@ def test_the_class_token_has_no_place_and_tiles_keep_their_order() -> None:
     features, coords = torch.randn(5, 6), torch.rand(5, 2) * 2000
     x = model.tokens(features, coords)
     assert x[0].equal(model.cls_token[0])
-    places = embed_places(coords, 16).float()
+    places = embed_positions(coords, 16).float()
     torch.testing.assert_close(x[1:], model.project(features) + places)
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from sacmil import create_model, load_reference
 from sacmil.errors import ModelError, OptionError
-from sacmil.models.mambamil import Mixer
+from sacmil.models.mambamil import MambaMixer
 
 GOLDENS = pytest.mark.parametrize(
     ("file_name", "options"),
@@ -68,7 +68,7 @@ def direction(core, xz: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ["srmamba", "bimamba", "mamba"])
 def test_a_mixer_is_its_definition_row_by_row(kind: str, length: int) -> None:
     torch.manual_seed(0)
-    mixer = Mixer(5, kind, rate=7, state=3, expand=2).double()
+    mixer = MambaMixer(5, kind, rate=7, state=3, expand=2).double()
     h = torch.randn(length, 5, dtype=torch.float64)
     xz = h @ mixer.in_proj.weight.T
     y = direction(mixer.straight, xz)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from sacmil import create_model, load_reference
 from sacmil.errors import ModelError, OptionError
-from sacmil.models.mammil import GENConv, GraphMamba, Scan
+from sacmil.models.mammil import GENConv, GraphMamba, Mamba2Scan
 
 SMALL = {"in_dim": 6, "num_classes": 2, "dim": 8, "state": 4, "head_dim": 4}
 
@@ -68,7 +68,7 @@ def test_answers_and_gradients_are_the_official_ones(
 
 def test_a_scan_is_its_definition_step_by_step() -> None:
     torch.manual_seed(0)
-    scan = Scan(heads=3, head_dim=2, state=4).double()
+    scan = Mamba2Scan(heads=3, head_dim=2, state=4).double()
     sequence = torch.randn(150, 6 + 8 + 3, dtype=torch.float64)
     weight, bias = scan.convolution.weight[:, 0], scan.convolution.bias
     S = torch.zeros(3, 2, 4, dtype=torch.float64)

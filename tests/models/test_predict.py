@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sacmil import Bag, create_model, list_models, predict, write_bag
 from sacmil.errors import FormatError, InputError, ModelError
 from sacmil.models import MILModel, Output
-from sacmil.models._registry import model_class
+from sacmil.models._registry import get_model_class
 from sacmil.results import Prediction
 
 DIM = 12
@@ -63,7 +63,7 @@ def test_probabilities_are_probabilities_and_scores_are_one_per_instance(
     assert np.isfinite(answer.scores).all()
 
 
-@pytest.mark.parametrize("name", [n for n in list_models() if not model_class(n).order_matters])
+@pytest.mark.parametrize("name", [n for n in list_models() if not get_model_class(n).order_matters])
 def test_scores_stay_with_their_instances_when_rows_move(
     make_bag: Callable[..., Bag], name: str
 ) -> None:

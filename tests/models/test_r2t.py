@@ -42,7 +42,7 @@ def cross(model: R2TMIL, h: torch.Tensor) -> torch.Tensor:
 
 
 def embed_again(model: R2TMIL, z: torch.Tensor) -> torch.Tensor:
-    return model.embed_again(z, planned(model, len(z)))
+    return model.reembed(z, planned(model, len(z)))
 
 
 def make(**options: object) -> R2TMIL:

@@ -122,11 +122,11 @@ def test_a_single_output_needs_no_note(golden: Callable) -> None:
 
 def test_options_are_read_given_or_assumed_and_never_two_of_these(golden: Callable) -> None:
     loaded = read_reference("clam_sb", official(golden("clam_sb")), {"k_sample": 4})
-    assert {"in_dim", "num_classes", "gate"} <= set(loaded.read)
-    assert loaded.given == {"k_sample": 4}
+    assert {"in_dim", "num_classes", "gate"} <= set(loaded.from_checkpoint)
+    assert loaded.from_caller == {"k_sample": 4}
     assert {"dropout", "instance_loss"} <= set(loaded.assumed)
-    assert loaded.read | loaded.given | loaded.assumed == loaded.model.options
-    assert len(loaded.read) + 1 + len(loaded.assumed) == len(loaded.model.options)
+    assert loaded.from_checkpoint | loaded.from_caller | loaded.assumed == loaded.model.options
+    assert len(loaded.from_checkpoint) + 1 + len(loaded.assumed) == len(loaded.model.options)
 
 
 # --- messages ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from sacmil import create_model, describe_model, list_models
 from sacmil.errors import ModelError, OptionError, UnknownModelError
 from sacmil.models import register_model
-from sacmil.models._registry import model_class
+from sacmil.models._registry import get_model_class
 
 every_model = pytest.mark.parametrize("name", list_models())
 
@@ -62,7 +62,7 @@ def test_sizes_that_are_not_whole_and_positive_are_refused(
 
 @every_model
 def test_every_option_is_an_explicit_keyword_with_a_default_and_a_line_of_help(name: str) -> None:
-    parameters = inspect.signature(model_class(name)).parameters
+    parameters = inspect.signature(get_model_class(name)).parameters
     assert all(p.kind is p.KEYWORD_ONLY for p in parameters.values())
     description = describe_model(name)
     assert description.summary
@@ -79,7 +79,7 @@ def test_a_model_records_all_its_options_with_the_defaults(name: str) -> None:
 
 def test_a_name_can_be_taken_once_only() -> None:
     with pytest.raises(ModelError, match="two models are called 'sac_mil'"):
-        register_model("sac_mil")(model_class("sac_mil"))
+        register_model("sac_mil")(get_model_class("sac_mil"))
 
 
 def test_models_are_listed_in_order_and_once() -> None:

@@ -224,7 +224,7 @@ PAIRS = [(place, "sac") for place in PLACES] + [
 
 def test_the_lists_here_are_those_of_the_model() -> None:
     assert set(PLACES) == {"prope", *module.POSITIONS}
-    assert set(MIXERS) == {"sac", *module.RIVALS}
+    assert set(MIXERS) == {"sac", *module.CORRELATION_BLOCKS}
 
 
 @pytest.mark.parametrize(("position", "correlation"), PAIRS)

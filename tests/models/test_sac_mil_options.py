@@ -12,9 +12,9 @@ from torch import Tensor
 
 from sacmil import create_model, describe_model
 from sacmil.models._recipe import PAPER
-from sacmil.models._registry import model_class
+from sacmil.models._registry import get_model_class
 from sacmil.models.sac_mil import SACBlock
-from sacmil.regions import CENTRES, ORDERS, arrange
+from sacmil.regions import CENTERS, ORDERS, arrange
 
 SMALL = {"in_dim": 16, "num_classes": 2, "dim": 16}
 
@@ -57,13 +57,13 @@ def test_the_defaults_are_those_of_the_definition() -> None:
     assert describe_model("sac_mil").options == DEFINITION
 
 
-@pytest.mark.parametrize("recipe", [PAPER, model_class("sac_mil").recipes["paper"]])
+@pytest.mark.parametrize("recipe", [PAPER, get_model_class("sac_mil").recipes["paper"]])
 def test_the_training_is_that_of_the_definition(recipe) -> None:
     assert {setting: getattr(recipe, setting) for setting in TRAINING} == TRAINING
 
 
 def test_official_differs_only_in_choosing_its_epoch() -> None:
-    official = model_class("sac_mil").recipes["official"]
+    official = get_model_class("sac_mil").recipes["official"]
     assert official == dataclasses.replace(PAPER, monitor="val_auc")
 
 
@@ -71,13 +71,13 @@ def test_official_differs_only_in_choosing_its_epoch() -> None:
 def test_the_plan_is_the_arrangement_that_was_asked_for(make_bag, k: int) -> None:
     coords = make_bag(300).patch_coords
     seen = set()
-    for centres in CENTRES:
+    for centres in CENTERS:
         for order in ORDERS:
             model = create_model("sac_mil", **SMALL, k=k, centres=centres, region_order=order)
             plan = model.plan(coords)["order"]
             np.testing.assert_array_equal(plan, arrange(coords, k, centres, order))
             seen.add(tuple(plan))
-    assert len(seen) == len(CENTRES) * len(ORDERS), "two options arranged this bag alike"
+    assert len(seen) == len(CENTERS) * len(ORDERS), "two options arranged this bag alike"
 
 
 def test_without_options_the_plan_is_the_definitions(make_bag) -> None:

@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from sacmil.errors import ModelError, OptionError
 from sacmil.nn import load_reference_block
-from sacmil.nn.alibi import slopes
-from sacmil.nn.chordmixer import ChordMixerBlock, _by_channel, chord_rotate
-from sacmil.nn.correlations import RIVALS, take_alibi
+from sacmil.nn.alibi import alibi_slopes
+from sacmil.nn.chordmixer import ChordMixerBlock, _rotate_by_gather, chord_rotate
+from sacmil.nn.correlations import CORRELATION_BLOCKS, insert_alibi
 from sacmil.nn.cyclemlp import CycleBlock
 from sacmil.nn.nystrom import NystromAttention
 from sacmil.nn.pseudo_inverse import pseudo_inverse
@@ -63,8 +63,8 @@ def test_repeated_landmarks_of_padding_change_neither_inverse_nor_gradient(n: in
     x = torch.randn(n, 16, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(n, 16, dtype=torch.float64)
     found = []
-    for inverse in (block._inverse, lambda a, _: pseudo_inverse(a)):
-        block._inverse = inverse
+    for inverse in (block._invert, lambda a, _: pseudo_inverse(a)):
+        block._invert = inverse
         y = block(x)
         found.append((y, *torch.autograd.grad((y * weights).sum(), [x, *block.parameters()])))
     for one, other in zip(*found, strict=True):
@@ -74,11 +74,11 @@ def test_repeated_landmarks_of_padding_change_neither_inverse_nor_gradient(n: in
 @pytest.mark.parametrize("n", [1, 15, 16, 40])
 def test_a_nystrom_row_is_that_of_the_whole_matrix(n: int) -> None:
     block = NystromAttention(32, heads=4).double()
-    factors = block.factors(torch.randn(n, 32, dtype=torch.float64))
+    factors = block.factorize(torch.randn(n, 32, dtype=torch.float64))
     whole = factors.left @ factors.inverse @ factors.right
     assert factors.left.shape[1] == n + factors.padding
     for index in {0, n // 2, n - 1}:
-        row = block.row(factors, index)
+        row = block.attention_row(factors, index)
         torch.testing.assert_close(row, whole[:, factors.padding + index, factors.padding :])
 
 
@@ -112,8 +112,8 @@ def test_chordmixer_equals_the_golden_numbers_and_gradients(golden) -> None:
 @pytest.mark.parametrize("dim", [5, 40, 41])
 def test_one_gather_gives_what_rolled_tracks_give(n: int, dim: int) -> None:
     x = torch.randn(n, dim)
-    assert _by_channel(x, None).equal(chord_rotate(x))
-    assert _by_channel(x, 3).equal(chord_rotate(x, 3))
+    assert _rotate_by_gather(x, None).equal(chord_rotate(x))
+    assert _rotate_by_gather(x, 3).equal(chord_rotate(x, 3))
 
 
 def test_a_track_looks_ahead_by_its_power_of_two() -> None:
@@ -185,7 +185,7 @@ def test_attention_is_its_formula(n: int, alibi: bool) -> None:  # noqa: FBT001
     ):
         logits = q @ k.T / 2
         if alibi:
-            logits = logits - slopes(3)[head] * (index[:, None] - index).abs()
+            logits = logits - alibi_slopes(3)[head] * (index[:, None] - index).abs()
         parts.append(logits.softmax(1) @ v)
     expected = block.out(torch.cat(parts, 1))
     torch.testing.assert_close(block(x), expected)
@@ -197,10 +197,10 @@ def test_attention_is_its_formula(n: int, alibi: bool) -> None:  # noqa: FBT001
 
 
 @pytest.mark.parametrize("dim", [16, 21, 13])
-@pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.parametrize("name", CORRELATION_BLOCKS)
 @pytest.mark.parametrize("n", [1, 2, 7, 65])
 def test_gradients_reach_every_parameter_and_instance(name: str, n: int, dim: int) -> None:
-    block = RIVALS[name](dim)
+    block = CORRELATION_BLOCKS[name](dim)
     x = torch.randn(n, dim, requires_grad=True)
     (block(x) * torch.randn(n, dim)).sum().backward()
     assert x.grad.isfinite().all()
@@ -213,7 +213,7 @@ def test_gradients_reach_every_parameter_and_instance(name: str, n: int, dim: in
 
 
 def test_alibi_goes_into_attention_and_not_into_mixers() -> None:
-    taken = {name for name, make in RIVALS.items() if take_alibi([make(16)], 16, 4)}
+    taken = {name for name, make in CORRELATION_BLOCKS.items() if insert_alibi([make(16)], 16, 4)}
     assert taken == {"attention"}
 
 

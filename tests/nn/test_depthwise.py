@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from sacmil.nn.depthwise import along_rows, on_grid
+from sacmil.nn.depthwise import convolve_grid, convolve_rows
 
 ROWS = [1, 2, 16, 33, 63, 64, 65, 255, 256, 257, 300]
 
@@ -26,7 +26,7 @@ def along(rows: int, taps: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
 def test_along_rows_is_torchs_convolution_with_its_gradients(rows: int, taps: int) -> None:
     *inputs, grad = along(rows, taps)
     inputs = [each.requires_grad_() for each in inputs]
-    found, expected = along_rows(*inputs), torchs(*inputs)
+    found, expected = convolve_rows(*inputs), torchs(*inputs)
     torch.testing.assert_close(found, expected)
     both = [torch.autograd.grad(each, inputs, grad) for each in (found, expected)]
     for one, other in zip(*both, strict=True):
@@ -38,7 +38,7 @@ def test_single_precision_keeps_its_digits(rows: int) -> None:
     """Torch's own gradient of the taps is wrong with 256 rows, on some processors."""
     x, taps, grad = along(rows, 33)
     exact, found = (
-        torch.autograd.grad(along_rows(x.to(kind), each), each, grad.to(kind))[0]
+        torch.autograd.grad(convolve_rows(x.to(kind), each), each, grad.to(kind))[0]
         for kind in (torch.float64, torch.float32)
         for each in [taps.to(kind).requires_grad_()]
     )
@@ -55,16 +55,18 @@ def test_on_a_grid_gradients_are_torchs(
     parts = [part.requires_grad_() for part in parts]
     grad = torch.randn(2, 4, *shape, dtype=torch.float64)
     usual = F.conv2d(*parts, padding=(3, 1), groups=4)
-    both = [torch.autograd.grad(each, parts, grad) for each in (on_grid(*parts), usual)]
+    both = [torch.autograd.grad(each, parts, grad) for each in (convolve_grid(*parts), usual)]
     for one, other in zip(*both, strict=True):
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("call", [along_rows, on_grid])
+@pytest.mark.parametrize("call", [convolve_rows, convolve_grid])
 @pytest.mark.parametrize("inside", [True, False], ids=["inside", "outside"])
 def test_under_autocast_gradients_are_close(call: Callable, *, inside: bool) -> None:
     x, taps, _ = (each.float() for each in along(70, 33))
-    parts = [x, taps] if call is along_rows else [x[None], torch.randn(3, 1, 7, 7), torch.randn(3)]
+    parts = (
+        [x, taps] if call is convolve_rows else [x[None], torch.randn(3, 1, 7, 7), torch.randn(3)]
+    )
     parts = [part.requires_grad_() for part in (parts[0].bfloat16(), *parts[1:])]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = call(*parts).float().square().sum()
@@ -79,8 +81,10 @@ def test_under_autocast_gradients_are_close(call: Callable, *, inside: bool) -> 
 def test_a_compiler_has_the_same_gradient(rows: int) -> None:
     x, taps, grad = (each.float() for each in along(rows, 33))
     x, taps = x.requires_grad_(), taps.requires_grad_()
-    compiled = torch.compile(along_rows, backend="aot_eager", dynamic=True)
-    both = [torch.autograd.grad(call(x, taps), (x, taps), grad) for call in (along_rows, compiled)]
+    compiled = torch.compile(convolve_rows, backend="aot_eager", dynamic=True)
+    both = [
+        torch.autograd.grad(call(x, taps), (x, taps), grad) for call in (convolve_rows, compiled)
+    ]
     for one, other in zip(*both, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
@@ -94,7 +98,7 @@ def test_a_gpu_gives_the_same(kind: torch.dtype, rows: int) -> None:
     x, taps = torch.randn(8, rows, 64, device="cuda"), torch.randn(8, 33, device="cuda")
     grid = torch.randn(1, 64, rows // 16, 16, device="cuda")
     kernel, bias = torch.randn(64, 1, 7, 7, device="cuda"), torch.randn(64, device="cuda")
-    for call, parts in ((along_rows, [x, taps]), (on_grid, [grid, kernel, bias])):
+    for call, parts in ((convolve_rows, [x, taps]), (convolve_grid, [grid, kernel, bias])):
         found, exact = (
             [out, *torch.autograd.grad(out, given, out)]
             for each in (kind, torch.float64)

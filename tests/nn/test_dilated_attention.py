@@ -8,7 +8,12 @@ import pytest
 import torch
 
 from sacmil.nn import dilated_attention as module
-from sacmil.nn.dilated_attention import Branch, DilatedAttention, dilated_attention, log_sum_exp
+from sacmil.nn.dilated_attention import (
+    DilatedAttention,
+    DilatedBranch,
+    dilated_attention,
+    log_sum_exp,
+)
 
 PLACEMENTS = pytest.mark.parametrize("legacy", [False, True], ids=["in_place", "legacy"])
 
@@ -78,7 +83,7 @@ CASES = [
 def test_it_is_the_official_procedure_in_a_loop(n, heads, branches, legacy) -> None:
     q, k, v = some(n, heads)
     found = dilated_attention(
-        q, k, v, [Branch(*pair) for pair in branches], legacy_placement=legacy
+        q, k, v, [DilatedBranch(*pair) for pair in branches], legacy_placement=legacy
     )
     wanted = by_loops(q, k, v, branches, legacy=legacy)
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
@@ -98,7 +103,7 @@ def test_it_is_the_official_procedure_in_a_loop(n, heads, branches, legacy) -> N
 def test_every_branch_knows_its_log_sum_exp(n, heads, branches, legacy) -> None:
     q, k, v = some(n, heads, seed=1)
     for w, r in branches:
-        out, lse = Branch(w, r).attend(q, k, v, legacy_placement=legacy)
+        out, lse = DilatedBranch(w, r).attend(q, k, v, legacy_placement=legacy)
         wanted, wanted_lse = branch_by_loops(q, k, v, w, r, legacy=legacy)
         torch.testing.assert_close(out, wanted, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(lse, wanted_lse, rtol=1e-10, atol=1e-12)
@@ -109,13 +114,13 @@ def test_the_placements_differ_exactly_where_an_uneven_segment_has_a_successor()
     for n, w, r in [(20, 5, 1), (20, 6, 2), (20, 6, 3), (20, 20, 3), (5, 7, 3)]:
         q, k, v = some(n, 4)
         ours, theirs = (
-            dilated_attention(q, k, v, [Branch(w, r)], legacy_placement=legacy)
+            dilated_attention(q, k, v, [DilatedBranch(w, r)], legacy_placement=legacy)
             for legacy in (False, True)
         )
         assert ours.equal(theirs), (n, w, r)
     q, k, v = some(20, 4)
-    ours, _ = Branch(5, 3).attend(q, k, v)
-    theirs, _ = Branch(5, 3).attend(q, k, v, legacy_placement=True)
+    ours, _ = DilatedBranch(5, 3).attend(q, k, v)
+    theirs, _ = DilatedBranch(5, 3).attend(q, k, v, legacy_placement=True)
     assert theirs[:5].equal(ours[:5])
     assert theirs[6:11].equal(ours[5:10])  # row 5 holds the filling
     assert not theirs[5:10].equal(ours[5:10])
@@ -124,13 +129,13 @@ def test_the_placements_differ_exactly_where_an_uneven_segment_has_a_successor()
 def test_one_whole_branch_is_plain_attention() -> None:
     q, k, v = some(30, 4, d=5)
     weights = (torch.einsum("ihd,jhd->hij", q, k) / math.sqrt(5)).softmax(-1)
-    found = dilated_attention(q, k, v, [Branch(1000, 1)])
+    found = dilated_attention(q, k, v, [DilatedBranch(1000, 1)])
     torch.testing.assert_close(found, torch.einsum("hij,jhd->ihd", weights, v))
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 40, 100, 250, 10_000])
 def test_blocks_of_any_size_give_the_same_log_sum_exp(at_once, monkeypatch) -> None:
-    monkeypatch.setattr(module, "LOGITS_AT_ONCE", at_once)
+    monkeypatch.setattr(module, "MAX_LOGITS", at_once)
     q, k = torch.randn(2, 6, 10, 4, dtype=torch.float64)
     wanted = (q @ k.mT / 2).logsumexp(-1)
     torch.testing.assert_close(log_sum_exp(q, k), wanted, rtol=1e-12, atol=0)
@@ -138,14 +143,16 @@ def test_blocks_of_any_size_give_the_same_log_sum_exp(at_once, monkeypatch) -> N
 
 def test_logits_of_hundreds_do_not_overflow() -> None:
     q, k, v = (200 * x.detach().float() for x in some(12, 4))
-    found = dilated_attention(q, k, v, [Branch(6, 1), Branch(12, 3)])
-    wanted = dilated_attention(q.double(), k.double(), v.double(), [Branch(6, 1), Branch(12, 3)])
+    found = dilated_attention(q, k, v, [DilatedBranch(6, 1), DilatedBranch(12, 3)])
+    wanted = dilated_attention(
+        q.double(), k.double(), v.double(), [DilatedBranch(6, 1), DilatedBranch(12, 3)]
+    )
     torch.testing.assert_close(found.double(), wanted, rtol=1e-3, atol=1e-2)
 
 
 def test_half_precision_mixes_in_full() -> None:
     q, k, v = (x.detach().bfloat16() for x in some(20, 3))
-    branches = [Branch(4, 2), Branch(20, 8)]  # some places are in no branch
+    branches = [DilatedBranch(4, 2), DilatedBranch(20, 8)]  # some places are in no branch
     found = dilated_attention(q, k, v, branches)
     assert found.dtype == torch.bfloat16
     wanted = dilated_attention(q.double(), k.double(), v.double(), branches)
@@ -153,7 +160,9 @@ def test_half_precision_mixes_in_full() -> None:
 
 
 def test_a_norm_stands_before_the_output_layer() -> None:
-    block = DilatedAttention(12, heads=4, branches=[Branch(5, 1), Branch(9, 2)]).double()
+    block = DilatedAttention(
+        12, heads=4, branches=[DilatedBranch(5, 1), DilatedBranch(9, 2)]
+    ).double()
     x = torch.randn(14, 12, dtype=torch.float64)
     q, k, v = (part(x).reshape(14, 4, 3) for part in (block.query, block.key, block.value))
     h = by_loops(q, k, v, [(5, 1), (9, 2)], legacy=False).reshape(14, 12)

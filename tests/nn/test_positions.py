@@ -10,10 +10,10 @@ import torch
 from sacmil.errors import OptionError
 from sacmil.models.sac_mil import PROPE, SACBlock
 from sacmil.nn import load_reference_block
-from sacmil.nn.alibi import AdditiveALiBi, ALiBiDecay, sac_decay, slopes, symmetric_bias
+from sacmil.nn.alibi import AdditiveALiBi, ALiBiDecay, alibi_slopes, sac_decay, symmetric_bias
 from sacmil.nn.peg import PEG, PPEG, convolve_on_square
 from sacmil.nn.positions import POSITIONS, RoPE, RoPE2D, Sinusoidal
-from sacmil.nn.rotary import rotate, within_half_a_turn
+from sacmil.nn.rotary import rotate, wrap_angles
 
 NOWHERE = torch.zeros(0, 2)
 
@@ -91,7 +91,7 @@ def test_angles_of_late_instances_stay_exact_in_float32() -> None:
         RoPE(4)(h, NOWHERE).double(), RoPE(4)(h.double(), NOWHERE), atol=2e-6, rtol=0
     )
     angles = torch.tensor([0.0, 4.0, -4.0, 1e4], dtype=torch.float64)
-    reduced = within_half_a_turn(angles)
+    reduced = wrap_angles(angles)
     assert reduced.abs().max() <= math.pi
     torch.testing.assert_close(reduced.sin(), angles.sin())
     torch.testing.assert_close(reduced.cos(), angles.cos())
@@ -114,14 +114,14 @@ def test_slopes_are_the_official_ones(golden) -> None:
     for key in (key for key in file if "slopes" in key):
         expected = torch.from_numpy(file[key])
         torch.testing.assert_close(
-            torch.tensor(slopes(len(expected)), dtype=torch.float64), expected
+            torch.tensor(alibi_slopes(len(expected)), dtype=torch.float64), expected
         )
 
 
 def test_the_three_forms_of_alibi_equal_the_golden_numbers(golden) -> None:
     file = golden("pe_alibi")
     one = torch.zeros(1, dtype=torch.float64)
-    bias = torch.stack([symmetric_bias(10, slope, one) for slope in slopes(8)])
+    bias = torch.stack([symmetric_bias(10, slope, one) for slope in alibi_slopes(8)])
     close(bias, {"b": file["out/bias_sym_8_n10"]}, "b", 1e-12)
     close(sac_decay(64, 8), {"d": file["out/sac_decay_D64_k8"]}, "d", 1e-12)
     term = AdditiveALiBi(64)(torch.zeros(37, 64, dtype=torch.float64), NOWHERE)
@@ -222,7 +222,7 @@ def test_gradients_under_autocast_have_the_types_of_what_they_are_of() -> None:
 @pytest.mark.parametrize("n", [1, 2, 7, 20, 36, 37])
 def test_compilers_get_the_same_and_the_same_gradients(make: type[PEG], n: int) -> None:
     place, h = make(2).double(), torch.randn(n, 2, dtype=torch.float64, requires_grad=True)
-    inputs = (h, *(part.detach().requires_grad_() for part in place.kernel()))
+    inputs = (h, *(part.detach().requires_grad_() for part in place.merge_kernels()))
     out = convolve_on_square(*inputs, place.smallest)
     torch.testing.assert_close(out, place(h))
     assert torch.autograd.gradcheck(

@@ -57,7 +57,7 @@ def test_it_is_the_loop_over_steps_at_the_chunks_it_really_uses(length: int) -> 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 64])
 def test_chunks_taken_together_change_nothing(monkeypatch, at_once: int) -> None:
-    monkeypatch.setattr(module, "_at_once", lambda tensor: at_once)
+    monkeypatch.setattr(module, "_count_chunks_per_group", lambda tensor: at_once)
     given = inputs(43)
     assert_same(state_space_duality(*given, chunk=8), loop(*given), given)
 

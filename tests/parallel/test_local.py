@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sacmil.parallel import Workers, run_each
+from sacmil.parallel import WorkerPool, run_each
 
 TASKS = """
 import os, signal, sys, time
@@ -91,7 +91,7 @@ def test_arrays_travel_unchanged(tasks) -> None:
     ],
 )
 def test_a_failure_has_its_reason_and_the_next_item_is_served(tasks, task: str, words: str) -> None:
-    with Workers(1) as workers:
+    with WorkerPool(1) as workers:
         workers.submit("bad", getattr(tasks, task), 0, limit_s=0.5 if task == "hang" else 30)
         workers.submit("good", tasks.double, 21, limit_s=30)
         bad, good = workers.next_outcome(), workers.next_outcome()
@@ -119,13 +119,15 @@ def test_what_a_library_prints_does_not_reach_the_answers(tasks, capfd) -> None:
 
 
 def test_waiting_for_an_outcome_can_end_early(tasks) -> None:
-    with Workers(1) as workers:
+    with WorkerPool(1) as workers:
         workers.submit("slow", tasks.hang, 0, limit_s=60)
         start = time.monotonic()
         assert workers.next_outcome(timeout_s=0.2) is None
         assert time.monotonic() - start < 5
-        assert workers.under_way == 1
-    assert Workers(1).next_outcome() is None, "with nothing under way there is nothing to wait for"
+        assert workers.pending_count == 1
+    assert WorkerPool(1).next_outcome() is None, (
+        "with nothing under way there is nothing to wait for"
+    )
 
 
 def test_a_process_serves_many_tasks(tasks) -> None:
@@ -136,7 +138,7 @@ def test_a_process_serves_many_tasks(tasks) -> None:
 
 
 def test_an_answer_given_in_time_counts_though_it_is_read_late(tasks) -> None:
-    with Workers(1) as workers:
+    with WorkerPool(1) as workers:
         workers.submit("a", tasks.double, 1, limit_s=1.0)
         time.sleep(2.0)
         workers.submit("b", tasks.double, 2, limit_s=30)

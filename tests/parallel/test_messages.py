@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from sacmil.parallel._messages import Block, SharedMemory, receive, send
+from sacmil.parallel._messages import ByteArray, SharedMemory, receive, send
 
 MODES = ("rb", "wb")
 
@@ -25,9 +25,9 @@ def sent_and_received(message: object, **options: object) -> object:
 
 
 def test_large_arrays_are_put_in_the_room_that_is_given() -> None:
-    made: list[Block] = []
+    made: list[ByteArray] = []
 
-    def room(size: int) -> Block:
+    def room(size: int) -> ByteArray:
         made.append(np.full(size, 7, np.uint8))
         return made[-1]
 

@@ -14,12 +14,12 @@ from ray_cluster import busy_actors, extra_node
 from ray_tasks import make_deadly, make_double, make_waiting, wait_for
 
 from sacmil.errors import SacMILError
-from sacmil.parallel import Outcome
+from sacmil.parallel import TaskOutcome
 from sacmil.parallel import ray as engine
 from sacmil.parallel.ray import MAX_CRASHES, MAX_LOSSES, run_each_on_ray
 
 
-def run_on_fake(ray: FakeRay, items: int, *, cpus: int = 1) -> list[Outcome]:
+def run_on_fake(ray: FakeRay, items: int, *, cpus: int = 1) -> list[TaskOutcome]:
     pool = engine._ActorPool(ray, (make_double, ()), {"num_cpus": cpus, "num_gpus": 0})
     return sorted(outcome for outcome in pool.run(range(items)) if outcome is not None)
 
@@ -91,7 +91,7 @@ def test_a_cluster_that_lost_its_last_node_is_an_error(monkeypatch) -> None:
         ray.live_nodes.clear()
         raise ActorDiedError
 
-    monkeypatch.setattr(engine, "ROOM_PATIENCE_S", 0.0)
+    monkeypatch.setattr(engine, "MAX_CAPACITY_WAIT_S", 0.0)
     ray = FakeRay(["a"], run)
     with pytest.raises(SacMILError, match="0 nodes with 0 cores"):
         run_on_fake(ray, 1)

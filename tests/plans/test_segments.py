@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sacmil import create_model
-from sacmil.deploy.export import TRACED
+from sacmil.deploy.export import TRACED_BAG_SIZES
 from sacmil.plans import make_plan
-from sacmil.plans.segments import at, seen
+from sacmil.plans.segments import find_token_rows, list_attended_tokens
 
 sizes = st.tuples(st.integers(1, 60), st.integers(1, 70), st.integers(1, 9))
 
@@ -18,7 +18,7 @@ sizes = st.tuples(st.integers(1, 60), st.integers(1, 70), st.integers(1, 9))
 @given(sizes)
 def test_tokens_meet_where_segment_and_remainder_agree(case: tuple[int, int, int]) -> None:
     n, w, r = case
-    met = [{*row.tolist()} - {n} for row in seen(n, w, r)]
+    met = [{*row.tolist()} - {n} for row in list_attended_tokens(n, w, r)]
     groups: dict[tuple[int, int], set[int]] = {}
     for token in range(n):
         groups.setdefault((token // w, token % w % r), set()).add(token)
@@ -28,7 +28,9 @@ def test_tokens_meet_where_segment_and_remainder_agree(case: tuple[int, int, int
 @given(sizes)
 def test_every_token_finds_itself(case: tuple[int, int, int]) -> None:
     n = case[0]
-    np.testing.assert_array_equal(seen(*case).reshape(-1)[at(*case)], np.arange(n))
+    np.testing.assert_array_equal(
+        list_attended_tokens(*case).reshape(-1)[find_token_rows(*case)], np.arange(n)
+    )
 
 
 @given(sizes)
@@ -36,7 +38,7 @@ def test_the_official_placement_moves_rows_only_after_an_uneven_segment(
     case: tuple[int, int, int],
 ) -> None:
     n, w, r = case
-    same = np.array_equal(at(*case), at(*case, legacy_placement=True))
+    same = np.array_equal(find_token_rows(*case), find_token_rows(*case, legacy_placement=True))
     assert same == (w >= n or w % r == 0)
 
 
@@ -46,7 +48,7 @@ def test_graphs_are_drawn_from_plans_that_differ_in_every_free_axis(dilations: l
     model = create_model("longnet", in_dim=3, num_classes=2, segments=segments, dilations=dilations)
     one, other = (
         make_plan("segments", {**model.planner.options, **drawn}, np.zeros((n, 2)))
-        for n, drawn in zip(TRACED, model.planner.drawn, strict=True)
+        for n, drawn in zip(TRACED_BAG_SIZES, model.planner.trace_options, strict=True)
     )
     for key in one:
         assert min(one[key].shape) > 1

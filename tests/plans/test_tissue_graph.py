@@ -11,8 +11,8 @@ from sacmil.plans.tissue_graph import (
     depth_first_preorder,
     dissimilarity,
     distance,
-    edges_of,
-    nearest_neighbours,
+    find_nearest_neighbors,
+    list_edges,
     spanning_tree,
 )
 
@@ -78,7 +78,7 @@ def visit(tree: list[list[int]], node: int, seen: set[int], before: list, after:
 @every_layout
 @pytest.mark.parametrize("count", [1, 8])
 def test_neighbours_are_those_of_all_distances_sorted(coords, count: int) -> None:
-    found = nearest_neighbours(coords, count)
+    found = find_nearest_neighbors(coords, count)
     assert found.dtype == np.int64
     assert found.shape == (min(count, len(coords) - 1), len(coords))
     np.testing.assert_array_equal(found, brute_force(coords, count))
@@ -90,19 +90,19 @@ def test_many_patches_at_the_same_distance_are_all_considered() -> None:
     assert len(ring) == 64
     coords = np.concatenate(([[0.0, 0.0]], ring))
     wanted = np.lexsort((coords[1:, 0], coords[1:, 1]))[:8] + 1
-    np.testing.assert_array_equal(nearest_neighbours(coords, 8)[:, 0], wanted)
+    np.testing.assert_array_equal(find_nearest_neighbors(coords, 8)[:, 0], wanted)
 
 
 def test_where_a_grid_begins_does_not_decide_ties() -> None:
     for offset in ([1000 / 3, 0.1], [-17.3, 1e4 / 7]):
         np.testing.assert_array_equal(
-            nearest_neighbours(GRID + offset, 8), nearest_neighbours(GRID, 8)
+            find_nearest_neighbors(GRID + offset, 8), find_nearest_neighbors(GRID, 8)
         )
 
 
 @every_layout
 def test_trees_are_those_of_kruskal(coords) -> None:
-    edges = edges_of(nearest_neighbours(coords, 8))
+    edges = list_edges(find_nearest_neighbors(coords, 8))
     assert len({tuple(pair) for pair in edges.T.tolist()}) == edges.shape[1]
     assert (edges[0] < edges[1]).all()
     for weights in (distance(coords, edges), np.random.default_rng(1).normal(size=edges.shape[1])):
@@ -112,7 +112,7 @@ def test_trees_are_those_of_kruskal(coords) -> None:
 
 @every_layout
 def test_walks_are_those_of_the_recursive_definitions(coords) -> None:
-    edges = edges_of(nearest_neighbours(coords, 2))  # few: several components
+    edges = list_edges(find_nearest_neighbors(coords, 2))  # few: several components
     tree = spanning_tree(edges, distance(coords, edges), len(coords))
     seen: set[int] = set()
     before: list[int] = []

@@ -10,7 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sacmil.errors import RunError
-from sacmil.results import KEYS, PREDICTIONS, Predictions, read_predictions, write_predictions
+from sacmil.results import (
+    KEY_COLUMNS,
+    PREDICTIONS_FILE,
+    Predictions,
+    read_predictions,
+    write_predictions,
+)
 
 HEADER = "slide_id,patient_id,split,fold,seed,model,label,p_no,p_yes"
 ROW = "s1,x,test,0,1,abmil,yes,0.25,0.75"
@@ -34,19 +40,19 @@ def tables(draw: st.DrawFn) -> Predictions:
     part = st.floats(0, 1, allow_subnormal=True)
     first = draw(st.lists(part, min_size=len(rows), max_size=len(rows)))
     others = [[(1 - p) / (len(classes) - 1)] * (len(classes) - 1) for p in first]
-    return Predictions.of(
+    return Predictions.from_rows(
         classes, rows, [[p, *rest] for p, rest in zip(first, others, strict=True)]
     )
 
 
 def same(one: Predictions, other: Predictions) -> bool:
-    columns = (*KEYS, "probabilities")
+    columns = (*KEY_COLUMNS, "probabilities")
     equal = [np.array_equal(getattr(one, key), getattr(other, key)) for key in columns]
     return one.classes == other.classes and all(equal)
 
 
 def written(folder: Path, *lines: str) -> Path:
-    file = folder / PREDICTIONS
+    file = folder / PREDICTIONS_FILE
     file.write_text("\n".join(lines), encoding="utf-8")
     return file
 
@@ -54,16 +60,16 @@ def written(folder: Path, *lines: str) -> Path:
 @few
 @given(tables())
 def test_what_is_written_reads_back_to_the_last_bit(tmp_path: Path, table: Predictions) -> None:
-    write_predictions(tmp_path / PREDICTIONS, table)
-    assert same(read_predictions(tmp_path / PREDICTIONS), table)
+    write_predictions(tmp_path / PREDICTIONS_FILE, table)
+    assert same(read_predictions(tmp_path / PREDICTIONS_FILE), table)
 
 
 @pytest.mark.parametrize(
     "name", ["007", "a,b", 'say "x"', "two\nlines", "=1+1", " spaced ", "p_no"]
 )
 def test_odd_names_stay_as_they_are(tmp_path: Path, name: str) -> None:
-    table = Predictions.of(["no", name], [(name, name, "test", 0, 0, name, 1)], [[0.5, 0.5]])
-    write_predictions(tmp_path / PREDICTIONS, table)
+    table = Predictions.from_rows(["no", name], [(name, name, "test", 0, 0, name, 1)], [[0.5, 0.5]])
+    write_predictions(tmp_path / PREDICTIONS_FILE, table)
     assert same(read_predictions(tmp_path), table)
 
 
@@ -88,7 +94,7 @@ def test_columns_may_stand_in_any_order_among_others(tmp_path: Path) -> None:
 
 
 def test_what_a_spreadsheet_adds_does_no_harm(tmp_path: Path) -> None:
-    file = tmp_path / PREDICTIONS
+    file = tmp_path / PREDICTIONS_FILE
     file.write_bytes(f"\ufeff{HEADER}\r\n{ROW}\r\n\r\n".encode())
     assert len(read_predictions(file)) == 1
 
@@ -99,9 +105,9 @@ def test_a_header_alone_is_a_table_without_rows(tmp_path: Path) -> None:
     assert found.probabilities.shape == (0, 2)
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", KEY_COLUMNS)
 def test_a_missing_column_is_named(tmp_path: Path, key: str) -> None:
-    with pytest.raises(RunError, match=rf"{PREDICTIONS}: lacks {key}; expected slide_id"):
+    with pytest.raises(RunError, match=rf"{PREDICTIONS_FILE}: lacks {key}; expected slide_id"):
         read_predictions(written(tmp_path, HEADER.replace(key, "other"), ROW))
 
 
@@ -141,7 +147,7 @@ def test_a_header_that_cannot_be_right_is_refused(tmp_path: Path, header: str, w
     ],
 )
 def test_a_row_that_cannot_be_right_is_refused_by_its_line(tmp_path: Path, row: str) -> None:
-    with pytest.raises(RunError, match=rf"{PREDICTIONS}, line 3: .*expected whole numbers"):
+    with pytest.raises(RunError, match=rf"{PREDICTIONS_FILE}, line 3: .*expected whole numbers"):
         read_predictions(written(tmp_path, HEADER, ROW, row))
 
 
@@ -149,8 +155,8 @@ def test_a_row_that_cannot_be_right_is_refused_by_its_line(tmp_path: Path, row: 
     "data", [b"\xff\xfe\x00", b"\x89HDF\r\n\x1a\n\x00\xff", b'a,"' + b"x" * 200_000]
 )
 def test_what_is_no_table_is_refused(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / PREDICTIONS).write_bytes(data)
-    with pytest.raises(RunError, match=PREDICTIONS):
+    (tmp_path / PREDICTIONS_FILE).write_bytes(data)
+    with pytest.raises(RunError, match=PREDICTIONS_FILE):
         read_predictions(tmp_path)
 
 
@@ -160,26 +166,26 @@ def test_a_table_that_is_not_there_says_what_makes_one(tmp_path: Path) -> None:
 
 
 def test_tables_of_the_same_classes_are_joined_row_after_row() -> None:
-    one = Predictions.of(["no", "yes"], [("s", "x", "test", 0, 0, "a", 1)], [[0.5, 0.5]])
-    longer = Predictions.of(["no", "yes"], [("slide-2", "y", "val", 1, 0, "b", 0)], [[1, 0]])
-    both = Predictions.joined([one, longer])
+    one = Predictions.from_rows(["no", "yes"], [("s", "x", "test", 0, 0, "a", 1)], [[0.5, 0.5]])
+    longer = Predictions.from_rows(["no", "yes"], [("slide-2", "y", "val", 1, 0, "b", 0)], [[1, 0]])
+    both = Predictions.concatenate([one, longer])
     assert both.slide_id.tolist() == ["s", "slide-2"]
     assert both.probabilities.tolist() == [[0.5, 0.5], [1, 0]]
 
 
 def test_tables_of_different_classes_are_not_joined() -> None:
-    one, other = (Predictions.of(classes, [], []) for classes in (["a", "b"], ["b", "a"]))
+    one, other = (Predictions.from_rows(classes, [], []) for classes in (["a", "b"], ["b", "a"]))
     with pytest.raises(RunError, match=r"a, b; b, a"):
-        Predictions.joined([one, other])
+        Predictions.concatenate([one, other])
 
 
 def test_a_failed_write_leaves_the_old_table(tmp_path: Path) -> None:
     file = written(tmp_path, HEADER, ROW)
-    broken = Predictions.of(["no", "yes"], [("s", "x", "test", 0, 0, "a", 5)], [[0.5, 0.5]])
+    broken = Predictions.from_rows(["no", "yes"], [("s", "x", "test", 0, 0, "a", 5)], [[0.5, 0.5]])
     with pytest.raises(IndexError):
         write_predictions(file, broken)
     assert len(read_predictions(file)) == 1
-    assert [path.name for path in tmp_path.iterdir()] == [PREDICTIONS]
+    assert [path.name for path in tmp_path.iterdir()] == [PREDICTIONS_FILE]
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from sacmil.errors import RunError
 from sacmil.results import (
-    Answer,
-    Model,
+    InstanceScores,
+    ModelInfo,
     Results,
-    Scores,
     SlideResult,
+    StoredPrediction,
     read_results,
     read_scores,
     write_results,
@@ -35,9 +35,11 @@ few = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-ANSWER = Answer("m", (0.25, 0.75), (0.1, 0.1), "scores/m/s.npz", {"score": "heatmaps/m/s.png"})
+ANSWER = StoredPrediction(
+    "m", (0.25, 0.75), (0.1, 0.1), "scores/m/s.npz", {"score": "heatmaps/m/s.png"}
+)
 SLIDE = SlideResult("s", (ANSWER,), "tumour", "/far/s.svs", "thumbnails/s.jpg", None, 0.5, (9, 7))
-RESULTS = Results(("normal", "tumour"), (Model("m", "ab", 3),), (SLIDE,))
+RESULTS = Results(("normal", "tumour"), (ModelInfo("m", "ab", 3),), (SLIDE,))
 
 
 @st.composite
@@ -47,7 +49,7 @@ def results(draw: st.DrawFn) -> Results:
     count = len(classes)
     spread = st.none() | st.tuples(*[st.floats(0, 1)] * count)
     part = st.builds(
-        lambda model, spread: Answer(model, (1.0, *[0.0] * (count - 1)), spread),
+        lambda model, spread: StoredPrediction(model, (1.0, *[0.0] * (count - 1)), spread),
         st.sampled_from(models),
         spread,
     )
@@ -59,7 +61,7 @@ def results(draw: st.DrawFn) -> Results:
         st.none() | st.floats(0.01, 10),
         size,
     )
-    made = tuple(Model(name, "00") for name in models)
+    made = tuple(ModelInfo(name, "00") for name in models)
     return Results(
         tuple(classes),
         made,
@@ -176,9 +178,9 @@ def test_a_folder_without_results_says_what_writes_them(tmp_path: Path) -> None:
 # Scores.
 
 
-def scores(count: int = 5, **changes: Any) -> Scores:
+def scores(count: int = 5, **changes: Any) -> InstanceScores:
     random = np.random.default_rng(0)
-    made = Scores(
+    made = InstanceScores(
         random.integers(0, 99, (count, 2)),
         256.5,
         random.standard_normal(count).astype(np.float32),
@@ -188,7 +190,7 @@ def scores(count: int = 5, **changes: Any) -> Scores:
 
 
 @pytest.mark.parametrize("made", [scores(), scores(class_scores=None)])
-def test_scores_read_back_to_the_last_bit(tmp_path: Path, made: Scores) -> None:
+def test_scores_read_back_to_the_last_bit(tmp_path: Path, made: InstanceScores) -> None:
     write_scores(tmp_path / "s.npz", made)
     found = read_scores(tmp_path / "s.npz")
     np.testing.assert_array_equal(found.coords, made.coords)

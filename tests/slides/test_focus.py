@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 from scipy import ndimage
 
-from sacmil.slides.focus import is_blurred, is_white, sharpness_of
+from sacmil.slides.focus import compute_sharpness, is_blurred, is_white
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -40,34 +40,36 @@ def plain_sharpness(tile: Pixels) -> float:
 
 def test_sharpness_equals_the_plain_loop() -> None:
     tile = cells(side=24)
-    assert sharpness_of(tile) == pytest.approx(plain_sharpness(tile), rel=1e-5)
+    assert compute_sharpness(tile) == pytest.approx(plain_sharpness(tile), rel=1e-5)
 
 
 def test_many_tiles_are_judged_as_each_alone() -> None:
     tiles = np.stack([cells(0), blurred(cells(1), 4), np.full((256, 256, 3), 250, np.uint8)])
-    np.testing.assert_allclose(sharpness_of(tiles), [sharpness_of(tile) for tile in tiles])
+    np.testing.assert_allclose(
+        compute_sharpness(tiles), [compute_sharpness(tile) for tile in tiles]
+    )
     assert is_blurred(tiles).tolist() == [False, True, True]
     assert is_white(tiles).tolist() == [False, False, True]
 
 
 def test_sharpness_falls_with_every_bit_of_blur() -> None:
-    values = [float(sharpness_of(blurred(cells(), sigma))) for sigma in (0.5, 1, 2, 3, 5)]
+    values = [float(compute_sharpness(blurred(cells(), sigma))) for sigma in (0.5, 1, 2, 3, 5)]
     assert values == sorted(values, reverse=True)
     assert len(set(values)) == 5
 
 
 def test_sharpness_knows_no_direction_and_no_brightness() -> None:
     tile = np.clip(cells(), 30, 220)
-    reference = sharpness_of(tile)
-    assert sharpness_of(tile[::-1]) == pytest.approx(reference)
-    assert sharpness_of(tile.swapaxes(0, 1)) == pytest.approx(reference)
-    assert sharpness_of(tile + np.uint8(20)) == pytest.approx(reference, rel=1e-3)
+    reference = compute_sharpness(tile)
+    assert compute_sharpness(tile[::-1]) == pytest.approx(reference)
+    assert compute_sharpness(tile.swapaxes(0, 1)) == pytest.approx(reference)
+    assert compute_sharpness(tile + np.uint8(20)) == pytest.approx(reference, rel=1e-3)
 
 
 def test_black_and_white_checks_do_not_overflow() -> None:
     board = np.indices((64, 64)).sum(axis=0) % 2 * np.uint8(255)
     tile = np.repeat(board[..., None], 3, axis=2).astype(np.uint8)
-    assert sharpness_of(tile) == pytest.approx(plain_sharpness(tile), rel=1e-5)
+    assert compute_sharpness(tile) == pytest.approx(plain_sharpness(tile), rel=1e-5)
     assert plain_sharpness(tile) > 1e6
 
 

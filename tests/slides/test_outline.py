@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from scipy import ndimage
 
 from sacmil.errors import FormatError, NoTissueError
-from sacmil.slides.outline import add_mode, from_geojson, read_mode, to_geojson
-from sacmil.slides.thumbnail import shape_at
+from sacmil.slides.outline import add_tissue_mode, from_geojson, read_tissue_mode, to_geojson
+from sacmil.slides.thumbnail import scaled_shape
 from sacmil.slides.tissue import Tissue
 
 Mask = npt.NDArray[np.bool_]
@@ -59,7 +59,7 @@ def test_the_round_trip_loses_less_than_a_hundredth(
     seed: int, downsample: float, origin: tuple[int, int] | None, cut: tuple[float, float]
 ) -> None:
     width, height = (int((200 - lost) * downsample) for lost in cut)
-    rows, columns = shape_at((width, height), downsample)
+    rows, columns = scaled_shape((width, height), downsample)
     mask = blobs(seed)[:rows, :columns]
     before = Tissue(mask, downsample, (width, height))
     after = from_geojson(to_geojson(before, origin), before.slide_size, origin, downsample)
@@ -253,10 +253,10 @@ def test_what_is_not_geojson_is_told_with_a_way_out(document: Any, told: str) ->
 
 
 def test_an_outline_says_how_it_was_found_until_it_is_edited() -> None:
-    text = add_mode(to_geojson(tissue_of(blobs(0))), "detect")
-    assert read_mode(text) == "detect"
+    text = add_tissue_mode(to_geojson(tissue_of(blobs(0))), "detect")
+    assert read_tissue_mode(text) == "detect"
     edited = json.loads(text)
     edited["features"][0]["geometry"]["coordinates"][0][1][0] += 5
-    assert read_mode(json.dumps(edited)) is None
+    assert read_tissue_mode(json.dumps(edited)) is None
     for other in (to_geojson(tissue_of(blobs(0))), "[]", "no JSON", '{"sacmil": 3}'):
-        assert read_mode(other) is None
+        assert read_tissue_mode(other) is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sacmil.errors import SlideError
-from sacmil.slides.pixels import best_level, read_tile
+from sacmil.slides.pixels import choose_level, read_tile
 from sacmil.slides.readers import Level, Pixels, Slide, open_slide
 
 
@@ -76,7 +76,7 @@ def test_what_reaches_over_the_border_is_white(make_slide: Callable[..., Path]) 
     [(1, 0), (1.9, 0), (2, 1), (3.9, 1), (4, 2), (4.0003, 2), (50, 2), (0.5, 0)],
 )
 def test_the_coarsest_level_that_is_fine_enough_is_read(wanted: float, level: int) -> None:
-    assert best_level(Ruler(1.0, 2.0, 4.0003), wanted) == level
+    assert choose_level(Ruler(1.0, 2.0, 4.0003), wanted) == level
 
 
 @settings(deadline=None)

@@ -37,7 +37,7 @@ def without_openslide(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise MissingExtraError("slides", "reading slides")
 
-    monkeypatch.setattr(openslide_reader, "_library", missing)
+    monkeypatch.setattr(openslide_reader, "_import_openslide", missing)
 
 
 def regions(slide: TiffSlide, count: int) -> list[tuple[int, int, int, int, int]]:
@@ -119,8 +119,8 @@ def test_a_reader_with_other_pixels_is_not_used(
     make_slide: MakeSlide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_slide()
-    right = TiffSlide._decoded
-    monkeypatch.setattr(TiffSlide, "_decoded", lambda *given: right(*given) ^ 1)
+    right = TiffSlide._decode_tile
+    monkeypatch.setattr(TiffSlide, "_decode_tile", lambda *given: right(*given) ^ 1)
     with open_slide(path) as slide:
         assert slide.reader == "openslide"
     with pytest.raises(SlideError, match="pixels differ from OpenSlide's"):
@@ -138,7 +138,7 @@ def test_a_reader_with_another_resolution_is_not_used(
 def test_a_reader_with_other_levels_is_not_used(
     make_slide: MakeSlide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_tiff_pages, "_level_pages", lambda file: [file.pages.first])
+    monkeypatch.setattr(_tiff_pages, "_find_level_pages", lambda file: [file.pages.first])
     with open_slide(make_slide()) as slide:
         assert (slide.reader, len(slide.levels)) == ("openslide", 3)
 
@@ -227,7 +227,7 @@ def test_the_tile_cache_keeps_to_its_bound_and_changes_nothing(make_slide: MakeS
             np.testing.assert_array_equal(small.read(*region), none.read(*region))
             kept = sum(tile.nbytes for tile in small._tiles._tiles.values())
             assert kept <= bound
-            assert kept == small._tiles._most - small._tiles._free
+            assert kept == small._tiles._max_bytes - small._tiles._free_bytes
         assert not none._tiles._tiles
 
 
@@ -435,7 +435,7 @@ def test_an_image_beyond_the_bound_is_refused_before_it_is_decoded(
 ) -> None:
     path, limit = tmp_path / "large.png", Image.MAX_IMAGE_PIXELS
     Image.new("L", (200, 100)).save(path)
-    monkeypatch.setattr(image_reader, "MOST_PIXELS", 19_999)
+    monkeypatch.setattr(image_reader, "MAX_PIXELS", 19_999)
     with pytest.raises(SlideError, match=r"200 x 100 pixels; expected at most 19,999"):
         open_slide(path)
     assert limit == Image.MAX_IMAGE_PIXELS

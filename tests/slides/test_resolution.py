@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from sacmil.errors import ResolutionError
 from sacmil.slides.readers import Level, Pixels, Slide
 from sacmil.slides.resolution import (
-    COARSEST,
-    FINEST,
+    MAX_MPP,
+    MIN_MPP,
     SlideResolutions,
-    check_target,
-    mpp_of_magnification,
-    slide_mpp,
+    check_target_mpp,
+    find_slide_mpp,
+    magnification_to_mpp,
 )
 
 
@@ -41,14 +41,14 @@ def table(tmp_path: Path, text: str) -> SlideResolutions:
 
 
 def test_a_stated_value_is_taken_as_it_is() -> None:
-    assert slide_mpp(Stated("a.svs", 0.499)) == 0.499
-    assert slide_mpp(Stated("idc.tif", 4.0)) == 4.0
+    assert find_slide_mpp(Stated("a.svs", 0.499)) == 0.499
+    assert find_slide_mpp(Stated("idc.tif", 4.0)) == 4.0
 
 
 @pytest.mark.parametrize("stated", [None, 896, 0.0, -0.5, 0.001, 25_400, float("inf")])
 def test_a_missing_or_absurd_value_names_both_ways_out(stated: float | None) -> None:
     with pytest.raises(ResolutionError) as caught:
-        slide_mpp(Stated("cohort/a.svs", stated))
+        find_slide_mpp(Stated("cohort/a.svs", stated))
     words = str(caught.value)
     assert words.startswith("cohort/a.svs: ")
     assert "--slide-mpp 0.25" in words
@@ -58,7 +58,9 @@ def test_a_missing_or_absurd_value_names_both_ways_out(stated: float | None) -> 
 
 def test_one_value_replaces_what_every_file_states() -> None:
     said = SlideResolutions.parse("0.25")
-    assert [slide_mpp(Stated("a.svs", stated), said) for stated in (None, 0.5, 896)] == [0.25] * 3
+    assert [find_slide_mpp(Stated("a.svs", stated), said) for stated in (None, 0.5, 896)] == [
+        0.25
+    ] * 3
 
 
 @pytest.mark.parametrize("text", ["896", "0", "-1", "nan", "inf", "1e-9"])
@@ -76,39 +78,39 @@ def test_neither_number_nor_file_is_told(text: str) -> None:
 @pytest.mark.parametrize("key", ["a.svs", "a", "sub/a.svs", "sub/a", "./sub/a.svs", "sub\\a.svs"])
 def test_a_table_finds_a_slide_by_name_by_path_and_by_stem(tmp_path: Path, key: str) -> None:
     said = table(tmp_path, f"wsi,mpp\nother.svs,1\n{key},0.25\n")
-    assert slide_mpp(Stated("cohort/sub/a.svs", None), said) == 0.25
+    assert find_slide_mpp(Stated("cohort/sub/a.svs", None), said) == 0.25
 
 
 def test_a_name_is_not_found_by_its_end_alone(tmp_path: Path) -> None:
     said = table(tmp_path, "wsi,mpp\na.svs,0.25\n")
-    assert slide_mpp(Stated("cohort/ba.svs", 0.5), said) == 0.5
+    assert find_slide_mpp(Stated("cohort/ba.svs", 0.5), said) == 0.5
 
 
 def test_the_longest_path_wins(tmp_path: Path) -> None:
     said = table(tmp_path, "wsi,mpp\na.svs,1\na,2\nsub/a.svs,3\nother/a.svs,4\n")
-    assert slide_mpp(Stated("cohort/sub/a.svs", None), said) == 3
-    assert slide_mpp(Stated("cohort/a.svs", None), said) == 1
-    assert slide_mpp(Stated("cohort/a.tif", None), said) == 2
+    assert find_slide_mpp(Stated("cohort/sub/a.svs", None), said) == 3
+    assert find_slide_mpp(Stated("cohort/a.svs", None), said) == 1
+    assert find_slide_mpp(Stated("cohort/a.tif", None), said) == 2
 
 
 def test_a_slide_the_table_lacks_keeps_its_own_value(tmp_path: Path) -> None:
     said = table(tmp_path, "wsi,mpp\nother.svs,1\n")
-    assert slide_mpp(Stated("a.svs", 0.5), said) == 0.5
+    assert find_slide_mpp(Stated("a.svs", 0.5), said) == 0.5
     with pytest.raises(ResolutionError, match="states no µm per pixel"):
-        slide_mpp(Stated("a.svs", None), said)
+        find_slide_mpp(Stated("a.svs", None), said)
 
 
 def test_lines_about_no_slide_are_told(tmp_path: Path) -> None:
     table = tmp_path / "mpp.csv"
     table.write_text("wsi,mpp\na.svs,0.5\nsub/b,0.5\nnotthere,0.5\n")
     said = SlideResolutions.parse(str(table))
-    assert said.unmatched([Path("x/a.svs"), Path("sub/b.tif")]) == ["notthere"]
+    assert said.find_unmatched([Path("x/a.svs"), Path("sub/b.tif")]) == ["notthere"]
 
 
 def test_spreadsheet_habits_are_read(tmp_path: Path) -> None:
     said = table(tmp_path, '\ufeffid, mpp ,wsi\r\n1, 0.25 ,"a, b.svs"\r\n,,\r\n\r\n2,0.5,c\r\n')
-    assert slide_mpp(Stated("a, b.svs", None), said) == 0.25
-    assert slide_mpp(Stated("c.svs", None), said) == 0.5
+    assert find_slide_mpp(Stated("a, b.svs", None), said) == 0.25
+    assert find_slide_mpp(Stated("c.svs", None), said) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -142,37 +144,37 @@ def test_a_table_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("target", "has"), [(0.5, 0.5), (0.5, 0.504), (0.5, 0.25), (4, 4.05)])
 def test_what_the_slide_has_within_two_percent_may_be_asked_for(target: float, has: float) -> None:
-    check_target(target, has)
+    check_target_mpp(target, has)
 
 
 @pytest.mark.parametrize(("target", "has"), [(0.25, 0.5), (0.5, 0.52), (0.5, 4.0)])
 def test_finer_than_scanned_is_refused_with_the_way_out(target: float, has: float) -> None:
     with pytest.raises(ResolutionError, match=f"a.svs: .*--mpp {has:g}.*--allow-upsampling"):
-        check_target(target, has, name="a.svs")
-    check_target(target, has, allow_upsampling=True)
+        check_target_mpp(target, has, name="a.svs")
+    check_target_mpp(target, has, allow_upsampling=True)
 
 
-@given(st.floats(FINEST, COARSEST))
+@given(st.floats(MIN_MPP, MAX_MPP))
 def test_the_mpp_that_an_error_proposes_is_accepted(has: float) -> None:
     with pytest.raises(ResolutionError) as caught:
-        check_target(has / 2, has)
-    check_target(float(str(caught.value).split("--mpp ")[1].split(",")[0]), has)
+        check_target_mpp(has / 2, has)
+    check_target_mpp(float(str(caught.value).split("--mpp ")[1].split(",")[0]), has)
 
 
 @pytest.mark.parametrize("target", [0, -1, float("nan"), float("inf")])
 def test_a_target_must_be_a_length(target: float) -> None:
     with pytest.raises(ResolutionError, match="expected µm per pixel"):
-        check_target(target, 0.5, allow_upsampling=True)
+        check_target_mpp(target, 0.5, allow_upsampling=True)
 
 
 @pytest.mark.parametrize(
     ("power", "mpp"), [(80, 0.125), (40, 0.25), (20, 0.5), (10, 1.0), (5, 2.0), (2.5, 4.0)]
 )
 def test_objective_powers_mean_what_peers_mean(power: float, mpp: float) -> None:
-    assert mpp_of_magnification(power) == mpp
+    assert magnification_to_mpp(power) == mpp
 
 
 @pytest.mark.parametrize("power", [0, -20, float("nan"), float("inf")])
 def test_a_power_must_be_positive(power: float) -> None:
     with pytest.raises(ResolutionError, match="expected a number above zero"):
-        mpp_of_magnification(power)
+        magnification_to_mpp(power)

@@ -8,7 +8,7 @@ import pytest
 
 from sacmil.errors import SlideError
 from sacmil.slides.readers import _registry
-from sacmil.slides.search import extensions, find_slides
+from sacmil.slides.search import find_slides, list_extensions
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -30,8 +30,8 @@ def test_folders_are_searched_to_the_bottom_in_a_fixed_order(tmp_path: Path) -> 
 
 
 def test_every_known_extension_is_found(tmp_path: Path) -> None:
-    touch(tmp_path, *(f"s{n}{extension}" for n, extension in enumerate(sorted(extensions()))))
-    assert len(find_slides([tmp_path])) == len(extensions())
+    touch(tmp_path, *(f"s{n}{extension}" for n, extension in enumerate(sorted(list_extensions()))))
+    assert len(find_slides([tmp_path])) == len(list_extensions())
 
 
 def test_a_reader_says_how_its_slides_are_called(
@@ -41,7 +41,7 @@ def test_a_reader_says_how_its_slides_are_called(
     with pytest.raises(SlideError, match="no slides found"):
         find_slides([tmp_path])
     reader = SimpleNamespace(PRIORITY=9, EXTENSIONS={".isyntax"})
-    monkeypatch.setattr(_registry, "_readers", lambda: {"philips": reader})
+    monkeypatch.setattr(_registry, "_find_readers", lambda: {"philips": reader})
     assert [slide.name for slide in find_slides([tmp_path])] == ["a.isyntax"]
 
 

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sacmil.slides.readers._base import Level, Pixels, Slide
-from sacmil.slides.thumbnail import Thumbnail, cut_for, downsample_of, shape_at, thumbnail
+from sacmil.slides.thumbnail import (
+    Thumbnail,
+    choose_source,
+    compute_downsample,
+    make_thumbnail,
+    scaled_shape,
+)
 
 
 class ArraySlide(Slide):
@@ -80,7 +86,7 @@ def test_each_pixel_is_the_mean_of_its_block(
     height: int, width: int, factor: int, seed: int
 ) -> None:
     pixels = noise(height, width, abs(seed))
-    small = thumbnail(ArraySlide(pixels), factor)
+    small = make_thumbnail(ArraySlide(pixels), factor)
     np.testing.assert_array_equal(small.pixels, plain_means(pixels, factor))
     assert small.downsample == factor
     assert small.slide_size == (width, height)
@@ -88,14 +94,14 @@ def test_each_pixel_is_the_mean_of_its_block(
 
 def test_pieces_join_without_a_seam() -> None:
     pixels = noise(700, 4500)
-    small = thumbnail(ArraySlide(pixels), 7)
+    small = make_thumbnail(ArraySlide(pixels), 7)
     blocks = pixels[:700, :4494].reshape(100, 7, 642, 7, 3).mean(axis=(1, 3))
     assert np.abs(small.pixels[:100, :642] - blocks).max() <= 0.5
 
 
 def test_shrinking_a_thumbnail_equals_a_smaller_one_to_rounding() -> None:
     slide = ArraySlide(noise(240, 360))
-    twice, direct = thumbnail(slide, 3).shrink(4), thumbnail(slide, 12)
+    twice, direct = make_thumbnail(slide, 3).shrink(4), make_thumbnail(slide, 12)
     assert twice.downsample == direct.downsample == 12
     assert np.abs(twice.pixels.astype(int) - direct.pixels).max() <= 1
 
@@ -108,7 +114,7 @@ def test_the_coarsest_level_that_is_fine_enough_is_read(
     wanted: float, level: int, factor: int
 ) -> None:
     levels = Level(40_000, 30_000, 1.0), Level(10_000, 7_500, 4.0), Level(2_500, 1_874, 16.003)
-    assert cut_for(EndlessSlide(*levels), wanted, max_side=50_000) == (level, factor)
+    assert choose_source(EndlessSlide(*levels), wanted, max_side=50_000) == (level, factor)
 
 
 @given(
@@ -122,16 +128,16 @@ def test_no_side_exceeds_the_limit_and_nothing_is_coarser_than_need_be(
 ) -> None:
     small = Level(max(1, int(width / coarse)), max(1, int(height / coarse)), coarse)
     slide = EndlessSlide(Level(width, height, 1.0), small)
-    cut = cut_for(slide, wanted)
-    assert max(shape_at(slide.size, downsample_of(slide, cut))) <= 4000
+    cut = choose_source(slide, wanted)
+    assert max(scaled_shape(slide.size, compute_downsample(slide, cut))) <= 4000
     needed = max(1, wanted, max(width, height) / 4000)
-    assert downsample_of(slide, cut) <= 2 * needed + 1
+    assert compute_downsample(slide, cut) <= 2 * needed + 1
 
 
 def test_one_level_of_a_hundred_thousand_pixels_needs_little_memory() -> None:
     slide = EndlessSlide(Level(100_000, 2_500, 1.0))
     tracemalloc.start()
-    small = thumbnail(slide, 32)
+    small = make_thumbnail(slide, 32)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert small.pixels.shape == (79, 3125, 3)
@@ -141,5 +147,5 @@ def test_one_level_of_a_hundred_thousand_pixels_needs_little_memory() -> None:
 
 def test_a_border_of_tissue_is_not_paled_by_what_lies_beyond() -> None:
     pink = np.full((10, 10, 3), (200, 120, 180), np.uint8)
-    assert (thumbnail(ArraySlide(pink), 4).pixels == (200, 120, 180)).all()
-    assert isinstance(thumbnail(ArraySlide(pink), 4), Thumbnail)
+    assert (make_thumbnail(ArraySlide(pink), 4).pixels == (200, 120, 180)).all()
+    assert isinstance(make_thumbnail(ArraySlide(pink), 4), Thumbnail)

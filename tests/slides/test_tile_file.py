@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from sacmil.errors import FormatError
-from sacmil.slides.tile_file import TileSheet, read_tiles, write_tiles
+from sacmil.slides.tile_file import SlideTiles, read_tiles, write_tiles
 from sacmil.slides.tiling import TileSpec, lay_tiles
 from sacmil.slides.tissue import Tissue
 from sacmil.units import MicronsPerPixel
 
 
-def make_sheet(mpp: float = 0.2527, **changes: Any) -> TileSheet:
+def make_sheet(mpp: float = 0.2527, **changes: Any) -> SlideTiles:
     tissue = Tissue(np.random.default_rng(0).random((60, 80)) > 0.5, 64.0, (5120, 3840))
     spec, slide_mpp = TileSpec(overlap=32), MicronsPerPixel(mpp)
     tiles = lay_tiles(tissue, slide_mpp, spec)
-    return TileSheet("TCGA-é-1", tiles, spec, slide_mpp, (5120, 3840), "ab12", **changes)
+    return SlideTiles("TCGA-é-1", tiles, spec, slide_mpp, (5120, 3840), "ab12", **changes)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_missing_file_and_a_foreign_one_are_told(path: Path) -> None:
 def test_tiles_counted_in_pixels_are_read_as_they_were_written(path: Path) -> None:
     tissue = Tissue(np.ones((46, 70), bool), 10.0, (700, 460))
     spec = TileSpec(mpp=None, patch_size=115)
-    sheet = TileSheet("field", lay_tiles(tissue, None, spec), spec, None, (700, 460), "ab12")
+    sheet = SlideTiles("field", lay_tiles(tissue, None, spec), spec, None, (700, 460), "ab12")
     write_tiles(path, sheet)
     again = read_tiles(path)
     assert (again.spec, again.slide_mpp, again.tiles.side) == (spec, None, 115)

@@ -19,11 +19,11 @@ from sacmil.slides.thumbnail import Thumbnail
 from sacmil.slides.tissue import (
     Tissue,
     TissueSettings,
-    choose_mode,
+    choose_tissue_mode,
     find_tissue,
+    make_overview,
+    mark_all_as_tissue,
     mask_downsample,
-    survey,
-    take_all,
 )
 from sacmil.units import MicronsPerPixel
 
@@ -251,7 +251,7 @@ def test_the_mask_has_the_foretold_downsample_and_lies_where_the_tissue_does(
     np.testing.assert_allclose(centre, np.array(slide.size) / 2, atol=0.6 * tissue.downsample)
     assert tissue.share == pytest.approx(np.pi * 0.09, rel=0.1)
     again = find_tissue(
-        survey(slide, MicronsPerPixel(mpp), no_limits), MicronsPerPixel(mpp), no_limits
+        make_overview(slide, MicronsPerPixel(mpp), no_limits), MicronsPerPixel(mpp), no_limits
     )
     assert again.hash == tissue.hash
 
@@ -308,19 +308,19 @@ def test_a_small_image_is_taken_whole_where_it_is_mostly_covered(
     glass_columns: int, mode: str
 ) -> None:
     field = Field(grey_stroma(glass_columns))
-    assert choose_mode(field) == mode
+    assert choose_tissue_mode(field) == mode
 
 
 def test_a_large_image_a_pyramid_and_a_plain_word_are_not_guessed_at() -> None:
     large = Field(np.zeros((4001, 4000, 3), np.uint8))
-    assert choose_mode(large) == "detect"
-    assert choose_mode(PaintedSlide(Level(700, 460, 1.0))) == "detect"
-    assert choose_mode(large, "all") == "all"
-    assert choose_mode(Field(grey_stroma()), "detect") == "detect"
+    assert choose_tissue_mode(large) == "detect"
+    assert choose_tissue_mode(PaintedSlide(Level(700, 460, 1.0))) == "detect"
+    assert choose_tissue_mode(large, "all") == "all"
+    assert choose_tissue_mode(Field(grey_stroma()), "detect") == "detect"
 
 
 def test_the_whole_image_has_no_hole_and_the_foretold_downsample() -> None:
     field, mpp = Field(grey_stroma(100)), MicronsPerPixel(1.0)
-    tissue = take_all(field, mpp)
+    tissue = mark_all_as_tissue(field, mpp)
     assert tissue.share == 1
     assert tissue.downsample == mask_downsample(field, mpp)

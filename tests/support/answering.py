@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from sacmil import Bag, Encoder, create_model, save_model, write_bag
-from sacmil.card import seen_mark
+from sacmil import Bag, EncoderId, create_model, save_model, write_bag
+from sacmil.card import anonymized_id
 
 DIM = 6
 CLASSES = ("normal", "tumour")
-ENCODER = Encoder("lite0", "00ff00ff00ff00ff")
+ENCODER = EncoderId("lite0", "00ff00ff00ff00ff")
 BAGS = {
     "encoder": ENCODER.name,
     "encoder_hash": ENCODER.hash,
@@ -37,7 +37,7 @@ def write_model(
     """A model folder."""
     torch.manual_seed(seed)
     model = create_model(kind, **({"in_dim": DIM, "num_classes": 2} | options))
-    marks = [seen_mark("slide", slide_id) for slide_id in seen]
+    marks = [anonymized_id("slide", slide_id) for slide_id in seen]
     notes = {"training": {"slides": {"train": 7, "val": 2, "test": 3}, "seen": marks}}
     notes |= ({"bags": bags} if bags else {}) | ({"metrics": metrics} if metrics else {})
     save_model(folder, model, classes=classes, notes=notes)

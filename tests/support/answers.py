@@ -49,9 +49,9 @@ def answers(
                     for p in range(patients)
                 ]
     names = [f"class {number}" for number in range(classes)]
-    return Predictions.of(names, rows, np.concatenate(probabilities))
+    return Predictions.from_rows(names, rows, np.concatenate(probabilities))
 
 
 def shuffled(predictions: Predictions, seed: int = 0) -> Predictions:
     """The same rows in another order."""
-    return predictions.where(np.random.default_rng(seed).permutation(len(predictions)))
+    return predictions.select(np.random.default_rng(seed).permutation(len(predictions)))

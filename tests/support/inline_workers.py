@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
-from sacmil.parallel import Outcome
-from sacmil.parallel._child import _answer
+from sacmil.parallel import TaskOutcome
+from sacmil.parallel._child import _run_task
 from sacmil.slides.readers import Slide, open_slide
 
 USERS = (
-    "sacmil.extraction.cohort.Workers",
-    "sacmil.training.crossval.Workers",
-    "sacmil.workflows.demo.material.Workers",
-    "sacmil.workflows.items.Workers",
+    "sacmil.extraction.extract",
+    "sacmil.training.cross_validate",
+    "sacmil.workflows.demo.bags",
+    "sacmil.workflows.inputs",
 )
+"""Modules that start worker processes."""
 
 _open_slides: dict[tuple[Path, str | None], Slide] = {}
 
@@ -53,19 +55,20 @@ class InlineWorkers:
         self._waiting.append((key, name, arguments))
 
     @property
-    def under_way(self) -> int:
+    def pending_count(self) -> int:
         return len(self._waiting)
 
-    def next_outcome(self, timeout_s: float | None = None) -> Outcome | None:
+    def next_outcome(self, timeout_s: float | None = None) -> TaskOutcome | None:
         if not self._waiting:
             return None
         key, name, arguments = self._waiting.popleft()
-        return Outcome(key, *_answer(name, arguments))
+        return TaskOutcome(key, *_run_task(name, arguments))
 
 
 def use_inline_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start no worker process, half a second of imports each; draw small previews, as long each."""
     for name in USERS:
-        monkeypatch.setattr(name, InlineWorkers)
-    monkeypatch.setattr("sacmil.extraction.reading._opened", _open_once)
-    monkeypatch.setattr("sacmil.slides.preview._SIDE", 240)
+        # By import_module: the function of the same name hides a module as an attribute.
+        monkeypatch.setattr(import_module(name), "WorkerPool", InlineWorkers)
+    monkeypatch.setattr("sacmil.extraction.reading._open_cached", _open_once)
+    monkeypatch.setattr("sacmil.slides.preview._MAX_SIDE", 240)

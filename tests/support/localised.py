@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sacmil.results import SlideLocalisation
+from sacmil.results import SlideLocalization
 
 
 def localised(
@@ -16,7 +16,7 @@ def localised(
     folds: int = 4,
     seeds: int = 1,
     seed: int = 0,
-) -> list[SlideLocalisation]:
+) -> list[SlideLocalization]:
     """Patient i is in fold i modulo folds and has one slide; every other slide has no positives."""
     random = np.random.default_rng(seed)
     rows = []
@@ -25,8 +25,8 @@ def localised(
             for patient in range(2 * patients):
                 where = (f"s{patient}", f"p{patient}", patient // 2 % folds, run, model)
                 if patient % 2 == 0:
-                    rows.append(SlideLocalisation(*where, 50, 0, float("nan"), float("nan")))
+                    rows.append(SlideLocalization(*where, 50, 0, float("nan"), float("nan")))
                     continue
                 auc, precision = np.clip(strength + 0.05 * random.normal(size=2), 0, 1)
-                rows.append(SlideLocalisation(*where, 50, 5, float(auc), float(precision)))
+                rows.append(SlideLocalization(*where, 50, 5, float(auc), float(precision)))
     return rows

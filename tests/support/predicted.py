@@ -40,4 +40,4 @@ def predicted(
                     p = np.exp(logits - logits.max())
                     rows.append((f"s{i}-{slide}", f"p{i}", "test", fold[i], run, model, label[i]))
                     probabilities.append(p / p.sum())
-    return Predictions.of(classes, rows, probabilities)
+    return Predictions.from_rows(classes, rows, probabilities)

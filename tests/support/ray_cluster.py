@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sacmil.parallel.local import import_folders
+from sacmil.parallel.local import list_import_folders
 
 
 @contextmanager
@@ -22,7 +22,9 @@ def private_cluster() -> Iterator[Any]:
         folder = tempfile.mkdtemp(prefix="ray")  # a short path, as Ray puts its sockets there
         patch.setenv("RAY_TMPDIR", folder)
         patch.delenv("RAY_ADDRESS", raising=False)
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *import_folders()]))
+        patch.setenv(
+            "PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *list_import_folders()])
+        )
         from ray.cluster_utils import Cluster
 
         cluster = Cluster(

@@ -9,7 +9,15 @@ import numpy as np
 from PIL import Image
 from slide_maker import shrunk, tissue_pixels, write_slide
 
-from sacmil.results import Answer, Model, Results, Scores, SlideResult, write_results, write_scores
+from sacmil.results import (
+    InstanceScores,
+    ModelInfo,
+    Results,
+    SlideResult,
+    StoredPrediction,
+    write_results,
+    write_scores,
+)
 
 CLASSES = ("normal", "tumour")
 MODELS = ("sac_mil", "mean_pool")
@@ -52,12 +60,12 @@ def make_results(folder: Path) -> Path:
         _slide(folder, "damaged", 0.12, label="tumour"),
         _slide(folder, "unlabelled", 0.55, models=MODELS[:1]),
     )
-    models = (Model("sac_mil", "0" * 64, members=3), Model("mean_pool", "1" * 64))
+    models = (ModelInfo("sac_mil", "0" * 64, members=3), ModelInfo("mean_pool", "1" * 64))
     write_results(folder, Results(CLASSES, models, slides))
     return folder
 
 
-def tile_scores(model: str) -> Scores:
+def tile_scores(model: str) -> InstanceScores:
     """Scores that fall with the distance from the model's hot tile; by class the other way round.
 
     Only the tile itself has the highest score, and ranks and min-max differ.
@@ -66,7 +74,7 @@ def tile_scores(model: str) -> Scores:
     coords = np.stack(np.meshgrid(columns, rows), axis=-1).reshape(-1, 2)
     far = np.linalg.norm(coords - HOT[model], axis=1)
     own = np.exp(-((far / 500) ** 2)).astype(np.float32)
-    return Scores(coords, SIDE, own, np.stack([1 - own, own], axis=1))
+    return InstanceScores(coords, SIDE, own, np.stack([1 - own, own], axis=1))
 
 
 def _slide(
@@ -86,7 +94,9 @@ def _slide(
     return SlideResult(name, answers, label, path, thumbnail, truth, MPP, SIZE)
 
 
-def _answer(folder: Path, name: str, model: str, tumour: float, *, scored: bool) -> Answer:
+def _answer(
+    folder: Path, name: str, model: str, tumour: float, *, scored: bool
+) -> StoredPrediction:
     ensemble = model == "sac_mil"
     share = tumour if ensemble else 1 - tumour  # the models never agree
     path = f"scores/{model}/{name}.npz"
@@ -94,7 +104,7 @@ def _answer(folder: Path, name: str, model: str, tumour: float, *, scored: bool)
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         write_scores(folder / path, tile_scores(model))
     spread = (0.03, 0.03) if ensemble else None
-    return Answer(model, (1 - share, share), spread, path if scored else None)
+    return StoredPrediction(model, (1 - share, share), spread, path if scored else None)
 
 
 def _write_pyramid(path: Path, pixels: np.ndarray) -> None:

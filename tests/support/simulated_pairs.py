@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 from scipy.special import expit
 
-from sacmil.evaluation.comparison import compare
+from sacmil.evaluation.comparison import compare_models
+from sacmil.evaluation.fold_results import collect_fold_results
 from sacmil.evaluation.permutation import permutation_test
-from sacmil.evaluation.trials import trials_of
 from sacmil.results import Predictions
 
 Null = Literal["exchangeable", "rescaled", "shifted", "spread"]
@@ -72,7 +72,7 @@ def simulate_pair(
                 for place, who in enumerate(owner.tolist())
             ]
     positive = expit(np.concatenate(odds))
-    return Predictions.of(("0", "1"), rows, np.stack([1 - positive, positive], axis=1))
+    return Predictions.from_rows(("0", "1"), rows, np.stack([1 - positive, positive], axis=1))
 
 
 def _change_noise(noise: np.ndarray, label: np.ndarray, null: Null, model: str) -> np.ndarray:
@@ -91,7 +91,7 @@ def false_claims(
     claimed = 0
     for _ in range(datasets):
         given = simulate_pair(random, patients=patients, folds=folds, repeats=repeats, null=null)
-        trials = trials_of(given)
+        trials = collect_fold_results(given)
         p = permutation_test(trials["a"], trials["b"], metric, draws=999)
         claimed += p is not None and p < SURE
     return claimed / datasets
@@ -103,7 +103,7 @@ def power(metric: str, *, patients: int, datasets: int, gain: float = 0.7) -> di
     found = {"permutation": 0, "interval": 0, "corrected t": 0}
     for _ in range(datasets):
         given = simulate_pair(random, patients=patients, folds=5, gain=gain)
-        (pair,) = compare(given, metric=metric, draws=500)
+        (pair,) = compare_models(given, metric=metric, draws=500)
         found["permutation"] += pair.p_permutation is not None and pair.p_permutation < SURE
         found["interval"] += pair.low > 0 or pair.high < 0
         found["corrected t"] += pair.p_t is not None and pair.p_t < SURE

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sacmil import Bag, write_bag
+from sacmil.cohorts.cohort import Cohort, LabeledSlide
 from sacmil.cohorts.splits import Fold, make_folds
-from sacmil.cohorts.table import Cohort, LabelledSlide
 
 
 class Material(NamedTuple):
@@ -28,6 +28,6 @@ def write_material(folder: Path, patients: int = 16, dim: int = 6, folds: int = 
             features = random.standard_normal((30, dim)) + 1.5 * label
             bags[slide_id] = folder / f"{slide_id}.h5"
             write_bag(bags[slide_id], Bag(slide_id, features.astype(np.float32), coords, 256, 0.5))
-            slides.append(LabelledSlide(slide_id, f"patient-{patient}", label))
+            slides.append(LabeledSlide(slide_id, f"patient-{patient}", label))
     cohort = Cohort(tuple(slides), ("benign", "malignant"))
     return Material(cohort, bags, make_folds(cohort, folds))

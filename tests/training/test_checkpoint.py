@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from sacmil.training.checkpoint import Checkpoint, Progress
+from sacmil.training.checkpoint import Checkpoint, TrainingState
 
 
 def write(folder: Path) -> Path:
     checkpoint = Checkpoint(folder / "checkpoint.safetensors")
-    checkpoint.write(Progress("fingerprint", weights={"weight": torch.ones(3)}))
-    checkpoint.finish()
+    checkpoint.write(TrainingState("fingerprint", weights={"weight": torch.ones(3)}))
+    checkpoint.wait_for_write()
     return checkpoint.path
 
 

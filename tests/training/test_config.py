@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from sacmil import Bag, write_bag
-from sacmil.cohorts.table import Cohort
+from sacmil.cohorts.cohort import Cohort
 from sacmil.errors import ConfigError, OptionError, RunError, SacMILError, UnknownModelError
 from sacmil.models import Recipe, create_model, describe_model, list_models
 from sacmil.models._recipe import Lookahead
-from sacmil.models._registry import recipes_of
-from sacmil.training import part
-from sacmil.training.config import Config, make_config, make_configs, read_config
+from sacmil.models._registry import get_recipes
+from sacmil.training import job
+from sacmil.training.config import TrainingConfig, make_config, make_configs, read_config
 from sacmil.training.run_folder import open_run, write_configs
 
 
@@ -129,14 +129,14 @@ def test_the_configuration_of_a_run_says_one_for_each_model() -> None:
 @pytest.mark.parametrize("name", list_models())
 def test_no_option_of_a_model_is_called_like_a_setting(name: str) -> None:
     """Otherwise a bare ``key=value`` would mean two things."""
-    settings = {f.name for f in [*dataclasses.fields(Recipe), *dataclasses.fields(Config)]}
+    settings = {f.name for f in [*dataclasses.fields(Recipe), *dataclasses.fields(TrainingConfig)]}
     assert not settings & set(describe_model(name).options)
 
 
 @pytest.mark.parametrize("name", list_models())
 def test_every_recipe_of_every_model_is_a_configuration(name: str) -> None:
-    for recipe in recipes_of(name):
-        assert Config(model=name, recipe=recipe).to_recipe().epochs > 0
+    for recipe in get_recipes(name):
+        assert TrainingConfig(model=name, recipe=recipe).to_recipe().epochs > 0
 
 
 def test_what_nobody_asked_for_is_what_the_studies_found() -> None:
@@ -149,15 +149,15 @@ def test_what_nobody_asked_for_is_what_the_studies_found() -> None:
 
 def test_few_bags_get_more_epochs_unless_epochs_are_asked_for() -> None:
     standard = make_config({}).to_recipe()
-    epochs = {bags: standard.for_bags(bags).epochs for bags in (3, 40, 100, 900)}
+    epochs = {bags: standard.adapt_to_bags(bags).epochs for bags in (3, 40, 100, 900)}
     assert epochs == {3: 667, 40: 50, 100: 20, 900: 20}
     four = make_config({}, ["accumulate=4"]).to_recipe()
-    assert four.for_bags(401).epochs == 20
-    assert four.for_bags(397).epochs == 20
-    assert four.for_bags(396).epochs == 21
-    assert make_config({}, ["epochs=2"]).to_recipe().for_bags(3).epochs == 2
+    assert four.adapt_to_bags(401).epochs == 20
+    assert four.adapt_to_bags(397).epochs == 20
+    assert four.adapt_to_bags(396).epochs == 21
+    assert make_config({}, ["epochs=2"]).to_recipe().adapt_to_bags(3).epochs == 2
     both = make_config({}, ["epochs=2", "min_steps=30"]).to_recipe()
-    assert both.for_bags(3).epochs == 10
+    assert both.adapt_to_bags(3).epochs == 10
 
 
 def test_a_long_value_is_cut_in_the_message() -> None:
@@ -167,12 +167,12 @@ def test_a_long_value_is_cut_in_the_message() -> None:
 
 
 def test_a_model_of_too_many_weights_is_refused_before_it_is_made(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(part, "sized_model", create_model)  # the first on "meta" takes seconds
-    monkeypatch.setattr(part, "_MOST_PARAMETERS", 100)
+    monkeypatch.setattr(job, "create_meta_model", create_model)  # the first on "meta" takes seconds
+    monkeypatch.setattr(job, "_MAX_PARAMETERS", 100)
     write_bag(tmp_path / "a.h5", Bag("a", np.zeros((2, 8), np.float32), np.eye(2), 1))
     config = make_config({"model": "abmil", "options": {"hidden": 12}})
     with pytest.raises(OptionError, match="parameters; expected at most 100"):
-        part.check_models([config], {"a": tmp_path / "a.h5"}, ["x", "y"])
+        job.check_models([config], {"a": tmp_path / "a.h5"}, ["x", "y"])
 
 
 @pytest.mark.parametrize("damage", ["{", "a: 1\na: 2", "- x", "\0"])

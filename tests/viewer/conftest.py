@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from results_maker import make_results
 
+from sacmil.viewer.allowed_hosts import AllowedHosts
 from sacmil.viewer.app import create_app
-from sacmil.viewer.content import Content
-from sacmil.viewer.hosts import Hosts
+from sacmil.viewer.content import ResultsApi
 from sacmil.viewer.slide_processes import SlideProcesses
 from sacmil.viewer.work_queue import WorkQueue
 
@@ -44,13 +44,13 @@ def make_app(tmp_path: Path, processes: SlideProcesses) -> Iterator[Callable[...
 
     def make(folder: Path, *slides: Path, host: str = "127.0.0.1", **options: Any) -> Any:
         cache = options.pop("cache", None)
-        content = Content(
+        content = ResultsApi(
             folder, slides, processes=processes, document_processes=processes, cache=cache
         )
         queue = options.pop("queue", None) or WorkQueue(2)
         queues.extend([queue, document_queue := WorkQueue(2)])
         static = options.pop("static", tmp_path / "no page")
-        hosts = Hosts.of(host, 8765)
+        hosts = AllowedHosts.from_address(host, 8765)
         return create_app(
             content, hosts, queue=queue, document_queue=document_queue, static=static, **options
         )

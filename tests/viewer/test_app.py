@@ -17,10 +17,10 @@ from PIL import Image
 from results_maker import CLASSES, MODELS, SIZE, tile_scores
 from slide_maker import tissue_pixels
 
-from sacmil.heatmap.colours import colour_scale
+from sacmil.heatmap.colors import make_color_scale
 from sacmil.results import read_results
 from sacmil.viewer import documents
-from sacmil.viewer.content import Content
+from sacmil.viewer.content import ResultsApi
 from sacmil.viewer.work_queue import WorkQueue
 
 
@@ -34,7 +34,7 @@ def test_the_list_says_what_results_json_says(app, made) -> None:
     assert [model["name"] for model in told["models"]] == list(MODELS)
     assert told["models"][0]["members"] == 3
     assert told["title"] == "results"
-    assert told["colours"] == colour_scale().tolist()
+    assert told["colours"] == make_color_scale().tolist()
     for slide, expected in zip(told["slides"], known.slides, strict=True):
         assert (slide["slide_id"], slide["label"]) == (expected.slide_id, expected.label)
         assert (slide["mpp"], tuple(slide["size"])) == (expected.mpp, expected.size)
@@ -208,7 +208,7 @@ def test_a_slide_written_anew_is_shown_anew(folder, make_app) -> None:
 
 
 def test_beyond_what_may_wait_one_is_asked_to_come_again(made, make_app) -> None:
-    app = make_app(made, queue=WorkQueue(1, most_waiting=0))
+    app = make_app(made, queue=WorkQueue(1, max_waiting=0))
     answer = ask(app, "/api/results")
     assert (answer.status, answer.headers["retry-after"]) == (503, "1")
     assert ask(app, "/").status == 200
@@ -264,8 +264,8 @@ def test_outlines_and_scores_are_made_outside_the_process_of_the_server(
     made, make_app, monkeypatch
 ) -> None:
     app = make_app(made)
-    monkeypatch.setattr(documents, "truth", None)
-    monkeypatch.setattr(documents, "scores", None)
+    monkeypatch.setattr(documents, "pack_truth", None)
+    monkeypatch.setattr(documents, "pack_scores", None)
     assert ask(app, "/api/slides/0/truth").status == 200
     assert ask(app, "/api/slides/0/scores/0").status == 200
 
@@ -288,6 +288,6 @@ def test_the_list_is_served_while_outlines_are_being_made(made, make_app, monkey
             go_on.set()
         assert {(await each).status for each in outlines} == {200}
 
-    monkeypatch.setattr(Content, "truth", make_outline)
+    monkeypatch.setattr(ResultsApi, "get_truth", make_outline)
     app = make_app(made)
     asyncio.run(scenario())

@@ -15,8 +15,8 @@ from PIL import Image
 from results_maker import CLASSES, HOT, SIDE, SIZE, TRUTH, make_results, tile_scores
 from slide_maker import tissue_pixels
 
-from sacmil.heatmap.colours import colour, colour_scale
-from sacmil.heatmap.normalisation import normalise
+from sacmil.heatmap.colors import apply_color_scale, make_color_scale
+from sacmil.heatmap.normalization import normalize_scores
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -234,7 +234,7 @@ def test_every_tile_has_the_colour_python_gives_it(show: Callable[..., Page]) ->
         page.select_option("#score-class", name)
         for scale in ("rank", "minmax"):
             page.select_option("#scale", scale)
-            expected = colour(normalise(values, scale))[UNCOVERED]
+            expected = apply_color_scale(normalize_scores(values, scale))[UNCOVERED]
             assert np.abs(seen(page, middles()[UNCOVERED]) - expected).max() == 0
 
 
@@ -264,7 +264,7 @@ def test_the_legend_shows_the_servers_colours_and_the_slides_scores(
     row = picture(page)[round(box["y"] + box["height"] / 2)]
     at = np.linspace(0.1, 0.9, 9)
     drawn = row[np.rint(box["x"] + at * box["width"]).astype(int)]
-    on_white = 0.6 * colour_scale()[np.rint(at * 255).astype(int)] + 0.4 * 255
+    on_white = 0.6 * make_color_scale()[np.rint(at * 255).astype(int)] + 0.4 * 255
     assert np.abs(drawn - on_white).max() < 6
     own = tile_scores("sac_mil").scores
     ticks = [float(tick) for tick in page.locator(".ticks span").all_inner_texts()]
@@ -297,7 +297,7 @@ def test_another_model_brings_its_own_map(show: Callable[..., Page]) -> None:
     page = show(opacity=1)
     page.keyboard.press("2")
     assert page.locator("#pane-0 select").input_value() == "1"
-    expected = colour(normalise(predicted_scores("mean_pool"), "rank"))[UNCOVERED]
+    expected = apply_color_scale(normalize_scores(predicted_scores("mean_pool"), "rank"))[UNCOVERED]
     page.get_by_text("Top tiles · mean_pool, score for normal (predicted)").wait_for()
     assert np.abs(seen(page, middles()[UNCOVERED]) - expected).max() == 0
     assert "normal" in text(page, "#pane-0 .verdict .predicted")
@@ -410,7 +410,7 @@ def test_two_models_are_compared_side_by_side_and_move_together(
     for pane, model in enumerate(("sac_mil", "mean_pool")):
         scores = tile_scores(model)
         tiles = [int(np.flatnonzero((scores.coords == HOT[m]).all(axis=1))[0]) for m in HOT]
-        expected = colour(normalise(predicted_scores(model), "rank"))[tiles]
+        expected = apply_color_scale(normalize_scores(predicted_scores(model), "rank"))[tiles]
         assert np.abs(seen(page, inner, pane) - expected).max() == 0
     before = view(page, 0)
     page.mouse.move(*on_screen(page, inner[:1], pane=1)[0])
@@ -566,7 +566,7 @@ def test_a_model_that_never_saw_a_slide_is_told_apart(show: Callable[..., Page])
 
 def test_a_bag_without_its_slide_shows_tiles_on_white(show: Callable[..., Page]) -> None:
     page = show("bag-only", opacity=1)
-    expected = colour(normalise(tile_scores("sac_mil").scores, "rank"))[UNCOVERED]
+    expected = apply_color_scale(normalize_scores(tile_scores("sac_mil").scores, "rank"))[UNCOVERED]
     assert np.abs(seen(page, middles()[UNCOVERED]) - expected).max() == 0
     assert "--slides" in text(page, ".notice")
     page.keyboard.press("h")
@@ -721,7 +721,7 @@ def test_a_thousand_slides_and_a_hundred_thousand_tiles(page: Page) -> None:
     assert "mean rank by 3 members" in text(page, ".legend figcaption")
     assert page.locator("#score-class").is_disabled()
     place = np.array([[200 * 256 + 128, 125 * 256 + 128]])
-    expected = colour(np.array([(125 * 400 + 200) / 99_999]))
+    expected = apply_color_scale(np.array([(125 * 400 + 200) / 99_999]))
     assert np.abs(seen(page, place, reach=0) - expected).max() <= 1
     page.mouse.move(*on_screen(page, place)[0])
     assert "of 100,000" in text(page, ".readout")

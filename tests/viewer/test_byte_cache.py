@@ -20,7 +20,7 @@ def test_it_never_keeps_more_than_its_bytes_and_never_lies(asked, most: int) -> 
         size = sizes.setdefault(key, size)
         made = bytes([key]) * size
         assert cache.get(key, lambda made=made: made) == made
-        assert 0 <= cache.kept_bytes <= most
+        assert 0 <= cache.used_bytes <= most
 
 
 def test_what_was_used_last_is_kept() -> None:
@@ -38,7 +38,7 @@ def test_many_threads_leave_the_count_right() -> None:
     cache = ByteCache(5000)
     with ThreadPoolExecutor(8) as executor:
         list(executor.map(lambda n: cache.get(n % 300, lambda: bytes(100)), range(5000)))
-    assert cache.kept_bytes == 5000
+    assert cache.used_bytes == 5000
 
 
 def test_what_many_threads_need_at_once_is_made_once() -> None:

@@ -21,7 +21,7 @@ from browser import viewer
 from starlette.responses import PlainTextResponse
 
 from sacmil.viewer.connections import BoundedApp, Connections, Limits, find_limits
-from sacmil.viewer.content import Content
+from sacmil.viewer.content import ResultsApi
 from sacmil.viewer.page import is_built
 from sacmil.viewer.server import make_http_server
 
@@ -307,7 +307,7 @@ def test_bodies_that_are_unpacked_for_clients_that_do_not_read_are_bounded(
     def make_outline(*_: Any) -> bytes:
         return gzip.compress(random.randbytes(100_000))
 
-    monkeypatch.setattr(Content, "truth", make_outline)  # as if each were of another slide
+    monkeypatch.setattr(ResultsApi, "get_truth", make_outline)  # as if each were of another slide
     limits = Limits(100, 100, unsent_bytes=250_000)
     assert count_connections_of_clients_that_do_not_read(make_app(made), limits, 10) == 2
 

@@ -13,7 +13,7 @@ from slide_maker import shrunk, tissue_pixels, write_slide
 
 from sacmil.errors import SlideError
 from sacmil.slides.readers import Level, Pixels, Slide, open_slide
-from sacmil.viewer.deep_zoom import TILE, DeepZoom
+from sacmil.viewer.deep_zoom import TILE_PX, DeepZoom
 
 few = settings(deadline=None, max_examples=60, derandomize=True)
 
@@ -66,10 +66,13 @@ def test_a_tile_shows_its_place(
     level = lot % zoom.levels
     factor = 2 ** (zoom.levels - 1 - level)
     wide, high = -(-width // factor), -(-height // factor)
-    x, y = lot % -(-wide // TILE), lot % -(-high // TILE)
-    tile = zoom.tile(level, x, y)
-    assert tile.shape == (min(TILE, high - TILE * y), min(TILE, wide - TILE * x), 3)
-    centre = ((x * TILE + tile.shape[1] / 2) * factor, (y * TILE + tile.shape[0] / 2) * factor)
+    x, y = lot % -(-wide // TILE_PX), lot % -(-high // TILE_PX)
+    tile = zoom.read_tile(level, x, y)
+    assert tile.shape == (min(TILE_PX, high - TILE_PX * y), min(TILE_PX, wide - TILE_PX * x), 3)
+    centre = (
+        (x * TILE_PX + tile.shape[1] / 2) * factor,
+        (y * TILE_PX + tile.shape[0] / 2) * factor,
+    )
     shown = tile.reshape(-1, 3).mean(axis=0)
     for channel, (place, side) in enumerate(zip(centre, (width, height), strict=True)):
         off = 255 * (factor + max(kept)) / side + 3  # a pixel of the level, and of its border
@@ -80,14 +83,16 @@ def test_where_a_level_fits_its_pixels_are_shown_untouched() -> None:
     pixels = tissue_pixels(1100, 700)
     slide = MadeSlide(pixels, (1, 4))
     zoom = DeepZoom(slide)
-    np.testing.assert_array_equal(zoom.tile(zoom.levels - 1, 2, 1), pixels[256:512, 512:768])
-    np.testing.assert_array_equal(zoom.tile(zoom.levels - 3, 0, 0), shrunk(pixels, 4)[:256, :256])
+    np.testing.assert_array_equal(zoom.read_tile(zoom.levels - 1, 2, 1), pixels[256:512, 512:768])
+    np.testing.assert_array_equal(
+        zoom.read_tile(zoom.levels - 3, 0, 0), shrunk(pixels, 4)[:256, :256]
+    )
 
 
 def test_between_levels_pixels_are_means() -> None:
     pixels = tissue_pixels(1024, 1024)
     zoom = DeepZoom(MadeSlide(pixels, (1, 4)))
-    shown = zoom.tile(zoom.levels - 2, 1, 1).astype(int)
+    shown = zoom.read_tile(zoom.levels - 2, 1, 1).astype(int)
     assert np.abs(shown - shrunk(pixels, 2)[256:512, 256:512]).max() <= 1
 
 
@@ -96,17 +101,17 @@ def test_no_tile_reads_more_than_2048_pixels_a_side(downsamples: tuple[int, ...]
     slide = MadeSlide(np.full((6000, 9000, 3), 200, np.uint8), downsamples)
     zoom = DeepZoom(slide)
     for level in range(zoom.levels):
-        assert (zoom.tile(level, 0, 0) == 200).all()
+        assert (zoom.read_tile(level, 0, 0) == 200).all()
     assert slide.most_read <= 2048**2
 
 
 def test_an_overview_is_made_once() -> None:
     slide = MadeSlide(tissue_pixels(3000, 2000), (1,))
     zoom = DeepZoom(slide)
-    zoom.tile(0, 0, 0)
+    zoom.read_tile(0, 0, 0)
     slide.most_read = 0
     for level in range(zoom.levels - 4):
-        assert zoom.tile(level, 0, 0) is not None
+        assert zoom.read_tile(level, 0, 0) is not None
     assert slide.most_read == 0
 
 
@@ -129,7 +134,7 @@ def test_levels_that_are_not_quite_what_they_should_be_leave_no_seam(tmp_path: P
     path = write_slide(tmp_path / "a.tif", pixels, compression="deflate")
     with open_slide(path) as slide:
         zoom = DeepZoom(slide)
-        row = [zoom.tile(zoom.levels - 3, x, 0)[100, :, 0].astype(int) for x in range(2)]
+        row = [zoom.read_tile(zoom.levels - 3, x, 0)[100, :, 0].astype(int) for x in range(2)]
     steps = np.diff(np.concatenate(row))
     assert steps.min() >= 0
     assert steps.max() <= 2

@@ -14,8 +14,8 @@ import pytest
 from asgi_caller import ask
 
 from sacmil.errors import RunError
-from sacmil.results import Scores, write_scores
-from sacmil.viewer.content import Content
+from sacmil.results import InstanceScores, write_scores
+from sacmil.viewer.content import ResultsApi
 
 SCORES, TRUTH = "scores/sac_mil/tumour-1.npz", "truth/tumour-1.geojson"
 THUMBNAIL = "thumbnails/thumbnail-only.png"
@@ -81,7 +81,7 @@ def test_numbers_of_every_kind_arrive(folder, make_app, dtype: type) -> None:
 
 
 def test_no_tiles_at_all_are_an_empty_map(folder, make_app) -> None:
-    write_scores(folder / SCORES, Scores(np.zeros((0, 2)), 1.0, np.zeros(0, np.float32)))
+    write_scores(folder / SCORES, InstanceScores(np.zeros((0, 2)), 1.0, np.zeros(0, np.float32)))
     told = ask(make_app(folder), "/api/slides/0/scores/0").json()
     assert told["scores"] == []
     assert (told["low"], told["high"]) == (None, None)
@@ -160,7 +160,7 @@ def test_results_that_make_no_sense_are_refused_before_anything_is_served(
     whole["slides"][0] |= change
     (folder / "results.json").write_text(json.dumps(whole))
     with pytest.raises(RunError, match=r"results\.json: is not what sacmil predict writes"):
-        Content(folder)
+        ResultsApi(folder)
 
 
 @pytest.mark.parametrize("kept", [8, 200, 5_000, 20_000, -9])

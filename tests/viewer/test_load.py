@@ -28,7 +28,7 @@ def test_a_thousand_tiles_at_once_are_all_right_and_little_is_kept(made, make_ap
     for target, answer in zip(chosen, answers, strict=True):
         assert answer.status == 200
         assert answer.body == alone[target]
-    assert cache.kept_bytes <= 150_000 < sum(map(len, alone.values()))
+    assert cache.used_bytes <= 150_000 < sum(map(len, alone.values()))
 
 
 async def _together(app: Any, targets: list[str]) -> list[Answered]:

@@ -10,7 +10,7 @@ import pytest
 from browser import viewer
 
 from sacmil.errors import ConfigError, SacMILError
-from sacmil.viewer.content import Content
+from sacmil.viewer.content import ResultsApi
 from sacmil.viewer.page import is_built
 from sacmil.viewer.server import bind
 
@@ -31,8 +31,8 @@ def test_nothing_in_the_working_directory_is_ever_run(folder) -> None:
 
 
 @pytest.fixture
-def content(made: Path) -> Content:
-    return Content(made)
+def content(made: Path) -> ResultsApi:
+    return ResultsApi(made)
 
 
 def test_on_loopback_no_token_is_needed(content) -> None:

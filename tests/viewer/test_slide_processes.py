@@ -11,12 +11,12 @@ import pytest
 from deadly_reading import devour, die, hang, name, process
 
 from sacmil.errors import SlideError
-from sacmil.viewer.confinement import Place
+from sacmil.viewer.allowed_paths import AllowedPath
 from sacmil.viewer.slide_processes import SlideProcesses
 
 
-def place(number: int) -> Place:
-    return Place(Path(f"{number}.tif"), number, 0, 1)
+def place(number: int) -> AllowedPath:
+    return AllowedPath(Path(f"{number}.tif"), number, 0, 1)
 
 
 @pytest.fixture

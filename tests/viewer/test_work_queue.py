@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from sacmil.viewer.work_queue import FullError, GoneError, WorkQueue
+from sacmil.viewer.work_queue import ClientGoneError, QueueFullError, WorkQueue
 
 
 async def there() -> bool:
@@ -19,16 +19,16 @@ async def gone() -> bool:
 
 
 def test_what_goes_beyond_the_bound_is_refused_and_room_comes_back() -> None:
-    queue, go_on = WorkQueue(1, most_waiting=5), threading.Event()
+    queue, go_on = WorkQueue(1, max_waiting=5), threading.Event()
 
     async def scenario() -> None:
-        waiting = [asyncio.create_task(queue.do(go_on.wait, there)) for _ in range(5)]
+        waiting = [asyncio.create_task(queue.run(go_on.wait, there)) for _ in range(5)]
         await asyncio.sleep(0)
-        with pytest.raises(FullError):
-            await queue.do(lambda: 1, there)
+        with pytest.raises(QueueFullError):
+            await queue.run(lambda: 1, there)
         go_on.set()
         assert await asyncio.gather(*waiting) == [True] * 5
-        assert await queue.do(lambda: 1, there) == 1
+        assert await queue.run(lambda: 1, there) == 1
 
     asyncio.run(scenario())
     queue.close()
@@ -48,7 +48,7 @@ def test_no_more_than_its_threads_work_at_once() -> None:
             working.pop()
 
     async def scenario() -> None:
-        await asyncio.gather(*[queue.do(work, there) for _ in range(200)])
+        await asyncio.gather(*[queue.run(work, there) for _ in range(200)])
 
     asyncio.run(scenario())
     queue.close()
@@ -60,10 +60,10 @@ def test_work_nobody_waits_for_is_not_begun() -> None:
     queue, go_on, done = WorkQueue(1), threading.Event(), []
 
     async def scenario() -> None:
-        first = asyncio.create_task(queue.do(go_on.wait, there))
+        first = asyncio.create_task(queue.run(go_on.wait, there))
         await asyncio.sleep(0)
-        with pytest.raises(GoneError):
-            await queue.do(lambda: done.append(1), gone)
+        with pytest.raises(ClientGoneError):
+            await queue.run(lambda: done.append(1), gone)
         go_on.set()
         await first
 
@@ -75,7 +75,7 @@ def test_work_nobody_waits_for_is_not_begun() -> None:
 def test_what_goes_wrong_in_the_work_is_told() -> None:
     queue = WorkQueue(1)
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(queue.do(lambda: 1 // 0, there))
+        asyncio.run(queue.run(lambda: 1 // 0, there))
     queue.close()
 
 
@@ -83,8 +83,8 @@ def test_a_stopped_queue_begins_nothing_more() -> None:
     queue, go_on, done = WorkQueue(1), threading.Event(), []
 
     async def scenario() -> None:
-        first = asyncio.create_task(queue.do(go_on.wait, there))
-        second = asyncio.create_task(queue.do(lambda: done.append("second"), there))
+        first = asyncio.create_task(queue.run(go_on.wait, there))
+        second = asyncio.create_task(queue.run(lambda: done.append("second"), there))
         await asyncio.sleep(0)
         queue.stop()
         go_on.set()

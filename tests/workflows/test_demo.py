@@ -11,18 +11,18 @@ from inline_workers import use_inline_workers
 from tiny_encoder import write_encoder
 
 from sacmil import load_model, predict, read_bag
-from sacmil.card import read_card, seen_mark
+from sacmil.card import anonymized_id, read_card
+from sacmil.cohorts.cohort import read_cohort
 from sacmil.cohorts.outlines import label_tiles
-from sacmil.cohorts.table import read_table
 from sacmil.deploy.runtime import load
 from sacmil.errors import RunError
 from sacmil.evaluation.metrics import auc
-from sacmil.evaluation.summary import summarise
+from sacmil.evaluation.summary import summarize
 from sacmil.heatmap import read_truth
 from sacmil.results import read_predictions, read_results, read_scores
-from sacmil.workflows.demo import Settings, run_demo
-from sacmil.workflows.demo.settings import ANSWERING
-from sacmil.workflows.prediction_settings import Watcher
+from sacmil.workflows.demo import DemoSettings, run_demo
+from sacmil.workflows.demo.settings import EXPORTED_MODELS
+from sacmil.workflows.prediction_settings import WorkflowCallbacks
 
 pytest.importorskip("matplotlib", reason="pip install 'sacmil[plots]'")
 pytest.importorskip("onnxruntime", reason="pip install 'sacmil[runtime]'")
@@ -41,14 +41,16 @@ def _inline_workers(onnx_registry):
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
     encoder = write_encoder(tmp_path_factory.mktemp("encoder") / "tiny.onnx")
-    return Settings.quick(encoder=encoder)
+    return DemoSettings.make_quick(encoder=encoder)
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory, settings):
     out = tmp_path_factory.mktemp("demo") / "report"
     told = []
-    return run_demo(out, settings, Watcher(tell=lambda *event: told.append(event))), told
+    return run_demo(
+        out, settings, WorkflowCallbacks(on_progress=lambda *event: told.append(event))
+    ), told
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def out(shown):
 
 def test_the_two_broken_slides_are_told_and_the_others_go_on(shown, settings) -> None:
     found, _ = shown
-    broken = {slide.slide_id: slide.mishap for slide in found.drawn[-2:]}
+    broken = {slide.slide_id: slide.artefact for slide in found.drawn[-2:]}
     assert sorted(broken.values()) == ["no tissue", "truncated"]
     assert found.bags.failures.keys() == broken.keys()
     assert len(found.bags.files) == settings.slides
@@ -70,28 +72,28 @@ def test_the_table_and_the_page_hold_the_figures_of_the_predictions(shown, out) 
     found, _ = shown
     predictions = read_predictions(out / "run")
     assert set(predictions.model.tolist()) == MODELS
-    figures = summarise(predictions)
+    figures = summarize(predictions)
     with (out / "evaluation" / "summary.csv").open(newline="") as file:
         rows = {(row["model"], row["metric"]): row for row in csv.DictReader(file)}
     page = found.folder.page.read_text()
     for model, by_metric in figures.items():
         mean = by_metric["auc"].mean
-        assert found.report.figures[model]["auc"].mean == pytest.approx(mean)
+        assert found.report.estimates[model]["auc"].mean == pytest.approx(mean)
         assert float(rows[model, "auc"]["mean"]) == pytest.approx(mean)
         assert f"{mean:.3f}" in page
 
 
 def test_every_slide_is_answered_by_a_part_that_has_not_seen_it(out, settings) -> None:
     answered = read_predictions(out / "predictions.csv")
-    assert set(answered.model.tolist()) == set(ANSWERING)
-    assert len(answered) == len(ANSWERING) * settings.slides
-    for name in ANSWERING:
+    assert set(answered.model.tolist()) == set(EXPORTED_MODELS)
+    assert len(answered) == len(EXPORTED_MODELS) * settings.slides
+    for name in EXPORTED_MODELS:
         by_fold = {}
         for part in sorted((out / "onnx" / name).glob("part_*")):
             training = read_card(part)["notes"]["training"]
             by_fold[training["fold"]] = set(training["seen"])
         for slide, fold in zip(answered.slide_id.tolist(), answered.fold.tolist(), strict=True):
-            assert seen_mark("slide", slide) not in by_fold[fold]
+            assert anonymized_id("slide", slide) not in by_fold[fold]
 
 
 def test_the_exported_models_say_what_torch_says(out) -> None:
@@ -110,7 +112,7 @@ def test_the_exported_models_say_what_torch_says(out) -> None:
 
 def test_the_results_folder_needs_nothing_outside_itself(out, settings) -> None:
     results = read_results(out / "results")
-    assert [model.name for model in results.models] == list(ANSWERING)
+    assert [model.name for model in results.models] == list(EXPORTED_MODELS)
     assert len(results.slides) == settings.slides + 2
     for slide in results.slides:
         assert (out / "results" / slide.slide).is_file()
@@ -126,7 +128,7 @@ def test_the_results_folder_needs_nothing_outside_itself(out, settings) -> None:
 
 
 def test_labels_in_results_and_table_are_those_of_the_cohort(out, shown) -> None:
-    cohort = read_table(out / "table.csv")
+    cohort = read_cohort(out / "table.csv")
     in_results = {slide.slide_id: slide.label for slide in read_results(out / "results").slides}
     for slide in shown[0].drawn:
         label = cohort.classes[cohort.by_id[slide.slide_id].label]
@@ -141,18 +143,18 @@ def test_scores_are_compared_with_the_outlines_that_were_drawn(out, shown) -> No
         for slide in read_results(out / "results").slides
         for answer in slide.answers
     }
-    for name in ANSWERING:
+    for name in EXPORTED_MODELS:
         areas = []
         for slide, path in found.bags.files.items():
             bag = read_bag(path)
             outlines = read_truth(out / "results" / "truth", slide)
-            labels = label_tiles(bag.coords, float(bag.patch_size), outlines, least_share=0.25)
+            labels = label_tiles(bag.coords, float(bag.patch_size), outlines, min_share=0.25)
             assert 1 <= labels.sum() <= len(outlines.positive)
             told = read_scores(out / "results" / "scores" / name / f"{slide}.npz")
             by_class = told.class_scores
             winner = answered[slide, name]
             areas.append(auc(labels, told.scores if by_class is None else by_class[:, winner]))
-        assert found.located[name].auc == pytest.approx(np.mean(areas))
+        assert found.localization[name].auc == pytest.approx(np.mean(areas))
 
 
 def test_tiles_with_a_nest_look_unlike_the_others(shown, out) -> None:
@@ -161,7 +163,7 @@ def test_tiles_with_a_nest_look_unlike_the_others(shown, out) -> None:
     for slide, path in shown[0].bags.files.items():
         bag = read_bag(path)
         outlines = read_truth(out / "results" / "truth", slide)
-        labels.append(label_tiles(bag.coords, float(bag.patch_size), outlines, least_share=0.25))
+        labels.append(label_tiles(bag.coords, float(bag.patch_size), outlines, min_share=0.25))
         features.append(bag.features - np.median(bag.features, axis=0))
     x, y = np.concatenate(features).astype(float), np.concatenate(labels)
     rule, *_ = np.linalg.lstsq(np.column_stack([x, np.ones(len(x))]), y, rcond=None)
@@ -215,10 +217,10 @@ def test_a_second_run_does_nothing_again_and_says_the_same(shown, out, settings)
     assert all(found.done.values())
     before, page = state(out), found.folder.page.read_text()
     again = run_demo(out, settings)
-    assert not any(again.done.values())
+    assert not any(again.steps_done.values())
     assert state(out) == before
-    assert again.located == found.located
-    assert again.new == found.new
+    assert again.localization == found.localization
+    assert again.new_predictions == found.new
     assert len(again.folder.page.read_text()) == pytest.approx(len(page), rel=0.01)
 
 
@@ -229,21 +231,21 @@ def test_what_is_lost_is_made_again_and_nothing_else(shown, out, settings) -> No
     (shown[0].folder.slides / slide.file_name).unlink()
     (out / "results" / "results.json").unlink()  # as if killed before it was written
     again = run_demo(out, settings)
-    assert again.done["slides drawn"] == 1
-    assert again.done["bags made"] == again.done["parts trained"] == 0
-    assert again.done["slides answered"] == settings.slides
+    assert again.steps_done["slides drawn"] == 1
+    assert again.steps_done["bags made"] == again.steps_done["parts trained"] == 0
+    assert again.steps_done["slides answered"] == settings.slides
     assert scores.read_bytes() == before
 
 
 def test_a_folder_of_other_settings_is_refused_untouched(shown, out) -> None:
     before = state(out)
     with pytest.raises(RunError, match="other settings"):
-        run_demo(out, Settings.quick(seed=5))
+        run_demo(out, DemoSettings.make_quick(seed=5))
     assert state(out) == before
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path) -> None:
     (tmp_path / "thesis.doc").write_text("years of work")
     with pytest.raises(RunError, match=r"thesis\.doc"):
-        run_demo(tmp_path, Settings.quick())
+        run_demo(tmp_path, DemoSettings.make_quick())
     assert sorted(file.name for file in tmp_path.iterdir() if file.name[0] != ".") == ["thesis.doc"]

@@ -14,17 +14,17 @@ import pytest
 from answering import CLASSES, make_bag, write_model, write_run
 
 from sacmil import load_model, predict
-from sacmil.card import joint_hash, read_card
+from sacmil.card import combine_hashes, read_card
 from sacmil.errors import InputError, ModelFolderError, RunError
 from sacmil.results import Prediction
-from sacmil.workflows.ensemble import Said, load_ensembles, together
+from sacmil.workflows.ensemble import MemberPredictions, average_predictions, load_ensembles
 
 
 def test_a_run_answers_with_the_mean_of_its_parts(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     (ensemble,) = load_ensembles([run])
     bag = make_bag("s")
-    said = ensemble.ask(bag)
+    said = ensemble.predict(bag)
     parts = [
         predict(load_model(card.parent), bag) for card in sorted(run.glob("abmil/*/*/card.json"))
     ]
@@ -32,7 +32,7 @@ def test_a_run_answers_with_the_mean_of_its_parts(tmp_path: Path) -> None:
     assert len({tuple(row) for row in probabilities.tolist()}) == 3
     np.testing.assert_allclose(said.probabilities, probabilities.mean(axis=0), atol=1e-12)
     np.testing.assert_allclose(said.spread, probabilities.std(axis=0), atol=1e-12)
-    np.testing.assert_array_equal(said.parts, probabilities)
+    np.testing.assert_array_equal(said.member_probabilities, probabilities)
 
 
 def test_what_is_no_number_is_no_answer(tmp_path: Path) -> None:
@@ -40,17 +40,17 @@ def test_what_is_no_number_is_no_answer(tmp_path: Path) -> None:
     lost = Prediction("s", np.array([np.nan, np.nan]), np.zeros(12, np.float32))
     member = SimpleNamespace(card=ensemble.card, predict=lambda bag: lost)
     with pytest.raises(InputError, match=r"s: the model predicts \[nan, nan\], no probabilities"):
-        replace(ensemble, members=(member,)).ask(make_bag("s"))
+        replace(ensemble, members=(member,)).predict(make_bag("s"))
 
 
 def test_scores_of_members_are_joined_by_rank_for_their_scales_differ() -> None:
-    def said(*scores: float) -> Said:
+    def said(*scores: float) -> MemberPredictions:
         given = np.array([0.5, 0.5])
-        return Said(given, given[None], np.array(scores, np.float32))
+        return MemberPredictions(given, given[None], np.array(scores, np.float32))
 
-    joint = together([said(1, 2, 3), said(3000, 1000, 2000)])
+    joint = average_predictions([said(1, 2, 3), said(3000, 1000, 2000)])
     np.testing.assert_allclose(joint.scores, [0.5, 0.25, 0.75])
-    scaled = together([said(10, 20, 30), said(3, 1, 2)])
+    scaled = average_predictions([said(10, 20, 30), said(3, 1, 2)])
     np.testing.assert_array_equal(joint.scores, scaled.scores)
 
 
@@ -58,7 +58,7 @@ def test_one_model_gives_its_own_answer_and_no_spread(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m")
     (ensemble,) = load_ensembles([folder])
     bag = make_bag("s")
-    said, alone = ensemble.ask(bag), predict(load_model(folder), bag)
+    said, alone = ensemble.predict(bag), predict(load_model(folder), bag)
     np.testing.assert_array_equal(said.probabilities, alone.probabilities)
     np.testing.assert_array_equal(said.scores, alone.scores)
     assert said.spread is None
@@ -68,7 +68,7 @@ def test_one_model_gives_its_own_answer_and_no_spread(tmp_path: Path) -> None:
 def test_a_single_output_speaks_of_two_classes(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m", num_classes=1, classes=("tumour",))
     (ensemble,) = load_ensembles([folder])
-    said = ensemble.ask(make_bag("s"))
+    said = ensemble.predict(make_bag("s"))
     assert ensemble.classes == ("not tumour", "tumour")
     assert said.probabilities.sum() == pytest.approx(1)
     assert said.probabilities[1] == predict(load_model(folder), make_bag("s")).probabilities[0]
@@ -80,7 +80,7 @@ def test_a_model_without_class_names_gets_numbers(tmp_path: Path) -> None:
 
 
 def test_the_hash_of_several_depends_on_each_and_on_their_order() -> None:
-    found = {joint_hash(hashes) for hashes in (["a", "b"], ["b", "a"], ["a"], ["a", "b", "c"])}
+    found = {combine_hashes(hashes) for hashes in (["a", "b"], ["b", "a"], ["a"], ["a", "b", "c"])}
     assert len(found) == 4
 
 
@@ -175,6 +175,6 @@ def test_a_single_output_has_no_scores_per_class_but_its_own(tmp_path: Path) -> 
     folder = write_model(tmp_path / "m", kind="dsmil", num_classes=1, classes=("tumour",))
     (ensemble,) = load_ensembles([folder])
     alone = predict(load_model(folder), make_bag("s"))
-    said = ensemble.ask(make_bag("s"))
+    said = ensemble.predict(make_bag("s"))
     np.testing.assert_array_equal(said.scores, alone.class_scores[:, 0])
     assert said.class_scores is None

@@ -17,13 +17,13 @@ from small_models import SMALL
 
 from sacmil import Bag, create_model, list_models, load_model, predict, save_model, write_bag
 from sacmil.errors import ConfigError, InputError
-from sacmil.heatmap import normalise, select_scores, top_tiles
+from sacmil.heatmap import find_top_tiles, normalize_scores, select_scores
 from sacmil.models import MILModel
-from sacmil.results import Prediction, Scores, read_scores, write_scores
-from sacmil.workflows.ensemble import Said, load_ensembles, together
-from sacmil.workflows.heatmaps import HeatmapSettings, make_heatmaps
-from sacmil.workflows.prediction import predict_items
-from sacmil.workflows.prediction_settings import Settings
+from sacmil.results import InstanceScores, Prediction, read_scores, write_scores
+from sacmil.workflows.ensemble import MemberPredictions, average_predictions, load_ensembles
+from sacmil.workflows.heatmaps import HeatmapSettings, draw_heatmaps
+from sacmil.workflows.predict import predict_slides
+from sacmil.workflows.prediction_settings import PredictionSettings
 
 CLASSES = ("stroma", "tumour")
 WIDTH, GRID, LESION, PATCH = 8, 8, 4, 100
@@ -78,9 +78,11 @@ def test_the_top_tiles_of_a_class_0_prediction_are_its_evidence(name: str) -> No
     found = predict(train_model(name), slide)
     assert found.label == 0
     assert found.score_class == 0
-    scores = Scores(slide.coords, PATCH, found.scores, found.class_scores, found.score_class)
+    scores = InstanceScores(
+        slide.coords, PATCH, found.scores, found.class_scores, found.score_class
+    )
     shown = select_scores(scores, CLASSES, predicted=CLASSES[found.label])
-    best = top_tiles(shown.scores, normalise(shown.scores.scores, "rank"), 4)
+    best = find_top_tiles(shown.scores, normalize_scores(shown.scores.scores, "rank"), 4)
     assert set(best.tolist()) <= evidence
     assert shown.describe() == "score for stroma (predicted)"
 
@@ -102,10 +104,10 @@ def test_files_of_a_prediction_are_of_the_predicted_class(tmp_path: Path, label:
     (tmp_path / "slides").mkdir()
     write_slide(tmp_path / "slides" / "s7.tif", tissue_pixels(900, 900), mpp=0.5)
     model = write_linear_model(tmp_path / "m")
-    settings = Settings(device="cpu", slides=tmp_path / "slides", report=True)
-    done = predict_items([tmp_path / "bags"], tmp_path / "out", [model], settings)
+    settings = PredictionSettings(device="cpu", slides=tmp_path / "slides", report=True)
+    done = predict_slides([tmp_path / "bags"], tmp_path / "out", [model], settings)
     (answer,) = done.records[0].answers
-    assert answer.winner(CLASSES) == answer.score_class == CLASSES[label]
+    assert answer.find_predicted_class(CLASSES) == answer.score_class == CLASSES[label]
     kept = read_scores(tmp_path / "out" / answer.scores)
     assert kept.score_class == label
     assert set(np.argsort(-kept.scores)[: len(evidence)].tolist()) == evidence
@@ -118,7 +120,7 @@ def test_files_of_a_prediction_are_of_the_predicted_class(tmp_path: Path, label:
 def test_pictures_that_an_earlier_version_drew_are_drawn_again(tmp_path: Path) -> None:
     write_bag(tmp_path / "bags" / "s7.h5", make_slide(0, 7)[0])
     model, out = write_linear_model(tmp_path / "m"), tmp_path / "out"
-    predict_items([tmp_path / "bags"], out, [model], Settings(device="cpu"))
+    predict_slides([tmp_path / "bags"], out, [model], PredictionSettings(device="cpu"))
     picture = out / "heatmaps" / "m" / "s7_overlay.png"
     drawn = picture.read_bytes()
     file = out / "answers" / "s7.json"
@@ -127,7 +129,7 @@ def test_pictures_that_an_earlier_version_drew_are_drawn_again(tmp_path: Path) -
         del answer["score_class"]
     file.write_text(json.dumps(record))
     Image.new("RGB", (9, 9)).save(picture)
-    predict_items([tmp_path / "bags"], out, [model], Settings(device="cpu"))
+    predict_slides([tmp_path / "bags"], out, [model], PredictionSettings(device="cpu"))
     assert picture.read_bytes() == drawn
 
 
@@ -136,7 +138,7 @@ def test_tiles_for_qupath_and_tables_name_the_class_and_are_coloured_by_it(tmp_p
     write_bag(tmp_path / "s7.h5", slide)
     model, out = write_linear_model(tmp_path / "m"), tmp_path / "out"
     wanted = HeatmapSettings(geojson=True, csv=True)
-    make_heatmaps([tmp_path / "s7.h5"], model, out, wanted)
+    draw_heatmaps([tmp_path / "s7.h5"], model, out, wanted)
     rows = list(csv.DictReader((out / "s7.csv").read_text().splitlines()))
     assert list(rows[0]) == [
         *("x", "y", "patch_size", "score stroma", "score tumour"),
@@ -150,13 +152,15 @@ def test_tiles_for_qupath_and_tables_name_the_class_and_are_coloured_by_it(tmp_p
 
 
 def test_an_ensemble_shows_the_class_it_predicts_also_where_a_member_predicts_another() -> None:
-    def said(first: float, by_class: list[list[float]]) -> Said:
+    def said(first: float, by_class: list[list[float]]) -> MemberPredictions:
         given = np.array([first, 1 - first])
         scores = np.array(by_class, np.float32)
         label = int(given.argmax())
-        return Said(given, given[None], scores[:, label], scores, label)
+        return MemberPredictions(given, given[None], scores[:, label], scores, label)
 
-    joint = together([said(0.9, [[1, 9], [2, 8], [3, 7]]), said(0.4, [[4, 5], [6, 3], [5, 4]])])
+    joint = average_predictions(
+        [said(0.9, [[1, 9], [2, 8], [3, 7]]), said(0.4, [[4, 5], [6, 3], [5, 4]])]
+    )
     assert joint.label == joint.score_class == 0
     np.testing.assert_allclose(joint.scores, [0, 0.75, 0.75])
     np.testing.assert_array_equal(joint.scores, joint.class_scores[:, 0])
@@ -164,10 +168,10 @@ def test_an_ensemble_shows_the_class_it_predicts_also_where_a_member_predicts_an
 
 def test_scores_for_a_class_and_scores_for_all_classes_make_scores_for_that_class() -> None:
     given, tiles = np.array([0.2, 0.8]), np.arange(3, dtype=np.float32)
-    by_class = Said(given, given[None], tiles, np.stack([-tiles, tiles], axis=1), 1)
-    for_all = Said(given, given[None], tiles)
-    assert together([by_class, for_all]).score_class == 1
-    assert together([for_all, for_all]).score_class is None
+    by_class = MemberPredictions(given, given[None], tiles, np.stack([-tiles, tiles], axis=1), 1)
+    for_all = MemberPredictions(given, given[None], tiles)
+    assert average_predictions([by_class, for_all]).score_class == 1
+    assert average_predictions([for_all, for_all]).score_class is None
 
 
 def test_a_single_output_names_the_only_class_it_scores(tmp_path: Path) -> None:
@@ -177,15 +181,15 @@ def test_a_single_output_names_the_only_class_it_scores(tmp_path: Path) -> None:
     save_model(tmp_path / "m", model, classes=("tumour",))
     slide, _ = make_slide(0, 7)
     (ensemble,) = load_ensembles([tmp_path / "m"])
-    found = ensemble.ask(slide)
+    found = ensemble.predict(slide)
     assert ensemble.classes[found.label] == "not tumour"
-    shown = select_scores(found.located(slide), ensemble.classes, predicted="not tumour")
+    shown = select_scores(found.to_scores(slide), ensemble.classes, predicted="not tumour")
     assert shown.describe() == "score for tumour"
-    located = found.located(slide)
-    chosen = select_scores(located, ensemble.classes, predicted="not tumour", which="tumour")
+    located = found.to_scores(slide)
+    chosen = select_scores(located, ensemble.classes, predicted="not tumour", class_name="tumour")
     np.testing.assert_array_equal(chosen.scores.scores, shown.scores.scores)
     with pytest.raises(ConfigError, match="scores of tumour alone"):
-        select_scores(located, ensemble.classes, predicted="not tumour", which="not tumour")
+        select_scores(located, ensemble.classes, predicted="not tumour", class_name="not tumour")
     with pytest.raises(InputError, match="no scores for class 0"):
         predict(model, slide).scores_for(0)
     np.testing.assert_array_equal(
@@ -194,7 +198,7 @@ def test_a_single_output_names_the_only_class_it_scores(tmp_path: Path) -> None:
 
 
 def test_one_score_for_all_classes_says_so() -> None:
-    scores = Scores(np.zeros((2, 2)), 1.0, np.zeros(2, np.float32))
+    scores = InstanceScores(np.zeros((2, 2)), 1.0, np.zeros(2, np.float32))
     assert select_scores(scores, CLASSES, predicted="tumour").describe("attention") == (
         "attention, one for all classes"
     )
@@ -202,7 +206,7 @@ def test_one_score_for_all_classes_says_so() -> None:
 
 def test_scores_follow_the_probabilities_where_a_model_gave_those_of_another_class() -> None:
     by_class = np.array([[1.0, 2.0], [4.0, 3.0]], np.float32)
-    found = Prediction.of("s", np.array([0.9, 0.1]), by_class[:, 1], by_class, CLASSES)
+    found = Prediction.from_output("s", np.array([0.9, 0.1]), by_class[:, 1], by_class, CLASSES)
     np.testing.assert_array_equal(found.scores, by_class[:, 0])
     np.testing.assert_array_equal(found.scores_for(1), by_class[:, 1])
     for wrong in (2, -1, None, True):
@@ -211,7 +215,7 @@ def test_scores_follow_the_probabilities_where_a_model_gave_those_of_another_cla
 
 
 def test_a_file_of_scores_says_which_class_they_are_about(tmp_path: Path) -> None:
-    scores = Scores(np.zeros((2, 2)), 1.0, np.zeros(2, np.float32), score_class=1)
+    scores = InstanceScores(np.zeros((2, 2)), 1.0, np.zeros(2, np.float32), score_class=1)
     write_scores(tmp_path / "new.npz", scores)
     assert read_scores(tmp_path / "new.npz").score_class == 1
     np.savez(tmp_path / "old.npz", coords=np.zeros((2, 2)), patch_size=1.0, scores=np.zeros(2))

@@ -16,31 +16,36 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sacmil.results import Model
-from sacmil.workflows.model_facts import ModelFacts
+from sacmil.results import ModelInfo
+from sacmil.workflows.model_summary import ModelSummary
 from sacmil.workflows.prediction_folder import (
     BagFile,
-    ModelAnswer,
+    ModelPrediction,
     PredictionFolder,
-    SlideAnswers,
+    SlidePredictions,
 )
-from sacmil.workflows.slide_report import page, reading, shown, write_report
+from sacmil.workflows.slide_report import (
+    describe_prediction,
+    format_probability,
+    render_slide_report,
+    write_slide_report,
+)
 
 CLASSES = ("normal", "tumour")
-MODEL = Model("m", "ab", 3)
+MODEL = ModelInfo("m", "ab", 3)
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 
-def said(*parts: tuple[float, ...], model: str = "m", **changes: Any) -> ModelAnswer:
+def said(*parts: tuple[float, ...], model: str = "m", **changes: Any) -> ModelPrediction:
     given = np.array(parts)
     spread = tuple(given.std(axis=0).tolist()) if len(parts) > 1 else None
     facts = {"model": model, "hash": "ab", "scores": "scores/m/s.npz", "seconds": 0.5}
     mean = tuple(given.mean(axis=0).tolist())
-    return ModelAnswer(**(facts | {"probabilities": mean, "parts": parts, "spread": spread}
+    return ModelPrediction(**(facts | {"probabilities": mean, "parts": parts, "spread": spread}
                           | changes))  # fmt: skip
 
 
-def record(*answers: ModelAnswer, **changes: Any) -> SlideAnswers:
+def record(*answers: ModelPrediction, **changes: Any) -> SlidePredictions:
     facts: dict[str, Any] = {
         "slide_id": "s",
         "item": "/data/s.svs",
@@ -54,7 +59,7 @@ def record(*answers: ModelAnswer, **changes: Any) -> SlideAnswers:
         "bounds_origin": None,
         "answers": answers,
     }
-    return SlideAnswers(**(facts | changes))
+    return SlidePredictions(**(facts | changes))
 
 
 def write_pictures(folder: Path) -> dict[str, str]:
@@ -79,33 +84,35 @@ def write_pictures(folder: Path) -> dict[str, str]:
 def test_a_probability_is_read_in_plain_words(
     probabilities: tuple[float, float], words: str
 ) -> None:
-    text = reading(CLASSES, said(probabilities))
+    text = describe_prediction(CLASSES, said(probabilities))
     assert words in text
     assert "not how likely a disease is" in text
     assert "members" not in text
 
 
 def test_members_that_agree_and_members_that_do_not_are_told() -> None:
-    agreed = reading(CLASSES, said((0.12, 0.88), (0.04, 0.96)))
+    agreed = describe_prediction(CLASSES, said((0.12, 0.88), (0.04, 0.96)))
     assert "Both members agree; they range from 0.88 to 0.96 (spread 0.04)." in agreed
-    apart = reading(CLASSES, said((0.1, 0.9), (0.8, 0.2), (0.2, 0.8)))
+    apart = describe_prediction(CLASSES, said((0.1, 0.9), (0.8, 0.2), (0.2, 0.8)))
     assert "2 of 3 members say tumour; they range from 0.20 to 0.90" in apart
     assert "They disagree much" in apart
     assert "They disagree" not in agreed
-    surer = reading(CLASSES, said((0.45, 0.55), (0.01, 0.99)))
+    surer = describe_prediction(CLASSES, said((0.45, 0.55), (0.01, 0.99)))
     assert "How sure they are differs much" in surer
     assert "disagree" not in surer
 
 
 def test_of_many_classes_the_two_nearest_are_named() -> None:
     classes = ("a", "b", "c")
-    assert "undecided between b and c" in reading(classes, said((0.2, 0.45, 0.35)))
-    assert "clearly favours c over the 2 others" in reading(classes, said((0.01, 0.01, 0.98)))
+    assert "undecided between b and c" in describe_prediction(classes, said((0.2, 0.45, 0.35)))
+    assert "clearly favours c over the 2 others" in describe_prediction(
+        classes, said((0.01, 0.01, 0.98))
+    )
 
 
 @pytest.mark.parametrize("probability", np.linspace(0, 1, 41).tolist())
 def test_no_rounding_makes_a_certainty(probability: float) -> None:
-    assert shown(probability) not in ("0.00", "1.00")
+    assert format_probability(probability) not in ("0.00", "1.00")
 
 
 # The page.
@@ -127,8 +134,8 @@ class _Links(HTMLParser):
 
 def test_the_page_holds_the_answer_the_pictures_and_the_card(tmp_path: Path) -> None:
     answer = said((0.1, 0.9), (0.3, 0.7), pictures=write_pictures(tmp_path))
-    facts = ModelFacts("m", {"Kind": "sac_mil", "Trained on": "99 slides"})
-    text = page(tmp_path, record(answer, warnings=("odd bag",)), [MODEL], [facts])
+    facts = ModelSummary("m", {"Kind": "sac_mil", "Trained on": "99 slides"})
+    text = render_slide_report(tmp_path, record(answer, warnings=("odd bag",)), [MODEL], [facts])
     for words in (
         "tumour",
         "0.80",
@@ -148,8 +155,8 @@ def test_the_page_holds_the_answer_the_pictures_and_the_card(tmp_path: Path) -> 
 def test_of_several_models_the_joint_answer_leads_and_all_are_listed(tmp_path: Path) -> None:
     one, other = said((0.9, 0.1), model="one"), said((0.2, 0.8), model="other")
     joint = said((0.9, 0.1), (0.2, 0.8), model="ensemble")
-    models = [Model(name, "ab") for name in ("one", "other", "ensemble")]
-    text = page(tmp_path, record(one, other, joint), models, [])
+    models = [ModelInfo(name, "ab") for name in ("one", "other", "ensemble")]
+    text = render_slide_report(tmp_path, record(one, other, joint), models, [])
     assert "Answer of ensemble" in text
     rows = re.findall(r"<tr><td>(\w+)</td><td>(\w+)</td>", text)
     assert rows == [("one", "normal"), ("other", "tumour"), ("ensemble", "normal")]
@@ -160,20 +167,24 @@ def test_classes_are_shown_one_by_one_the_most_probable_first(tmp_path: Path) ->
     pictures = write_pictures(tmp_path)
     drawn = dict.fromkeys(("a", "b", "c"), "overlay.png")
     answer = said((0.2, 0.5, 0.3), pictures=pictures, class_pictures=drawn)
-    text = page(tmp_path, record(answer, classes=("a", "b", "c")), [MODEL], [])
+    text = render_slide_report(tmp_path, record(answer, classes=("a", "b", "c")), [MODEL], [])
     assert re.findall(r"<figcaption>(\w): ([\d.]+)</figcaption>", text) == [
         ("b", "0.50"),
         ("c", "0.30"),
         ("a", "0.20"),
     ]
-    assert "Class by class" not in page(tmp_path, record(said((0.2, 0.8))), [MODEL], [])
+    assert "Class by class" not in render_slide_report(
+        tmp_path, record(said((0.2, 0.8))), [MODEL], []
+    )
 
 
 def test_all_a_page_shows_is_within_it(tmp_path: Path) -> None:
     pictures = write_pictures(tmp_path)
     answer = said((0.2, 0.8), pictures=pictures, class_pictures={"tumour": "overlay.png"})
     links = _Links()
-    text = page(tmp_path, record(answer), [MODEL], [ModelFacts("m", {"Kind": "sac_mil"})])
+    text = render_slide_report(
+        tmp_path, record(answer), [MODEL], [ModelSummary("m", {"Kind": "sac_mil"})]
+    )
     links.feed(text)
     assert len(links.sources) == 3
     assert all(source.startswith("data:image/jpeg;base64,") for source in links.sources)
@@ -204,9 +215,9 @@ def test_everything_on_the_page_is_text(tmp_path: Path, text: str) -> None:
             encoder=name,
             warnings=(name,),
         )
-        facts = [ModelFacts(name, {name: name}), ModelFacts("other", {})]
+        facts = [ModelSummary(name, {name: name}), ModelSummary("other", {})]
         links = _Links()
-        links.feed(page(tmp_path, made, [Model(name, "ab")], facts))
+        links.feed(render_slide_report(tmp_path, made, [ModelInfo(name, "ab")], facts))
         return links
 
     assert hostile(text).tags == hostile("harmless").tags
@@ -214,7 +225,7 @@ def test_everything_on_the_page_is_text(tmp_path: Path, text: str) -> None:
 
 
 def test_the_page_is_written_whole_under_a_harmless_name(tmp_path: Path) -> None:
-    path = write_report(
+    path = write_slide_report(
         PredictionFolder(tmp_path), record(said((0.1, 0.9)), slide_id="../x"), [MODEL], []
     )
     assert path.parent == tmp_path / "reports"
@@ -276,8 +287,8 @@ def test_opened_from_disk_in_a_browser_no_request_leaves(
     asked.clear()
     answer = said((0.1, 0.9), (0.3, 0.7), model=bait, pictures=write_pictures(tmp_path))
     made = record(answer, slide_id=bait, classes=(bait, "tumour"), warnings=(f"{bait}</style>",))
-    facts = [ModelFacts(bait, {bait: bait})]
-    path = write_report(PredictionFolder(tmp_path), made, [Model(bait, "ab")], facts)
+    facts = [ModelSummary(bait, {bait: bait})]
+    path = write_slide_report(PredictionFolder(tmp_path), made, [ModelInfo(bait, "ab")], facts)
     picture = look(path, tmp_path / "profile")
     assert asked == []
     with Image.open(picture) as image:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from sacmil.cohorts.table import Cohort, Further
+    from sacmil.cohorts.cohort import Cohort, ExtraCheck
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-def _names(
+def _parse_class_names(
     ctx: click.Context, parameter: click.Parameter, value: str | None
 ) -> tuple[str, ...] | None:
     if value is None:
@@ -32,7 +32,10 @@ _OPTIONS = (
     click.option("--patient-column", metavar="NAME", help="Column of the patients, likewise."),
     click.option("--label-column", metavar="NAME", help="Column of the labels, likewise."),
     click.option(
-        "--classes", metavar="A,B", callback=_names, help="Labels in order; others are refused."
+        "--classes",
+        metavar="A,B",
+        callback=_parse_class_names,
+        help="Labels in order; others are refused.",
     ),
     click.option("--slide-table", type=_FILE, help="STAMP's second table: PATIENT, FILENAME."),
     click.option("--sheet", metavar="NAME", help="Which sheet of an Excel file."),
@@ -51,7 +54,7 @@ def cohort_options(function: Function) -> Function:
     return function
 
 
-def read_cohort(
+def read_cohort_table(
     table: Path,
     *,
     slide_column: str | None = None,
@@ -61,8 +64,8 @@ def read_cohort(
     slide_table: Path | None = None,
     sheet: str | None = None,
     preserve: str | None = None,
-    need: int = 2,
-    further: Further | None = None,
+    min_patients: int = 2,
+    extra_check: ExtraCheck | None = None,
 ) -> Cohort:
     """The cohort of a table, by the options above.
 
@@ -75,12 +78,12 @@ def read_cohort(
         slide_table: STAMP's second table.
         sheet: of an Excel file.
         preserve: column of the sites; splits made anew keep them whole.
-        need: fewest patients of a class.
-        further: finds more that is wrong with slides, to be told in the same list.
+        min_patients: fewest patients of a class.
+        extra_check: finds more that is wrong with slides, to be told in the same list.
     """
-    from sacmil.cohorts.table import read_table
+    from sacmil.cohorts.cohort import read_cohort
 
-    return read_table(
+    return read_cohort(
         table,
         slide=slide_column,
         patient=patient_column,
@@ -89,6 +92,6 @@ def read_cohort(
         classes=classes,
         slide_table=slide_table,
         sheet=sheet,
-        need=need,
-        further=further,
+        min_patients=min_patients,
+        extra_check=extra_check,
     )

@@ -14,10 +14,10 @@ from sacmil.cli._failures import find_cause
 from sacmil.cli._time_left import TimeLeft
 
 if TYPE_CHECKING:
-    from sacmil.extraction import Row
+    from sacmil.extraction import ExtractionRow
 
 
-class Told:
+class ExtractionProgressBar:
     """Shows tiles per second, slides left and time left.
 
     Args:
@@ -25,10 +25,13 @@ class Told:
     """
 
     def __init__(self, slides: int) -> None:
-        self._all = self._left = slides
+        self._num_slides = self._slides_left = slides
         self._by_slides, self._by_tiles = TimeLeft(), TimeLeft()
-        self._encoded, self._found = 0, 0  # tiles
-        self._surveyed, self._worked = 0, 0  # slides whose tiles were found, were encoded
+        self._tiles_encoded, self._tiles_found = 0, 0  # tiles
+        self._slides_tiled, self._slides_encoded = (
+            0,
+            0,
+        )  # slides whose tiles were found, were encoded
         self._causes: set[str] = set()
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
         self._bar: tqdm[NoReturn] = tqdm(
@@ -41,45 +44,50 @@ class Told:
 
     def tiles(self, encoded: int, found: int) -> None:
         """So many more tiles have been encoded, and so many more have been found."""
-        self._encoded, self._found = self._encoded + encoded, self._found + found
-        self._surveyed += found > 0
+        self._tiles_encoded, self._tiles_found = (
+            self._tiles_encoded + encoded,
+            self._tiles_found + found,
+        )
+        self._slides_tiled += found > 0
         self._bar.total = (self._bar.total or 0) + found
-        self._bar.set_postfix_str(self._words_left(), refresh=False)
+        self._bar.set_postfix_str(self._format_time_left(), refresh=False)
         self._bar.update(encoded)
 
-    def slide(self, row: Row, left: int) -> None:
+    def slide(self, row: ExtractionRow, left: int) -> None:
         """A slide is over; so many are left."""
-        self._left = left
-        done = self._all - left
-        self._worked += float(row.seconds or 0) > 0
+        self._slides_left = left
+        done = self._num_slides - left
+        self._slides_encoded += float(row.seconds or 0) > 0
         if row.status == "failed":
-            self._say_cause(row)
+            self._print_cause(row)
         elif not self._terminal:
-            words = [f"{done}/{self._all} {row.slide_id}: {row.tiles or 0} tiles"]
-            self._say(", ".join([*words, *filter(None, [self._words_left()])]))
-        self._bar.set_description_str(f"{done}/{self._all} slides")
-        self._bar.set_postfix_str(self._words_left())
+            words = [f"{done}/{self._num_slides} {row.slide_id}: {row.tiles or 0} tiles"]
+            self._print_line(", ".join([*words, *filter(None, [self._format_time_left()])]))
+        self._bar.set_description_str(f"{done}/{self._num_slides} slides")
+        self._bar.set_postfix_str(self._format_time_left())
 
-    def _say_cause(self, row: Row) -> None:
+    def _print_cause(self, row: ExtractionRow) -> None:
         """A cause is printed when it first comes up; the command's end counts them all."""
         cause = find_cause(row.slide_id, row.reason)
         if cause not in self._causes:
             self._causes.add(cause)
-            self._say(f"{row.slide_id}: failed, {row.reason}")
+            self._print_line(f"{row.slide_id}: failed, {row.reason}")
 
-    def _words_left(self) -> str:
+    def _format_time_left(self) -> str:
         """By tiles; slides not looked at yet count as the mean of those that were."""
-        if not self._surveyed:
-            return self._by_slides.words(self._all - self._left, self._all)
-        unseen = max(0, self._left - max(0, self._surveyed - self._worked))
-        total = self._found * (1 + unseen / self._surveyed)
-        return self._by_tiles.words(self._encoded, total)
+        if not self._slides_tiled:
+            return self._by_slides.format_time_left(
+                self._num_slides - self._slides_left, self._num_slides
+            )
+        unseen = max(0, self._slides_left - max(0, self._slides_tiled - self._slides_encoded))
+        total = self._tiles_found * (1 + unseen / self._slides_tiled)
+        return self._by_tiles.format_time_left(self._tiles_encoded, total)
 
     def close(self) -> None:
         """Leave the bar as it stands."""
         self._bar.close()
 
-    def _say(self, line: str) -> None:
+    def _print_line(self, line: str) -> None:
         if self._terminal:
             self._bar.write(line, file=sys.stderr)
         else:
@@ -87,9 +95,9 @@ class Told:
 
 
 @contextmanager
-def told(slides: int) -> Iterator[Told]:
+def show_extraction_progress(slides: int) -> Iterator[ExtractionProgressBar]:
     """Progress for the time of a block."""
-    progress = Told(slides)
+    progress = ExtractionProgressBar(slides)
     try:
         yield progress
     finally:

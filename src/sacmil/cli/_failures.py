@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-_SHOWN = 3
+_MAX_NAMES = 3
 """Names printed per cause."""
 
 
@@ -47,9 +47,9 @@ def print_failures(failures: Mapping[str, str], listed_in: Path, *, noun: str = 
         if len(names) == 1:
             click.echo(f"{names[0]}: failed, {reason}", err=True)
             continue
-        more = ", …" if len(names) > _SHOWN else ""
+        more = ", …" if len(names) > _MAX_NAMES else ""
         click.echo(
-            f"{len(names)} {noun} failed alike ({', '.join(names[:_SHOWN])}{more}), the first: "
+            f"{len(names)} {noun} failed alike ({', '.join(names[:_MAX_NAMES])}{more}), the first: "
             f"{reason}",
             err=True,
         )

@@ -17,7 +17,7 @@ _LINE_EVERY_S = 60.0
 """How often a long task says where it stands where there is no terminal."""
 
 
-class Tell(Protocol):
+class ProgressCallback(Protocol):
     """Called with a task, how much of it is done, how much there is, and the newest figure."""
 
     def __call__(self, task: str, done: int, total: int, note: str = "") -> None:
@@ -25,7 +25,7 @@ class Tell(Protocol):
 
 
 @contextmanager
-def bars() -> Iterator[Tell]:
+def progress_bars() -> Iterator[ProgressCallback]:
     """A function to call with (task, done, of how many); a new task begins a new bar."""
     terminal = sys.stderr is not None and sys.stderr.isatty()
     current: dict[str, tqdm[NoReturn]] = {}
@@ -35,7 +35,7 @@ def bars() -> Iterator[Tell]:
     def progress(task: str, done: int, total: int, note: str = "") -> None:
         nonlocal told_at, left
         if task not in current:
-            _close(current)
+            _close_bars(current)
             current[task] = tqdm(
                 total=total,
                 desc=f"{task:<32}",
@@ -44,14 +44,14 @@ def bars() -> Iterator[Tell]:
                 bar_format="{desc}{bar} {n_fmt}/{total_fmt} {elapsed}, {remaining} left{postfix}",
             )
             left = TimeLeft()
-            left.words(done, total)  # what is done by now was done by an earlier run
+            left.format_time_left(done, total)  # what is done by now was done by an earlier run
             if not terminal:
                 click.echo(task, err=True)
                 told_at = time.monotonic()
         current[task].set_postfix_str(note, refresh=False)
         current[task].update(done - current[task].n)
         if not terminal and time.monotonic() - told_at > _LINE_EVERY_S:
-            parts = [f"{task}: {done} of {total}", note, left.words(done, total)]
+            parts = [f"{task}: {done} of {total}", note, left.format_time_left(done, total)]
             click.echo(", ".join(filter(None, parts)), err=True)
             told_at = time.monotonic()
             current[task].n = done
@@ -59,10 +59,10 @@ def bars() -> Iterator[Tell]:
     try:
         yield progress
     finally:
-        _close(current)
+        _close_bars(current)
 
 
-def _close(current: dict[str, tqdm[NoReturn]]) -> None:
+def _close_bars(current: dict[str, tqdm[NoReturn]]) -> None:
     for bar in current.values():
         bar.close()
     current.clear()

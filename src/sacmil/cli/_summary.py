@@ -14,11 +14,11 @@ _METRICS = ("accuracy", "auc", "f1")
 
 def print_summary(predictions: Predictions, data: str) -> None:
     """Accuracy, AUC and F1 of every model over the test folds, as `sacmil evaluate` has them."""
-    from sacmil.evaluation.layouts import render
-    from sacmil.evaluation.summary import summarise
-    from sacmil.evaluation.tables import Style, caption, has_intervals, summary_table
+    from sacmil.evaluation.summary import summarize
+    from sacmil.evaluation.table_format import render_table
+    from sacmil.evaluation.tables import TableStyle, has_intervals, make_caption, summary_table
 
-    figures = summarise(predictions, metrics=_METRICS)
-    shows = has_intervals(figures, Style())
-    text = caption(predictions, data=data, with_intervals=shows)
-    click.echo(render(summary_table(figures, caption=text)), nl=False)
+    figures = summarize(predictions, metrics=_METRICS)
+    shows = has_intervals(figures, TableStyle())
+    text = make_caption(predictions, data=data, with_intervals=shows)
+    click.echo(render_table(summary_table(figures, caption=text)), nl=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-_FIRST_S = 10.0
+_MIN_ELAPSED_S = 10.0
 """Before that many seconds an estimate would be a guess."""
 
 
@@ -15,7 +15,7 @@ class TimeLeft:
         self._begun = time.monotonic()
         self._first: float | None = None
 
-    def words(self, done: float, total: float) -> str:
+    def format_time_left(self, done: float, total: float) -> str:
         """Such as "about 3 min left"; empty where it is too early to say, or nothing is left.
 
         Args:
@@ -26,15 +26,15 @@ class TimeLeft:
         if self._first is None:
             self._begun, self._first = now, done
         elapsed, steps = now - self._begun, done - self._first
-        if elapsed < _FIRST_S or steps <= 0 or done >= total:
+        if elapsed < _MIN_ELAPSED_S or steps <= 0 or done >= total:
             return ""
-        return f"about {duration(elapsed / steps * (total - done))} left"
+        return f"about {format_duration(elapsed / steps * (total - done))} left"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds for people.
 
-    >>> duration(42), duration(180), duration(8000)
+    >>> format_duration(42), format_duration(180), format_duration(8000)
     ('42 s', '3 min', '2.2 h')
     """
     if seconds < 90:

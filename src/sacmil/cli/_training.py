@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from sacmil.cli._cohort import cohort_options, read_cohort
+from sacmil.cli._cohort import cohort_options, read_cohort_table
 
 if TYPE_CHECKING:
+    from sacmil.cohorts.cohort import Cohort
     from sacmil.cohorts.splits import Fold
-    from sacmil.cohorts.table import Cohort
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -62,7 +62,7 @@ def training_options(function: Function) -> Function:
     return cohort_options(function)
 
 
-class Material(NamedTuple):
+class Dataset(NamedTuple):
     """What to learn from."""
 
     cohort: Cohort
@@ -70,7 +70,7 @@ class Material(NamedTuple):
     folds: list[Fold]
 
 
-def read_material(
+def load_dataset(
     table: Path,
     folders: tuple[Path, ...],
     splits: Path | None,
@@ -81,27 +81,29 @@ def read_material(
     split_seed: int | None = None,
     repeats: int | None = None,
     **columns: Any,
-) -> Material:
+) -> Dataset:
     """Cohort, bags and folds, everything checked before anything is trained."""
-    from sacmil.cohorts.bags import bag_problems, locate_bags
-    from sacmil.cohorts.bags import drop_missing as without_missing
+    from sacmil.cohorts.bags import drop_slides_without_bag as without_missing
+    from sacmil.cohorts.bags import find_bag_problems, locate_bags
 
     new = {"folds": folds, "split_seed": split_seed, "repeats": repeats}
-    _check_new({**new, "preserve": columns.get("preserve")}, splits, every_slide=every_slide)
-    further = partial(bag_problems, folders=folders, may_miss=drop_missing)
-    whole = read_cohort(table, further=further, **columns)
+    _check_fold_options(
+        {**new, "preserve": columns.get("preserve")}, splits, every_slide=every_slide
+    )
+    further = partial(find_bag_problems, folders=folders, allow_missing=drop_missing)
+    whole = read_cohort_table(table, extra_check=further, **columns)
     cohort = without_missing(whole, folders) if drop_missing else whole
     bags = locate_bags(cohort, folders)
     if splits is None:
         by_site = bool(columns.get("preserve"))
-        made = _made(cohort, by_site=by_site, every_slide=every_slide, **new)
-        return Material(cohort, bags, made)
+        made = _make_folds(cohort, by_site=by_site, every_slide=every_slide, **new)
+        return Dataset(cohort, bags, made)
     from sacmil.cohorts.split_files import read_splits
 
-    return Material(cohort, bags, [fold.within(cohort) for fold in read_splits(splits, whole)])
+    return Dataset(cohort, bags, [fold.restrict_to(cohort) for fold in read_splits(splits, whole)])
 
 
-def _check_new(given: dict[str, Any], splits: Path | None, *, every_slide: bool) -> None:
+def _check_fold_options(given: dict[str, Any], splits: Path | None, *, every_slide: bool) -> None:
     """What is said of new folds must not be ignored where there are none to make."""
     named = [name for name, value in given.items() if value is not None]
     if every_slide and splits is not None:
@@ -111,7 +113,7 @@ def _check_new(given: dict[str, Any], splits: Path | None, *, every_slide: bool)
         raise click.UsageError(f"--{option} is for new folds, and {other} makes none; leave it out")
 
 
-def _made(
+def _make_folds(
     cohort: Cohort,
     folds: int | None,
     split_seed: int | None,
@@ -120,16 +122,16 @@ def _made(
     by_site: bool,
     every_slide: bool,
 ) -> list[Fold]:
-    from sacmil.cohorts.splits import all_slides, make_folds
+    from sacmil.cohorts.splits import make_folds, make_training_only_fold
 
     if every_slide:
-        return [all_slides(cohort)]
+        return [make_training_only_fold(cohort)]
     return make_folds(
         cohort, folds or 5, seed=split_seed or 0, repeats=repeats or 1, preserve_sites=by_site
     )
 
 
-def config_values(config: Path | None, recipe: str | None) -> dict[str, Any]:
+def read_config_values(config: Path | None, recipe: str | None) -> dict[str, Any]:
     """What the file and --recipe say, for make_config."""
     from sacmil.training.config import read_config
 

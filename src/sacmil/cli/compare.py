@@ -7,37 +7,37 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sacmil.cli._figures import (
-    LOCALISED,
+from sacmil.cli._evaluation_options import (
+    LOCALIZATION_HEADING,
     check_can_report,
     check_metric_name,
-    figure_options,
-    localisation_tables,
-    tell_report,
+    evaluation_options,
+    make_localization_tables,
+    save_report,
 )
 
 if TYPE_CHECKING:
-    from sacmil.evaluation.comparison import Comparison
+    from sacmil.evaluation.comparison import PairComparison
     from sacmil.evaluation.report import Report
-    from sacmil.results import Predictions, SlideLocalisation
+    from sacmil.results import Predictions, SlideLocalization
 
 
-def _metric(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
-    from sacmil.evaluation.metrics import TITLES
+def _parse_metric(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    from sacmil.evaluation.metrics import METRIC_TITLES
 
     if "," in value or value == "all":
         raise click.BadParameter("models are compared by one metric; give one name")
-    check_metric_name(value.strip(), list(TITLES))
+    check_metric_name(value.strip(), list(METRIC_TITLES))
     return value.strip()
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--metric", default="auc", show_default=True, callback=_metric, help="What is compared."
+    "--metric", default="auc", show_default=True, callback=_parse_metric, help="What is compared."
 )
 @click.option("--against", metavar="MODEL", help="Compare the others with this one only.")
-@figure_options
+@evaluation_options
 def command(
     runs: tuple[Path, ...],
     metric: str,
@@ -56,68 +56,71 @@ def command(
     every pair; the sentences say which differences can be claimed. A difference is claimed when a
     paired permutation test over patients passes, after Holm's correction for the number of pairs.
     """
-    from sacmil.evaluation.metrics import LOCALISATION_TITLES
+    from sacmil.evaluation.metrics import LOCALIZATION_TITLES
     from sacmil.evaluation.report import Report
-    from sacmil.evaluation.summary import USUAL, summarise
-    from sacmil.evaluation.tables import Style
-    from sacmil.workflows.evaluation import read_run_localisation, read_runs, what_was_asked
+    from sacmil.evaluation.summary import DEFAULT_METRICS, summarize
+    from sacmil.evaluation.tables import TableStyle
+    from sacmil.workflows.evaluate import read_run_localization, read_run_settings, read_runs
 
     check_can_report(out)
-    predictions, localised = read_runs(runs), read_run_localisation(runs)
-    _check_several(sorted(set(predictions.model.tolist())))
+    predictions, localised = read_runs(runs), read_run_localization(runs)
+    _check_two_models(sorted(set(predictions.model.tolist())))
     drawn: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
-    by_localisation = metric in LOCALISATION_TITLES
-    shown = dict.fromkeys(USUAL if by_localisation else (*USUAL, metric) if out else (metric,))
-    style = Style(percent=percent)
+    by_localisation = metric in LOCALIZATION_TITLES
+    shown = dict.fromkeys(
+        DEFAULT_METRICS if by_localisation else (*DEFAULT_METRICS, metric) if out else (metric,)
+    )
+    style = TableStyle(percent=percent)
     report = Report(
         title=f"Comparison of {', '.join(run.name or str(run) for run in runs)}",
         predictions=predictions,
-        comparisons=_compare(predictions, localised, metric, against, drawn),
-        figures=summarise(predictions, metrics=tuple(shown), **drawn),
+        comparisons=_compare_models(predictions, localised, metric, against, drawn),
+        estimates=summarize(predictions, metrics=tuple(shown), **drawn),
         metric=metric,
-        asked=what_was_asked(runs),
-        further=localisation_tables(localised, predictions, style, **drawn),
+        settings=read_run_settings(runs),
+        extra_tables=make_localization_tables(localised, predictions, style, **drawn),
         data=", ".join(map(str, runs)),
         level=level,
         draws=draws,
         style=style,
     )
-    _print(report, layout)
-    tell_report(out, report)
+    _print_report(report, layout)
+    save_report(out, report)
 
 
-def _compare(
+def _compare_models(
     predictions: Predictions,
-    localised: list[SlideLocalisation],
+    localization: list[SlideLocalization],
     metric: str,
     against: str | None,
-    drawn: dict[str, Any],
-) -> list[Comparison]:
-    from sacmil.evaluation.comparison import compare
-    from sacmil.evaluation.localisation_summary import compare_localisation
+    resampling: dict[str, Any],
+) -> list[PairComparison]:
+    from sacmil.evaluation.comparison import compare_models
+    from sacmil.evaluation.localization_summary import compare_localization
     from sacmil.evaluation.metrics import METRICS
 
     if metric in METRICS:
-        return compare(predictions, metric=metric, against=against, **drawn)
-    _check_localised(sorted(set(predictions.model.tolist())), localised)
-    return compare_localisation(localised, metric=metric, against=against, **drawn)
+        return compare_models(predictions, metric=metric, against=against, **resampling)
+    _check_has_localization(sorted(set(predictions.model.tolist())), localization)
+    return compare_localization(localization, metric=metric, against=against, **resampling)
 
 
-def _check_localised(models: list[str], localised: list[SlideLocalisation]) -> None:
+def _check_has_localization(models: list[str], localization: list[SlideLocalization]) -> None:
     from sacmil.errors import RunError
-    from sacmil.results import LOCALISATION
+    from sacmil.results import LOCALIZATION_FILE
 
-    found = {row.model for row in localised if row.has_both_kinds}
+    found = {row.model for row in localization if row.has_both_labels}
     missing = [model for model in models if model not in found]
     if missing:
         raise RunError(
-            f"there is no localisation of {', '.join(missing)}; expected {LOCALISATION} in the "
+            f"there is no localisation of {', '.join(missing)}; expected {LOCALIZATION_FILE} in "
+            "the "
             "run, with slides that have positive and negative instances: put labels into the bags, "
             "then run sacmil evaluate RUN --bags DIRECTORY"
         )
 
 
-def _check_several(models: list[str]) -> None:
+def _check_two_models(models: list[str]) -> None:
     from sacmil.errors import RunError
 
     if len(models) < 2:
@@ -125,20 +128,24 @@ def _check_several(models: list[str]) -> None:
         raise RunError(f"a comparison needs two models; found {found}: give more runs")
 
 
-def _print(report: Report, layout: str) -> None:
-    from sacmil.evaluation.claims import claims
-    from sacmil.evaluation.layouts import render
-    from sacmil.evaluation.metrics import LOCALISATION_TITLES
+def _print_report(report: Report, layout: str) -> None:
+    from sacmil.evaluation.conclusions import list_conclusions
+    from sacmil.evaluation.metrics import LOCALIZATION_TITLES
+    from sacmil.evaluation.table_format import render_table
     from sacmil.evaluation.tables import comparison_table, summary_table
 
-    caption = report.how_compared()
+    caption = report.describe_comparison()
     table = comparison_table(report.comparisons, caption=caption, style=report.style)
     if layout == "text":
-        summary = summary_table(report.figures, caption=report.caption(), style=report.style)
-        if report.metric in LOCALISATION_TITLES:
-            summary = report.further[LOCALISED]
-        click.echo(render(summary))
-        for sentence in claims(report.comparisons, level=report.level, style=report.style):
+        summary = summary_table(
+            report.estimates, caption=report.make_summary_caption(), style=report.style
+        )
+        if report.metric in LOCALIZATION_TITLES:
+            summary = report.extra_tables[LOCALIZATION_HEADING]
+        click.echo(render_table(summary))
+        for sentence in list_conclusions(
+            report.comparisons, level=report.level, style=report.style
+        ):
             click.echo(sentence)
         click.echo()
-    click.echo(render(table, layout), nl=False)
+    click.echo(render_table(table, layout), nl=False)

@@ -12,23 +12,23 @@ import click
 
 if TYPE_CHECKING:
     from sacmil.models._reference import LoadedReference
-    from sacmil.workflows.conversion import Row
+    from sacmil.workflows.convert import ConversionRow
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
-def _layout(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    from sacmil.errors import suggestion
+def _parse_layout(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    from sacmil.errors import suggest_names
     from sacmil.formats import list_formats
 
     if value is not None and value not in list_formats():
         raise click.BadParameter(
-            f"there is no layout {value!r}; {suggestion(value, list_formats())}"
+            f"there is no layout {value!r}; {suggest_names(value, list_formats())}"
         )
     return value
 
 
-def _options(
+def _parse_options(
     ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, Any]:
     import yaml
@@ -55,7 +55,9 @@ def _options(
     type=click.Path(path_type=Path),
     help="Folder of the native bags and convert.csv; with --model, the model folder.",
 )
-@click.option("--from", "layout", callback=_layout, help="Layout of all ITEMS; found by default.")
+@click.option(
+    "--from", "layout", callback=_parse_layout, help="Layout of all ITEMS; found by default."
+)
 @click.option("--patch-size", type=_POSITIVE, help="Side of a tile in level-0 pixels.")
 @click.option("--mpp", type=_POSITIVE, help="Microns per level-0 pixel.")
 @click.option("--stride", type=_POSITIVE, help="Between neighbouring tiles, if not the patch size.")
@@ -75,7 +77,11 @@ def _options(
 )
 @click.option("--model", help="ITEM is the official checkpoint of this model.")
 @click.option(
-    "-o", "options", multiple=True, callback=_options, help="key=value: an option of the model."
+    "-o",
+    "options",
+    multiple=True,
+    callback=_parse_options,
+    help="key=value: an option of the model.",
 )
 def command(
     items: tuple[Path, ...], out: Path, model: str | None, options: dict[str, Any], **given: Any
@@ -99,13 +105,13 @@ def _convert_bags(
     workers: int,
     **given: Any,
 ) -> None:
-    from sacmil.cli._progress import bars
-    from sacmil.workflows.conversion import TABLE, Settings, convert_bags
+    from sacmil.cli._progress import progress_bars
+    from sacmil.workflows.convert import CONVERT_CSV, ConversionSettings, convert_bags
 
     if out.exists() and not out.is_dir():
         raise click.UsageError(f"--out {out} is a file; expected a folder")
-    settings = Settings(coords=str(coords.resolve()) if coords else None, **given)
-    with bars() as progress:
+    settings = ConversionSettings(coords=str(coords.resolve()) if coords else None, **given)
+    with progress_bars() as progress:
         rows = convert_bags(
             items,
             out,
@@ -115,10 +121,10 @@ def _convert_bags(
             workers=workers,
             progress=progress,
         )
-    _tell(rows, out / TABLE)
+    _print_results(rows, out / CONVERT_CSV)
 
 
-def _tell(rows: list[Row], table: Path) -> None:
+def _print_results(rows: list[ConversionRow], table: Path) -> None:
     for row in rows:
         if row.status == "failed":
             click.echo(f"Error: {row.reason}", err=True)
@@ -137,7 +143,7 @@ def _convert_model(
     items: tuple[Path, ...], out: Path, model: str, options: dict[str, Any], given: dict[str, Any]
 ) -> None:
     from sacmil import load_reference  # noqa: F401 - says at once if torch is missing
-    from sacmil.workflows.conversion import convert_model
+    from sacmil.workflows.convert import convert_model
 
     if len(items) != 1 or not items[0].is_file():
         raise click.UsageError("--model converts one checkpoint; expected one file as ITEM")
@@ -155,8 +161,8 @@ def _convert_model(
 def _print_options(loaded: LoadedReference) -> None:
     """Say which options the file told, and which had to be assumed."""
     for title, options in (
-        ("Read from the file", loaded.read),
-        ("Given by -o", loaded.given),
+        ("Read from the file", loaded.from_checkpoint),
+        ("Given by -o", loaded.from_caller),
         ("Assumed, as the file cannot tell; -o sets another", loaded.assumed),
     ):
         if options:

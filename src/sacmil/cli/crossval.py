@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sacmil.cli._training import config_values, read_material, training_options
+from sacmil.cli._training import load_dataset, read_config_values, training_options
 
 if TYPE_CHECKING:
-    from sacmil.training.config import Config
-    from sacmil.training.crossval import CrossValidated
+    from sacmil.training.config import TrainingConfig
+    from sacmil.training.cross_validate import CrossValidationResult
 
 
 @click.command()
@@ -59,29 +59,31 @@ def command(
     config: Path | None,
     overrides: tuple[str, ...],
     cache: Any,
-    **material: Any,
+    **dataset_options: Any,
 ) -> None:
     """Train and test models on every fold of TABLE; what is finished is never done twice."""
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
-    from sacmil.cli._progress import bars
+    from sacmil.cli._progress import progress_bars
     from sacmil.training.config import make_configs
-    from sacmil.training.crossval import Resources, cross_validate
+    from sacmil.training.cross_validate import TrainingResources, cross_validate
 
     if address and engine != "ray":
         raise click.UsageError("--address is of a Ray cluster; give --engine ray")
-    values = config_values(config, recipe)
-    configs = make_configs(_names(models, values), values, overrides)
-    every_seed = _seeds(configs, seeds)
-    resources = Resources(_devices(gpus, per_gpu, workers), None, cache, engine, address)
-    found = read_material(table, repeats=repeats, **material)
-    with bars() as progress:
+    values = read_config_values(config, recipe)
+    configs = make_configs(_choose_models(models, values), values, overrides)
+    every_seed = _make_seeds(configs, seeds)
+    resources = TrainingResources(
+        _choose_devices(gpus, per_gpu, workers), None, cache, engine, address
+    )
+    found = load_dataset(table, repeats=repeats, **dataset_options)
+    with progress_bars() as progress:
         done = cross_validate(
-            out, *found, configs, seeds=every_seed, resources=resources, progress=progress
+            out, *found, configs, seeds=every_seed, resources=resources, on_progress=progress
         )
-    _conclude(out, done)
+    _print_results(out, done)
 
 
-def _names(models: str | None, values: dict[str, Any]) -> list[str]:
+def _choose_models(models: str | None, values: dict[str, Any]) -> list[str]:
     from sacmil import list_models
     from sacmil.training.config import DEFAULT_MODEL
 
@@ -94,7 +96,7 @@ def _names(models: str | None, values: dict[str, Any]) -> list[str]:
     return of_file if several else [values.get("model", DEFAULT_MODEL)]
 
 
-def _seeds(configs: Mapping[str, Config], count: int) -> range:
+def _make_seeds(configs: Mapping[str, TrainingConfig], count: int) -> range:
     """As many as asked for, from the one that all configurations name."""
     first = {config.seed for config in configs.values()}
     if len(first) > 1:
@@ -103,7 +105,7 @@ def _seeds(configs: Mapping[str, Config], count: int) -> range:
     return range(min(first), min(first) + count)
 
 
-def _devices(gpus: str | None, per_gpu: int, workers: int | None) -> tuple[str, ...]:
+def _choose_devices(gpus: str | None, per_gpu: int, workers: int | None) -> tuple[str, ...]:
     """A device per line of work."""
     import torch
 
@@ -116,13 +118,13 @@ def _devices(gpus: str | None, per_gpu: int, workers: int | None) -> tuple[str, 
     return tuple(f"cuda:{n}" for n in numbers) * per_gpu or ("cpu",) * (workers or 1)
 
 
-def _conclude(out: Path, done: CrossValidated) -> None:
+def _print_results(out: Path, result: CrossValidationResult) -> None:
     from sacmil.cli._summary import print_summary
 
-    if done.predictions is not None:
-        print_summary(done.predictions, data=str(out))
-    for part, reason in done.failures.items():
+    if result.predictions is not None:
+        print_summary(result.predictions, data=str(out))
+    for part, reason in result.failures.items():
         click.echo(f"Error: {part}: {reason}", err=True)
-    if done.failures:
-        click.echo(f"{len(done.failures)} parts failed; run again to do only those", err=True)
+    if result.failures:
+        click.echo(f"{len(result.failures)} parts failed; run again to do only those", err=True)
         raise SystemExit(1)

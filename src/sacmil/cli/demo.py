@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from sacmil.workflows.demo import Demonstration
+    from sacmil.workflows.demo import DemoResult
 
 
 @click.command()
@@ -32,36 +32,46 @@ def command(out: Path, *, quick: bool, **given: int | None) -> None:
     what is missing; a folder of other settings is refused.
     """
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
-    from sacmil.cli._extraction_progress import told
-    from sacmil.cli._progress import bars
-    from sacmil.workflows.demo import Settings, run_demo
-    from sacmil.workflows.prediction_settings import Watcher
+    from sacmil.cli._extraction_progress import show_extraction_progress
+    from sacmil.cli._progress import progress_bars
+    from sacmil.workflows.demo import DemoSettings, run_demo
+    from sacmil.workflows.prediction_settings import WorkflowCallbacks
 
     changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    settings = Settings.quick(**changed) if quick else Settings(**changed)
-    with bars() as tell:
-        found = run_demo(out, settings, Watcher(tell=tell, extraction=told))
-    _conclude(out, found)
+    settings = DemoSettings.make_quick(**changed) if quick else DemoSettings(**changed)
+    with progress_bars() as tell:
+        found = run_demo(
+            out,
+            settings,
+            WorkflowCallbacks(on_progress=tell, track_extraction=show_extraction_progress),
+        )
+    _print_results(out, found)
 
 
-def _conclude(out: Path, found: Demonstration) -> None:
-    from sacmil.evaluation.layouts import render
+def _print_results(out: Path, result: DemoResult) -> None:
+    from sacmil.evaluation.table_format import render_table
     from sacmil.evaluation.tables import summary_table
-    from sacmil.workflows.demo.page import next_commands
+    from sacmil.workflows.demo.page import list_next_commands
 
-    report = found.report
-    click.echo(render(summary_table(report.figures, caption=report.caption(), style=report.style)))
-    for name, place in found.located.items():
+    report = result.report
+    click.echo(
+        render_table(
+            summary_table(
+                report.estimates, caption=report.make_summary_caption(), style=report.style
+            )
+        )
+    )
+    for name, place in result.localization.items():
         click.echo(f"{name}: a tile's score tells nests from other tissue with AUC {place.auc:.3f}")
-    for name, said in found.new.items():
+    for name, said in result.new_predictions.items():
         click.echo(f"new slide {name}: {said}")
-    click.echo(f"\n{len(found.bags.failures)} slides could not be used, as is meant:")
-    for name in found.bags.failures:
-        click.echo(f"  {name}: {_mishap(found, name)}")
-    done = ", ".join(f"{count} {what}" for what, count in found.done.items() if count)
+    click.echo(f"\n{len(result.bags.failures)} slides could not be used, as is meant:")
+    for name in result.bags.failures:
+        click.echo(f"  {name}: {_find_artefact(result, name)}")
+    done = ", ".join(f"{count} {what}" for what, count in result.steps_done.items() if count)
     click.echo(f"\ndone now: {done or 'nothing, all of it was there'}")
-    click.echo(f"report: {out / 'index.html'}\nviewer: {next_commands(out)[0]}")
+    click.echo(f"report: {out / 'index.html'}\nviewer: {list_next_commands(out)[0]}")
 
 
-def _mishap(found: Demonstration, name: str) -> str:
-    return next(slide.mishap for slide in found.drawn if slide.slide_id == name)
+def _find_artefact(result: DemoResult, name: str) -> str:
+    return next(slide.artefact for slide in result.slides if slide.slide_id == name)

@@ -18,43 +18,43 @@ if TYPE_CHECKING:
 def command(name: str | None) -> None:
     """List the encoders, or tell all that is known of the encoder NAME."""
     if name is None:
-        _list()
+        _print_list()
     else:
-        _tell(name)
+        _print_card(name)
 
 
-def _list() -> None:
-    from sacmil.encoders import encoder_card, list_encoders, list_families
+def _print_list() -> None:
+    from sacmil.encoders import describe_encoder, list_encoders, list_families
 
     click.echo(f"{'NAME':<12}{'WIDTH':>5}{'INPUT':>7}{'MPP':>6}  {'WEIGHTS':<9}LICENCE")
     for name in list_encoders():
-        card = encoder_card(name)
-        here = "missing" if isinstance(_weights(name), EncoderError) else "here"
+        card = describe_encoder(name)
+        here = "missing" if isinstance(_find_weights(name), EncoderError) else "here"
         numbers = f"{card.width:>5}{card.input_px:>7}{card.mpp:>6g}"
         click.echo(f"{name:<12}{numbers}  {here:<9}{card.licence}")
     for summary in list_families().values():
         click.echo(f"also {summary}")
 
 
-def _tell(name: str) -> None:
-    from sacmil.encoders import encoder_card
+def _print_card(name: str) -> None:
+    from sacmil.encoders import describe_encoder
 
-    rows = {**_rows(encoder_card(name)), "file": _weights(name)}
+    rows = {**_make_rows(describe_encoder(name)), "file": _find_weights(name)}
     for label, value in rows.items():
         click.echo(f"{label:<15}{value}")
 
 
-def _weights(name: str) -> Path | EncoderError:
+def _find_weights(name: str) -> Path | EncoderError:
     """Where they are, or what to do about it."""
-    from sacmil.encoders import encoder_weights
+    from sacmil.encoders import find_encoder_weights
 
     try:
-        return encoder_weights(name)
+        return find_encoder_weights(name)
     except EncoderError as error:
         return error
 
 
-def _rows(card: EncoderCard) -> dict[str, object]:
+def _make_rows(card: EncoderCard) -> dict[str, object]:
     return {
         "encoder": card.name,
         "width": card.width,

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sacmil.cli._cohort import cohort_options
-from sacmil.cli._figures import (
+from sacmil.cli._evaluation_options import (
     check_can_report,
-    figure_options,
-    localisation_tables,
-    metric_names,
-    tell_report,
+    evaluation_options,
+    make_localization_tables,
+    parse_metric_names,
+    save_report,
 )
-from sacmil.cli._folders import refuse_run_or_model
+from sacmil.cli._output_folder import check_not_run_or_model
 
 if TYPE_CHECKING:
-    from sacmil.cohorts.table import Cohort
-    from sacmil.evaluation.comparison import Comparison
+    from sacmil.cohorts.cohort import Cohort
+    from sacmil.evaluation.comparison import PairComparison
     from sacmil.evaluation.report import Report
     from sacmil.results import Predictions
-    from sacmil.workflows.evaluation import Evaluation
+    from sacmil.workflows.evaluate import Evaluation
 
-_TOLD = 10
+_MAX_LISTED_FAILURES = 10
 """How many failures a report tells with their reasons; the command tells all."""
 
 
@@ -49,7 +49,7 @@ _TOLD = 10
     "--metrics",
     default="accuracy,auc,f1",
     show_default=True,
-    callback=metric_names,
+    callback=parse_metric_names,
     help="Names separated by commas, or all.",
 )
 @click.option(
@@ -59,7 +59,7 @@ _TOLD = 10
     type=click.Choice(["both", "std", "interval", "none"]),
     help="What stands beside a mean.",
 )
-@figure_options
+@evaluation_options
 def command(
     items: tuple[Path, ...],
     table: Path | None,
@@ -82,33 +82,33 @@ def command(
     --bags alone, localisation of runs is measured anew, and kept in them.
     """
     from sacmil.evaluation.report import Report
-    from sacmil.evaluation.summary import summarise
-    from sacmil.evaluation.tables import Style
-    from sacmil.workflows.evaluation import what_was_asked
+    from sacmil.evaluation.summary import summarize
+    from sacmil.evaluation.tables import TableStyle
+    from sacmil.workflows.evaluate import read_run_settings
 
     _check_call(items, table, bags, out, cohort)
     check_can_report(out)
-    evaluation = _evaluation(items, table, bags, out, **cohort)
+    evaluation = _evaluate(items, table, bags, out, **cohort)
     drawn: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
-    style = Style(percent=percent, spread=spread)
+    style = TableStyle(percent=percent, spread=spread)
     report = Report(
         title=f"Evaluation of {', '.join(item.name or str(item) for item in items)}",
         predictions=evaluation.predictions,
-        figures=summarise(evaluation.predictions, metrics=metrics, **drawn),
-        comparisons=_compared(evaluation.predictions, drawn) if out else [],
-        asked=what_was_asked(items),
-        warnings=_told(evaluation),
-        further=localisation_tables(
-            evaluation.localisation, evaluation.predictions, style, **drawn
+        estimates=summarize(evaluation.predictions, metrics=metrics, **drawn),
+        comparisons=_compare_if_possible(evaluation.predictions, drawn) if out else [],
+        settings=read_run_settings(items),
+        warnings=_list_warnings(evaluation),
+        extra_tables=make_localization_tables(
+            evaluation.localization, evaluation.predictions, style, **drawn
         ),
         data=str(table) if table else ", ".join(map(str, items)),
         level=level,
         draws=draws,
         style=style,
     )
-    _print(report, layout)
-    tell_report(out, report)
-    _conclude(evaluation)
+    _print_report(report, layout)
+    save_report(out, report)
+    _exit_on_failures(evaluation)
 
 
 def _check_call(
@@ -123,26 +123,26 @@ def _check_call(
         option = given[0].replace("_", "-")
         raise click.UsageError(f"--{option} is of a cohort; give --table, its slides and labels")
     if table is None:
-        _check_predicted(items)
+        _check_has_predictions(items)
     elif not bags:
         raise click.UsageError("--table says which slides; give --bags, the folder of their bags")
     if out is not None and (table is not None or out.resolve() not in map(Path.resolve, items)):
-        refuse_run_or_model(out)
+        check_not_run_or_model(out)
 
 
-def _check_predicted(items: tuple[Path, ...]) -> None:
-    from sacmil.card import CARD
-    from sacmil.results import PREDICTIONS
+def _check_has_predictions(items: tuple[Path, ...]) -> None:
+    from sacmil.card import CARD_FILE
+    from sacmil.results import PREDICTIONS_FILE
 
     for item in items:
-        if (item / CARD).is_file() and not (item / PREDICTIONS).is_file():
+        if (item / CARD_FILE).is_file() and not (item / PREDICTIONS_FILE).is_file():
             raise click.UsageError(
                 f"{item} is a model, which has no predictions of its own; give --table and --bags "
                 "to test it on a cohort"
             )
 
 
-def _evaluation(
+def _evaluate(
     items: tuple[Path, ...],
     table: Path | None,
     bags: tuple[Path, ...],
@@ -152,37 +152,42 @@ def _evaluation(
     drop_missing: bool,
     **columns: Any,
 ) -> Evaluation:
-    from sacmil.cli._cohort import read_cohort
-    from sacmil.results import LOCALISATION, PREDICTIONS, write_localisation, write_predictions
-    from sacmil.workflows.evaluation import Evaluation, read_run_localisation, read_runs
+    from sacmil.cli._cohort import read_cohort_table
+    from sacmil.results import (
+        LOCALIZATION_FILE,
+        PREDICTIONS_FILE,
+        write_localization,
+        write_predictions,
+    )
+    from sacmil.workflows.evaluate import Evaluation, read_run_localization, read_runs
 
     if table is None:
         if bags:
-            _localise(items, bags, device or "cpu")
-        return Evaluation(read_runs(items), [], read_run_localisation(items), [])
-    cohort = read_cohort(table, need=0, **columns)
-    evaluation = _tested(items, cohort, bags, device or "cpu", drop_missing=drop_missing)
+            _measure_localization(items, bags, device or "cpu")
+        return Evaluation(read_runs(items), [], read_run_localization(items), [])
+    cohort = read_cohort_table(table, min_patients=0, **columns)
+    evaluation = _evaluate_models(items, cohort, bags, device or "cpu", drop_missing=drop_missing)
     if out is not None:  # what took long is written before anything else can go wrong
-        write_predictions(out / PREDICTIONS, evaluation.predictions)
-        (out / LOCALISATION).unlink(missing_ok=True)  # of an evaluation before
-        if evaluation.localisation:
-            write_localisation(out / LOCALISATION, evaluation.localisation)
+        write_predictions(out / PREDICTIONS_FILE, evaluation.predictions)
+        (out / LOCALIZATION_FILE).unlink(missing_ok=True)  # of an evaluation before
+        if evaluation.localization:
+            write_localization(out / LOCALIZATION_FILE, evaluation.localization)
     if not len(evaluation.predictions):
-        _conclude(evaluation)
+        _exit_on_failures(evaluation)
     return evaluation
 
 
-def _localise(items: tuple[Path, ...], bags: tuple[Path, ...], device: str) -> None:
+def _measure_localization(items: tuple[Path, ...], bags: tuple[Path, ...], device: str) -> None:
     from sacmil import load_model  # noqa: F401 - says at once if torch is missing
-    from sacmil.cli._progress import bars
-    from sacmil.workflows.run_localisation import localise_run
+    from sacmil.cli._progress import progress_bars
+    from sacmil.workflows.run_localization import measure_run_localization
 
     for item in items:
-        with bars() as progress:
-            localise_run(item, bags, device=device, progress=progress)
+        with progress_bars() as progress:
+            measure_run_localization(item, bags, device=device, progress=progress)
 
 
-def _tested(
+def _evaluate_models(
     items: tuple[Path, ...],
     cohort: Cohort,
     bags: tuple[Path, ...],
@@ -191,52 +196,56 @@ def _tested(
     drop_missing: bool,
 ) -> Evaluation:
     from sacmil import load_model  # noqa: F401 - says at once if torch is missing
-    from sacmil.cli._progress import bars
+    from sacmil.cli._progress import progress_bars
     from sacmil.cohorts import bags as of_cohort
-    from sacmil.workflows.evaluation import evaluate_models
+    from sacmil.workflows.evaluate import evaluate_models
 
     if drop_missing:
-        cohort = of_cohort.drop_missing(cohort, bags, need=0)
+        cohort = of_cohort.drop_slides_without_bag(cohort, bags, min_patients=0)
     located = of_cohort.locate_bags(cohort, bags)
-    with bars() as progress:
+    with progress_bars() as progress:
         return evaluate_models(items, cohort, located, device=device, progress=progress)
 
 
-def _compared(predictions: Predictions, drawn: dict[str, Any]) -> list[Comparison]:
+def _compare_if_possible(
+    predictions: Predictions, resampling: dict[str, Any]
+) -> list[PairComparison]:
     """All pairs, where models can be compared: a report of runs on different data is one too."""
     from sacmil.errors import RunError
-    from sacmil.evaluation.comparison import compare
+    from sacmil.evaluation.comparison import compare_models
 
     try:
-        return compare(predictions, **drawn)
+        return compare_models(predictions, **resampling)
     except RunError as error:
         click.echo(f"Warning: models are not compared: {error}", err=True)
         return []
 
 
-def _told(evaluation: Evaluation) -> list[str]:
+def _list_warnings(evaluation: Evaluation) -> list[str]:
     """What a report says before its figures."""
-    from sacmil.evaluation.tables import count
+    from sacmil.evaluation.tables import format_count
 
     failed = {failure.slide_id: failure.reason for failure in evaluation.failures}
     if not failed:
-        return evaluation.doubts
-    told = f"{count(len(failed), 'slide')} could not be answered by every model."
-    return [*evaluation.doubts, told, *list(failed.values())[:_TOLD]]
+        return evaluation.warnings
+    told = f"{format_count(len(failed), 'slide')} could not be answered by every model."
+    return [*evaluation.warnings, told, *list(failed.values())[:_MAX_LISTED_FAILURES]]
 
 
-def _print(report: Report, layout: str) -> None:
-    from sacmil.evaluation.layouts import render
+def _print_report(report: Report, layout: str) -> None:
+    from sacmil.evaluation.table_format import render_table
     from sacmil.evaluation.tables import summary_table
 
-    table = summary_table(report.figures, caption=report.caption(), style=report.style)
-    click.echo(render(table, layout), nl=False)
-    for further in report.further.values() if layout == "text" else ():
+    table = summary_table(
+        report.estimates, caption=report.make_summary_caption(), style=report.style
+    )
+    click.echo(render_table(table, layout), nl=False)
+    for further in report.extra_tables.values() if layout == "text" else ():
         click.echo()
-        click.echo(render(further), nl=False)
+        click.echo(render_table(further), nl=False)
 
 
-def _conclude(evaluation: Evaluation) -> None:
+def _exit_on_failures(evaluation: Evaluation) -> None:
     for failure in evaluation.failures:
         click.echo(f"Error: {failure.reason}", err=True)
     if evaluation.failures:

@@ -45,16 +45,16 @@ def command(
 
 def _export_model(model: Path, out: Path) -> None:
     try:
-        from sacmil.deploy.export import export_model, parity_of
+        from sacmil.deploy.export import export_model, read_parity
     except ImportError:
         from sacmil.errors import MissingExtraError
 
         raise MissingExtraError("torch", "exporting a model") from None
-    from sacmil.card import CARD
+    from sacmil.card import CARD_FILE
 
     export_model(model, out)
-    for card in sorted(out.glob(CARD)) or sorted(out.glob(f"part_*/{CARD}")):
+    for card in sorted(out.glob(CARD_FILE)) or sorted(out.glob(f"part_*/{CARD_FILE}")):
         click.echo(f"{card.parent}: largest difference from torch")
-        for instances, difference in parity_of(card.parent):
+        for instances, difference in read_parity(card.parent):
             click.echo(f"  {instances:>7,} instances  {difference:.1e}")
     click.echo(f"{out}: use it with sacmil predict --model {out}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from sacmil.encoders import TileEncoder
-    from sacmil.extraction import Row, Settings
+    from sacmil.encoders import Encoder
+    from sacmil.extraction import ExtractionRow, ExtractionSettings
 
 
 @click.command()
@@ -108,12 +108,12 @@ def command(slides: tuple[Path, ...], out: Path, **options: Any) -> None:
     A slide that cannot be done is told with its reason, here and in OUT/extraction.csv, and the
     others go on. Running the same command again does only what is missing.
     """
-    from sacmil.cli._extraction_progress import told
-    from sacmil.installation import keep_freed_memory
+    from sacmil.cli._extraction_progress import show_extraction_progress
+    from sacmil.environment import keep_freed_memory
     from sacmil.slides.search import find_slides
 
     keep_freed_memory()  # before anything imports torch
-    settings = _settings(options)
+    settings = _parse_settings(options)
     _check_call(options)
     found = find_slides(
         slides,
@@ -121,17 +121,17 @@ def command(slides: tuple[Path, ...], out: Path, **options: Any) -> None:
         include_names=options["include"],
         exclude_names=options["exclude"],
     )
-    for name in settings.resolutions.unmatched(found):
+    for name in settings.resolutions.find_unmatched(found):
         click.echo(f"Warning: --slide-mpp: {name} is none of the slides", err=True)
-    with told(len(found)) as progress:
+    with show_extraction_progress(len(found)) as progress:
         rows = _extract(found, out, settings, options, progress)
-    _conclude(rows, out)
+    _print_results(rows, out)
 
 
 def _check_call(options: dict[str, Any]) -> None:
     """What is wrong with the words themselves is told before any slide is looked for."""
-    from sacmil.encoders import encoder_card
-    from sacmil.errors import EncoderError, suggestion
+    from sacmil.encoders import describe_encoder
+    from sacmil.errors import EncoderError, suggest_names
     from sacmil.slides.readers import list_readers
 
     if options["address"] and options["engine"] != "ray":
@@ -139,28 +139,28 @@ def _check_call(options: dict[str, Any]) -> None:
     if options["until"] and options["engine"] == "ray":
         raise click.UsageError("--until runs on this machine; leave --engine ray out")
     if options["gpus"]:
-        _gpus(options["gpus"])
+        _parse_gpus(options["gpus"])
     reader = options["reader"]
     if reader is not None and reader not in list_readers():
-        raise click.UsageError(f"--reader {reader}; {suggestion(reader, list_readers())}")
+        raise click.UsageError(f"--reader {reader}; {suggest_names(reader, list_readers())}")
     try:
-        encoder_card(options["encoder"])
+        describe_encoder(options["encoder"])
     except EncoderError as error:
         raise click.UsageError(str(error)) from error
 
 
-def _settings(options: dict[str, Any]) -> Settings:
+def _parse_settings(options: dict[str, Any]) -> ExtractionSettings:
     from sacmil.errors import OptionError, ResolutionError
 
     try:
-        return _made_settings(options)
+        return _make_settings(options)
     except (OptionError, ResolutionError) as error:
         raise click.UsageError(str(error)) from error
 
 
-def _made_settings(options: dict[str, Any]) -> Settings:
-    from sacmil.extraction import Settings
-    from sacmil.slides.resolution import SlideResolutions, mpp_of_magnification
+def _make_settings(options: dict[str, Any]) -> ExtractionSettings:
+    from sacmil.extraction import ExtractionSettings
+    from sacmil.slides.resolution import SlideResolutions, magnification_to_mpp
     from sacmil.slides.tiling import TileSpec
 
     if options["mpp"] is not None and options["mag"] is not None:
@@ -169,13 +169,13 @@ def _made_settings(options: dict[str, Any]) -> Settings:
     if options["mpp"] is not None:
         cut["mpp"] = _parse_mpp(options["mpp"])
     if options["mag"] is not None:
-        cut["mpp"] = mpp_of_magnification(options["mag"])
+        cut["mpp"] = magnification_to_mpp(options["mag"])
     if options["min_tissue"] is not None:
         cut["min_tissue"] = options["min_tissue"]
     said = options["slide_mpp"]
     if said and options["mpp"] == "none":
         raise click.UsageError("--mpp none counts in pixels of the image; leave --slide-mpp out")
-    return Settings(
+    return ExtractionSettings(
         tiles=TileSpec(
             patch_size=_parse_patch_size(options["patch_size"], resolution_given="mpp" in cut),
             overlap=options["overlap"],
@@ -221,31 +221,39 @@ def _parse_patch_size(text: str, *, resolution_given: bool) -> int:
 
 
 def _extract(
-    found: list[Path], out: Path, settings: Settings, options: dict[str, Any], progress: Any
-) -> list[Row]:
-    from sacmil.extraction import Resources, extract, extract_on_ray
+    found: list[Path],
+    out: Path,
+    settings: ExtractionSettings,
+    options: dict[str, Any],
+    progress: Any,
+) -> list[ExtractionRow]:
+    from sacmil.extraction import ExtractionResources, extract, extract_on_ray
 
     names = ("workers", "threads", "batch_size")
-    resources = Resources(**{name: options[name] for name in names})
+    resources = ExtractionResources(**{name: options[name] for name in names})
     shared = {"settings": settings, "resources": resources, "progress": progress}
     if options["until"]:
         return extract(found, out, until=options["until"], **shared)
     encoder = {name: options[name] for name in ("weights", "download")}
     if options["engine"] == "ray":
-        gpus = len(_gpus(options["gpus"]))
+        gpus = len(_parse_gpus(options["gpus"]))
         target = {"address": options["address"], "gpus": gpus}
         return extract_on_ray(found, out, options["encoder"], encoder, **target, **shared)
-    return extract(found, out, encoders=_encoders(options["encoder"], encoder, options), **shared)
+    return extract(
+        found, out, encoders=_load_encoders(options["encoder"], encoder, options), **shared
+    )
 
 
-def _encoders(name: str, options: dict[str, Any], all_options: dict[str, Any]) -> list[TileEncoder]:
+def _load_encoders(
+    name: str, options: dict[str, Any], all_options: dict[str, Any]
+) -> list[Encoder]:
     from sacmil.encoders import load_encoder
 
-    devices = [f"cuda:{number}" for number in _gpus(all_options["gpus"])] or ["cpu"]
+    devices = [f"cuda:{number}" for number in _parse_gpus(all_options["gpus"])] or ["cpu"]
     return [load_encoder(name, device=device, **options) for device in devices]
 
 
-def _gpus(given: str | None) -> list[int]:
+def _parse_gpus(given: str | None) -> list[int]:
     """Numbers of the GPUs to use; without being told, all there are."""
     if given is None:
         try:
@@ -259,19 +267,19 @@ def _gpus(given: str | None) -> list[int]:
         raise click.UsageError(f"--gpus {given!r}; expected numbers such as 0,1") from None
 
 
-def _conclude(rows: list[Row], out: Path) -> None:
+def _print_results(rows: list[ExtractionRow], out: Path) -> None:
     from sacmil.cli._failures import print_failures
 
     failed = [row for row in rows if row.status == "failed"]
     folders = sorted({str(out / Path(row.bag).parent) for row in rows if row.bag})
-    click.echo(f"{len(rows) - len(failed)} of {len(rows)} slides done{_in(folders)}")
-    _print_modes(rows)
+    click.echo(f"{len(rows) - len(failed)} of {len(rows)} slides done{_format_folders(folders)}")
+    _print_tissue_modes(rows)
     if failed:
         print_failures({row.slide_id: row.reason for row in failed}, out / "extraction.csv")
         raise SystemExit(1)
 
 
-def _print_modes(rows: list[Row]) -> None:
+def _print_tissue_modes(rows: list[ExtractionRow]) -> None:
     """How tissue was found, unless it was detected on every slide."""
     counts = Counter(row.tissue for row in rows if row.tissue)
     words = {"detect": "detected", "all": "whole image", "outline": "outline of the folder"}
@@ -279,5 +287,5 @@ def _print_modes(rows: list[Row]) -> None:
         click.echo("tissue: " + ", ".join(f"{words[mode]} {counts[mode]}" for mode in counts))
 
 
-def _in(folders: list[str]) -> str:
+def _format_folders(folders: list[str]) -> str:
     return f", bags in {', '.join(folders)}" if folders else ""

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sacmil.cli._folders import refuse_run_or_model
+from sacmil.cli._output_folder import check_not_run_or_model
 
 if TYPE_CHECKING:
-    from sacmil.workflows.heatmaps import Heatmaps
+    from sacmil.workflows.heatmaps import HeatmapSummary
 
 _EXISTING = click.Path(exists=True, path_type=Path)
 
 
-def _only_one(ctx: click.Context, parameter: click.Parameter, value: tuple[Path, ...]) -> Path:
+def _require_one_model(
+    ctx: click.Context, parameter: click.Parameter, value: tuple[Path, ...]
+) -> Path:
     if len(value) > 1:
         raise click.BadParameter(
             "one model is drawn at a time; give one, or let sacmil predict draw several"
@@ -30,7 +32,7 @@ def _only_one(ctx: click.Context, parameter: click.Parameter, value: tuple[Path,
     required=True,
     multiple=True,
     type=_EXISTING,
-    callback=_only_one,
+    callback=_require_one_model,
     help="Model folder, exported or not, or a run, which is the mean of its parts.",
 )
 @click.option(
@@ -76,26 +78,26 @@ def _only_one(ctx: click.Context, parameter: click.Parameter, value: tuple[Path,
 )
 def command(bags: tuple[Path, ...], model: Path, out: Path, device: str, **settings: Any) -> None:
     """Draw the scores a model gives the tiles of BAGS, files or folders of them."""
-    from sacmil.cli._progress import bars
-    from sacmil.workflows.heatmaps import HeatmapSettings, make_heatmaps
+    from sacmil.cli._progress import progress_bars
+    from sacmil.workflows.heatmaps import HeatmapSettings, draw_heatmaps
 
-    refuse_run_or_model(out)
-    with bars() as progress:
-        made = make_heatmaps(
+    check_not_run_or_model(out)
+    with progress_bars() as progress:
+        made = draw_heatmaps(
             bags, model, out, HeatmapSettings(**settings), device=device, progress=progress
         )
-    _tell(made)
+    _print_results(made)
 
 
-def _tell(made: Heatmaps) -> None:
-    from sacmil.evaluation.printable import printable
+def _print_results(summary: HeatmapSummary) -> None:
+    from sacmil.evaluation.printable import make_printable
 
-    for paths in made.written.values():
+    for paths in summary.written.values():
         for path in paths:
             click.echo(path)
-    for note in made.notes:
-        click.echo(f"Note: {printable(note)}", err=True)
-    for reason in made.failures.values():
-        click.echo(f"Error: {printable(reason)}", err=True)
-    if made.failures:
+    for note in summary.notes:
+        click.echo(f"Note: {make_printable(note)}", err=True)
+    for reason in summary.failures.values():
+        click.echo(f"Error: {make_printable(reason)}", err=True)
+    if summary.failures:
         raise SystemExit(1)

@@ -23,18 +23,18 @@ def command(files: tuple[Path, ...], *, as_json: bool) -> None:
     failed = 0
     for file in files:
         try:
-            facts = _facts(file)
+            facts = _describe_path(file)
         except SacMILError as error:
             failed += 1
             click.echo(f"Error: {error}", err=True)
             continue
-        click.echo(json.dumps(facts) if as_json else _table(facts))
+        click.echo(json.dumps(facts) if as_json else _format_table(facts))
     if failed:
         raise SystemExit(1)
 
 
-def _facts(file: Path) -> dict[str, Any]:
-    return _model_facts(file) if _is_folder(file) else _bag_facts(file)
+def _describe_path(file: Path) -> dict[str, Any]:
+    return _describe_model(file) if _is_folder(file) else _describe_bag(file)
 
 
 def _is_folder(file: Path) -> bool:
@@ -44,7 +44,7 @@ def _is_folder(file: Path) -> bool:
         return False
 
 
-def _bag_facts(file: Path) -> dict[str, Any]:
+def _describe_bag(file: Path) -> dict[str, Any]:
     from sacmil.formats import read_bag
 
     bag = read_bag(file)
@@ -63,40 +63,40 @@ def _bag_facts(file: Path) -> dict[str, Any]:
         "slide_size": None if bag.slide_size is None else list(bag.slide_size),
         "x": [low[0], high[0]],
         "y": [low[1], high[1]],
-        "labels": None if bag.labels is None else _counts(bag.labels),
+        "labels": None if bag.labels is None else _count_labels(bag.labels),
     }
 
 
-def _model_facts(folder: Path) -> dict[str, Any]:
-    from sacmil.card import CARD, read_card
+def _describe_model(folder: Path) -> dict[str, Any]:
+    from sacmil.card import CARD_FILE, read_card
     from sacmil.errors import InputError
-    from sacmil.formats._search import bags_in
+    from sacmil.formats._search import list_bag_files
 
-    if not (folder / CARD).exists() and (bags := sorted(bags_in(folder))):
+    if not (folder / CARD_FILE).exists() and (bags := sorted(list_bag_files(folder))):
         raise InputError(f"{folder}: is a folder of {len(bags)} bags; give one, such as {bags[0]}")
     card = read_card(folder)
     return {"file": str(folder), "what": "model"} | card
 
 
-def _counts(labels: npt.NDArray[np.integer]) -> dict[str, int]:
+def _count_labels(labels: npt.NDArray[np.integer]) -> dict[str, int]:
     import numpy as np
 
     values, counts = np.unique(labels, return_counts=True)
     return dict(zip(map(str, values.tolist()), counts.tolist(), strict=True))
 
 
-_BETWEEN = {"slide_size": " x ", "x": " to ", "y": " to "}
+_SEPARATORS = {"slide_size": " x ", "x": " to ", "y": " to "}
 """What stands between the values of a list; a comma elsewhere."""
 
 
-def _table(facts: dict[str, Any]) -> str:
+def _format_table(facts: dict[str, Any]) -> str:
     known = {key: value for key, value in facts.items() if value is not None}
-    return "\n".join(f"{key:<16}{_text(key, value)}" for key, value in known.items())
+    return "\n".join(f"{key:<16}{_format_value(key, value)}" for key, value in known.items())
 
 
-def _text(key: str, value: Any) -> str:
+def _format_value(key: str, value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}={inner}" for name, inner in value.items()) or "-"
     if isinstance(value, list):
-        return _BETWEEN.get(key, ", ").join(map(str, value))
+        return _SEPARATORS.get(key, ", ").join(map(str, value))
     return str(value)

@@ -21,7 +21,7 @@ from sacmil.errors import (
     SacMILError,
     UnknownModelError,
     explain_os_error,
-    suggestion,
+    suggest_names,
 )
 
 _TRACEBACK = "SACMIL_TRACEBACK"
@@ -29,7 +29,7 @@ _WRONG_CALLS = (UnknownModelError, OptionError, ConfigError)
 """What was typed cannot be meant; all other errors are about what was found."""
 
 
-class Commands(click.Group):
+class CommandGroup(click.Group):
     """Every public module of this folder but this one is a subcommand: its ``command``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -50,12 +50,13 @@ class Commands(click.Group):
         """As click does, but an unknown name says what it might have meant."""
         if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
             ctx.fail(
-                f"there is no command {args[0]!r}; {suggestion(args[0], self.list_commands(ctx))}"
+                f"there is no command {args[0]!r}; "
+                f"{suggest_names(args[0], self.list_commands(ctx))}"
             )
         return super().resolve_command(ctx, args)
 
 
-@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="sacmil")
 def cli() -> None:
     """SAC-MIL and its rivals: whole-slide classification by multiple instance learning."""
@@ -63,14 +64,14 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; no traceback reaches its user."""
-    warnings.showwarning = _warn
+    warnings.showwarning = _print_warning
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted", 130)
+        _exit_with_error("interrupted", 130)
     except BrokenPipeError:
         # The reader of our output has gone (`sacmil models | head`): nothing is left to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -78,31 +79,31 @@ def main() -> None:
     except Exception as error:
         if os.environ.get(_TRACEBACK):
             raise
-        _fail(_sentence(error), 2 if isinstance(error, _WRONG_CALLS) else 1)
+        _exit_with_error(_describe_error(error), 2 if isinstance(error, _WRONG_CALLS) else 1)
 
 
-def _sentence(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, SacMILError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return explain_os_error(error)
     return (
         f"this is a fault of sacmil, please report it: {type(error).__name__}: {error} "
-        f"({_place(error)}; set {_TRACEBACK}=1 to see how it came there)"
+        f"({_locate_error(error)}; set {_TRACEBACK}=1 to see how it came there)"
     )
 
 
-def _place(error: Exception) -> str:
+def _locate_error(error: Exception) -> str:
     """The last line of ours that was reached: whoever adds a model finds it there."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if f"{os.sep}sacmil{os.sep}" in frame.filename] or frames
     return f"{Path(ours[-1].filename).name}, line {ours[-1].lineno}"
 
 
-def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     click.echo(f"Warning: {message}", err=True)
 
 
-def _fail(message: str, code: int) -> None:
+def _exit_with_error(message: str, code: int) -> None:
     click.echo(f"Error: {message}", err=True)
     sys.exit(code)

@@ -22,8 +22,8 @@ def command(name: str | None) -> None:
         return
     description = describe_model(name)
     click.echo(f"{name}: {description.summary}{_from(description.origin)}")
-    if description.training:
-        click.echo(f"in a training loop of your own: {description.training}")
+    if description.training_notes:
+        click.echo(f"in a training loop of your own: {description.training_notes}")
     width = 2 + max(map(len, (*description.options, *description.recipes)))
     for option, default in description.options.items():
         click.echo(f"  {option:<{width}}{default!r:<13}{description.help.get(option, '')}")
@@ -31,7 +31,7 @@ def command(name: str | None) -> None:
         "recipes, and what they set other than the paper's (adam, lr 1e-4, 200 epochs, last):"
     )
     for recipe, settings in description.recipes.items():
-        shown = ", ".join(f"{key}={_shown(value)}" for key, value in settings.items())
+        shown = ", ".join(f"{key}={_format_value(value)}" for key, value in settings.items())
         click.echo(f"  {recipe:<{width}}{shown or 'nothing'}")
 
 
@@ -40,5 +40,5 @@ def _from(origin: str) -> str:
     return "" if origin == BUILT_IN else f" [{origin}]"
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return str(dict(value)) if isinstance(value, Mapping) else str(value)

@@ -12,7 +12,7 @@ import click
 from sacmil.limits import BAG_LIMIT_S
 
 if TYPE_CHECKING:
-    from sacmil.workflows.prediction import Predicted
+    from sacmil.workflows.predict import PredictionSummary
 
 _EXISTING = click.Path(exists=True, path_type=Path)
 
@@ -69,65 +69,72 @@ def command(items: tuple[Path, ...], models: tuple[Path, ...], out: Path, **opti
     is told with its reason, and the others go on. Running the same command again does only what is
     missing.
     """
-    from sacmil.cli._extraction_progress import told
-    from sacmil.cli._progress import bars
-    from sacmil.installation import keep_freed_memory
+    from sacmil.cli._extraction_progress import show_extraction_progress
+    from sacmil.cli._progress import progress_bars
+    from sacmil.environment import keep_freed_memory
 
     keep_freed_memory()  # before the next lines import torch
-    from sacmil.workflows.prediction import predict_items
-    from sacmil.workflows.prediction_settings import Settings, Watcher
+    from sacmil.workflows.predict import predict_slides
+    from sacmil.workflows.prediction_settings import PredictionSettings, WorkflowCallbacks
 
-    with bars() as tell:
-        watcher = Watcher(tell=tell, extraction=told)
-        predicted = predict_items(items, out, models, Settings(**options), watcher=watcher)
-    _tell(predicted, out, report=options["report"])
+    with progress_bars() as tell:
+        watcher = WorkflowCallbacks(on_progress=tell, track_extraction=show_extraction_progress)
+        predicted = predict_slides(
+            items, out, models, PredictionSettings(**options), callbacks=watcher
+        )
+    _print_results(predicted, out, report=options["report"])
 
 
-def _tell(predicted: Predicted, out: Path, *, report: bool) -> None:
+def _print_results(summary: PredictionSummary, out: Path, *, report: bool) -> None:
     from sacmil.cli._failures import find_cause
-    from sacmil.evaluation.printable import printable
+    from sacmil.evaluation.printable import make_printable
 
     problems = [
-        *(("Warning", one.slide_id, text) for one in predicted.records for text in one.warnings),
-        *(("Error", Path(one.item).stem, one.reason) for one in predicted.failures),
+        *(("Warning", one.slide_id, text) for one in summary.records for text in one.warnings),
+        *(("Error", Path(one.item).stem, one.reason) for one in summary.failures),
     ]
     causes = [(kind, find_cause(name, text)) for kind, name, text in problems]
     counts = Counter(causes)
     for cause in counts:
         kind, _, text = problems[causes.index(cause)]
         alike = f" ({counts[cause]} alike)" if counts[cause] > 1 else ""
-        click.echo(f"{kind}: {printable(text)}{alike}", err=True)
-    for record in predicted.records[:_SHOWN]:
-        for answer in record.by(predicted.models):
+        click.echo(f"{kind}: {make_printable(text)}{alike}", err=True)
+    for record in summary.records[:_MAX_SHOWN]:
+        for answer in record.select_models(summary.models):
             spread = f" ± {max(answer.spread):.2f}" if answer.spread else ""
-            said = f"{answer.winner(predicted.classes)} {max(answer.probabilities):.2f}{spread}"
-            click.echo(printable(f"{record.slide_id}  {answer.model}: {said}"))
-    if removed := predicted.removed_pages:
+            said = (
+                f"{answer.find_predicted_class(summary.classes)} "
+                f"{max(answer.probabilities):.2f}{spread}"
+            )
+            click.echo(make_printable(f"{record.slide_id}  {answer.model}: {said}"))
+    if removed := summary.removed_reports:
         again = "" if report else "; give --report to write pages of these predictions"
         click.echo(f"removed {removed} pages of an earlier run from {out / 'reports'}{again}")
-    left = len(predicted.records) - _SHOWN
+    left = len(summary.records) - _MAX_SHOWN
     if left > 0:
         click.echo(f"… and {left} more")
-    pages = f", pages in {out / 'reports'}" if report and predicted.records else ""
-    answered, failed = len(predicted.records), len(predicted.failures)
-    asked = {one.item for one in predicted.records} | {one.item for one in predicted.failures}
+    pages = f", pages in {out / 'reports'}" if report and summary.records else ""
+    answered, failed = len(summary.records), len(summary.failures)
+    asked = {one.item for one in summary.records} | {one.item for one in summary.failures}
     click.echo(f"{answered} of {len(asked)} answered: {out / 'predictions.csv'}{pages}")
     if answered:
-        click.echo(printable(f"to look at them: {_view(predicted, out)}"))
+        click.echo(make_printable(f"to look at them: {_make_view_command(summary, out)}"))
     if failed:
         click.echo(f"{failed} failed: {out / 'predictions.json'} says why", err=True)
         raise SystemExit(1)
 
 
-def _view(predicted: Predicted, out: Path) -> str:
+def _make_view_command(summary: PredictionSummary, out: Path) -> str:
     """The command that shows them, naming where the slides are if they are few places."""
-    slides = [Path(record.slide) for record in predicted.records if record.slide]
+    slides = [Path(record.slide) for record in summary.records if record.slide]
     folders = {str(slide.parent) for slide in slides if out.resolve() not in slide.parents}
     named = [word for folder in sorted(folders) for word in ("--slides", folder)]
-    return shlex.join(["sacmil", "view", str(out), *(named if len(folders) <= _FOLDERS else [])])
+    return shlex.join(
+        ["sacmil", "view", str(out), *(named if len(folders) <= _MAX_FOLDERS else [])]
+    )
 
 
-_FOLDERS = 3
+_MAX_FOLDERS = 3
 """Folders of slides that a command still names."""
-_SHOWN = 20
+_MAX_SHOWN = 20
 """Slides whose answers are printed."""

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-import sacmil.experiments
-from sacmil.experiments._paper import DATASETS
+import sacmil.reproduce
+from sacmil.reproduce._paper import DATASETS
 
 if TYPE_CHECKING:
-    from sacmil.cli._progress import Tell
-    from sacmil.experiments._request import Request
+    from sacmil.cli._progress import ProgressCallback
+    from sacmil.reproduce._request import ReproduceRequest
 
-SYNTHETIC = ("task", "difficulty", "slides", "instances")
+SYNTHETIC_OPTIONS = ("task", "difficulty", "slides", "instances")
 """Options that make the stand-in."""
-QUICK: dict[str, Any] = {"epochs": 2, "folds": 2, "slides": 20, "instances": (100, 200)}
+QUICK_DEFAULTS: dict[str, Any] = {"epochs": 2, "folds": 2, "slides": 20, "instances": (100, 200)}
 """What --quick means where an option does not say otherwise."""
 
 
-def _experiments() -> dict[str, ModuleType]:
+def _find_experiments() -> dict[str, ModuleType]:
     """Every public file of the experiments folder by its NAME; none loads torch by itself."""
-    found = (module.name for module in pkgutil.iter_modules(sacmil.experiments.__path__))
+    found = (module.name for module in pkgutil.iter_modules(sacmil.reproduce.__path__))
     modules = (
-        importlib.import_module(f"sacmil.experiments.{name}")
+        importlib.import_module(f"sacmil.reproduce.{name}")
         for name in found
         if not name.startswith("_")
     )
@@ -35,7 +35,7 @@ def _experiments() -> dict[str, ModuleType]:
 
 
 @click.command()
-@click.argument("experiment", type=click.Choice(sorted(_experiments())))
+@click.argument("experiment", type=click.Choice(sorted(_find_experiments())))
 @click.option(
     "--out",
     default="reproduced",
@@ -110,28 +110,30 @@ def _experiments() -> dict[str, ModuleType]:
 def command(experiment: str, out: Path, **options: Any) -> None:
     """Make a table or figure of the paper anew; the same command again goes on where it ended."""
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
-    from sacmil.cli._progress import bars
+    from sacmil.cli._progress import progress_bars
 
     if experiment != "heatmaps" and (options["truth"] or options["images"]):
         raise click.UsageError("--truth and --images are for heatmaps; leave them out")
-    with bars() as progress:
-        request = _request(options, progress)
-        for path in _experiments()[experiment].run(out, request):
+    with progress_bars() as progress:
+        request = _make_request(options, progress)
+        for path in _find_experiments()[experiment].run(out, request):
             click.echo(path.read_text(encoding="utf-8") if path.suffix == ".txt" else path)
 
 
-def _request(options: dict[str, Any], progress: Tell) -> Request:
+def _make_request(options: dict[str, Any], progress: ProgressCallback) -> ReproduceRequest:
     """What was asked for; what was not keeps the default that Request has."""
-    from sacmil.experiments._request import Request, Source, Synthetic
+    from sacmil.reproduce._request import DatasetPaths, ReproduceRequest, SyntheticSettings
 
-    quick = QUICK if options.pop("quick") else {}
+    quick = QUICK_DEFAULTS if options.pop("quick") else {}
     _check_data(options)
     if options["address"] and options["engine"] != "ray":
         raise click.UsageError("--address is of a Ray cluster; give --engine ray")
     given = {**quick, **{name: value for name, value in options.items() if value}}
-    data = {dataset: Source(table, bags) for dataset, table, bags in given.pop("data", ())}
-    synthetic = Synthetic(**{name: given.pop(name) for name in SYNTHETIC if name in given})
-    return Request(data=data, synthetic=synthetic, progress=progress, **given)
+    data = {dataset: DatasetPaths(table, bags) for dataset, table, bags in given.pop("data", ())}
+    synthetic = SyntheticSettings(
+        **{name: given.pop(name) for name in SYNTHETIC_OPTIONS if name in given}
+    )
+    return ReproduceRequest(data=data, synthetic=synthetic, progress=progress, **given)
 
 
 def _check_data(options: dict[str, Any]) -> None:
@@ -139,7 +141,7 @@ def _check_data(options: dict[str, Any]) -> None:
     names = [dataset for dataset, _, _ in options["data"]]
     if len(set(names)) < len(names):
         raise click.UsageError("--data names a dataset twice; expected one table and one folder")
-    wrong = [name for name in SYNTHETIC if options[name]]
+    wrong = [name for name in SYNTHETIC_OPTIONS if options[name]]
     if names and wrong:
         raise click.UsageError(
             f"--{wrong[0]} is about synthetic cohorts, which stand in where no --data is given; "

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from sacmil.cli._cohort import cohort_options, read_cohort
+from sacmil.cli._cohort import cohort_options, read_cohort_table
 
 if TYPE_CHECKING:
+    from sacmil.cohorts.cohort import Cohort
     from sacmil.cohorts.splits import Fold
-    from sacmil.cohorts.table import Cohort
 
 
 DATASETS = ("camelyon16", "tcga-lung", "tcga-brca")
@@ -68,17 +68,19 @@ def command(
     clinical = options.pop("clinical")
     making = {key: options.pop(key) for key in ("folds", "seed", "repeats", "validation")}
     if dataset is not None:
-        divided = _dataset(dataset, table, clinical, sites=bool(options["preserve"]), **making)
-    else:
-        divided = _own(
-            read_cohort(table, **options), check, sites=bool(options["preserve"]), **making
+        divided = _split_dataset(
+            dataset, table, clinical, sites=bool(options["preserve"]), **making
         )
-    where = _write(out, divided, overwrite=overwrite, with_table=dataset is not None)
-    _tell(divided.cohort, divided.folds)
+    else:
+        divided = _split_table(
+            read_cohort_table(table, **options), check, sites=bool(options["preserve"]), **making
+        )
+    where = _write_splits(out, divided, overwrite=overwrite, with_table=dataset is not None)
+    _print_counts(divided.cohort, divided.folds)
     click.echo(where, nl=bool(where))
 
 
-class _Divided(NamedTuple):
+class _SplitCohort(NamedTuple):
     cohort: Cohort
     folds: list[Fold]
     official: Fold | None = None
@@ -100,54 +102,56 @@ def _check_call(
         raise click.UsageError(f"--dataset knows its columns and classes; leave --{option} out")
 
 
-def _own(cohort: Cohort, check: Path | None, *, sites: bool, **making: Any) -> _Divided:
+def _split_table(cohort: Cohort, check: Path | None, *, sites: bool, **making: Any) -> _SplitCohort:
     from sacmil.cohorts.split_files import read_splits
     from sacmil.cohorts.splits import make_folds
 
     if check is None:
-        return _Divided(cohort, make_folds(cohort, **making, preserve_sites=sites))
+        return _SplitCohort(cohort, make_folds(cohort, **making, preserve_sites=sites))
     cut = {key: making[key] for key in ("seed", "validation")}
-    return _Divided(cohort, read_splits(check, cohort, **cut))
+    return _SplitCohort(cohort, read_splits(check, cohort, **cut))
 
 
-def _dataset(
+def _split_dataset(
     name: str, source: Path, clinical: Path | None, *, sites: bool, **making: Any
-) -> _Divided:
-    from sacmil.cohorts.camelyon16 import camelyon16
+) -> _SplitCohort:
+    from sacmil.cohorts.camelyon16 import read_camelyon16
     from sacmil.cohorts.splits import make_folds
-    from sacmil.cohorts.tcga import tcga_brca, tcga_lung
+    from sacmil.cohorts.tcga import read_tcga_brca, read_tcga_lung
 
     if name == "camelyon16":
         if sites:
             raise click.UsageError("CAMELYON16 does not say its sites; leave --preserve out")
-        found = camelyon16(source, **making)
-        return _Divided(found.cohort, found.folds, found.official)
-    cohort = tcga_lung(source) if name == "tcga-lung" else tcga_brca(source, clinical)
-    return _Divided(cohort, make_folds(cohort, **making, preserve_sites=sites))
+        found = read_camelyon16(source, **making)
+        return _SplitCohort(found.cohort, found.folds, found.official)
+    cohort = read_tcga_lung(source) if name == "tcga-lung" else read_tcga_brca(source, clinical)
+    return _SplitCohort(cohort, make_folds(cohort, **making, preserve_sites=sites))
 
 
-def _write(out: Path | None, divided: _Divided, *, overwrite: bool, with_table: bool) -> str:
+def _write_splits(
+    out: Path | None, split: _SplitCohort, *, overwrite: bool, with_table: bool
+) -> str:
     """Write what was asked for; where it went, in words."""
+    from sacmil.cohorts.cohort import write_cohort
     from sacmil.cohorts.split_files import write_splits
-    from sacmil.cohorts.table import write_table
 
     if out is None:
         return ""
-    files = write_splits(out, divided.folds, divided.cohort, overwrite=overwrite)
-    told = [f"{len(divided.folds)} folds: {files[0]} and {len(files) - 1} more"]
-    if divided.official is not None:
-        write_splits(out / OFFICIAL, [divided.official], divided.cohort, overwrite=overwrite)
+    files = write_splits(out, split.folds, split.cohort, overwrite=overwrite)
+    told = [f"{len(split.folds)} folds: {files[0]} and {len(files) - 1} more"]
+    if split.official is not None:
+        write_splits(out / OFFICIAL, [split.official], split.cohort, overwrite=overwrite)
         told.append(f"the official test set: {out / OFFICIAL}")
     if with_table:
-        write_table(out / TABLE, divided.cohort)
+        write_cohort(out / TABLE, split.cohort)
         told.append(f"the cohort: {out / TABLE}")
     return "\n" + "\n".join(told)
 
 
-def _tell(cohort: Cohort, folds: Sequence[Fold]) -> None:
+def _print_counts(cohort: Cohort, folds: Sequence[Fold]) -> None:
     """Print patients and slides of each class, fold by fold, part by part."""
     click.echo(f"{len(cohort)} slides of {len(cohort.patients)} patients; patients/slides:\n")
-    rows = [("fold", "part", "all", *cohort.classes), *_rows(cohort, folds)]
+    rows = [("fold", "part", "all", *cohort.classes), *_make_rows(cohort, folds)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for fold, part, *counts in rows:
         told = (count.rjust(width) for count, width in zip(counts, widths[2:], strict=True))
@@ -155,7 +159,7 @@ def _tell(cohort: Cohort, folds: Sequence[Fold]) -> None:
         click.echo("  ".join(line).rstrip())
 
 
-def _rows(cohort: Cohort, folds: Sequence[Fold]) -> Iterator[tuple[str, ...]]:
+def _make_rows(cohort: Cohort, folds: Sequence[Fold]) -> Iterator[tuple[str, ...]]:
     for number, fold in enumerate(folds):
         for part, ids in zip(fold._fields, fold, strict=True):
             rows = cohort.index.find_rows(ids)

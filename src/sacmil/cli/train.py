@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sacmil.cli._training import config_values, read_material, training_options
+from sacmil.cli._training import load_dataset, read_config_values, training_options
 
 if TYPE_CHECKING:
-    from sacmil.training.config import Config
+    from sacmil.training.config import TrainingConfig
 
 
 @click.command()
@@ -34,51 +34,52 @@ def command(
     cache: Any,
     *,
     every_slide: bool,
-    **material: Any,
+    **dataset_options: Any,
 ) -> None:
     """Train a model on the slides of TABLE; run again, a run that was killed goes on."""
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
-    from sacmil.cli._progress import bars
+    from sacmil.cli._progress import progress_bars
     from sacmil.training.config import DEFAULT_MODEL, make_configs
-    from sacmil.training.part import Place
-    from sacmil.training.run import for_every_slide, train_run
+    from sacmil.training.job import DeviceConfig
+    from sacmil.training.train import keep_last_epoch, train_fold
 
     if every_slide and fold is not None:
         raise click.UsageError("--fold is what to test on, and --all tests on none; leave one out")
-    values = config_values(config, recipe)
+    values = read_config_values(config, recipe)
     name = model or values.get("model", DEFAULT_MODEL)
     seeds = [] if seed is None else [f"seed={seed}"]
     asked = make_configs([name], values, [*overrides, *seeds])[name]
     if every_slide:
-        asked = _told(asked, for_every_slide(asked))
-    found = read_material(table, every_slide=every_slide, **material)
-    with bars() as progress:
-        train_run(
+        asked = _warn_if_changed(asked, keep_last_epoch(asked))
+    found = load_dataset(table, every_slide=every_slide, **dataset_options)
+    with progress_bars() as progress:
+        train_fold(
             out,
             *found,
             asked,
             fold=fold or 0,
-            place=Place(device, cache),
-            hashing=progress,
-            tell=lambda line, epochs: progress(
+            device_config=DeviceConfig(device, cache),
+            on_progress=progress,
+            on_epoch=lambda line, epochs: progress(
                 f"training {asked.model}" + (f", stage {line.stage + 1}" if line.stage else ""),
                 line.epoch,
                 epochs,
-                _figures(line),
+                _format_epoch(line),
             ),
         )
-    _conclude(out, every_slide=every_slide)
+    _print_results(out, every_slide=every_slide)
 
 
-def _figures(line: Any) -> str:
+def _format_epoch(line: Any) -> str:
     chosen = f", val AUC {line.val_auc:.3f}" if line.val_auc is not None else ""
     return f"loss {line.loss:.4f}{chosen}"
 
 
-def _told(asked: Config, changed: Config) -> Config:
-    if changed is not asked:
+def _warn_if_changed(config: TrainingConfig, changed: TrainingConfig) -> TrainingConfig:
+    if changed is not config:
         click.echo(
-            f"Warning: the recipe {asked.recipe} chooses its epoch on a validation part, and --all "
+            f"Warning: the recipe {config.recipe} chooses its epoch on a validation part, and "
+            "--all "
             f"leaves none: the last of {changed.to_recipe().epochs} epochs is kept; -o epochs=N "
             "trains as long as cross-validation found best",
             err=True,
@@ -86,7 +87,7 @@ def _told(asked: Config, changed: Config) -> Config:
     return changed
 
 
-def _conclude(out: Path, *, every_slide: bool) -> None:
+def _print_results(out: Path, *, every_slide: bool) -> None:
     from sacmil.card import read_card
 
     notes = read_card(out)["notes"]["training"]

@@ -52,7 +52,7 @@ def command(
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise MissingExtraError("view", "the viewer") from None
-    from sacmil.viewer.content import Content
+    from sacmil.viewer.content import ResultsApi
     from sacmil.viewer.page import is_built
 
     if not is_built():
@@ -60,7 +60,7 @@ def command(
             "the viewer's page is not built; install Node.js 20 or newer and type `make viewer` in "
             "the sources"
         )
-    server = bind(Content(results, slides), host, port, token)
+    server = bind(ResultsApi(results, slides), host, port, token)
     click.echo(f"{server.url}\nCtrl-C ends it. For research use only.")
     if open_browser:
         click.launch(server.url)

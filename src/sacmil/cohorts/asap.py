@@ -12,7 +12,7 @@ from sacmil.errors import CohortError
 EXCLUSIONS = ("_2", "Exclusion", "Exclusions", "normal")
 """Groups that are no tumour: of CAMELYON16 (_0 and _1 are), of its first release, of CAMELYON17."""
 
-_AREAS = frozenset({"polygon", "spline", "rectangle"})
+_AREA_TYPES = frozenset({"polygon", "spline", "rectangle"})
 """Types of annotation that enclose something; dots and point sets do not."""
 
 
@@ -24,14 +24,14 @@ def read_asap(path: str | Path, *, exclusions: Collection[str] = EXCLUSIONS) -> 
         exclusions: groups that are taken away from the others, whatever their case.
     """
     path = Path(path)
-    reader = _Reader(path)
+    reader = _AsapParser(path)
     try:
         reader.parse(path.read_bytes())
         outside = {group.lower() for group in exclusions}
-        areas = [found for found in reader.annotations if found.kind in _AREAS]
+        areas = [found for found in reader.annotations if found.kind in _AREA_TYPES]
         return make_outlines(
-            [found.polygon() for found in areas if found.group not in outside],
-            [found.polygon() for found in areas if found.group in outside],
+            [found.to_polygon() for found in areas if found.group not in outside],
+            [found.to_polygon() for found in areas if found.group in outside],
         )
     except FileNotFoundError:
         raise CohortError(path, ["there is no such file; check the path"]) from None
@@ -45,18 +45,18 @@ class _Annotation:
         self.group = attributes.get("PartOfGroup", "").lower()
         self._points: list[tuple[float, float, float]] = []
 
-    def add(self, attributes: dict[str, str]) -> None:
+    def add_point(self, attributes: dict[str, str]) -> None:
         number = attributes.get("Order", str(len(self._points)))
         # ASAP writes numbers as the user's country does
         texts = (number, attributes["X"], attributes["Y"])
         order, x, y = (float(text.replace(",", ".")) for text in texts)
         self._points.append((order, x, y))
 
-    def polygon(self) -> list[tuple[float, float]]:
+    def to_polygon(self) -> list[tuple[float, float]]:
         return [(x, y) for _, x, y in sorted(self._points, key=lambda point: point[0])]
 
 
-class _Reader:
+class _AsapParser:
     """Collects annotations as the parser meets them; nothing is expanded, nothing is fetched."""
 
     def __init__(self, path: Path) -> None:
@@ -66,22 +66,22 @@ class _Reader:
 
     def parse(self, raw: bytes) -> None:
         parser = expat.ParserCreate()
-        parser.StartElementHandler = self._start
-        parser.StartDoctypeDeclHandler = self._refuse
-        parser.EntityDeclHandler = self._refuse
+        parser.StartElementHandler = self._start_element
+        parser.StartDoctypeDeclHandler = self._reject_declaration
+        parser.EntityDeclHandler = self._reject_declaration
         parser.Parse(raw, True)  # noqa: FBT003 - expat takes no keywords
         if self._root != "ASAP_Annotations":
             raise ValueError(f"its root is {self._root!r}; expected 'ASAP_Annotations'")
 
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
+    def _start_element(self, name: str, attributes: dict[str, str]) -> None:
         self._root = self._root or name
         if name == "Annotation":
             self.annotations.append(_Annotation(attributes))
         elif name == "Coordinate":
             try:
-                self.annotations[-1].add(attributes)
+                self.annotations[-1].add_point(attributes)
             except (IndexError, KeyError) as error:
                 raise ValueError("a Coordinate without X, Y or outside an Annotation") from error
 
-    def _refuse(self, *_: object) -> None:
+    def _reject_declaration(self, *_: object) -> None:
         raise ValueError("it declares a document type or entities, which ASAP never does")

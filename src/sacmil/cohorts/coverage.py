@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-Whole = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
@@ -28,21 +28,21 @@ class _Edges(NamedTuple):
     y0: Floats
     x1: Floats
     y1: Floats
-    turn: Whole
+    direction: Integers
     """+1 where the outline runs along, −1 against."""
-    polygon: Whole
+    polygon: Integers
 
-    def where(self, chosen: Mask | Whole) -> _Edges:
-        x0, y0, x1, y1 = (values[chosen] for values in self[:4])
-        return _Edges(x0, y0, x1, y1, self.turn[chosen], self.polygon[chosen])
+    def select(self, rows: Mask | Integers) -> _Edges:
+        x0, y0, x1, y1 = (values[rows] for values in self[:4])
+        return _Edges(x0, y0, x1, y1, self.direction[rows], self.polygon[rows])
 
-    def at(self, y: Floats) -> Floats:
+    def x_at(self, y: Floats) -> Floats:
         """x at height y, edge by edge; never beyond the ends, whatever the rounding."""
         share = np.clip((y - self.y0) / (self.y1 - self.y0), 0, 1)
         return self.x0 + share * (self.x1 - self.x0)
 
 
-def covered_share(
+def compute_covered_share(
     coords: npt.ArrayLike,
     patch_size: float,
     positive: Sequence[Floats],
@@ -60,23 +60,23 @@ def covered_share(
     polygons = [np.asarray(polygon, dtype=np.float64) for polygon in (*positive, *negative)]
     if not len(corners) or not positive:
         return np.zeros(len(corners))
-    edges, level = _edges(polygons)
+    edges, level = _make_edges(polygons)
     sign = np.array([1] * len(positive) + [-1] * len(negative))
-    share = _centre_covered(corners + patch_size / 2, edges, sign).astype(np.float64)
-    touched = np.flatnonzero(_touched(corners, patch_size, polygons))
+    share = _is_center_covered(corners + patch_size / 2, edges, sign).astype(np.float64)
+    touched = np.flatnonzero(_find_touched_tiles(corners, patch_size, polygons))
     for y in np.unique(corners[touched, 1]):
-        row = edges.where((edges.y0 < y + patch_size) & (edges.y1 > y))
-        flat = level.where((level.y0 > y) & (level.y0 < y + patch_size))
+        row = edges.select((edges.y0 < y + patch_size) & (edges.y1 > y))
+        flat = level.select((level.y0 > y) & (level.y0 < y + patch_size))
         for tile in touched[corners[touched, 1] == y]:
             left, right = corners[tile, 0], corners[tile, 0] + patch_size
-            near = row.where(np.minimum(row.x0, row.x1) < right)
+            near = row.select(np.minimum(row.x0, row.x1) < right)
             through = (np.minimum(flat.x0, flat.x1) < right) & (np.maximum(flat.x0, flat.x1) > left)
-            area = _area(near, flat.y0[through], corners[tile], patch_size, sign)
+            area = _compute_covered_area(near, flat.y0[through], corners[tile], patch_size, sign)
             share[tile] = area / patch_size**2
     return np.clip(share, 0, 1)
 
 
-def _edges(polygons: Sequence[Floats]) -> tuple[_Edges, _Edges]:
+def _make_edges(polygons: Sequence[Floats]) -> tuple[_Edges, _Edges]:
     """Edges that rise, and those that are level, which bound no area but begin and end some."""
     start = np.concatenate(polygons)
     end = np.concatenate([np.roll(polygon, -1, axis=0) for polygon in polygons])
@@ -86,20 +86,20 @@ def _edges(polygons: Sequence[Floats]) -> tuple[_Edges, _Edges]:
     turn = np.where(down[:, 0], -1, 1)
     edges = _Edges(low[:, 0], low[:, 1], high[:, 0], high[:, 1], turn, polygon)
     rising = edges.y1 > edges.y0
-    return edges.where(rising), edges.where(~rising)
+    return edges.select(rising), edges.select(~rising)
 
 
-def _centre_covered(points: Floats, edges: _Edges, sign: Whole) -> Mask:
+def _is_center_covered(points: Floats, edges: _Edges, sign: Integers) -> Mask:
     """Whether points are covered, by how often each outline winds around them."""
     order = np.argsort(points[:, 1], kind="stable")
     inside: dict[int, Mask] = {side: np.zeros(len(points), dtype=bool) for side in (1, -1)}
     for number, side in enumerate(sign.tolist()):
-        own = edges.where(edges.polygon == number)
-        inside[side] |= _winding(points, order, own) != 0
+        own = edges.select(edges.polygon == number)
+        inside[side] |= _count_windings(points, order, own) != 0
     return inside[1] & ~inside[-1]
 
 
-def _winding(points: Floats, order: Whole, edges: _Edges) -> Whole:
+def _count_windings(points: Floats, order: Integers, edges: _Edges) -> Integers:
     """Turns of one outline around each point: edges to its left, up less down."""
     heights = points[order, 1]
     first = np.searchsorted(heights, edges.y0, side="left")
@@ -107,19 +107,19 @@ def _winding(points: Floats, order: Whole, edges: _Edges) -> Whole:
     edge = np.repeat(np.arange(len(count)), count)
     step = np.arange(len(edge)) - np.repeat(np.cumsum(count) - count, count)
     point = order[np.repeat(first, count) + step]
-    left = edges.where(edge).at(points[point, 1]) <= points[point, 0]
-    turns = np.bincount(point[left], weights=edges.turn[edge[left]], minlength=len(points))
+    left = edges.select(edge).x_at(points[point, 1]) <= points[point, 0]
+    turns = np.bincount(point[left], weights=edges.direction[edge[left]], minlength=len(points))
     return turns.astype(np.int64)
 
 
-def _touched(corners: Floats, size: float, polygons: Sequence[Floats]) -> Mask:
+def _find_touched_tiles(corners: Floats, size: float, polygons: Sequence[Floats]) -> Mask:
     """Tiles that an edge may pass through, by a grid of cells the size of a tile."""
     origin = corners.min(0)
     first = np.floor((corners - origin) / size).astype(np.int64)
     last = np.ceil((corners - origin) / size + 1).astype(np.int64) - 1
     cells = np.zeros(last.max(0) + 1, dtype=bool)
     for polygon in polygons:
-        _mark(cells, (polygon - origin) / size)
+        _mark_cells(cells, (polygon - origin) / size)
     touched = np.zeros(len(corners), dtype=bool)
     for x in (first[:, 0], last[:, 0]):
         for y in (first[:, 1], last[:, 1]):
@@ -127,7 +127,7 @@ def _touched(corners: Floats, size: float, polygons: Sequence[Floats]) -> Mask:
     return touched
 
 
-def _mark(cells: Mask, polygon: Floats) -> None:
+def _mark_cells(cells: Mask, polygon: Floats) -> None:
     """Mark the cells around each edge, long edges cut to pieces no longer than a cell."""
     start, end = polygon, np.roll(polygon, -1, axis=0)
     pieces = np.maximum(1, np.ceil(np.abs(end - start).max(1))).astype(np.int64)
@@ -145,37 +145,39 @@ def _mark(cells: Mask, polygon: Floats) -> None:
             cells[tuple(cell[known].T)] = True
 
 
-def _area(row: _Edges, cuts: Floats, corner: Floats, size: float, sign: Whole) -> float:
+def _compute_covered_area(
+    row: _Edges, cuts: Floats, corner: Floats, size: float, sign: Integers
+) -> float:
     """Area covered of one tile, given the edges at its height and the heights of level ones."""
     left, top = corner.tolist()
-    beside = _between(row, np.maximum(row.y0, top), np.minimum(row.y1, top + size))
-    before, rest = _split(beside, left)
-    inside, _ = _split(rest, left + size)
+    beside = _clip_edges(row, np.maximum(row.y0, top), np.minimum(row.y1, top + size))
+    before, rest = _split_edges(beside, left)
+    inside, _ = _split_edges(rest, left + size)
     heights = np.unique(np.concatenate([[top, top + size], cuts, inside.y0, inside.y1]))
-    bands = _bands(inside, heights, left + size)
-    crossings = list(_crossings(bands, heights))
+    bands = _make_bands(inside, heights, left + size)
+    crossings = list(_find_crossings(bands, heights))
     if crossings:
         heights = np.unique(np.concatenate([heights, *crossings]))
-        bands = _bands(inside, heights, left + size)
-    length = _covered_length(before, bands, (heights[1:] + heights[:-1]) / 2, left, sign)
+        bands = _make_bands(inside, heights, left + size)
+    length = _compute_covered_length(before, bands, (heights[1:] + heights[:-1]) / 2, left, sign)
     return float(length @ np.diff(heights))
 
 
-def _between(edges: _Edges, low: Floats, high: Floats) -> _Edges:
+def _clip_edges(edges: _Edges, low: Floats, high: Floats) -> _Edges:
     """The part of each edge between two heights; edges that have none there are left out."""
-    part = edges._replace(x0=edges.at(low), y0=low, x1=edges.at(high), y1=high)
-    return part.where(high > low)
+    part = edges._replace(x0=edges.x_at(low), y0=low, x1=edges.x_at(high), y1=high)
+    return part.select(high > low)
 
 
-def _split(edges: _Edges, x: float) -> tuple[_Edges, _Edges]:
+def _split_edges(edges: _Edges, x: float) -> tuple[_Edges, _Edges]:
     """The parts of edges left and right of an upright line."""
     run = edges.x1 - edges.x0
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(run == 0, edges.x0 <= x, (x - edges.x0) / run)
     cut = edges.y0 + np.clip(share, 0, 1) * (edges.y1 - edges.y0)
     rising = run >= 0
-    left = _between(edges, np.where(rising, edges.y0, cut), np.where(rising, cut, edges.y1))
-    right = _between(edges, np.where(rising, cut, edges.y0), np.where(rising, edges.y1, cut))
+    left = _clip_edges(edges, np.where(rising, edges.y0, cut), np.where(rising, cut, edges.y1))
+    right = _clip_edges(edges, np.where(rising, cut, edges.y0), np.where(rising, edges.y1, cut))
     return left, right
 
 
@@ -189,27 +191,27 @@ class _Bands(NamedTuple):
     """x where an edge enters the band."""
     middle: Floats
     high: Floats
-    turn: Whole
-    polygon: Whole
+    direction: Integers
+    polygon: Integers
     right: float
 
 
-def _bands(edges: _Edges, heights: Floats, right: float) -> _Bands:
+def _make_bands(edges: _Edges, heights: Floats, right: float) -> _Bands:
     low, high = heights[:-1, None], heights[1:, None]
     active = (edges.y0 <= low) & (edges.y1 >= high)  # (bands, edges)
     most = int(active.sum(1).max(initial=0))
     chosen = np.argsort(~active, axis=1, kind="stable")[:, :most]
     real = np.take_along_axis(active, chosen, axis=1)
-    picked = edges.where(chosen)
-    x = np.stack([np.where(real, picked.at(y), right) for y in (low, (low + high) / 2, high)])
+    picked = edges.select(chosen)
+    x = np.stack([np.where(real, picked.x_at(y), right) for y in (low, (low + high) / 2, high)])
     order = x[1].argsort(axis=1)
     x = np.take_along_axis(x, order[None], axis=2)
-    turn = np.take_along_axis(picked.turn * real, order, axis=1)
+    turn = np.take_along_axis(picked.direction * real, order, axis=1)
     polygon = np.take_along_axis(picked.polygon, order, axis=1)
     return _Bands(x[0], x[1], x[2], turn, polygon, right)
 
 
-def _crossings(bands: _Bands, heights: Floats) -> Iterator[Floats]:
+def _find_crossings(bands: _Bands, heights: Floats) -> Iterator[Floats]:
     """Heights between those given where edges cross."""
     crossed = (np.diff(bands.low, axis=1) < 0) | (np.diff(bands.high, axis=1) < 0)
     for band in np.flatnonzero(crossed.any(1)):
@@ -219,8 +221,8 @@ def _crossings(bands: _Bands, heights: Floats) -> Iterator[Floats]:
         yield heights[band] + share * (heights[band + 1] - heights[band])
 
 
-def _covered_length(
-    before: _Edges, bands: _Bands, heights: Floats, left: float, sign: Whole
+def _compute_covered_length(
+    before: _Edges, bands: _Bands, heights: Floats, left: float, sign: Integers
 ) -> Floats:
     """How much of each band's middle line is covered, from the left border to the right."""
     border = np.full((len(heights), 1), left)
@@ -228,18 +230,18 @@ def _covered_length(
     gaps = np.diff(marks, axis=1)
     inside_of = {side: np.zeros(gaps.shape, dtype=bool) for side in (1, -1)}
     for polygon in np.union1d(before.polygon, bands.polygon):
-        steps = np.where(bands.polygon == polygon, bands.turn, 0)
-        start = _turns_before(before.where(before.polygon == polygon), heights)
+        steps = np.where(bands.polygon == polygon, bands.direction, 0)
+        start = _count_turns_before(before.select(before.polygon == polygon), heights)
         winding = np.cumsum(np.concatenate([start[:, None], steps], axis=1), axis=1)
         inside_of[int(sign[polygon])] |= winding != 0
     length: Floats = (gaps * (inside_of[1] & ~inside_of[-1])).sum(1)
     return length
 
 
-def _turns_before(edges: _Edges, heights: Floats) -> Whole:
+def _count_turns_before(edges: _Edges, heights: Floats) -> Integers:
     """How often an outline has turned around the left border at each of the rising heights."""
     change = np.zeros(len(heights) + 1, dtype=np.int64)
-    np.add.at(change, np.searchsorted(heights, edges.y0), edges.turn)
-    np.add.at(change, np.searchsorted(heights, edges.y1), -edges.turn)
-    turns: Whole = np.cumsum(change)[:-1]
+    np.add.at(change, np.searchsorted(heights, edges.y0), edges.direction)
+    np.add.at(change, np.searchsorted(heights, edges.y1), -edges.direction)
+    turns: Integers = np.cumsum(change)[:-1]
     return turns

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sacmil.errors import CohortError, MissingExtraError, suggestion
+from sacmil.errors import CohortError, MissingExtraError, suggest_names
 
-_MOST_ROWS = 2**20
+_MAX_ROWS = 2**20
 """As Excel itself has."""
-_MOST_CELLS = 20_000_000
+_MAX_CELLS = 20_000_000
 """Up to the last formatted cell of each row; reading takes a second per ten million."""
-_MOST_BYTES = 2**29
+_MAX_BYTES = 2**29
 """Unpacked; a table of a million rows and ten columns has about this much."""
 
 
@@ -37,7 +37,7 @@ def read_excel(path: Path, sheet: str | None) -> list[tuple[int, list[str]]]:
             _check_size(path)
             book = openpyxl.load_workbook(path, read_only=True, data_only=True)
             try:
-                return list(_read_rows(path, _worksheet(path, book, sheet)))
+                return list(_read_rows(path, _select_worksheet(path, book, sheet)))
             finally:
                 book.close()
     except FileNotFoundError:
@@ -54,11 +54,11 @@ def read_excel(path: Path, sheet: str | None) -> list[tuple[int, list[str]]]:
 def _check_size(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
-    if size > _MOST_BYTES:
+    if size > _MAX_BYTES:
         raise CohortError(
             path,
             [
-                f"unpacks to {size / 2**20:,.0f} MB; expected at most {_MOST_BYTES / 2**20:,.0f}, "
+                f"unpacks to {size / 2**20:,.0f} MB; expected at most {_MAX_BYTES / 2**20:,.0f}, "
                 "save the sheet of the table alone, or as CSV UTF-8"
             ],
         )
@@ -69,7 +69,7 @@ def _read_rows(path: Path, page: Any) -> Iterator[tuple[int, list[str]]]:
     cells = 0
     for number, row in enumerate(page.iter_rows(), start=1):
         cells += len(row)
-        if number > _MOST_ROWS or cells > _MOST_CELLS:
+        if number > _MAX_ROWS or cells > _MAX_CELLS:
             raise CohortError(
                 path,
                 [
@@ -85,10 +85,10 @@ def _read_rows(path: Path, page: Any) -> Iterator[tuple[int, list[str]]]:
             yield number, texts
 
 
-def _worksheet(path: Path, book: Any, sheet: str | None) -> Any:
+def _select_worksheet(path: Path, book: Any, sheet: str | None) -> Any:
     names = [page.title for page in book.worksheets]
     if sheet is not None and sheet not in names:
-        raise CohortError(path, [f"there is no sheet {sheet!r}; {suggestion(sheet, names)}"])
+        raise CohortError(path, [f"there is no sheet {sheet!r}; {suggest_names(sheet, names)}"])
     if not names:
         raise CohortError(path, ["has no sheet of cells; expected a table"])
     return book.worksheets[0] if sheet is None else book[sheet]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.cohorts.coverage import covered_share
+from sacmil.cohorts.coverage import compute_covered_share
 from sacmil.errors import CohortError
 
 Polygon = npt.NDArray[np.float64]
@@ -28,7 +28,7 @@ class Outlines(NamedTuple):
 
 def make_outlines(positive: Iterable[Any], negative: Iterable[Any] = ()) -> Outlines:
     """Outlines of lists of points; those of fewer than three points enclose nothing and go."""
-    return Outlines(_polygons(positive), _polygons(negative))
+    return Outlines(_make_polygons(positive), _make_polygons(negative))
 
 
 def read_outlines(path: str | Path) -> dict[str, Outlines]:
@@ -43,7 +43,7 @@ def read_outlines(path: str | Path) -> dict[str, Outlines]:
     try:
         raw = path.read_bytes()
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-        return {str(slide): _of(found) for slide, found in json.loads(text).items()}
+        return {str(slide): _parse_outlines(found) for slide, found in json.loads(text).items()}
     except FileNotFoundError:
         raise CohortError(path, ["there is no such file; check the path"]) from None
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
@@ -54,7 +54,7 @@ def read_outlines(path: str | Path) -> dict[str, Outlines]:
 
 
 def label_tiles(
-    coords: npt.ArrayLike, patch_size: float, outlines: Outlines, *, least_share: float = 0.5
+    coords: npt.ArrayLike, patch_size: float, outlines: Outlines, *, min_share: float = 0.5
 ) -> npt.NDArray[np.int64]:
     """1 for tiles of which tumour covers at least a share of the area, else 0; (N,).
 
@@ -64,25 +64,27 @@ def label_tiles(
         coords: (N, 2) upper left corners in level-0 pixels.
         patch_size: side of a tile in level-0 pixels.
         outlines: in the same pixels.
-        least_share: above 0, up to 1.
+        min_share: above 0, up to 1.
     """
-    if not 0 < least_share <= 1:
-        raise CohortError("outlines", [f"least_share={least_share:g}; expected above 0, up to 1"])
+    if not 0 < min_share <= 1:
+        raise CohortError("outlines", [f"least_share={min_share:g}; expected above 0, up to 1"])
     if not patch_size > 0:
         raise CohortError("outlines", [f"patch_size={patch_size:g}; expected pixels above 0"])
-    share = covered_share(coords, patch_size, outlines.positive, outlines.negative)
-    return (share >= least_share - 1e-9).astype(np.int64)  # a tile wholly inside has share 1 − ε
+    share = compute_covered_share(coords, patch_size, outlines.positive, outlines.negative)
+    return (share >= min_share - 1e-9).astype(np.int64)  # a tile wholly inside has share 1 − ε
 
 
-def _of(found: Any) -> Outlines:
-    return make_outlines(map(_points, found["positive"]), map(_points, found.get("negative", ())))
+def _parse_outlines(found: Any) -> Outlines:
+    return make_outlines(
+        map(_get_points, found["positive"]), map(_get_points, found.get("negative", ()))
+    )
 
 
-def _points(polygon: Any) -> Any:
+def _get_points(polygon: Any) -> Any:
     return polygon["vertices"] if isinstance(polygon, dict) else polygon
 
 
-def _polygons(found: Iterable[Any]) -> tuple[Polygon, ...]:
+def _make_polygons(found: Iterable[Any]) -> tuple[Polygon, ...]:
     polygons = []
     for points in found:
         polygon = np.asarray(points, dtype=np.float64)

@@ -10,24 +10,24 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sacmil.cohorts.sheet import Sheet
-from sacmil.cohorts.slide_name import barcode, slide_name
+from sacmil.cohorts.slide_id import parse_barcode, parse_slide_id
 from sacmil.errors import CohortError, CohortWarning
 
-SLIDE = ("slide_id", "slide", "filename", "wsi", "bag_name", "slide_path", "image")
-PATIENT = ("patient_id", "case_id", "patient", "pat_id")
-LABEL = ("label", "category", "target")
-BARCODE = "barcode"
+SLIDE_COLUMNS = ("slide_id", "slide", "filename", "wsi", "bag_name", "slide_path", "image")
+PATIENT_COLUMNS = ("patient_id", "case_id", "patient", "pat_id")
+LABEL_COLUMNS = ("label", "category", "target")
+BARCODE_SITE = "barcode"
 """In the place of a site column: the tissue source site in TCGA's barcodes."""
 
-_SHOWN = 20
+_MAX_COLUMNS_SHOWN = 20
 """Columns that a message lists."""
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+_NUMBER_PATTERN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
-class Row(NamedTuple):
+class SlideRow(NamedTuple):
     """A slide as its table has it, in text."""
 
-    where: str
+    location: str
     """For messages: the line it stands on."""
     slide_id: str
     patient_id: str
@@ -35,7 +35,7 @@ class Row(NamedTuple):
     site: str = ""
 
 
-class Columns(NamedTuple):
+class ColumnNames(NamedTuple):
     """Names of columns that were given; those that were not are found."""
 
     slide: str | None
@@ -44,46 +44,53 @@ class Columns(NamedTuple):
     site: str | None
 
 
-def rows_of(table: Sheet, asked: Columns) -> tuple[list[Row], dict[str, str]]:
+def parse_rows(table: Sheet, columns: ColumnNames) -> tuple[list[SlideRow], dict[str, str]]:
     """Rows of a table of slides, and the names its labels have where they are numbers."""
-    slide = _slide_column(table, asked.slide)
-    ids = [slide_name(cell) for cell in table.column(slide)]
-    label = _label_column(table, asked.label)
-    patients = _patients(table, asked.patient, slide, ids)
-    sites = _sites(table, asked.site, ids)
-    where = [f"line {line}" for line in table.lines]
-    cells = zip(where, ids, patients, table.column(label), sites, strict=True)
-    return list(map(Row._make, cells)), _names(table, label)
+    slide = _find_slide_column(table, columns.slide)
+    ids = [parse_slide_id(cell) for cell in table.get_column(slide)]
+    label = _find_label_column(table, columns.label)
+    patients = _find_patients(table, columns.patient, slide, ids)
+    sites = _find_sites(table, columns.site, ids)
+    where = [f"line {line}" for line in table.line_numbers]
+    cells = zip(where, ids, patients, table.get_column(label), sites, strict=True)
+    return list(map(SlideRow._make, cells)), _find_label_names(table, label)
 
 
-def joined_rows(clinical: Sheet, slides: Sheet, asked: Columns) -> tuple[list[Row], dict[str, str]]:
+def join_rows(
+    clinical: Sheet, slides: Sheet, columns: ColumnNames
+) -> tuple[list[SlideRow], dict[str, str]]:
     """A row per slide, with what the table of patients says of its patient."""
-    known = clinical.column(_patient_column(clinical, asked.patient))
-    _refuse_repeated(clinical, known)
-    label = _label_column(clinical, asked.label)
-    labels = dict(zip(known, clinical.column(label), strict=True))
-    ids = [slide_name(cell) for cell in slides.column(_slide_column(slides, asked.slide))]
-    owners = slides.column(_patient_column(slides, asked.patient))
-    sites = _joined_sites(clinical, known, owners, asked.site, ids)
+    known = clinical.get_column(_find_patient_column(clinical, columns.patient))
+    _reject_repeated_patients(clinical, known)
+    label = _find_label_column(clinical, columns.label)
+    labels = dict(zip(known, clinical.get_column(label), strict=True))
+    ids = [
+        parse_slide_id(cell)
+        for cell in slides.get_column(_find_slide_column(slides, columns.slide))
+    ]
+    owners = slides.get_column(_find_patient_column(slides, columns.patient))
+    sites = _join_sites(clinical, known, owners, columns.site, ids)
     rows = [
-        Row(f"line {line} of {slides.path.name}", slide_id, owner, labels[owner], site)
-        for line, slide_id, owner, site in zip(slides.lines, ids, owners, sites, strict=True)
+        SlideRow(f"line {line} of {slides.path.name}", slide_id, owner, labels[owner], site)
+        for line, slide_id, owner, site in zip(slides.line_numbers, ids, owners, sites, strict=True)
         if labels.get(owner)
     ]
-    _tell_left_out(clinical, slides, labels, owners)
-    return rows, _names(clinical, label)
+    _warn_of_left_out(clinical, slides, labels, owners)
+    return rows, _find_label_names(clinical, label)
 
 
-def _joined_sites(
-    clinical: Sheet, known: list[str], owners: list[str], site: str | None, ids: list[str]
+def _join_sites(
+    clinical: Sheet, patients: list[str], owners: list[str], site: str | None, ids: list[str]
 ) -> list[str]:
-    if site is None or (site == BARCODE and clinical.find(site) is None):
-        return _sites(clinical, site, ids)
-    of = dict(zip(known, clinical.column(clinical.demand(site, "site")), strict=True))
+    if site is None or (site == BARCODE_SITE and clinical.find_column(site) is None):
+        return _find_sites(clinical, site, ids)
+    of = dict(
+        zip(patients, clinical.get_column(clinical.require_column(site, "site")), strict=True)
+    )
     return [of.get(owner, "") for owner in owners]
 
 
-def _refuse_repeated(clinical: Sheet, patients: list[str]) -> None:
+def _reject_repeated_patients(clinical: Sheet, patients: list[str]) -> None:
     repeated = [patient for patient, count in Counter(patients).items() if patient and count > 1]
     if repeated:
         raise CohortError(
@@ -92,7 +99,7 @@ def _refuse_repeated(clinical: Sheet, patients: list[str]) -> None:
         )
 
 
-def _tell_left_out(
+def _warn_of_left_out(
     clinical: Sheet, slides: Sheet, labels: Mapping[str, str], owners: list[str]
 ) -> None:
     """A table of patients usually knows more, or less, than the slides at hand: say how much."""
@@ -117,41 +124,50 @@ def _tell_left_out(
         _warn(f"{slides.path}: left out: {', '.join(left)}")
 
 
-def _slide_column(table: Sheet, name: str | None) -> str:
-    return _column(table, name, SLIDE, "slide")
+def _find_slide_column(table: Sheet, name: str | None) -> str:
+    return _find_column(table, name, SLIDE_COLUMNS, "slide")
 
 
-def _patient_column(table: Sheet, name: str | None) -> str:
-    return _column(table, name, PATIENT, "patient")
+def _find_patient_column(table: Sheet, name: str | None) -> str:
+    return _find_column(table, name, PATIENT_COLUMNS, "patient")
 
 
-def _label_column(table: Sheet, name: str | None) -> str:
-    return _column(table, name, LABEL, "label")
+def _find_label_column(table: Sheet, name: str | None) -> str:
+    return _find_column(table, name, LABEL_COLUMNS, "label")
 
 
-def _column(table: Sheet, name: str | None, usual: tuple[str, ...], what: str) -> str:
+def _find_column(table: Sheet, name: str | None, candidates: tuple[str, ...], role: str) -> str:
     if name is not None:
-        return table.demand(name, what)
-    found = table.find(*usual)
+        return table.require_column(name, role)
+    found = table.find_column(*candidates)
     if found is None:
         columns = [column for column in table.columns if column]
-        more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
-        listed = (", ".join(columns[:_SHOWN]) or "none") + more
+        more = (
+            f" and {len(columns) - _MAX_COLUMNS_SHOWN} more"
+            if len(columns) > _MAX_COLUMNS_SHOWN
+            else ""
+        )
+        listed = (", ".join(columns[:_MAX_COLUMNS_SHOWN]) or "none") + more
         raise CohortError(
             table.path,
             [
-                f"no column of {what}s found among {listed}; expected {' or '.join(usual[:3])}, or "
-                f"say which by --{what}-column NAME ({what}=NAME)"
+                f"no column of {role}s found among {listed}; expected "
+                f"{' or '.join(candidates[:3])}, or "
+                f"say which by --{role}-column NAME ({role}=NAME)"
             ],
         )
     return found
 
 
-def _patients(table: Sheet, name: str | None, slide: str, ids: list[str]) -> list[str]:
-    column = table.demand(name, "patient") if name is not None else table.find(*PATIENT)
+def _find_patients(table: Sheet, name: str | None, slide: str, ids: list[str]) -> list[str]:
+    column = (
+        table.require_column(name, "patient")
+        if name is not None
+        else table.find_column(*PATIENT_COLUMNS)
+    )
     if column is not None:
-        return ids if column == slide else table.column(column)
-    found = [barcode(slide_id) for slide_id in ids]
+        return ids if column == slide else table.get_column(column)
+    found = [parse_barcode(slide_id) for slide_id in ids]
     strangers = sum(patient is None for patient in found)
     if strangers:
         _warn(
@@ -167,32 +183,32 @@ def _patients(table: Sheet, name: str | None, slide: str, ids: list[str]) -> lis
     return [patient or slide_id for patient, slide_id in zip(found, ids, strict=True)]
 
 
-def _sites(table: Sheet, name: str | None, ids: list[str]) -> list[str]:
+def _find_sites(table: Sheet, name: str | None, ids: list[str]) -> list[str]:
     if name is None:
         return [""] * len(ids)
-    if name != BARCODE or table.find(name) is not None:
-        return table.column(table.demand(name, "site"))
-    codes = [barcode(slide_id) for slide_id in ids]
+    if name != BARCODE_SITE or table.find_column(name) is not None:
+        return table.get_column(table.require_column(name, "site"))
+    codes = [parse_barcode(slide_id) for slide_id in ids]
     if None in codes:
         stranger = ids[codes.index(None)]
         raise CohortError(table.path, [f"{stranger!r} is no TCGA barcode and names no site"])
     return [code.site if code else "" for code in codes]
 
 
-def _names(table: Sheet, label: str) -> dict[str, str]:
+def _find_label_names(table: Sheet, label: str) -> dict[str, str]:
     """Names of numbered labels, where a column called name has exactly one for each."""
-    column = table.find("name")
-    labels = [plain_number(cell) for cell in table.column(label)]
+    column = table.find_column("name")
+    labels = [normalize_number(cell) for cell in table.get_column(label)]
     numbered = label.lower() == "label" and all(is_number(text) for text in labels if text)
     if column is None or not numbered:
         return {}
-    pairs = {pair for pair in zip(labels, table.column(column), strict=True) if all(pair)}
+    pairs = {pair for pair in zip(labels, table.get_column(column), strict=True) if all(pair)}
     names = dict(pairs)
     return names if len(pairs) == len(names) == len(set(names.values())) else {}
 
 
 @lru_cache(maxsize=1024)  # a column of labels has few
-def plain_number(text: str) -> str:
+def normalize_number(text: str) -> str:
     """A number as one would write it, 1 rather than 1.0; other text as it is."""
     if not is_number(text):
         return text
@@ -203,7 +219,7 @@ def plain_number(text: str) -> str:
 @lru_cache(maxsize=1024)
 def is_number(text: str) -> bool:
     """Whether a label is one."""
-    return _NUMBER.fullmatch(text) is not None
+    return _NUMBER_PATTERN.fullmatch(text) is not None
 
 
 def _warn(message: str) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from sacmil.cohorts.excel import read_excel
 from sacmil.csv_text import restore_cell
-from sacmil.errors import CohortError, suggestion
+from sacmil.errors import CohortError, suggest_names
 
 _SEPARATORS = (",", ";", "\t")
-_EXCEL = (".xlsx", ".xlsm")
+_EXCEL_SUFFIXES = (".xlsx", ".xlsm")
 _BLANKS = frozenset({"", "nan", "NaN", "NA", "N/A", "#N/A"})
 """How pandas, R and Excel write that there is nothing."""
-_MAY_NEED_CLEANING = re.compile(r"[^\S\r\n]|'|[nN]a?[aA]|N/A")
+_CLEANING_PATTERN = re.compile(r"[^\S\r\n]|'|[nN]a?[aA]|N/A")
 """Blanks, apostrophes and marks of nothing; most tables of plain ids have none."""
 
 
@@ -28,27 +28,25 @@ class Sheet:
     path: Path
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    lines: tuple[int, ...]
+    line_numbers: tuple[int, ...]
     """Where each row stands in the file, for messages."""
 
-    def find(self, *names: str) -> str | None:
+    def find_column(self, *names: str) -> str | None:
         """The first of these names that is a column, whatever its case; as the file spells it."""
         spelled = {column.lower(): column for column in reversed(self.columns)}
         exact = (name for name in names if name in self.columns)
         loose = (spelled[name.lower()] for name in names if name.lower() in spelled)
         return next(exact, None) or next(loose, None)
 
-    def demand(self, name: str, option: str) -> str:
+    def require_column(self, name: str, role: str) -> str:
         """A column the caller named, or an error that lists what there is."""
-        found = self.find(name)
+        found = self.find_column(name)
         if found is None:
-            near = suggestion(name, [column for column in self.columns if column])
-            raise CohortError(
-                self.path, [f"there is no column {name!r} to be the {option}; {near}"]
-            )
+            near = suggest_names(name, [column for column in self.columns if column])
+            raise CohortError(self.path, [f"there is no column {name!r} to be the {role}; {near}"])
         return found
 
-    def column(self, name: str) -> list[str]:
+    def get_column(self, name: str) -> list[str]:
         """The cells of a column, top to bottom."""
         if self.columns.count(name) > 1:
             raise CohortError(self.path, [f"two columns are called {name!r}; rename one"])
@@ -66,17 +64,17 @@ def read_sheet(path: str | Path, *, sheet: str | None = None) -> Sheet:
     path = Path(path)
     if path.suffix.lower() == ".xls":
         raise CohortError(path, ["is an old Excel file; save it as .xlsx or CSV"])
-    excel = path.suffix.lower() in _EXCEL
+    excel = path.suffix.lower() in _EXCEL_SUFFIXES
     if sheet is not None and not excel:
         raise CohortError(path, [f"has no sheets ({sheet!r} was asked for); leave the sheet out"])
-    numbered = _clean_all(read_excel(path, sheet)) if excel else _text_lines(path)
+    numbered = _clean_rows(read_excel(path, sheet)) if excel else _read_csv_rows(path)
     lines = [(number, cells) for number, cells in numbered if any(cells)]
     if excel and lines:  # notes beside the table belong to no column
         lines = [(number, cells[: len(lines[0][1])]) for number, cells in lines]
-    return _framed(path, lines)
+    return _make_sheet(path, lines)
 
 
-def _framed(path: Path, lines: list[tuple[int, list[str]]]) -> Sheet:
+def _make_sheet(path: Path, lines: list[tuple[int, list[str]]]) -> Sheet:
     if not lines:
         raise CohortError(path, ["is empty; expected a header and a row per slide"])
     (_, columns), *rows = lines
@@ -87,19 +85,19 @@ def _framed(path: Path, lines: list[tuple[int, list[str]]]) -> Sheet:
         raise CohortError(
             path, [f"line {found}: more cells than the header's {width}; put quotes around commas"]
         )
-    padded = tuple([_pad(cells, width) for _, cells in rows])
+    padded = tuple([_pad_row(cells, width) for _, cells in rows])
     return Sheet(path, tuple(columns), padded, tuple([number for number, _ in rows]))
 
 
-def _pad(cells: list[str], width: int) -> tuple[str, ...]:
+def _pad_row(cells: list[str], width: int) -> tuple[str, ...]:
     return tuple(cells if len(cells) == width else (cells + [""] * width)[:width])
 
 
-def _clean_all(rows: Iterable[tuple[int, Iterable[str]]]) -> Iterator[tuple[int, list[str]]]:
-    return ((number, _clean(cells)) for number, cells in rows)
+def _clean_rows(rows: Iterable[tuple[int, Iterable[str]]]) -> Iterator[tuple[int, list[str]]]:
+    return ((number, _clean_cells(cells)) for number, cells in rows)
 
 
-def _clean(cells: Iterable[str]) -> list[str]:
+def _clean_cells(cells: Iterable[str]) -> list[str]:
     stripped = [cell.strip() for cell in cells]
     if _BLANKS.isdisjoint(stripped) and "'" not in "".join(stripped):  # most rows, and quickly
         return stripped
@@ -107,12 +105,12 @@ def _clean(cells: Iterable[str]) -> list[str]:
     return ["" if cell in _BLANKS else cell for cell in restored]
 
 
-def _text_lines(path: Path) -> Iterable[tuple[int, list[str]]]:
-    text = _decoded(path)
+def _read_csv_rows(path: Path) -> Iterable[tuple[int, list[str]]]:
+    text = _read_text(path)
     rows: list[tuple[int, list[str]]] = []
     try:
         # Not splitlines: it also breaks at marks that may stand in a cell, such as U+2028.
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text))
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=_find_separator(text))
         if '"' in text:
             rows.extend((reader.line_num, cells) for cells in reader)
         else:  # each row is a line, and counting them is quicker
@@ -126,10 +124,10 @@ def _text_lines(path: Path) -> Iterable[tuple[int, list[str]]]:
                 "words, check the quotes"
             ],
         ) from error
-    return _clean_all(rows) if _MAY_NEED_CLEANING.search(text) else rows
+    return _clean_rows(rows) if _CLEANING_PATTERN.search(text) else rows
 
 
-def _decoded(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -152,7 +150,7 @@ def _decoded(path: Path) -> str:
     return text
 
 
-def _separator(text: str) -> str:
+def _find_separator(text: str) -> str:
     """The separator that cuts the header into most cells."""
     header = next((line for line in text.splitlines() if line.strip()), "")
     return max(_SEPARATORS, key=lambda mark: _count_cells(header, mark))

@@ -15,10 +15,10 @@ import numpy.typing as npt
 Shares = npt.NDArray[np.float64]
 """(sites, classes + 1): what share of each class, and of all patients, a site has."""
 
-_LEAST_GAIN = 1e-12
+_MIN_GAIN = 1e-12
 
 
-def sites_in_folds(
+def assign_sites_to_folds(
     sites: Mapping[str, str], strata: Mapping[str, int], folds: int, salt: str
 ) -> list[frozenset[str]]:
     """Patients of each fold, sites whole, classes as evenly spread as moves and swaps can.
@@ -29,9 +29,9 @@ def sites_in_folds(
         folds: how many.
         salt: another text, another division.
     """
-    names, shares = _shares(sites, strata, salt)
-    place = _greedy(shares, folds)
-    while _improve(shares, place, folds):
+    names, shares = _compute_shares(sites, strata, salt)
+    place = _assign_greedily(shares, folds)
+    while _improve_assignment(shares, place, folds):
         pass
     fold_of = dict(zip(names, place.tolist(), strict=True))
     return [
@@ -40,7 +40,7 @@ def sites_in_folds(
     ]
 
 
-def share_of_sites(
+def select_sites(
     sites: Mapping[str, str], strata: Mapping[str, int], share: float, salt: str
 ) -> frozenset[str] | None:
     """Patients of a few whole sites that are about a share of every class.
@@ -53,24 +53,24 @@ def share_of_sites(
         share: how much of every class.
         salt: another text, another choice.
     """
-    names, shares = _shares(sites, strata, salt)
+    names, shares = _compute_shares(sites, strata, salt)
     chosen = np.zeros(len(names), dtype=bool)
     while True:
         now = shares[chosen].sum(0)
         after = np.where(chosen[:, None], now - shares, now + shares)
         loss = ((after - share) ** 2).sum(1)
         best = int(loss.argmin())
-        if loss[best] >= ((now - share) ** 2).sum() - _LEAST_GAIN:
+        if loss[best] >= ((now - share) ** 2).sum() - _MIN_GAIN:
             break
         chosen[best] = ~chosen[best]
     taken = shares[chosen].sum(0)
-    if (taken < _LEAST_GAIN).any() or (taken > 1 - _LEAST_GAIN).any():
+    if (taken < _MIN_GAIN).any() or (taken > 1 - _MIN_GAIN).any():
         return None
     inside = {name for name, is_in in zip(names, chosen, strict=True) if is_in}
     return frozenset(patient for patient in sites if sites[patient] in inside)
 
 
-def _shares(
+def _compute_shares(
     sites: Mapping[str, str], strata: Mapping[str, int], salt: str
 ) -> tuple[list[str], Shares]:
     names = sorted(
@@ -84,7 +84,7 @@ def _shares(
     return names, counts / counts.sum(0)
 
 
-def _greedy(shares: Shares, folds: int) -> npt.NDArray[np.int64]:
+def _assign_greedily(shares: Shares, folds: int) -> npt.NDArray[np.int64]:
     """Each site to the fold that has least of what the site brings; the largest first."""
     filled = np.zeros((folds, shares.shape[1]))
     place = np.zeros(len(shares), dtype=np.int64)
@@ -95,29 +95,29 @@ def _greedy(shares: Shares, folds: int) -> npt.NDArray[np.int64]:
     return place
 
 
-def _improve(shares: Shares, place: npt.NDArray[np.int64], folds: int) -> bool:
+def _improve_assignment(shares: Shares, fold_of_site: npt.NDArray[np.int64], folds: int) -> bool:
     """Make the best single move or swap in place; False where none makes folds more even.
 
     Evenness is the sum of squares of what the folds have. Moving v from fold f to g changes it
     by 2 (|v|² − x_f·v + x_g·v), and a swap of v and u moves v − u.
     """
     filled = np.zeros((folds, shares.shape[1]))
-    np.add.at(filled, place, shares)
+    np.add.at(filled, fold_of_site, shares)
     onto = shares @ filled.T  # (sites, folds)
-    here = onto[np.arange(len(place)), place]
+    here = onto[np.arange(len(fold_of_site)), fold_of_site]
     gram = shares @ shares.T
     size = gram.diagonal()
     move = size[:, None] - here[:, None] + onto
-    move[np.arange(len(place)), place] = np.inf
-    across = onto[:, place]  # (s, u): s · what u's fold has
+    move[np.arange(len(fold_of_site)), fold_of_site] = np.inf
+    across = onto[:, fold_of_site]  # (s, u): s · what u's fold has
     swap = size[:, None] + size - 2 * gram - here[:, None] + across.T + across - here
-    swap[place[:, None] == place] = np.inf
-    if min(move.min(), swap.min()) > -_LEAST_GAIN:
+    swap[fold_of_site[:, None] == fold_of_site] = np.inf
+    if min(move.min(), swap.min()) > -_MIN_GAIN:
         return False
     if move.min() <= swap.min():
         site, fold = np.unravel_index(move.argmin(), move.shape)
-        place[site] = fold
+        fold_of_site[site] = fold
     else:
         one, other = np.unravel_index(swap.argmin(), swap.shape)
-        place[[one, other]] = place[[other, one]]
+        fold_of_site[[one, other]] = fold_of_site[[other, one]]
     return True

@@ -10,14 +10,14 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-Rows = npt.NDArray[np.int64]
+RowNumbers = npt.NDArray[np.int64]
 """Places of slides in the cohort's order; -1 for an id that the cohort does not have."""
 Mask = npt.NDArray[np.bool_]
 """A value per patient, in the order of their ids; or per slide, in the cohort's order."""
 
 
 @contextmanager
-def pause_collection() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """Without the garbage collector, which looks in vain for cycles among many new rows."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -58,9 +58,9 @@ class SlideIndex:
         self._sorted_owners = self._owners[order]
         self._sorted_rows = order
         self._numbers = numbers
-        self._found: dict[int, tuple[tuple[str, ...], Rows]] = {}
+        self._found: dict[int, tuple[tuple[str, ...], RowNumbers]] = {}
 
-    def find_rows(self, slide_ids: tuple[str, ...]) -> Rows:
+    def find_rows(self, slide_ids: tuple[str, ...]) -> RowNumbers:
         """The row of each slide; found once for the same tuple, as folds are asked for often."""
         same, rows = self._found.get(id(slide_ids), ((), None))
         if same is not slide_ids or rows is None:
@@ -68,12 +68,12 @@ class SlideIndex:
             self._found[id(slide_ids)] = slide_ids, rows
         return rows
 
-    def find_labels(self, rows: Rows) -> frozenset[int]:
+    def find_labels(self, rows: RowNumbers) -> frozenset[int]:
         """Labels that some of the slides have; unknown slides have none."""
         counts = np.bincount(self._labels[rows[rows >= 0]], minlength=self._class_count)
         return frozenset(np.flatnonzero(counts).tolist())
 
-    def mark_patients(self, rows: Rows) -> Mask:
+    def mark_patients(self, rows: RowNumbers) -> Mask:
         """Whether each patient has one of the slides."""
         mask = np.zeros(len(self._patients), dtype=np.bool_)
         mask[self._owners[rows]] = True
@@ -84,12 +84,12 @@ class SlideIndex:
         names: list[str] = self._patients[mask].tolist()
         return names
 
-    def count_slides(self, rows: Rows) -> list[int]:
+    def count_slides(self, rows: RowNumbers) -> list[int]:
         """How many of the slides each class has."""
         counts: list[int] = np.bincount(self._labels[rows], minlength=self._class_count).tolist()
         return counts
 
-    def count_patients(self, rows: Rows) -> list[int]:
+    def count_patients(self, rows: RowNumbers) -> list[int]:
         """How many patients have a slide of each class among these."""
         has_class = np.zeros((len(self._patients), self._class_count), dtype=np.bool_)
         has_class[self._owners[rows], self._labels[rows]] = True
@@ -120,5 +120,5 @@ class SlideIndex:
         return [order[rank] for rank in lowest.tolist()]
 
 
-def _find_numbers(numbers: Mapping[str, int], names: Collection[str]) -> Rows:
+def _find_numbers(numbers: Mapping[str, int], names: Collection[str]) -> RowNumbers:
     return np.fromiter(map(numbers.get, names, repeat(-1)), dtype=np.int64, count=len(names))

@@ -23,23 +23,31 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sacmil.atomic import whole_file
-from sacmil.cohorts.rows import PATIENT, SLIDE
+from sacmil.atomic import atomic_write
+from sacmil.cohorts.cohort import Cohort
+from sacmil.cohorts.rows import PATIENT_COLUMNS, SLIDE_COLUMNS
 from sacmil.cohorts.sheet import Sheet, read_sheet
-from sacmil.cohorts.slide_index import pause_collection
-from sacmil.cohorts.slide_name import slide_name
-from sacmil.cohorts.splits import VALIDATION, Fold, check_folds, with_validation
-from sacmil.cohorts.table import Cohort
+from sacmil.cohorts.slide_id import parse_slide_id
+from sacmil.cohorts.slide_index import pause_garbage_collection
+from sacmil.cohorts.splits import VALIDATION_SHARE, Fold, add_validation_set, check_folds
 from sacmil.csv_text import escape_column, restore_cells
 from sacmil.errors import CohortError
 
-STAMP = "splits.json"
-_NUMBERED = (re.compile(r"splits_(\d+)\.csv"), re.compile(r"fold_?(\d+)\.csv"))
-_FOLD_COLUMN = re.compile(r"fold_\d+")
-_PARTS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "dev": 1, "test": 2}
+STAMP_FILE = "splits.json"
+_NUMBERED_PATTERNS = (re.compile(r"splits_(\d+)\.csv"), re.compile(r"fold_?(\d+)\.csv"))
+_FOLD_COLUMN_PATTERN = re.compile(r"fold_\d+")
+_SET_OF_NAME = {
+    "train": 0,
+    "training": 0,
+    "val": 1,
+    "valid": 1,
+    "validation": 1,
+    "dev": 1,
+    "test": 2,
+}
 
 
-@pause_collection()
+@pause_garbage_collection()
 def write_splits(
     folder: str | Path,
     folds: Sequence[Fold],
@@ -57,11 +65,15 @@ def write_splits(
         overwrite: replace other splits that are there; equal ones are left as they are.
     """
     folder = Path(folder)
-    texts = {f"splits_{number}.csv": _clam_text(fold) for number, fold in enumerate(folds)}
-    if cohort is not None and (stamp := _stamp_text(folds, cohort)):
-        texts[STAMP] = stamp
-    present = [file for file in _present(folder) if cohort is not None or file.name != STAMP]
-    differing = [file for file in present if _differs(file, texts)]
+    texts = {f"splits_{number}.csv": _format_clam(fold) for number, fold in enumerate(folds)}
+    if cohort is not None and (stamp := _format_stamp(folds, cohort)):
+        texts[STAMP_FILE] = stamp
+    present = [
+        file
+        for file in _find_written_splits(folder)
+        if cohort is not None or file.name != STAMP_FILE
+    ]
+    differing = [file for file in present if _has_other_content(file, texts)]
     if differing and not overwrite:
         raise CohortError(
             folder,
@@ -73,12 +85,12 @@ def write_splits(
     for file in differing:  # first, so that no interruption leaves folds of two divisions together
         file.unlink()
     for name, text in texts.items():
-        _write(folder / name, text)
+        _write_text(folder / name, text)
     return [folder / name for name in texts]
 
 
 def read_splits(
-    path: str | Path, cohort: Cohort, *, seed: int = 0, validation: float = VALIDATION
+    path: str | Path, cohort: Cohort, *, seed: int = 0, validation: float = VALIDATION_SHARE
 ) -> list[Fold]:
     """Read folds of any layout above, checked against the cohort.
 
@@ -89,26 +101,30 @@ def read_splits(
         validation: how large that is.
     """
     path = Path(path)
-    found: list[_Found] = []
-    for file in _files(path):
-        found += _stamp_folds(file, cohort) if file.suffix == ".json" else _folds(file, cohort)
+    found: list[_ParsedFold] = []
+    for file in _find_split_files(path):
+        found += (
+            _read_stamp_folds(file, cohort)
+            if file.suffix == ".json"
+            else _read_table_folds(file, cohort)
+        )
     try:
         check_folds(cohort, [fold for fold, _ in found])
     except CohortError as error:
         raise CohortError(path, error.problems) from None
     return [
-        fold if validated else with_validation(cohort, fold, seed=seed, validation=validation)
+        fold if validated else add_validation_set(cohort, fold, seed=seed, validation=validation)
         for fold, validated in found
     ]
 
 
-class _Found(NamedTuple):
+class _ParsedFold(NamedTuple):
     fold: Fold
-    validated: bool
+    has_validation: bool
     """Whether its layout says what is for validation."""
 
 
-def _clam_text(fold: Fold) -> str:
+def _format_clam(fold: Fold) -> str:
     header, count = ["", *Fold._fields], max(map(len, fold))
     columns = [list(map(str, range(count))), *map(escape_column, fold)]
     lines = map(",".join, zip_longest(*columns, fillvalue=""))
@@ -128,19 +144,19 @@ def _needs_quotes(text: str, rows: int) -> bool:
     return has_marks or text.count(",") != 3 * rows or text.count("\n") != rows
 
 
-def _stamp_text(folds: Sequence[Fold], cohort: Cohort) -> str:
+def _format_stamp(folds: Sequence[Fold], cohort: Cohort) -> str:
     index, splits = cohort.index, []
     for fold in folds:
         train, val, test = (index.mark_patients(index.find_rows(ids)) for ids in fold)
         train |= val
         if (train & test).any():
             return ""
-        texts = [_json_list(index.name_patients(mask)) for mask in (train, test)]
+        texts = [_format_json_list(index.name_patients(mask)) for mask in (train, test)]
         splits.append('  {{\n   "train_patients": {},\n   "test_patients": {}\n  }}'.format(*texts))
     return '{\n "splits": [\n' + ",\n".join(splits) + "\n ]\n}\n"
 
 
-def _json_list(texts: list[str]) -> str:
+def _format_json_list(texts: list[str]) -> str:
     """As json.dumps with indent=1 writes it here; given an indent, json leaves its C code."""
     if not texts:
         return "[]"
@@ -148,22 +164,22 @@ def _json_list(texts: list[str]) -> str:
     return f"[\n    {lines[1:-1]}\n   ]"
 
 
-def _present(folder: Path) -> list[Path]:
+def _find_written_splits(folder: Path) -> list[Path]:
     """Splits in a folder that this module might have written."""
     files = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [f for f in files if f.name == STAMP or _NUMBERED[0].fullmatch(f.name)]
+    return [f for f in files if f.name == STAMP_FILE or _NUMBERED_PATTERNS[0].fullmatch(f.name)]
 
 
-def _differs(file: Path, texts: Mapping[str, str]) -> bool:
+def _has_other_content(file: Path, texts: Mapping[str, str]) -> bool:
     if file.name not in texts:
         return True
     found, text = file.read_bytes(), texts[file.name]
     if found == text.encode():
         return False
-    return file.name == STAMP or found != _unescaped(text).encode()
+    return file.name == STAMP_FILE or found != _unescape_cells(text).encode()
 
 
-def _unescaped(text: str) -> str:
+def _unescape_cells(text: str) -> str:
     """The file as earlier versions wrote it, which did not escape formulas."""
     stream = io.StringIO(newline="")
     rows = csv.reader(io.StringIO(text, newline=""))
@@ -171,91 +187,91 @@ def _unescaped(text: str) -> str:
     return stream.getvalue()
 
 
-def _write(path: Path, text: str) -> None:
-    with whole_file(path) as partial:
+def _write_text(path: Path, text: str) -> None:
+    with atomic_write(path) as partial:
         partial.write_bytes(text.encode())
 
 
-def _files(path: Path) -> list[Path]:
+def _find_split_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise CohortError(path, ["there is no such file or folder; expected splits"])
     names = {file.name: file for file in path.iterdir() if file.is_file()}
-    for pattern in _NUMBERED:
+    for pattern in _NUMBERED_PATTERNS:
         numbered = [(int(found[1]), names[n]) for n in names if (found := pattern.fullmatch(n))]
         if numbered:
             return [file for _, file in sorted(numbered)]
-    for name in (STAMP, "k=all.tsv", "splits.csv"):
+    for name in (STAMP_FILE, "k=all.tsv", "splits.csv"):
         if name in names:
             return [names[name]]
     raise CohortError(
-        path, [f"holds no splits; expected splits_0.csv, …, {STAMP}, k=all.tsv or splits.csv"]
+        path, [f"holds no splits; expected splits_0.csv, …, {STAMP_FILE}, k=all.tsv or splits.csv"]
     )
 
 
-def _folds(file: Path, cohort: Cohort) -> list[_Found]:
+def _read_table_folds(file: Path, cohort: Cohort) -> list[_ParsedFold]:
     """Folds of a CSV or TSV file, told apart by its columns."""
     sheet = read_sheet(file)
-    if sheet.find("train") and sheet.find("test"):
-        return [_column_fold(sheet, cohort)]
-    folds = [column for column in sheet.columns if _FOLD_COLUMN.fullmatch(column)]
+    if sheet.find_column("train") and sheet.find_column("test"):
+        return [_parse_column_fold(sheet, cohort)]
+    folds = [column for column in sheet.columns if _FOLD_COLUMN_PATTERN.fullmatch(column)]
     if folds:
         folds.sort(key=lambda column: int(column.split("_")[1]))
-    elif (split := sheet.find("split")) is not None:
+    elif (split := sheet.find_column("split")) is not None:
         folds = [split]
     else:
         listed = ", ".join(column for column in sheet.columns if column)
         raise CohortError(
             file, [f"has columns {listed}; expected train, val, test, or split, or fold_0, fold_1…"]
         )
-    return [_row_fold(sheet, column, cohort) for column in folds]
+    return [_parse_row_fold(sheet, column, cohort) for column in folds]
 
 
-def _column_fold(sheet: Sheet, cohort: Cohort) -> _Found:
+def _parse_column_fold(sheet: Sheet, cohort: Cohort) -> _ParsedFold:
     """A column of slide ids per part, as CLAM and TransMIL have it."""
-    match = _matcher(cohort)
+    match = _make_id_matcher(cohort)
     parts = []
     for name in Fold._fields:
-        column = sheet.find(name)
-        cells = sheet.column(column) if column else []
+        column = sheet.find_column(name)
+        cells = sheet.get_column(column) if column else []
         parts.append(tuple(match(cell) for cell in cells if cell))
-    return _Found(Fold(*parts), validated=sheet.find("val") is not None)
+    return _ParsedFold(Fold(*parts), has_validation=sheet.find_column("val") is not None)
 
 
-def _row_fold(sheet: Sheet, column: str, cohort: Cohort) -> _Found:
+def _parse_row_fold(sheet: Sheet, column: str, cohort: Cohort) -> _ParsedFold:
     """A row per slide, or per case, whose cell names the part."""
     parts: tuple[list[str], list[str], list[str]] = ([], [], [])
-    slides = _slides_of_rows(sheet, cohort)
-    for line, ids, cell in zip(sheet.lines, slides, sheet.column(column), strict=True):
-        if cell and cell.lower() not in _PARTS:
+    slides = _find_slides_of_rows(sheet, cohort)
+    for line, ids, cell in zip(sheet.line_numbers, slides, sheet.get_column(column), strict=True):
+        if cell and cell.lower() not in _SET_OF_NAME:
             problem = f"line {line}: {column} is {cell!r}; expected train, val or test"
             raise CohortError(sheet.path, [problem])
         if cell:
-            parts[_PARTS[cell.lower()]].extend(ids)
+            parts[_SET_OF_NAME[cell.lower()]].extend(ids)
     train, val, test = map(tuple, parts)
-    return _Found(Fold(train, val, test), validated=bool(val))
+    return _ParsedFold(Fold(train, val, test), has_validation=bool(val))
 
 
-def _slides_of_rows(sheet: Sheet, cohort: Cohort) -> list[list[str]]:
-    slide, patient = sheet.find(*SLIDE), sheet.find(*PATIENT)
+def _find_slides_of_rows(sheet: Sheet, cohort: Cohort) -> list[list[str]]:
+    slide, patient = sheet.find_column(*SLIDE_COLUMNS), sheet.find_column(*PATIENT_COLUMNS)
     if slide is not None:
-        match = _matcher(cohort)
-        return [[match(cell)] for cell in sheet.column(slide)]
+        match = _make_id_matcher(cohort)
+        return [[match(cell)] for cell in sheet.get_column(slide)]
     if patient is None:
         raise CohortError(sheet.path, ["has no column of slides; expected slide_id or case_id"])
-    return [_of_patient(cell, cohort) for cell in sheet.column(patient)]
+    return [_find_slides_of_patient(cell, cohort) for cell in sheet.get_column(patient)]
 
 
-def _of_patient(patient: str, cohort: Cohort) -> list[str]:
+def _find_slides_of_patient(patient: str, cohort: Cohort) -> list[str]:
     """The slides of a patient; one the cohort does not know stands for itself, to be told."""
     return [slide.slide_id for slide in cohort.patients.get(patient, ())] or [patient]
 
 
-def _stamp_folds(file: Path, cohort: Cohort) -> list[_Found]:
+def _read_stamp_folds(file: Path, cohort: Cohort) -> list[_ParsedFold]:
     try:
         found = json.loads(file.read_text(encoding="utf-8-sig"))
-        return [_stamp_fold(split, cohort) for split in found["splits"]]
+        return [_parse_stamp_fold(split, cohort) for split in found["splits"]]
     except (OSError, ValueError, RecursionError, LookupError, TypeError) as error:
         raise CohortError(
             file,
@@ -266,18 +282,20 @@ def _stamp_folds(file: Path, cohort: Cohort) -> list[_Found]:
         ) from error
 
 
-def _stamp_fold(split: Mapping[str, Any], cohort: Cohort) -> _Found:
-    train, test = (_slides(split[f"{part}_patients"], cohort) for part in ("train", "test"))
-    return _Found(Fold(train, (), test), validated=False)
+def _parse_stamp_fold(split: Mapping[str, Any], cohort: Cohort) -> _ParsedFold:
+    train, test = (
+        _find_slides_of_patients(split[f"{part}_patients"], cohort) for part in ("train", "test")
+    )
+    return _ParsedFold(Fold(train, (), test), has_validation=False)
 
 
-def _slides(patients: Iterable[Any], cohort: Cohort) -> tuple[str, ...]:
+def _find_slides_of_patients(patients: Iterable[Any], cohort: Cohort) -> tuple[str, ...]:
     if isinstance(patients, str):
         raise TypeError("a text stands where a list of patients should")
-    return tuple(s for patient in patients for s in _of_patient(str(patient), cohort))
+    return tuple(s for patient in patients for s in _find_slides_of_patient(str(patient), cohort))
 
 
-def _matcher(cohort: Cohort) -> Callable[[str], str]:
+def _make_id_matcher(cohort: Cohort) -> Callable[[str], str]:
     """From an id as a file has it to the cohort's: pandas turns 007 into 7 or 7.0."""
     numbers: dict[str, list[str]] = {}
     for slide_id in cohort.by_id:
@@ -285,7 +303,7 @@ def _matcher(cohort: Cohort) -> Callable[[str], str]:
             numbers.setdefault(slide_id.lstrip("0"), []).append(slide_id)
 
     def match(text: str) -> str:
-        name = slide_name(text)
+        name = parse_slide_id(text)
         number = name.removesuffix(".0")
         if name in cohort.by_id or not number.isdecimal():
             return name

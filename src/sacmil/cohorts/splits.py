@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sacmil.cohorts.sites import share_of_sites, sites_in_folds
-from sacmil.cohorts.slide_index import Mask, Rows, pause_collection
-from sacmil.cohorts.table import Cohort
+from sacmil.cohorts.cohort import Cohort
+from sacmil.cohorts.sites import assign_sites_to_folds, select_sites
+from sacmil.cohorts.slide_index import Mask, RowNumbers, pause_garbage_collection
 from sacmil.errors import CohortError, CohortWarning
 
-VALIDATION = 0.15
+VALIDATION_SHARE = 0.15
 """Share of the training patients that chooses the epoch."""
 
 Strata = Mapping[str, int]
@@ -36,20 +36,20 @@ class Fold(NamedTuple):
     test: tuple[str, ...]
     """Read once, after everything has been chosen."""
 
-    def within(self, cohort: Cohort) -> Fold:
+    def restrict_to(self, cohort: Cohort) -> Fold:
         """The fold without slides that the cohort does not (any longer) have."""
         train, val, test = (tuple(s for s in part if s in cohort.by_id) for part in self)
         return Fold(train, val, test)
 
 
-@pause_collection()
+@pause_garbage_collection()
 def make_folds(
     cohort: Cohort,
     folds: int,
     *,
     seed: int = 0,
     repeats: int = 1,
-    validation: float = VALIDATION,
+    validation: float = VALIDATION_SHARE,
     preserve_sites: bool = False,
 ) -> list[Fold]:
     """Divide a cohort into k test parts, each slide in exactly one, stratified, by patient.
@@ -65,33 +65,35 @@ def make_folds(
         preserve_sites: keep all patients of a site in one test part; and, where that leaves every
             class on both sides, on one side of training and validation.
     """
-    _check_request(cohort, folds, repeats, validation, preserve_sites=preserve_sites)
-    strata = strata_of(cohort)
+    _check_arguments(cohort, folds, repeats, validation, preserve_sites=preserve_sites)
+    strata = compute_strata(cohort)
     made = []
     for repeat in range(repeats):
         salt = f"{seed}/{repeat}"
         parts = (
-            sites_in_folds(_sites(cohort), strata, folds, salt)
+            assign_sites_to_folds(_get_sites(cohort), strata, folds, salt)
             if preserve_sites
-            else _dealt(strata, folds, salt)
+            else _deal_patients(strata, folds, salt)
         )
         for number, test in enumerate(parts):
             rest = dict(strata)
             for patient in test:
                 del rest[patient]
-            inner = _inner(cohort, rest, validation, f"{salt}/{number}", by_site=preserve_sites)
+            inner = _select_validation_patients(
+                cohort, rest, validation, f"{salt}/{number}", by_site=preserve_sites
+            )
             made.append(Fold(*cohort.index.divide_slides(inner, test)))
     check_folds(cohort, made)
     return made
 
 
-def with_validation(
-    cohort: Cohort, fold: Fold, *, seed: int = 0, validation: float = VALIDATION
+def add_validation_set(
+    cohort: Cohort, fold: Fold, *, seed: int = 0, validation: float = VALIDATION_SHARE
 ) -> Fold:
     """A fold that came without a validation part, with one cut from its training patients."""
-    of = {slide.patient_id for slide in cohort.of(fold.train)}
-    rest = {patient: label for patient, label in strata_of(cohort).items() if patient in of}
-    inner = stratified_share(rest, validation, f"{seed}/given")
+    of = {slide.patient_id for slide in cohort.get_slides(fold.train)}
+    rest = {patient: label for patient, label in compute_strata(cohort).items() if patient in of}
+    inner = select_stratified(rest, validation, f"{seed}/given")
     is_inner = {s: cohort.by_id[s].patient_id in inner for s in fold.train}
     return Fold(
         train=tuple(slide_id for slide_id in fold.train if not is_inner[slide_id]),
@@ -100,19 +102,19 @@ def with_validation(
     )
 
 
-def all_slides(cohort: Cohort) -> Fold:
+def make_training_only_fold(cohort: Cohort) -> Fold:
     """Everything in training: for the model that ships."""
     return Fold(train=tuple(sorted(cohort.by_id)), val=(), test=())
 
 
-def strata_of(cohort: Cohort) -> Strata:
+def compute_strata(cohort: Cohort) -> Strata:
     """The class each patient counts for: of its slides' classes the one with fewest patients."""
     counts = cohort.patients_per_class
     rarest = sorted(range(len(counts)), key=lambda label: (counts[label], label))
     return dict(zip(cohort.patients, cohort.index.find_first_labels(rarest), strict=True))
 
 
-def stratified_share(strata: Strata, share: float, salt: str) -> frozenset[str]:
+def select_stratified(strata: Strata, share: float, salt: str) -> frozenset[str]:
     """A share of the patients, of every class alike; no class is taken whole or left out.
 
     Args:
@@ -122,15 +124,15 @@ def stratified_share(strata: Strata, share: float, salt: str) -> frozenset[str]:
     """
     if not share:
         return frozenset()
-    taken = _quota(Counter(strata.values()), share)
-    members = _by_class(strata)
+    taken = _compute_quotas(Counter(strata.values()), share)
+    members = _group_by_class(strata)
     chosen: set[str] = set()
     for label, count in taken.items():
-        chosen.update(shuffled(members[label], f"{salt}/validation")[:count])
+        chosen.update(shuffle_by_hash(members[label], f"{salt}/validation")[:count])
     return frozenset(chosen)
 
 
-def shuffled(names: Iterable[str], salt: str) -> list[str]:
+def shuffle_by_hash(names: Iterable[str], salt: str) -> list[str]:
     """Names in an order that depends on nothing but themselves and the salt."""
     names, sha256, start = list(names), hashlib.sha256, f"{salt}/".encode()
     digests = b"".join([sha256(start + name).digest() for name in map(str.encode, names)])
@@ -151,14 +153,14 @@ def check_folds(cohort: Cohort, folds: Sequence[Fold]) -> None:
     """
     rows = [_FoldRows(*map(cohort.index.find_rows, fold)) for fold in folds]
     numbered = enumerate(zip(folds, rows, strict=True))
-    problems = [problem for i, pair in numbered for problem in _problems(cohort, i, *pair)]
+    problems = [problem for i, pair in numbered for problem in _find_problems(cohort, i, *pair)]
     if problems or not folds:
         raise CohortError("splits", problems or ["there are no folds"])
-    for message in _doubts(cohort, folds, rows):
+    for message in _find_warnings(cohort, folds, rows):
         warnings.warn(message, CohortWarning, stacklevel=2)
 
 
-def _check_request(
+def _check_arguments(
     cohort: Cohort, folds: int, repeats: int, validation: float, *, preserve_sites: bool
 ) -> None:
     problems = []
@@ -175,12 +177,12 @@ def _check_request(
                 "use fewer folds, or leave the class out"
             )
     if preserve_sites:
-        problems += _site_problems(cohort, folds)
+        problems += _find_site_problems(cohort, folds)
     if problems:
         raise CohortError("splits", problems)
 
 
-def _site_problems(cohort: Cohort, folds: int) -> list[str]:
+def _find_site_problems(cohort: Cohort, folds: int) -> list[str]:
     without = [slide.slide_id for slide in cohort.slides if not slide.site]
     if without:
         return [f"{len(without)} slides have no site, such as {without[0]!r}; fill the column"]
@@ -190,33 +192,33 @@ def _site_problems(cohort: Cohort, folds: int) -> list[str]:
     return []
 
 
-def _dealt(strata: Strata, folds: int, salt: str) -> list[frozenset[str]]:
+def _deal_patients(strata: Strata, folds: int, salt: str) -> list[frozenset[str]]:
     """Patients dealt like cards, class after class, so that all hands differ by one at most."""
     deck = [
         patient
-        for _, members in sorted(_by_class(strata).items())
-        for patient in shuffled(members, f"{salt}/test")
+        for _, members in sorted(_group_by_class(strata).items())
+        for patient in shuffle_by_hash(members, f"{salt}/test")
     ]
     return [frozenset(deck[number::folds]) for number in range(folds)]
 
 
-def _by_class(strata: Strata) -> dict[int, list[str]]:
+def _group_by_class(strata: Strata) -> dict[int, list[str]]:
     labels = list(strata.values())
     return {label: list(compress(strata, map(label.__eq__, labels))) for label in set(labels)}
 
 
-def _inner(
+def _select_validation_patients(
     cohort: Cohort, rest: Strata, validation: float, salt: str, *, by_site: bool
 ) -> frozenset[str]:
     if by_site and validation:
-        sites = {patient: site for patient, site in _sites(cohort).items() if patient in rest}
-        found = share_of_sites(sites, rest, validation, salt)
+        sites = {patient: site for patient, site in _get_sites(cohort).items() if patient in rest}
+        found = select_sites(sites, rest, validation, salt)
         if found is not None:
             return found
-    return stratified_share(rest, validation, salt)
+    return select_stratified(rest, validation, salt)
 
 
-def _quota(counts: Counter[int], share: float) -> dict[int, int]:
+def _compute_quotas(counts: Counter[int], share: float) -> dict[int, int]:
     """How many of each class make up the share: largest remainders, but one at least stays."""
     exact = {label: share * count for label, count in sorted(counts.items())}
     taken = {label: int(value) for label, value in exact.items()}
@@ -229,25 +231,25 @@ def _quota(counts: Counter[int], share: float) -> dict[int, int]:
     }
 
 
-def _sites(cohort: Cohort) -> dict[str, str]:
+def _get_sites(cohort: Cohort) -> dict[str, str]:
     return {patient: slides[0].site for patient, slides in cohort.patients.items()}
 
 
 class _FoldRows(NamedTuple):
     """A fold as rows of the cohort."""
 
-    train: Rows
-    val: Rows
-    test: Rows
+    train: RowNumbers
+    val: RowNumbers
+    test: RowNumbers
 
 
-def _problems(cohort: Cohort, number: int, fold: Fold, found: _FoldRows) -> Iterable[str]:
+def _find_problems(cohort: Cohort, number: int, fold: Fold, found: _FoldRows) -> Iterable[str]:
     slide_ids, rows = [*fold.train, *fold.val, *fold.test], np.concatenate(found)
     if (rows < 0).any():
         unknown = [slide_id for slide_id in slide_ids if slide_id not in cohort.by_id]
-        yield f"fold {number}: {_several(unknown)} not in the cohort; expected ids of its slides"
+        yield f"fold {number}: {_list_names(unknown)} not in the cohort; expected ids of its slides"
     if again := _find_repeated(slide_ids, rows):
-        yield f"fold {number}: {_several(again)} there more than once; expected in one part"
+        yield f"fold {number}: {_list_names(again)} there more than once; expected in one part"
     for name in ("train", "test"):
         if not getattr(fold, name):
             yield f"fold {number}: the {name} part is empty"
@@ -257,59 +259,63 @@ def _problems(cohort: Cohort, number: int, fold: Fold, found: _FoldRows) -> Iter
             yield f"fold {number}: no slide of class {name!r} is in the train part"
 
 
-def _find_repeated(slide_ids: Sequence[str], rows: Rows) -> list[str]:
+def _find_repeated(slide_ids: Sequence[str], rows: RowNumbers) -> list[str]:
     if np.bincount(rows + 1, minlength=1).max() < 2:  # far quicker than counting the ids
         return []
     return [slide_id for slide_id, count in Counter(slide_ids).items() if count > 1]
 
 
-def _several(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(map(repr, names[:3])) + more + (" are" if len(names) > 1 else " is")
 
 
-def _doubts(cohort: Cohort, folds: Sequence[Fold], rows: Sequence[_FoldRows]) -> Iterable[str]:
+def _find_warnings(
+    cohort: Cohort, folds: Sequence[Fold], rows: Sequence[_FoldRows]
+) -> Iterable[str]:
     for number, (fold, found) in enumerate(zip(folds, rows, strict=True)):
-        yield from _shared_patients(cohort, number, found)
+        yield from _find_shared_patients(cohort, number, found)
         for name, absent in (
-            ("test", _absent(cohort, found.test)),
-            ("val", _needlessly_absent(cohort, fold, found)),
+            ("test", _find_absent_classes(cohort, found.test)),
+            ("val", _find_avoidably_absent_classes(cohort, fold, found)),
         ):
             if absent:
                 yield f"fold {number}: no slide of {', '.join(absent)} is in the {name} part"
     tests = [_mark_rows(found.test, len(cohort)) for found in rows]
-    yield from _overlaps(tests)
+    yield from _find_overlaps(tests)
     left = len(cohort) - int(np.any(tests, axis=0).sum())
     if left and len(folds) > 1:
         yield f"{left} of {len(cohort)} slides are in no test part"
 
 
-def _mark_rows(rows: Rows, size: int) -> Mask:
+def _mark_rows(rows: RowNumbers, size: int) -> Mask:
     mask = np.zeros(size, dtype=np.bool_)
     mask[rows] = True
     return mask
 
 
-def _absent(cohort: Cohort, part: Rows) -> list[str]:
+def _find_absent_classes(cohort: Cohort, rows: RowNumbers) -> list[str]:
     """Classes a part has no slide of; none where it has no slides at all."""
-    present = cohort.index.find_labels(part)
+    present = cohort.index.find_labels(rows)
     return [name for label, name in enumerate(cohort.classes) if present and label not in present]
 
 
-def _needlessly_absent(cohort: Cohort, fold: Fold, found: _FoldRows) -> list[str]:
+def _find_avoidably_absent_classes(cohort: Cohort, fold: Fold, found: _FoldRows) -> list[str]:
     """Classes that a validation part large enough for all has none of, and training could spare."""
-    absent = _absent(cohort, found.val)
-    if not absent or _patient_count(cohort, fold.val) < len(cohort.classes):
+    absent = _find_absent_classes(cohort, found.val)
+    if not absent or _count_patients(cohort, fold.val) < len(cohort.classes):
         return []
-    spare = Counter(label for _, label in {(s.patient_id, s.label) for s in cohort.of(fold.train)})
+    spare = Counter(
+        label for _, label in {(s.patient_id, s.label) for s in cohort.get_slides(fold.train)}
+    )
     return [name for name in absent if spare[cohort.classes.index(name)] > 1]
 
 
-def _patient_count(cohort: Cohort, slide_ids: Sequence[str]) -> int:
-    return len({slide.patient_id for slide in cohort.of(slide_ids)})
+def _count_patients(cohort: Cohort, slide_ids: Sequence[str]) -> int:
+    return len({slide.patient_id for slide in cohort.get_slides(slide_ids)})
 
 
-def _shared_patients(cohort: Cohort, number: int, found: _FoldRows) -> Iterable[str]:
+def _find_shared_patients(cohort: Cohort, number: int, found: _FoldRows) -> Iterable[str]:
     train, val, test = map(cohort.index.mark_patients, found)
     for mask, sides in (
         ((train | val) & test, "in the test part and outside it, so the test is not fair"),
@@ -321,7 +327,7 @@ def _shared_patients(cohort: Cohort, number: int, found: _FoldRows) -> Iterable[
             yield f"fold {number}: {count} {sides} ({names})"
 
 
-def _overlaps(tests: Sequence[Mask]) -> Iterable[str]:
+def _find_overlaps(tests: Sequence[Mask]) -> Iterable[str]:
     """Test slides met again before all had their turn: repeats of a partition are no overlap."""
     everything = np.any(tests, axis=0)
     seen, again = np.zeros_like(everything), np.zeros_like(everything)

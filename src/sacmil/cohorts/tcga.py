@@ -13,25 +13,30 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from sacmil.cohorts.rows import SLIDE, Row
+from sacmil.cohorts.cohort import Cohort, build_cohort, read_cohort
+from sacmil.cohorts.rows import SLIDE_COLUMNS, SlideRow
 from sacmil.cohorts.sheet import Sheet, read_sheet
-from sacmil.cohorts.slide_name import barcode, slide_name
-from sacmil.cohorts.table import Cohort, build_cohort, read_table
+from sacmil.cohorts.slide_id import parse_barcode, parse_slide_id
 from sacmil.errors import CohortError, CohortWarning
 
-LUNG = ("LUSC", "LUAD")
-BRCA = ("IDC", "ILC")
+LUNG_CLASSES = ("LUSC", "LUAD")
+BRCA_CLASSES = ("IDC", "ILC")
 
-_FILE, _PROJECT = "File Name", "Project ID"
-_DIAGNOSTIC = re.compile(r"-DX[A-Z0-9]*(\.|$)", re.IGNORECASE)
-_CASE = ("case_id", "case_submitter_id", "cases.submitter_id", "submitter_id", "patient_id")
-_CASES = (*_CASE, "bcr_patient_barcode", "patient", "case id")
-_TYPES = ("histological_type", "histology", "primary_diagnosis", "diagnoses.primary_diagnosis")
-_DUCTAL = re.compile(r"idc|infiltrating duct(al)? carcinoma(, nos)?", re.IGNORECASE)
-_LOBULAR = re.compile(r"ilc|(infiltrating )?lobular carcinoma(, nos)?", re.IGNORECASE)
+_FILE_COLUMN, _PROJECT_COLUMN = "File Name", "Project ID"
+_DIAGNOSTIC_PATTERN = re.compile(r"-DX[A-Z0-9]*(\.|$)", re.IGNORECASE)
+_CASE_COLUMNS = ("case_id", "case_submitter_id", "cases.submitter_id", "submitter_id", "patient_id")
+_PATIENT_COLUMNS = (*_CASE_COLUMNS, "bcr_patient_barcode", "patient", "case id")
+_TYPE_COLUMNS = (
+    "histological_type",
+    "histology",
+    "primary_diagnosis",
+    "diagnoses.primary_diagnosis",
+)
+_DUCTAL_PATTERN = re.compile(r"idc|infiltrating duct(al)? carcinoma(, nos)?", re.IGNORECASE)
+_LOBULAR_PATTERN = re.compile(r"ilc|(infiltrating )?lobular carcinoma(, nos)?", re.IGNORECASE)
 
 
-def tcga_lung(*sheets: str | Path) -> Cohort:
+def read_tcga_lung(*sheets: str | Path) -> Cohort:
     """Squamous cell carcinoma or adenocarcinoma; the project a slide is of says which.
 
     Args:
@@ -39,16 +44,21 @@ def tcga_lung(*sheets: str | Path) -> Cohort:
     """
     read = [read_sheet(path) for path in sheets]
     if len(read) == 1 and not _is_sample_sheet(read[0]):
-        return _labelled(read[0], LUNG)
+        return _read_labeled_table(read[0], LUNG_CLASSES)
     rows = []
-    for where, slide_id, project in (found for sheet in read for found in _diagnostic(sheet)):
-        rows.append(_row(where, slide_id, project.removeprefix("TCGA-")))
-    kept = [row for row in rows if row.label in LUNG]
-    _tell("slides of other projects", Counter(row.label for row in rows if row.label not in LUNG))
-    return build_cohort(", ".join(map(str, sheets)), kept, classes=LUNG)
+    for where, slide_id, project in (
+        found for sheet in read for found in _list_diagnostic_slides(sheet)
+    ):
+        rows.append(_make_row(where, slide_id, project.removeprefix("TCGA-")))
+    kept = [row for row in rows if row.label in LUNG_CLASSES]
+    _warn_of_left_out(
+        "slides of other projects",
+        Counter(row.label for row in rows if row.label not in LUNG_CLASSES),
+    )
+    return build_cohort(", ".join(map(str, sheets)), kept, classes=LUNG_CLASSES)
 
 
-def tcga_brca(
+def read_tcga_brca(
     sheet: str | Path, clinical: str | Path | None = None, *, column: str | None = None
 ) -> Cohort:
     """Ductal or lobular carcinoma of the breast; patients of other types are left out.
@@ -63,90 +73,108 @@ def tcga_brca(
     if clinical is None:
         if _is_sample_sheet(slides):
             raise CohortError(sheet, ["does not say what is ductal; give a clinical table too"])
-        return _labelled(slides, BRCA)
-    listed = _diagnostic(slides)
-    types = _types(read_sheet(clinical), column)
-    rows = [_row(where, name, _type_of(name, types)) for where, name, _ in listed]
-    kept = [row for row in rows if row.label in BRCA]
-    _tell("slides of other types", Counter(row.label for row in rows if row.label not in BRCA))
-    return build_cohort(sheet, kept, classes=BRCA)
+        return _read_labeled_table(slides, BRCA_CLASSES)
+    listed = _list_diagnostic_slides(slides)
+    types = _read_types(read_sheet(clinical), column)
+    rows = [_make_row(where, name, _find_type(name, types)) for where, name, _ in listed]
+    kept = [row for row in rows if row.label in BRCA_CLASSES]
+    _warn_of_left_out(
+        "slides of other types", Counter(row.label for row in rows if row.label not in BRCA_CLASSES)
+    )
+    return build_cohort(sheet, kept, classes=BRCA_CLASSES)
 
 
-def _labelled(table: Sheet, classes: tuple[str, ...]) -> Cohort:
+def _read_labeled_table(table: Sheet, classes: tuple[str, ...]) -> Cohort:
     """The cohort of a table that has labels itself; barcodes say the rest."""
-    slide = table.find(*SLIDE)
+    slide = table.find_column(*SLIDE_COLUMNS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CohortWarning)  # that barcodes name patients is known here
-        cohort = read_table(table.path, slide=slide, site="barcode")
+        cohort = read_cohort(table.path, slide=slide, site="barcode")
     if not set(cohort.classes) <= set(classes) and not all(c.isdecimal() for c in cohort.classes):
         found, wanted = ", ".join(cohort.classes), ", ".join(classes)
         raise CohortError(table.path, [f"has the classes {found}; expected {wanted}"])
-    return cohort.only(slide.slide_id for slide in cohort.slides if _is_diagnostic(slide.slide_id))
+    return cohort.restrict_to(
+        slide.slide_id for slide in cohort.slides if _is_diagnostic(slide.slide_id)
+    )
 
 
 def _is_sample_sheet(sheet: Sheet) -> bool:
-    return sheet.find(_FILE) is not None and sheet.find(_PROJECT) is not None
+    return (
+        sheet.find_column(_FILE_COLUMN) is not None
+        and sheet.find_column(_PROJECT_COLUMN) is not None
+    )
 
 
 def _is_diagnostic(slide_id: str) -> bool:
-    return _DIAGNOSTIC.search(slide_id) is not None
+    return _DIAGNOSTIC_PATTERN.search(slide_id) is not None
 
 
-def _diagnostic(sheet: Sheet) -> list[tuple[str, str, str]]:
+def _list_diagnostic_slides(sheet: Sheet) -> list[tuple[str, str, str]]:
     """Line, id and project of the diagnostic slides in a sample sheet."""
     if not _is_sample_sheet(sheet):
         listed = ", ".join(sheet.columns)
         raise CohortError(
-            sheet.path, [f"has columns {listed}; expected a GDC sample sheet ({_FILE}, {_PROJECT})"]
+            sheet.path,
+            [
+                f"has columns {listed}; expected a GDC sample sheet ({_FILE_COLUMN}, "
+                f"{_PROJECT_COLUMN})"
+            ],
         )
-    files = sheet.column(sheet.demand(_FILE, "file"))
-    projects = sheet.column(sheet.demand(_PROJECT, "project"))
-    found = zip(sheet.lines, map(slide_name, files), files, projects, strict=True)
+    files = sheet.get_column(sheet.require_column(_FILE_COLUMN, "file"))
+    projects = sheet.get_column(sheet.require_column(_PROJECT_COLUMN, "project"))
+    found = zip(sheet.line_numbers, map(parse_slide_id, files), files, projects, strict=True)
     rows = [
         (f"{sheet.path.name}, line {line}", slide_id, project.split(",")[0].strip())
         for line, slide_id, file, project in found
-        if file.lower().endswith(".svs") and _is_diagnostic(slide_id) and barcode(slide_id)
+        if file.lower().endswith(".svs") and _is_diagnostic(slide_id) and parse_barcode(slide_id)
     ]
     if not rows:
         raise CohortError(sheet.path, ["lists no diagnostic slide (TCGA-…-DX….svs)"])
     return rows
 
 
-def _row(where: str, slide_id: str, label: str) -> Row:
-    patient = barcode(slide_id)
+def _make_row(where: str, slide_id: str, label: str) -> SlideRow:
+    patient = parse_barcode(slide_id)
     assert patient is not None, slide_id  # _diagnostic kept TCGA's alone
-    return Row(where, slide_id, patient, label, patient.site)
+    return SlideRow(where, slide_id, patient, label, patient.site)
 
 
-def _types(table: Sheet, column: str | None) -> dict[str, str]:
+def _read_types(table: Sheet, column: str | None) -> dict[str, str]:
     """Subtype by slide or by patient; one that is given two is of neither."""
-    key = table.find(*SLIDE) or table.find(*_CASES)
-    name = table.demand(column, "type") if column else table.find(*_TYPES, "name", "label")
+    key = table.find_column(*SLIDE_COLUMNS) or table.find_column(*_PATIENT_COLUMNS)
+    name = (
+        table.require_column(column, "type")
+        if column
+        else table.find_column(*_TYPE_COLUMNS, "name", "label")
+    )
     if key is None or name is None:
         listed = ", ".join(column for column in table.columns if column)
         raise CohortError(
             table.path,
-            [f"has columns {listed}; expected {_CASES[-3]} and {_TYPES[0]}, or name it by column"],
+            [
+                f"has columns {listed}; expected {_PATIENT_COLUMNS[-3]} and {_TYPE_COLUMNS[0]}, "
+                "or name it by column"
+            ],
         )
     found: dict[str, str] = {}
-    for owner, text in zip(table.column(key), table.column(name), strict=True):
-        subtype = _subtype(text)
-        owner = slide_name(owner)
+    for owner, text in zip(table.get_column(key), table.get_column(name), strict=True):
+        subtype = _parse_subtype(text)
+        owner = parse_slide_id(owner)
         found[owner] = subtype if found.get(owner, subtype) == subtype else "two types"
     return found
 
 
-def _subtype(text: str) -> str:
-    if _DUCTAL.fullmatch(text):
-        return BRCA[0]
-    return BRCA[1] if _LOBULAR.fullmatch(text) else text or "not told"
+def _parse_subtype(text: str) -> str:
+    if _DUCTAL_PATTERN.fullmatch(text):
+        return BRCA_CLASSES[0]
+    return BRCA_CLASSES[1] if _LOBULAR_PATTERN.fullmatch(text) else text or "not told"
 
 
-def _type_of(slide_id: str, types: Mapping[str, str]) -> str:
-    return types.get(slide_id) or types.get(barcode(slide_id) or "") or "not told"
+def _find_type(slide_id: str, types: Mapping[str, str]) -> str:
+    return types.get(slide_id) or types.get(parse_barcode(slide_id) or "") or "not told"
 
 
-def _tell(what: str, counts: Mapping[str, int]) -> None:
+def _warn_of_left_out(what: str, counts: Mapping[str, int]) -> None:
     if counts:
         listed = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
         message = f"left out: {sum(counts.values())} {what} ({listed})"

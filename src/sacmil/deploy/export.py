@@ -14,28 +14,28 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from sacmil.atomic import whole_folder
-from sacmil.card import CARD, card_hash, model_folders, read_card
-from sacmil.deploy.folding import folded
+from sacmil.atomic import atomic_directory
+from sacmil.card import CARD_FILE, find_model_folders, hash_card, read_card
+from sacmil.deploy.folding import fold_norms
 from sacmil.deploy.runtime import GRAPH, SCHEMA_VERSION, Runtime
-from sacmil.deploy.translations import translations
-from sacmil.encoders._export import quietly
+from sacmil.deploy.translations import make_translation_table
+from sacmil.encoders._export import silence_exporter
 from sacmil.errors import MissingExtraError, ModelError, ModelFolderError, RunError
-from sacmil.evaluation.summary import summarise
+from sacmil.evaluation.summary import summarize
 from sacmil.models import load_model
 from sacmil.models._base import MILModel
 from sacmil.plans import Planner, make_plan
-from sacmil.results import PREDICTIONS, read_predictions
+from sacmil.results import PREDICTIONS_FILE, read_predictions
 
 Array = npt.NDArray[Any]
 
-PARITY = 1e-4
+MAX_DIFFERENCE = 1e-4
 """Largest difference allowed: of a probability, and of a score as a share of the largest score."""
-LARGE = (5000, 20001)
+LARGE_BAG_SIZES = (5000, 20001)
 """Bags that every export is tried on, besides those about the size of a region."""
-REGION = 64
+DEFAULT_REGION_SIZE = 64
 """Taken for the size of a region where a model has none."""
-TRACED = (150, 260)
+TRACED_BAG_SIZES = (150, 260)
 """Bags the graph is drawn from; axes of their plans that differ are those that are free."""
 
 
@@ -61,24 +61,24 @@ def export_model(
     """
     folder = Path(out)
     _check_replaceable(folder)
-    sources = model_folders(source)
-    with whole_folder(folder) as partial:
+    sources = find_model_folders(source)
+    with atomic_directory(folder) as partial:
         if len(sources) == 1:
-            _export(sources[0], partial, sizes)
+            _export_member(sources[0], partial, sizes)
         else:
             for number, part in enumerate(sources):
                 (partial / f"part_{number}").mkdir()
-                _export(part, partial / f"part_{number}", sizes)
+                _export_member(part, partial / f"part_{number}", sizes)
     return folder
 
 
-def parity_of(folder: str | Path) -> list[Parity]:
+def read_parity(folder: str | Path) -> list[Parity]:
     """What an export found when it compared the engines."""
     listed = read_card(folder)["export"]["parity"]
     return [Parity(row["instances"], row["difference"]) for row in listed]
 
 
-def why_not(model: MILModel) -> str:
+def explain_not_exportable(model: MILModel) -> str:
     """Why a model cannot be exported, in a sentence; empty where nothing is known against it."""
     if model.not_exportable:
         return f"{model.name} cannot be exported: {model.not_exportable}"
@@ -100,12 +100,12 @@ def _check_replaceable(folder: Path) -> None:
         )
 
 
-def _export(source: Path, folder: Path, sizes: Sequence[int] | None) -> None:
+def _export_member(source: Path, folder: Path, sizes: Sequence[int] | None) -> None:
     model = load_model(source).float().requires_grad_(requires_grad=False)
-    reason = why_not(model)
+    reason = explain_not_exportable(model)
     if reason:
         raise ModelError(reason)
-    names = _write_graph(folded(model), folder / GRAPH)
+    names = _write_graph(fold_norms(model), folder / GRAPH)
     facts = {
         "schema_version": SCHEMA_VERSION,
         "torch_version": str(torch.__version__),
@@ -113,37 +113,39 @@ def _export(source: Path, folder: Path, sizes: Sequence[int] | None) -> None:
         "dim": model.in_dim,
         "planner": {"name": model.planner.name, "options": dict(model.planner.options)},
         "inputs": names,
-        "outputs": _outputs(model),
+        "outputs": _list_outputs(model),
     }
     _write_card(folder, source, facts)  # first without parity: the runtime itself is compared
-    found = _compared(model, Runtime(folder), _sizes(model) if sizes is None else sizes)
+    found = _check_parity(
+        model, Runtime(folder), _choose_parity_sizes(model) if sizes is None else sizes
+    )
     _write_card(folder, source, facts | {"parity": [row._asdict() for row in found]})
 
 
 def _write_card(folder: Path, source: Path, facts: Mapping[str, Any]) -> None:
     card = read_card(source)
     notes = dict(card.get("notes") or {})
-    notes["bags"] = _with_mpp(notes.get("bags") or {})
-    card |= {"notes": notes | _metrics(source), "export": facts}
-    card["card_sha256"] = card_hash(card)
-    (folder / CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+    notes["bags"] = _add_mpp(notes.get("bags") or {})
+    card |= {"notes": notes | _measure_test_metrics(source), "export": facts}
+    card["card_sha256"] = hash_card(card)
+    (folder / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
 
 
-def _with_mpp(bags: Mapping[str, Any]) -> dict[str, Any]:
+def _add_mpp(bags: Mapping[str, Any]) -> dict[str, Any]:
     side, pixels = bags.get("patch_um"), bags.get("tile_px")
     return {**bags, "mpp": side / pixels if side and pixels else None}
 
 
-def _metrics(source: Path) -> dict[str, Any]:
+def _measure_test_metrics(source: Path) -> dict[str, Any]:
     """What the part's predictions of its test slides are worth, where there are any."""
     try:
-        predictions = read_predictions(source / PREDICTIONS)
+        predictions = read_predictions(source / PREDICTIONS_FILE)
     except RunError:
         return {}
-    tested = predictions.where(predictions.split == "test")
+    tested = predictions.select(predictions.split == "test")
     if not len(tested):
         return {}
-    figures = next(iter(summarise(tested, draws=1).values()))
+    figures = next(iter(summarize(tested, draws=1).values()))
     values = {name: figure.mean for name, figure in figures.items()}
     known = {name: None if math.isnan(value) else value for name, value in values.items()}
     return {"metrics": {"slides": len(tested), **known}}
@@ -152,7 +154,7 @@ def _metrics(source: Path) -> dict[str, Any]:
 # --- the graph -----------------------------------------------------------------------------------
 
 
-class _Exportable(nn.Module):
+class _ExportWrapper(nn.Module):
     def __init__(self, model: MILModel, keys: Sequence[str]) -> None:
         super().__init__()
         self.model, self.keys = model, keys
@@ -165,25 +167,26 @@ class _Exportable(nn.Module):
 
 def _write_graph(model: MILModel, file: Path) -> list[str]:
     """Draw the graph; the names of its inputs."""
-    inputs, _ = bags = [_bag(n, model.in_dim) for n in TRACED]
+    inputs, _ = bags = [_make_bag(n, model.in_dim) for n in TRACED_BAG_SIZES]
     plan, other = (
-        _drawn(model.planner, *pair) for pair in zip(bags, model.planner.drawn, strict=True)
+        _make_traced_plan(model.planner, *pair)
+        for pair in zip(bags, model.planner.trace_options, strict=True)
     )
     free: list[Any] = [{0: torch.export.Dim.DYNAMIC}, {0: torch.export.Dim.DYNAMIC}]
     if plan:
-        free.append(tuple(_free_axes(plan[key], other[key]) for key in plan))
+        free.append(tuple(_find_dynamic_axes(plan[key], other[key]) for key in plan))
     names = ["features", "coords", *plan]
     try:
-        with quietly(), torch.no_grad():
+        with silence_exporter(), torch.no_grad():
             program = torch.onnx.export(
-                _Exportable(model, list(plan)),
+                _ExportWrapper(model, list(plan)),
                 tuple(torch.from_numpy(array) for array in (*inputs, *plan.values())),
                 dynamo=True,
-                custom_translation_table=translations(),
+                custom_translation_table=make_translation_table(),
                 optimize=False,  # it takes + 1e-8 for + 0; onnxruntime optimises by itself
                 verbose=False,
                 input_names=names,
-                output_names=_outputs(model),
+                output_names=_list_outputs(model),
                 dynamic_shapes=tuple(free),
             )
     except ImportError as error:
@@ -202,20 +205,20 @@ def _write_graph(model: MILModel, file: Path) -> list[str]:
     return names
 
 
-def _drawn(
+def _make_traced_plan(
     planner: Planner, bag: tuple[Array, Array], options: Mapping[str, Any]
 ) -> dict[str, Array]:
     features, coords = bag
     return make_plan(planner.name, {**planner.options, **options}, coords, features)
 
 
-def _outputs(model: MILModel) -> list[str]:
-    features, coords = (torch.from_numpy(array) for array in _bag(2, model.in_dim))
+def _list_outputs(model: MILModel) -> list[str]:
+    features, coords = (torch.from_numpy(array) for array in _make_bag(2, model.in_dim))
     by_class = model(features, coords).class_scores is not None
     return ["probabilities", "scores", *(["class_scores"] if by_class else [])]
 
 
-def _free_axes(one: Array, other: Array) -> dict[int, Any]:
+def _find_dynamic_axes(one: Array, other: Array) -> dict[int, Any]:
     axes = range(one.ndim)
     return {a: torch.export.Dim.DYNAMIC for a in axes if one.shape[a] != other.shape[a]}
 
@@ -223,41 +226,41 @@ def _free_axes(one: Array, other: Array) -> dict[int, Any]:
 # --- parity --------------------------------------------------------------------------------------
 
 
-def _sizes(model: MILModel) -> list[int]:
-    k = model.planner.options.get("k", REGION)
-    return sorted({1, 2, max(1, k - 1), k, k + 1, *LARGE})
+def _choose_parity_sizes(model: MILModel) -> list[int]:
+    k = model.planner.options.get("k", DEFAULT_REGION_SIZE)
+    return sorted({1, 2, max(1, k - 1), k, k + 1, *LARGE_BAG_SIZES})
 
 
-def _compared(model: MILModel, runtime: Runtime, sizes: Sequence[int]) -> list[Parity]:
-    found = [Parity(n, _difference(model, runtime, n)) for n in sizes]
+def _check_parity(model: MILModel, runtime: Runtime, sizes: Sequence[int]) -> list[Parity]:
+    found = [Parity(n, _measure_difference(model, runtime, n)) for n in sizes]
     worst = max(found, key=lambda row: row.difference)
-    if not worst.difference <= PARITY:
+    if not worst.difference <= MAX_DIFFERENCE:
         raise ModelError(
             f"{model.name}: for {worst.instances:,} instances the exported graph differs from "
-            f"torch by {worst.difference:.1e}, more than {PARITY:.0e}; nothing was written"
+            f"torch by {worst.difference:.1e}, more than {MAX_DIFFERENCE:.0e}; nothing was written"
         )
     return found
 
 
 @torch.inference_mode()
-def _difference(model: MILModel, runtime: Runtime, n: int) -> float:
-    features, coords = _bag(n, model.in_dim)
+def _measure_difference(model: MILModel, runtime: Runtime, n: int) -> float:
+    features, coords = _make_bag(n, model.in_dim)
     output = model(torch.from_numpy(features), torch.from_numpy(coords))
     expected = {"probabilities": model.probabilities(output), "scores": output.scores}
     if output.class_scores is not None:
         expected["class_scores"] = output.class_scores
-    found = runtime.answer(features, coords)
-    return max(_apart(found[name], expected[name].numpy(), name) for name in expected)
+    found = runtime.run(features, coords)
+    return max(_relative_difference(found[name], expected[name].numpy(), name) for name in expected)
 
 
-def _apart(found: Array, expected: Array, name: str) -> float:
+def _relative_difference(found: Array, expected: Array, name: str) -> float:
     if found.shape != expected.shape or not np.isfinite(found).all():
         return math.inf
     largest = 1.0 if name == "probabilities" else float(np.abs(expected).max()) or 1.0
     return float(np.abs(found - expected).max()) / largest
 
 
-def _bag(n: int, dim: int) -> tuple[Array, Array]:
+def _make_bag(n: int, dim: int) -> tuple[Array, Array]:
     """Features (N, D) and a patch of tissue: whole coordinates with holes, in no order."""
     draw = np.random.default_rng(n)
     side = math.isqrt(2 * n) + 1

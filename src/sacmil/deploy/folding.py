@@ -12,7 +12,7 @@ from sacmil.models.sac_mil import SACBlock
 
 
 @torch.no_grad()
-def folded(model: MILModel) -> MILModel:
+def fold_norms(model: MILModel) -> MILModel:
     """The same answers with fewer passes; the model itself is left as it is.
 
     Moving folds of channels does not touch what each channel is scaled by, so a SAC block's norm
@@ -21,7 +21,7 @@ def folded(model: MILModel) -> MILModel:
     model = deepcopy(model)
     for block in model.modules():
         if isinstance(block, SACBlock) and isinstance(block.decay, nn.Identity):
-            _fold_norm(block.norm, _first_layer(block.w1))
+            _fold_norm(block.norm, _find_first_linear(block.w1))
     return model
 
 
@@ -33,5 +33,5 @@ def _fold_norm(norm: nn.LayerNorm, layer: nn.Linear) -> None:
     norm.register_parameter("bias", None)
 
 
-def _first_layer(part: nn.Module) -> nn.Linear:
-    return next(layer for layer in part.modules() if isinstance(layer, nn.Linear))
+def _find_first_linear(module: nn.Module) -> nn.Linear:
+    return next(layer for layer in module.modules() if isinstance(layer, nn.Linear))

@@ -14,7 +14,7 @@ _DOUBLE, _INT64 = 11, 7
 """Kinds of numbers, as ONNX counts them."""
 
 
-def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
+def make_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
     """What torch.onnx.export takes as custom_translation_table."""
     return {
         torch.ops.aten.layer_norm.default: _layer_norm,

@@ -34,7 +34,7 @@ class EncoderCard:
     """Where the weights come from, in words: a package, a hub address, a file."""
 
 
-class TileEncoder(ABC):
+class Encoder(ABC):
     """An encoder with its weights, on one device. Safe to call from several threads."""
 
     card: EncoderCard
@@ -49,14 +49,14 @@ class TileEncoder(ABC):
 
     file_sha256: str | None = None
     """SHA-256 of the file, where no card beside it says which encoder it is."""
-    resizes: bool = False
+    can_resize: bool = False
     """Whether it takes square tiles of any size, and resizes them on its own device."""
 
-    def side_by_side(self) -> AbstractContextManager[object]:
+    def concurrent_mode(self) -> AbstractContextManager[object]:
         """A time during which several threads call ``encode`` at once, a core for each."""
         return nullcontext()
 
-    def room_for(self, size: int) -> npt.NDArray[np.uint8]:
+    def allocate_buffer(self, size: int) -> npt.NDArray[np.uint8]:
         """So many bytes of memory, of the kind that tiles travel to the device from fastest."""
         return np.empty(size, np.uint8)
 

@@ -21,7 +21,7 @@ STAGES = (
     (5, 2, 6, 192, 4),
     (3, 1, 6, 320, 1),
 )
-STEM, HEAD = 32, 1280
+STEM_WIDTH, HEAD_WIDTH = 32, 1280
 _EPSILON = 1e-3
 
 
@@ -30,12 +30,12 @@ class EfficientNetLite0(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._conv_stem = same_conv(3, STEM, kernel=3, stride=2)
-        self._bn0 = nn.BatchNorm2d(STEM, eps=_EPSILON)
-        self._blocks = nn.ModuleList(_blocks())
+        self._conv_stem = make_same_conv(3, STEM_WIDTH, kernel=3, stride=2)
+        self._bn0 = nn.BatchNorm2d(STEM_WIDTH, eps=_EPSILON)
+        self._blocks = nn.ModuleList(_make_blocks())
         last = STAGES[-1][3]
-        self._conv_head = nn.Conv2d(last, HEAD, 1, bias=False)
-        self._bn1 = nn.BatchNorm2d(HEAD, eps=_EPSILON)
+        self._conv_head = nn.Conv2d(last, HEAD_WIDTH, 1, bias=False)
+        self._bn1 = nn.BatchNorm2d(HEAD_WIDTH, eps=_EPSILON)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Images to features."""
@@ -46,7 +46,7 @@ class EfficientNetLite0(nn.Module):
         return x.mean(dim=(2, 3))
 
 
-def same_conv(
+def make_same_conv(
     channels: int, out: int, *, kernel: int, stride: int = 1, groups: int = 1
 ) -> nn.Conv2d:
     """A convolution padded as TensorFlow does, less what ``pad_far_side`` adds.
@@ -72,7 +72,7 @@ class MBConv(nn.Module):
         if self.expands:
             self._expand_conv = nn.Conv2d(channels, wide, 1, bias=False)
             self._bn0 = nn.BatchNorm2d(wide, eps=_EPSILON)
-        self._depthwise_conv = same_conv(wide, wide, kernel=kernel, stride=stride, groups=wide)
+        self._depthwise_conv = make_same_conv(wide, wide, kernel=kernel, stride=stride, groups=wide)
         self._bn1 = nn.BatchNorm2d(wide, eps=_EPSILON)
         self._project_conv = nn.Conv2d(wide, out, 1, bias=False)
         self._bn2 = nn.BatchNorm2d(out, eps=_EPSILON)
@@ -87,9 +87,9 @@ class MBConv(nn.Module):
         return x + narrow if self.shortcut else narrow
 
 
-def _blocks() -> list[MBConv]:
+def _make_blocks() -> list[MBConv]:
     blocks = []
-    channels = STEM
+    channels = STEM_WIDTH
     for kernel, stride, expand, out, count in STAGES:
         sides = [channels] + [out] * count
         for index, (before, after) in enumerate(pairwise(sides)):

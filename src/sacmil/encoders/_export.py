@@ -16,20 +16,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sacmil._version import __version__
-from sacmil.atomic import whole_folder
-from sacmil.encoders._base import EncoderCard, TileEncoder
-from sacmil.encoders._network import Network, Request
+from sacmil.atomic import atomic_directory
+from sacmil.encoders._base import Encoder, EncoderCard
+from sacmil.encoders._network import EncoderRequest, NetworkSource
 from sacmil.encoders._onnx import OnnxEncoder, open_session
 from sacmil.errors import EncoderError, MissingExtraError
 
 if TYPE_CHECKING:
     import torch
 
-GRAPH = "encoder.onnx"
+GRAPH_FILE = "encoder.onnx"
 SCHEMA_VERSION = 1
-PARITY = 1e-4
+PARITY_TOLERANCE = 1e-4
 """Largest difference allowed between the two engines, as a share of the largest feature."""
-_ONE_FILE = 1_800_000_000  # bytes; an ONNX file cannot hold 2 GiB, larger weights go beside it
+_MAX_ONE_FILE_BYTES = (
+    1_800_000_000  # bytes; an ONNX file cannot hold 2 GiB, larger weights go beside it
+)
 
 
 def export_encoder(
@@ -52,10 +54,10 @@ def export_encoder(
     from sacmil.encoders._registry import find_source
 
     source = find_source(name)
-    if not isinstance(source, Network):
+    if not isinstance(source, NetworkSource):
         raise EncoderError(f"{name} is an ONNX file already; copy it together with its card")
     _check_replaceable(Path(out_dir))
-    request = Request(
+    request = EncoderRequest(
         weights=None if weights is None else Path(weights),
         random_weights=random_weights,
         download=download,
@@ -64,14 +66,15 @@ def export_encoder(
 
 
 def _check_replaceable(folder: Path) -> None:
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / GRAPH).is_file():
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / GRAPH_FILE).is_file():
         raise EncoderError(
-            f"{folder}: exists and is not an exported encoder (it has no {GRAPH}); choose another "
+            f"{folder}: exists and is not an exported encoder (it has no {GRAPH_FILE}); choose "
+            "another "
             "--out"
         )
 
 
-def export_network(source: Network, request: Request, folder: Path) -> Path:
+def export_network(source: NetworkSource, request: EncoderRequest, folder: Path) -> Path:
     """Write a network's graph and card into a folder that is whole or not there."""
     try:
         import torch
@@ -79,37 +82,37 @@ def export_network(source: Network, request: Request, folder: Path) -> Path:
         from sacmil.encoders._torch import TileNetwork
     except ImportError:
         raise MissingExtraError("torch", f"exporting {source.card.name}") from None
-    network, digest = source.module(request)
+    network, digest = source.build_module(request)
     module = TileNetwork(network, source.card).eval().requires_grad_(requires_grad=False)
-    with whole_folder(folder) as partial:
-        _write_graph(module, partial / GRAPH, source.card)
-        encoder = _opened(partial / GRAPH, source.card, digest)
+    with atomic_directory(folder) as partial:
+        _write_graph(module, partial / GRAPH_FILE, source.card)
+        encoder = _open_encoder(partial / GRAPH_FILE, source.card, digest)
         facts = {
             "schema_version": SCHEMA_VERSION,
             "sacmil_version": __version__,
             "torch_version": str(torch.__version__),
             "encoder": asdict(source.card),
             "weights_hash": digest,
-            "onnx_hash": graph_hash(partial / GRAPH),
+            "onnx_hash": hash_graph(partial / GRAPH_FILE),
             "difference": _check_parity(module, encoder),
         }
         text = json.dumps(facts, indent=1)
-        card_of(partial / GRAPH).write_text(text + "\n", encoding="utf-8")
+        card_path(partial / GRAPH_FILE).write_text(text + "\n", encoding="utf-8")
     return folder
 
 
 def load_exported(folder: Path, *, device: str = "cpu") -> OnnxEncoder:
     """The encoder in a folder that export_encoder wrote."""
-    card, digest = read_card(folder / GRAPH)
-    return _opened(folder / GRAPH, card, digest, device=device)
+    card, digest = read_graph_card(folder / GRAPH_FILE)
+    return _open_encoder(folder / GRAPH_FILE, card, digest, device=device)
 
 
-def card_of(graph: Path) -> Path:
+def card_path(graph: Path) -> Path:
     """Where the card of an ONNX file lies."""
     return graph.with_name(f"{graph.name}.json")
 
 
-def graph_hash(graph: Path) -> str:
+def hash_graph(graph: Path) -> str:
     """First 16 hex digits of the SHA-256 of an ONNX file and the weights beside it."""
     digest = hashlib.sha256()
     for file in (graph, graph.with_name(f"{graph.name}.data")):
@@ -119,13 +122,13 @@ def graph_hash(graph: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def read_card(graph: Path) -> tuple[EncoderCard, str]:
+def read_graph_card(graph: Path) -> tuple[EncoderCard, str]:
     """What the card beside an ONNX file says: the encoder, and the hash of its weights."""
-    file = card_of(graph)
+    file = card_path(graph)
     try:
         facts = json.loads(file.read_text(encoding="utf-8"))
         version, held = facts["schema_version"], facts["encoder"]
-        card = _card_from(held)
+        card = _parse_card(held)
         digest, of_graph = str(facts["weights_hash"]), facts["onnx_hash"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise EncoderError(
@@ -137,26 +140,28 @@ def read_card(graph: Path) -> tuple[EncoderCard, str]:
             f"{file}: has schema version {version!r}; this sacmil ({__version__}) reads "
             f"{SCHEMA_VERSION}: export the encoder again"
         )
-    if of_graph != graph_hash(graph):
+    if of_graph != hash_graph(graph):
         raise EncoderError(
             f"{graph}: is not the file its card {file.name} describes; copy both again"
         )
     return card, digest
 
 
-def _card_from(held: dict[str, Any]) -> EncoderCard:
+def _parse_card(stored: dict[str, Any]) -> EncoderCard:
     names = {field.name for field in fields(EncoderCard)}
-    if set(held) != names:
-        raise ValueError(f"fields {sorted(set(held) ^ names)} are missing or unknown")
+    if set(stored) != names:
+        raise ValueError(f"fields {sorted(set(stored) ^ names)} are missing or unknown")
     for name in ("mean", "std"):
-        held[name] = tuple(float(value) for value in held[name])
+        stored[name] = tuple(float(value) for value in stored[name])
     for name, kind in (("width", int), ("input_px", int), ("mpp", (int, float)), ("name", str)):
-        if not isinstance(held[name], kind):
-            raise ValueError(f"{name} is {held[name]!r}")
-    return EncoderCard(**held)
+        if not isinstance(stored[name], kind):
+            raise ValueError(f"{name} is {stored[name]!r}")
+    return EncoderCard(**stored)
 
 
-def _opened(graph: Path, card: EncoderCard, digest: str, *, device: str = "cpu") -> OnnxEncoder:
+def _open_encoder(
+    graph: Path, card: EncoderCard, digest: str, *, device: str = "cpu"
+) -> OnnxEncoder:
     session = open_session(graph, device=device)
     return OnnxEncoder(session, card, weights_hash=digest, device=device)
 
@@ -166,12 +171,12 @@ def _write_graph(module: torch.nn.Module, file: Path, card: EncoderCard) -> None
 
     size = sum(tensor.nbytes for tensor in module.state_dict().values())
     tiles = torch.zeros(2, card.input_px, card.input_px, 3, dtype=torch.uint8)
-    is_small = size < _ONE_FILE
-    options = _in_one_file() if is_small else _with_weights_beside()
+    is_small = size < _MAX_ONE_FILE_BYTES
+    options = _one_file_options() if is_small else _external_weights_options()
     target: Any = io.BytesIO() if is_small else file
     options |= {"input_names": ["tiles"], "output_names": ["features"]}
     try:
-        with quietly():
+        with silence_exporter():
             torch.onnx.export(module, (tiles,), target, **options)
     except (ImportError, torch.onnx.errors.OnnxExporterError) as error:
         if "onnx" not in str(error) or "installed" not in str(error):
@@ -181,12 +186,12 @@ def _write_graph(module: torch.nn.Module, file: Path, card: EncoderCard) -> None
         file.write_bytes(target.getvalue())
 
 
-def _in_one_file() -> dict[str, Any]:
+def _one_file_options() -> dict[str, Any]:
     """torch's older exporter: ten times faster than the newer one (1.2 s and 14 s for lite0)."""
     return {"dynamo": False, "dynamic_axes": {"tiles": {0: "batch"}, "features": {0: "batch"}}}
 
 
-def _with_weights_beside() -> dict[str, Any]:
+def _external_weights_options() -> dict[str, Any]:
     """torch's newer exporter, which keeps all weights in one file beside the graph."""
     import torch
 
@@ -195,7 +200,7 @@ def _with_weights_beside() -> dict[str, Any]:
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
+def silence_exporter() -> Iterator[None]:
     """The exporter warns about its own dependencies and logs its progress; users asked neither."""
     logging.disable(logging.CRITICAL)
     try:
@@ -206,7 +211,7 @@ def quietly() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def _check_parity(module: torch.nn.Module, encoder: TileEncoder) -> float:
+def _check_parity(module: torch.nn.Module, encoder: Encoder) -> float:
     import torch
 
     side = encoder.card.input_px
@@ -216,9 +221,10 @@ def _check_parity(module: torch.nn.Module, encoder: TileEncoder) -> float:
         expected = module(torch.from_numpy(tiles)).numpy()
     found = np.concatenate([encoder.encode(tiles[:1]), encoder.encode(tiles[1:])])
     difference = float(np.abs(found - expected).max() / np.abs(expected).max())
-    if not difference < PARITY:
+    if not difference < PARITY_TOLERANCE:
         raise EncoderError(
             f"{encoder.card.name}: the exported graph differs from torch by {difference:.1e} of "
-            f"the largest feature, more than {PARITY:.0e}; nothing was written, use engine torch"
+            f"the largest feature, more than {PARITY_TOLERANCE:.0e}; nothing was written, use "
+            "engine torch"
         )
     return difference

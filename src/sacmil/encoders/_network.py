@@ -10,28 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sacmil._version import __version__
-from sacmil.encoders._base import EncoderCard, TileEncoder
+from sacmil.encoders._base import Encoder, EncoderCard
 from sacmil.encoders._weights import (
-    Origin,
+    WeightsOrigin,
     cache_folder,
-    file_name,
+    encoder_file_name,
     get_weights,
+    hash_weights,
     read_state,
-    weights_hash,
 )
-from sacmil.errors import EncoderError, MissingExtraError, suggestion
+from sacmil.errors import EncoderError, MissingExtraError, suggest_names
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-RANDOM = "random"
+RANDOM_HASH = "random"
 """What stands in place of a hash where the weights are drawn, not learned."""
 _ENGINES = ("onnxruntime", "torch")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class EncoderRequest:
     """How an encoder is to be loaded."""
 
     weights: Path | None = None
@@ -46,52 +46,52 @@ class Request:
     def __post_init__(self) -> None:
         if self.engine not in (None, *_ENGINES):
             raise EncoderError(
-                f"there is no engine {self.engine!r}; {suggestion(str(self.engine), _ENGINES)}"
+                f"there is no engine {self.engine!r}; {suggest_names(str(self.engine), _ENGINES)}"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class NetworkSource:
     """A torch network, before it has weights."""
 
     card: EncoderCard
-    origin: Origin
+    origin: WeightsOrigin
     build: Callable[[], nn.Module]
     """Makes it: normalised (B, 3, P, P) in, (B, width) out."""
-    unused: tuple[str, ...] = ()
+    unused_prefixes: tuple[str, ...] = ()
     """Beginnings of parameter names that official files hold and features do not need."""
-    fastest: str = "torch"
+    preferred_engine: str = "torch"
     """The engine to take on an x86 CPU where it is installed; elsewhere torch is the faster."""
 
-    def weights(self) -> Path:
+    def find_weights(self) -> Path:
         """The file of weights; where this machine has none, an error says how to get it."""
-        return self._file(Request())
+        return self._find_file(EncoderRequest())
 
-    def load(self, request: Request) -> TileEncoder:
+    def load(self, request: EncoderRequest) -> Encoder:
         """The encoder, ready to be called."""
-        if self._engine(request) == "torch":
-            return self._on_torch(request)
-        return self._on_onnxruntime(request)
+        if self._choose_engine(request) == "torch":
+            return self._load_on_torch(request)
+        return self._load_on_onnxruntime(request)
 
-    def module(self, request: Request) -> tuple[nn.Module, str]:
+    def build_module(self, request: EncoderRequest) -> tuple[nn.Module, str]:
         """The network with its weights, and their hash."""
         if request.random_weights:
-            return random_network(self.build), RANDOM
-        file = self._file(request)
-        return self._filled(file), weights_hash(file)
+            return build_random_network(self.build), RANDOM_HASH
+        file = self._find_file(request)
+        return self._load_module(file), hash_weights(file)
 
-    def _engine(self, request: Request) -> str:
+    def _choose_engine(self, request: EncoderRequest) -> str:
         if request.engine:
             return request.engine
         plain = request.device == "cpu" and request.precision in (None, "float32")
-        fastest = self.fastest if _on_x86() or not _installed("torch") else "torch"
-        return fastest if plain and _installed(fastest) else "torch"
+        fastest = self.preferred_engine if _is_x86() or not _is_installed("torch") else "torch"
+        return fastest if plain and _is_installed(fastest) else "torch"
 
-    def _on_torch(self, request: Request) -> TileEncoder:
-        _need_torch(self.card.name)
+    def _load_on_torch(self, request: EncoderRequest) -> Encoder:
+        _check_torch(self.card.name)
         from sacmil.encoders._torch import TorchEncoder
 
-        network, digest = self.module(request)
+        network, digest = self.build_module(request)
         return TorchEncoder(
             network,
             self.card,
@@ -100,7 +100,7 @@ class Network:
             precision=request.precision,
         )
 
-    def _on_onnxruntime(self, request: Request) -> TileEncoder:
+    def _load_on_onnxruntime(self, request: EncoderRequest) -> Encoder:
         """From the exported graph in the cache folder, made there when it is not yet."""
         from sacmil.encoders._export import export_network, load_exported
 
@@ -109,36 +109,36 @@ class Network:
                 f"engine onnxruntime computes in float32, not {request.precision}; "
                 "use engine torch, or leave the precision out"
             )
-        digest = RANDOM if request.random_weights else weights_hash(self._file(request))
-        name = f"{file_name(self.card.name)}-{digest}-{__version__}"
+        digest = RANDOM_HASH if request.random_weights else hash_weights(self._find_file(request))
+        name = f"{encoder_file_name(self.card.name)}-{digest}-{__version__}"
         folder = cache_folder() / "onnx" / name
         if not folder.is_dir():
-            if request.engine is None and not _installed("onnx"):
-                return self._on_torch(request)
+            if request.engine is None and not _is_installed("onnx"):
+                return self._load_on_torch(request)
             export_network(self, request, folder)
         return load_exported(folder, device=request.device)
 
-    def _file(self, request: Request) -> Path:
+    def _find_file(self, request: EncoderRequest) -> Path:
         return get_weights(
-            self.card.name, self.origin, given=request.weights, download=request.download
+            self.card.name, self.origin, user_path=request.weights, download=request.download
         )
 
-    def _filled(self, file: Path) -> nn.Module:
+    def _load_module(self, file: Path) -> nn.Module:
         state = {
             name: tensor
             for name, tensor in read_state(file).items()
-            if not name.startswith(self.unused)
+            if not name.startswith(self.unused_prefixes)
         }
         # Built without memory of its own, the network takes the file's tensors as they are.
-        network = _built_on("meta", self.build)
-        _fill(network, state, file, self.card.name)
+        network = _build_on("meta", self.build)
+        _load_state(network, state, file, self.card.name)
         if any(tensor.is_meta for tensor in (*network.parameters(), *network.buffers())):
             network = self.build()  # it computes buffers that files do not hold
-            _fill(network, state, file, self.card.name)
+            _load_state(network, state, file, self.card.name)
         return network.float()
 
 
-def random_network(build: Callable[[], nn.Module]) -> nn.Module:
+def build_random_network(build: Callable[[], nn.Module]) -> nn.Module:
     """A network with weights drawn from a fixed seed: for tests and benchmarks only."""
     import torch
 
@@ -152,14 +152,14 @@ def random_network(build: Callable[[], nn.Module]) -> nn.Module:
     return network
 
 
-def _built_on(device: str, build: Callable[[], nn.Module]) -> nn.Module:
+def _build_on(device: str, build: Callable[[], nn.Module]) -> nn.Module:
     import torch
 
     with torch.device(device):
         return build()
 
 
-def _fill(network: nn.Module, state: dict[str, torch.Tensor], file: Path, name: str) -> None:
+def _load_state(network: nn.Module, state: dict[str, torch.Tensor], file: Path, name: str) -> None:
     try:
         result = network.load_state_dict(state, strict=False, assign=True)
     except RuntimeError as error:  # shapes that do not fit
@@ -174,17 +174,17 @@ def _fill(network: nn.Module, state: dict[str, torch.Tensor], file: Path, name: 
         )
 
 
-def _on_x86() -> bool:
+def _is_x86() -> bool:
     return platform.machine().lower() in ("x86_64", "amd64")
 
 
-def _installed(package: str) -> bool:
+def _is_installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
     except ModuleNotFoundError:  # an import hook that refuses it
         return False
 
 
-def _need_torch(name: str) -> None:
-    if not _installed("torch"):
+def _check_torch(name: str) -> None:
+    if not _is_installed("torch"):
         raise MissingExtraError("torch", f"the encoder {name}")

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.encoders._base import EncoderCard, TileEncoder
+from sacmil.encoders._base import Encoder, EncoderCard
 from sacmil.encoders._tiles import check_tiles
 from sacmil.errors import EncoderError, MissingExtraError
 
 
-class OnnxEncoder(TileEncoder):
+class OnnxEncoder(Encoder):
     """An onnxruntime session: uint8 (B, P, P, 3) in, float32 (B, width) out."""
 
     engine = "onnxruntime"
@@ -59,7 +59,7 @@ def open_session(file: Path, *, device: str = "cpu") -> Any:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     for kind in ("intra", "inter"):
         options.add_session_config_entry(f"session.{kind}_op.allow_spinning", "0")
-    provider = _provider(device, onnxruntime.get_available_providers())
+    provider = _choose_provider(device, onnxruntime.get_available_providers())
     try:
         return onnxruntime.InferenceSession(file, options, providers=[provider])
     except Exception as error:  # onnxruntime has a class per status code and no common root
@@ -70,7 +70,7 @@ def open_session(file: Path, *, device: str = "cpu") -> Any:
         ) from error
 
 
-def _provider(device: str, available: list[str]) -> Any:
+def _choose_provider(device: str, available: list[str]) -> Any:
     kind, _, index = device.partition(":")
     if kind == "cpu":
         return "CPUExecutionProvider"

@@ -15,29 +15,29 @@ from types import ModuleType
 from typing import Protocol
 
 import sacmil.encoders
-from sacmil.encoders._base import EncoderCard, TileEncoder
-from sacmil.encoders._network import Request
-from sacmil.errors import EncoderError, suggestion
-from sacmil.installation import keep_freed_memory
+from sacmil.encoders._base import Encoder, EncoderCard
+from sacmil.encoders._network import EncoderRequest
+from sacmil.environment import keep_freed_memory
+from sacmil.errors import EncoderError, suggest_names
 from sacmil.plugins import load_plugins
 
 
-class Source(Protocol):
+class EncoderSource(Protocol):
     """What an encoder is before it is loaded."""
 
     @property
     def card(self) -> EncoderCard:
         """What is known of it."""
 
-    def weights(self) -> Path:
+    def find_weights(self) -> Path:
         """The file of weights; where this machine has none, an error says how to get it."""
 
-    def load(self, request: Request) -> TileEncoder:
+    def load(self, request: EncoderRequest) -> Encoder:
         """The encoder, ready to be called."""
 
 
 @cache
-def _modules() -> list[ModuleType]:
+def _import_modules() -> list[ModuleType]:
     names = [module.name for module in pkgutil.iter_modules(sacmil.encoders.__path__)]
     public = [name for name in names if not name.startswith("_")]
     modules = [importlib.import_module(f"sacmil.encoders.{name}") for name in public]
@@ -45,9 +45,9 @@ def _modules() -> list[ModuleType]:
 
 
 @cache
-def _named() -> dict[str, Source]:
-    sources: dict[str, Source] = {}
-    for module in _modules():
+def _find_named_sources() -> dict[str, EncoderSource]:
+    sources: dict[str, EncoderSource] = {}
+    for module in _import_modules():
         for source in getattr(module, "ENCODERS", ()):
             name = source.card.name
             if name in sources:
@@ -57,42 +57,43 @@ def _named() -> dict[str, Source]:
 
 
 @cache
-def _families() -> dict[str, ModuleType]:
-    return {module.PREFIX: module for module in _modules() if hasattr(module, "PREFIX")}
+def _find_families() -> dict[str, ModuleType]:
+    return {module.PREFIX: module for module in _import_modules() if hasattr(module, "PREFIX")}
 
 
 def list_encoders() -> list[str]:
     """Names of the encoders that have one of their own."""
-    return sorted(_named())
+    return sorted(_find_named_sources())
 
 
 def list_families() -> dict[str, str]:
     """What may stand before a name or a path, such as ``timm:``, and what it then means."""
-    return {prefix: module.SUMMARY for prefix, module in sorted(_families().items())}
+    return {prefix: module.SUMMARY for prefix, module in sorted(_find_families().items())}
 
 
-def find_source(name: str) -> Source:
+def find_source(name: str) -> EncoderSource:
     """The encoder behind a name, not loaded yet."""
-    for prefix, module in _families().items():
+    for prefix, module in _find_families().items():
         if name.startswith(prefix):
-            find: Callable[[str], Source] = module.find
+            find: Callable[[str], EncoderSource] = module.find
             return find(name.removeprefix(prefix))
-    if name not in _named():
-        others = " and ".join(f"{prefix}…" for prefix in _families())
+    if name not in _find_named_sources():
+        others = " and ".join(f"{prefix}…" for prefix in _find_families())
         raise EncoderError(
-            f"there is no encoder {name!r}; {suggestion(name, _named())} (also taken: {others})"
+            f"there is no encoder {name!r}; {suggest_names(name, _find_named_sources())} (also "
+            f"taken: {others})"
         )
-    return _named()[name]
+    return _find_named_sources()[name]
 
 
-def encoder_card(name: str) -> EncoderCard:
+def describe_encoder(name: str) -> EncoderCard:
     """What is known of an encoder; its weights are not needed."""
     return find_source(name).card
 
 
-def encoder_weights(name: str) -> Path:
+def find_encoder_weights(name: str) -> Path:
     """The file an encoder's weights are read from; the error says how to get one."""
-    return find_source(name).weights()
+    return find_source(name).find_weights()
 
 
 def load_encoder(
@@ -104,7 +105,7 @@ def load_encoder(
     precision: str | None = None,
     random_weights: bool = False,
     download: bool = False,
-) -> TileEncoder:
+) -> Encoder:
     """An encoder with its weights.
 
     Args:
@@ -117,7 +118,7 @@ def load_encoder(
         download: fetch the weights from the hub where they are not here.
     """
     keep_freed_memory()
-    request = Request(
+    request = EncoderRequest(
         weights=None if weights is None else Path(weights),
         device=device,
         engine=engine,

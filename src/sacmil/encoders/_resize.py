@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 
-def resized(tiles: torch.Tensor, side: int, mode: str, dtype: torch.dtype) -> torch.Tensor:
+def resize_tiles(tiles: torch.Tensor, side: int, mode: str, dtype: torch.dtype) -> torch.Tensor:
     """(B, P, P, 3) to (B, side, side, 3), whole numbers from 0 to 255 in a floating type.
 
     Pillow goes along rows first, and keeps whole grey levels in between.
@@ -19,28 +19,28 @@ def resized(tiles: torch.Tensor, side: int, mode: str, dtype: torch.dtype) -> to
         mode: bilinear or bicubic.
         dtype: to compute in.
     """
-    columns, rows = _weights(tiles.shape[1], side, mode, dtype, tiles.device)
-    lines = _whole(F.linear(tiles.flatten(2).to(dtype), columns), mode)  # (B, P, 3 side)
-    images = _whole(rows.expand(len(tiles), -1, -1) @ lines, mode)
+    columns, rows = _make_resize_matrices(tiles.shape[1], side, mode, dtype, tiles.device)
+    lines = _round_values(F.linear(tiles.flatten(2).to(dtype), columns), mode)  # (B, P, 3 side)
+    images = _round_values(rows.expand(len(tiles), -1, -1) @ lines, mode)
     return images.reshape(len(tiles), side, side, 3)
 
 
-def _whole(values: torch.Tensor, mode: str) -> torch.Tensor:
+def _round_values(values: torch.Tensor, mode: str) -> torch.Tensor:
     """Rounded; a bilinear mean stays within what it is the mean of, a bicubic one does not."""
     values = values.round_()
     return values if mode == "bilinear" else values.clamp_(0, 255)
 
 
 @cache
-def _weights(
-    before: int, after: int, mode: str, dtype: torch.dtype, device: torch.device
+def _make_resize_matrices(
+    old_side: int, new_side: int, mode: str, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What a resized line takes of a line: of its colours, and of its pixels.
 
     (3 after, 3 before), where other colours have weight zero, and (after, before). Multiplying by
     zeros takes less time on a GPU than giving each colour a plane of its own, and undoing it.
     """
-    line = torch.eye(before)[None, None]
-    rows = F.interpolate(line, (after, before), mode=mode, antialias=True)[0, 0]
+    line = torch.eye(old_side)[None, None]
+    rows = F.interpolate(line, (new_side, old_side), mode=mode, antialias=True)[0, 0]
     columns = torch.kron(rows, torch.eye(3))
     return columns.to(device, dtype), rows.to(device, dtype)

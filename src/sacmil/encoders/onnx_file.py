@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sacmil.encoders._base import EncoderCard, TileEncoder
-from sacmil.encoders._export import GRAPH, card_of, graph_hash, read_card
-from sacmil.encoders._network import Request
+from sacmil.encoders._base import Encoder, EncoderCard
+from sacmil.encoders._export import GRAPH_FILE, card_path, hash_graph, read_graph_card
+from sacmil.encoders._network import EncoderRequest
 from sacmil.encoders._onnx import OnnxEncoder, open_session
 from sacmil.errors import EncoderError
 
@@ -25,36 +25,36 @@ class OnnxFile:
     file: Path
 
     @cached_property
-    def _described(self) -> tuple[EncoderCard, str]:
-        if card_of(self.file).exists():
-            return read_card(self.file)
-        return _card_from_shapes(self.file), graph_hash(self.file)
+    def _card_and_hash(self) -> tuple[EncoderCard, str]:
+        if card_path(self.file).exists():
+            return read_graph_card(self.file)
+        return _make_card_from_shapes(self.file), hash_graph(self.file)
 
     @property
     def card(self) -> EncoderCard:
         """What the card beside the file says, or the file itself where there is none."""
-        return self._described[0]
+        return self._card_and_hash[0]
 
-    def weights(self) -> Path:
+    def find_weights(self) -> Path:
         """The file itself."""
         return self.file
 
-    def load(self, request: Request) -> TileEncoder:
+    def load(self, request: EncoderRequest) -> Encoder:
         """The encoder, ready to be called."""
-        _refuse_what_does_not_apply(self.file, request)
-        card, digest = self._described
+        _check_request(self.file, request)
+        card, digest = self._card_and_hash
         session = open_session(self.file, device=request.device)
         _check_shapes(self.file, session, card)
         encoder = OnnxEncoder(session, card, weights_hash=digest, device=request.device)
-        if not card_of(self.file).exists():
-            encoder.file_sha256 = _sha256(self.file)
+        if not card_path(self.file).exists():
+            encoder.file_sha256 = _hash_file(self.file)
         return encoder
 
 
 def find(name: str) -> OnnxFile:
     """The encoder in a file, or in a folder that export_encoder wrote."""
     path = Path(name)
-    file = path / GRAPH if path.is_dir() else path
+    file = path / GRAPH_FILE if path.is_dir() else path
     if not file.is_file():
         raise EncoderError(
             f"{file}: there is no such file; expected an ONNX file, such as "
@@ -63,12 +63,12 @@ def find(name: str) -> OnnxFile:
     return OnnxFile(file)
 
 
-def _sha256(file: Path) -> str:
+def _hash_file(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _refuse_what_does_not_apply(file: Path, request: Request) -> None:
+def _check_request(file: Path, request: EncoderRequest) -> None:
     wrong = {
         "engine torch": request.engine == "torch",
         f"precision {request.precision}": request.precision not in (None, "float32"),
@@ -83,13 +83,13 @@ def _refuse_what_does_not_apply(file: Path, request: Request) -> None:
             )
 
 
-def _shapes(session: Any) -> tuple[str, list[Any], list[Any]]:
+def _read_shapes(session: Any) -> tuple[str, list[Any], list[Any]]:
     tiles, features = session.get_inputs()[0], session.get_outputs()[0]
     return tiles.type, list(tiles.shape), list(features.shape)
 
 
-def _card_from_shapes(file: Path) -> EncoderCard:
-    kind, tiles, features = _shapes(open_session(file))
+def _make_card_from_shapes(file: Path) -> EncoderCard:
+    kind, tiles, features = _read_shapes(open_session(file))
     side = tiles[1] if len(tiles) == 4 else None
     width = features[1] if len(features) == 2 else None
     missing = [
@@ -104,7 +104,7 @@ def _card_from_shapes(file: Path) -> EncoderCard:
     if missing or side is None or width is None:
         raise EncoderError(
             f"{file}: takes {kind} {tiles}, gives {features}, and has no card "
-            f"{card_of(file).name} beside it; what is missing: {', '.join(missing)}: export it "
+            f"{card_path(file).name} beside it; what is missing: {', '.join(missing)}: export it "
             "with the normalisation inside, as `sacmil export --encoder NAME` does"
         )
     return EncoderCard(
@@ -122,7 +122,7 @@ def _card_from_shapes(file: Path) -> EncoderCard:
 
 
 def _check_shapes(file: Path, session: Any, card: EncoderCard) -> None:
-    kind, tiles, features = _shapes(session)
+    kind, tiles, features = _read_shapes(session)
     expected = [card.input_px, card.input_px, 3]
     if kind != "tensor(uint8)" or tiles[1:] != expected or features[1:] != [card.width]:
         raise EncoderError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sacmil.encoders._base import EncoderCard
-from sacmil.encoders._network import Network
-from sacmil.encoders._weights import Origin
+from sacmil.encoders._network import NetworkSource
+from sacmil.encoders._weights import WeightsOrigin
 
 if TYPE_CHECKING:
     from torch import nn
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 _HUB = "timm/resnet50.tv_in1k"
 
 
-def _build() -> nn.Module:
+def _build_network() -> nn.Module:
     from sacmil.encoders._resnet import ResNet50Stage3
 
     return ResNet50Stage3()
 
 
 ENCODERS = (
-    Network(
+    NetworkSource(
         card=EncoderCard(
             name="resnet50",
             width=1024,
@@ -34,9 +34,9 @@ ENCODERS = (
             licence="BSD-3-Clause",
             weights=f"hub {_HUB}, or torchvision's resnet50 state dict (ImageNet)",
         ),
-        origin=Origin(hub=(_HUB,)),
-        build=_build,
-        unused=("layer4.", "fc."),
-        fastest="onnxruntime",
+        origin=WeightsOrigin(hub=(_HUB,)),
+        build=_build_network,
+        unused_prefixes=("layer4.", "fc."),
+        preferred_engine="onnxruntime",
     ),
 )

@@ -11,21 +11,31 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata, t
 
-from sacmil.errors import RunError, suggestion
+from sacmil.errors import RunError, suggest_names
 from sacmil.evaluation.delong import delong_test
-from sacmil.evaluation.intervals import check_settings, fold_means, percentiles, resample
+from sacmil.evaluation.fold_results import (
+    FoldResult,
+    collect_fold_results,
+    compute_fold_metrics,
+    describe_difference,
+)
+from sacmil.evaluation.intervals import (
+    check_level_and_draws,
+    fold_means,
+    percentile_interval,
+    resample_patients,
+)
 from sacmil.evaluation.metrics import LOWER_IS_BETTER, check_metric
-from sacmil.evaluation.permutation import DRAWS, permutation_test
-from sacmil.evaluation.trials import Trial, difference, trials_of, values_of
+from sacmil.evaluation.permutation import MIN_DRAWS, permutation_test
 from sacmil.results import Predictions
 
 Floats = npt.NDArray[np.float64]
-_TIMES_ENOUGH = 2
+_OVERSAMPLING = 2
 """How many times more arrangements are sampled than the smallest p needs to survive Holm."""
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairComparison:
     """Two models over the same patients; a test that does not apply is None."""
 
     first: str
@@ -48,7 +58,7 @@ class Comparison:
     """How many both models were tested on."""
 
 
-def compare(
+def compare_models(
     predictions: Predictions,
     *,
     metric: str = "auc",
@@ -57,7 +67,7 @@ def compare(
     level: float = 0.95,
     draws: int = 2000,
     seed: int = 0,
-) -> list[Comparison]:
+) -> list[PairComparison]:
     """Compare models that were tested on the same patients of the same folds.
 
     Args:
@@ -74,43 +84,45 @@ def compare(
         RunError: a model is not there, or the models saw different patients or folds.
     """
     check_metric(metric)
-    check_settings(level=level, draws=draws)
-    trials = trials_of(predictions)
+    check_level_and_draws(level=level, draws=draws)
+    trials = collect_fold_results(predictions)
     chosen = choose_pairs(list(trials), pairs, against)
-    _check_alike([trials[model] for model in dict.fromkeys(m for pair in chosen for m in pair)])
-    resampled = _resampled(trials, chosen, metric, draws, seed)
-    enough = enough_draws(draws, len(chosen), level)
+    _check_same_test_sets(
+        [trials[model] for model in dict.fromkeys(m for pair in chosen for m in pair)]
+    )
+    resampled = _resample_models(trials, chosen, metric, draws, seed)
+    enough = count_needed_draws(draws, len(chosen), level)
     found = [
         replace(
-            _comparison(trials[a], trials[b], metric, resampled.get(a), resampled.get(b), level),
+            _compare_pair(trials[a], trials[b], metric, resampled.get(a), resampled.get(b), level),
             p_permutation=permutation_test(trials[a], trials[b], metric, draws=enough, seed=seed),
         )
         for a, b in chosen
     ]
-    return correct_for_pairs(found)
+    return correct_for_multiple_pairs(found)
 
 
-def enough_draws(draws: int, pairs: int, level: float) -> int:
+def count_needed_draws(draws: int, pairs: int, level: float) -> int:
     """Random arrangements with which the smallest p of so many pairs survives Holm."""
-    return max(DRAWS, draws, math.ceil(_TIMES_ENOUGH * pairs / (1 - level)))
+    return max(MIN_DRAWS, draws, math.ceil(_OVERSAMPLING * pairs / (1 - level)))
 
 
-def correct_for_pairs(found: Sequence[Comparison]) -> list[Comparison]:
+def correct_for_multiple_pairs(comparisons: Sequence[PairComparison]) -> list[PairComparison]:
     """The comparisons with p_holm, corrected for their number."""
-    corrected = holm([one.p_permutation for one in found])
-    return [replace(one, p_holm=p) for one, p in zip(found, corrected, strict=True)]
+    corrected = holm([one.p_permutation for one in comparisons])
+    return [replace(one, p_holm=p) for one, p in zip(comparisons, corrected, strict=True)]
 
 
-def ranks(predictions: Predictions, metric: str = "auc") -> dict[str, float]:
+def mean_ranks(predictions: Predictions, metric: str = "auc") -> dict[str, float]:
     """Mean rank of each model over the folds: 1 is the best, equals share the mean of their ranks.
 
     Raises:
         RunError: the models saw different patients or folds.
     """
     check_metric(metric)
-    trials = trials_of(predictions)
-    _check_alike(list(trials.values()))
-    values = np.stack([values_of(each, metric) for each in trials.values()])
+    trials = collect_fold_results(predictions)
+    _check_same_test_sets(list(trials.values()))
+    values = np.stack([compute_fold_metrics(each, metric) for each in trials.values()])
     cost = values if metric in LOWER_IS_BETTER else -values
     # what is equal but for rounding is equal
     places = rankdata(np.round(cost, 12), axis=0).mean(1)
@@ -132,7 +144,7 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def corrected_t(differences: npt.ArrayLike, test_over_train: float) -> float | None:
+def corrected_t_test(differences: npt.ArrayLike, test_over_train: float) -> float | None:
     """Two-sided p of the corrected resampled t-test (Nadeau and Bengio 2003).
 
     Training sets of different folds overlap, so that differences vary less than they would among
@@ -163,13 +175,13 @@ def choose_pairs(
     return chosen
 
 
-def _check_known(asked: Iterable[str], models: Sequence[str]) -> None:
-    for model in asked:
+def _check_known(names: Iterable[str], models: Sequence[str]) -> None:
+    for model in names:
         if model not in models:
-            raise RunError(f"there are no predictions of {model!r}; {suggestion(model, models)}")
+            raise RunError(f"there are no predictions of {model!r}; {suggest_names(model, models)}")
 
 
-def _check_alike(models: Sequence[Sequence[Trial]]) -> None:
+def _check_same_test_sets(models: Sequence[Sequence[FoldResult]]) -> None:
     """Refuse models that were tested on different folds, units or labels."""
     for other in models[1:]:
         first = models[0]
@@ -181,15 +193,15 @@ def _check_alike(models: Sequence[Sequence[Trial]]) -> None:
                 "same for both, run sacmil crossval to its end"
             )
         for a, b in zip(first, other, strict=True):
-            if differs := difference(a, b):
+            if differs := describe_difference(a, b):
                 raise RunError(
                     f"{names} were tested on {differs} in fold {a.fold}; expected the same for "
                     "both: give sacmil crossval the same --splits"
                 )
 
 
-def _resampled(
-    trials: Mapping[str, Sequence[Trial]],
+def _resample_models(
+    fold_results: Mapping[str, Sequence[FoldResult]],
     pairs: Sequence[tuple[str, str]],
     metric: str,
     draws: int,
@@ -199,25 +211,25 @@ def _resampled(
     models = dict.fromkeys(model for pair in pairs for model in pair)
     if not models:
         return {}
-    counts = resample(trials[next(iter(models))], draws=draws, seed=seed)
+    counts = resample_patients(fold_results[next(iter(models))], draws=draws, seed=seed)
     if counts is None:
         return {}
-    return {model: fold_means(trials[model], counts, metric) for model in models}
+    return {model: fold_means(fold_results[model], counts, metric) for model in models}
 
 
-def _comparison(
-    first: Sequence[Trial],
-    second: Sequence[Trial],
+def _compare_pair(
+    first: Sequence[FoldResult],
+    second: Sequence[FoldResult],
     metric: str,
     first_draws: Floats | None,
     second_draws: Floats | None,
     level: float,
-) -> Comparison:
-    differences = values_of(first, metric) - values_of(second, metric)
+) -> PairComparison:
+    differences = compute_fold_metrics(first, metric) - compute_fold_metrics(second, metric)
     low, high = math.nan, math.nan
     if first_draws is not None and second_draws is not None:
-        low, high = percentiles(first_draws - second_draws, level)
-    return Comparison(
+        low, high = percentile_interval(first_draws - second_draws, level)
+    return PairComparison(
         first=first[0].model,
         second=second[0].model,
         metric=metric,
@@ -225,23 +237,23 @@ def _comparison(
         low=low,
         high=high,
         p_permutation=None,
-        p_t=_p_over_folds(first, differences),
-        p_delong=_p_delong(first, second) if metric == "auc" else None,
+        p_t=_test_over_folds(first, differences),
+        p_delong=_test_by_delong(first, second) if metric == "auc" else None,
         p_holm=None,
         patients=len({patient for trial in first for patient in trial.patients.tolist()}),
     )
 
 
-def _p_over_folds(trials: Sequence[Trial], differences: Floats) -> float | None:
+def _test_over_folds(fold_results: Sequence[FoldResult], differences: Floats) -> float | None:
     """The t-test, where every fold leaves patients to train on and so was tested apart."""
-    everyone = len({patient for trial in trials for patient in trial.patients.tolist()})
-    tested = np.array([len(np.unique(trial.patients)) for trial in trials])
-    if len(trials) < 2 or np.isnan(differences).any() or (tested == everyone).any():
+    everyone = len({patient for trial in fold_results for patient in trial.patients.tolist()})
+    tested = np.array([len(np.unique(trial.patients)) for trial in fold_results])
+    if len(fold_results) < 2 or np.isnan(differences).any() or (tested == everyone).any():
         return None
-    return corrected_t(differences, float(np.mean(tested / (everyone - tested))))
+    return corrected_t_test(differences, float(np.mean(tested / (everyone - tested))))
 
 
-def _p_delong(first: Sequence[Trial], second: Sequence[Trial]) -> float | None:
+def _test_by_delong(first: Sequence[FoldResult], second: Sequence[FoldResult]) -> float | None:
     alone = len(first) == 1 and len(first[0].probabilities) == len(second[0].probabilities) == 1
     one, other = first[0], second[0]
     # slides of one patient are not independent, which DeLong assumes

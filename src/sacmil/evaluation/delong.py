@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.stats import norm, rankdata
 
 
-class DeLong(NamedTuple):
+class DeLongResult(NamedTuple):
     """Two AUCs over the same units, and the test of their difference."""
 
     first: float
@@ -27,7 +27,7 @@ class DeLong(NamedTuple):
     """Two-sided; NaN where nothing varies although the AUCs differ."""
 
 
-def delong_test(labels: npt.ArrayLike, first: npt.ArrayLike, second: npt.ArrayLike) -> DeLong:
+def delong_test(labels: npt.ArrayLike, first: npt.ArrayLike, second: npt.ArrayLike) -> DeLongResult:
     """Test whether two scores of the same units differ in AUC.
 
     Args:
@@ -35,26 +35,26 @@ def delong_test(labels: npt.ArrayLike, first: npt.ArrayLike, second: npt.ArrayLi
         first: (n,), one score of each.
         second: (n,), the other.
     """
-    areas, covariance = _areas(labels, np.stack([np.asarray(first), np.asarray(second)]))
+    areas, covariance = _auc_covariance(labels, np.stack([np.asarray(first), np.asarray(second)]))
     variance = float(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
     difference = float(areas[0] - areas[1])
-    z = _standardised(difference, variance)
-    return DeLong(float(areas[0]), float(areas[1]), variance, z, float(2 * norm.sf(abs(z))))
+    z = _standardize(difference, variance)
+    return DeLongResult(float(areas[0]), float(areas[1]), variance, z, float(2 * norm.sf(abs(z))))
 
 
 def delong_variance(labels: npt.ArrayLike, scores: npt.ArrayLike) -> tuple[float, float]:
     """An AUC and its variance; NaN for a class of fewer than two."""
-    areas, covariance = _areas(labels, np.asarray(scores)[None])
+    areas, covariance = _auc_covariance(labels, np.asarray(scores)[None])
     return float(areas[0]), float(covariance[0, 0])
 
 
-def _standardised(difference: float, variance: float) -> float:
+def _standardize(difference: float, variance: float) -> float:
     if abs(difference) < 1e-12:
         return 0.0
     return difference / math.sqrt(variance) if variance > 1e-15 else math.nan
 
 
-def _areas(
+def _auc_covariance(
     labels: npt.ArrayLike, scores: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """AUC of each row of scores, and their covariance."""

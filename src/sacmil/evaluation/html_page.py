@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from html import escape
 
 from sacmil._version import __version__
-from sacmil.evaluation.printable import printable
+from sacmil.evaluation.printable import make_printable
 
 
-def html_page(title: str, body: str, *, style: str = "", banner: str = "", footer: str) -> str:
+def render_page(title: str, body: str, *, style: str = "", banner: str = "", footer: str) -> str:
     """A whole page as text.
 
     Args:
@@ -20,32 +20,32 @@ def html_page(title: str, body: str, *, style: str = "", banner: str = "", foote
         footer: HTML after the version.
     """
     return _PAGE.format(
-        title=safe(title),
+        title=escape_text(title),
         style=_STYLE + style,
         banner=banner,
         body=body,
-        version=safe(__version__),
+        version=escape_text(__version__),
         footer=footer,
     )
 
 
-def section(heading: str, content: str) -> str:
+def render_section(heading: str, content: str) -> str:
     """A part of a page with a heading, both HTML; nothing where there is no content."""
     return f"<section><h2>{heading}</h2>\n{content}</section>" if content else ""
 
 
-def safe(text: str) -> str:
+def escape_text(text: str) -> str:
     """Text on one line that is neither markup nor steers what stands around it.
 
-    >>> safe("<b>")
+    >>> escape_text("<b>")
     '&lt;b&gt;'
     """
-    return escape(printable(text))
+    return escape(make_printable(text))
 
 
-def warned(texts: Sequence[str]) -> str:
+def render_warnings(texts: Sequence[str]) -> str:
     """What a reader must know before believing anything."""
-    return "".join(f'<p class="warning">{safe(text)}</p>' for text in texts)
+    return "".join(f'<p class="warning">{escape_text(text)}</p>' for text in texts)
 
 
 _STYLE = """

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.errors import ConfigError, suggestion
+from sacmil.errors import ConfigError, suggest_names
 from sacmil.evaluation import weighted
 
 Metric = Callable[[npt.ArrayLike, npt.ArrayLike], float]
 """Of labels (n,) and probabilities (n, C); NaN where it is undefined."""
 
-_TITLES: Mapping[str, str] = {
+_PREDICTION_TITLES: Mapping[str, str] = {
     "accuracy": "Accuracy",
     "auc": "AUC",
     "f1": "F1",
@@ -26,18 +26,20 @@ _TITLES: Mapping[str, str] = {
 }
 """How each metric of predictions is called in a table; the order is that of the tables."""
 
-LOCALISATION_TITLES: Mapping[str, str] = {
+LOCALIZATION_TITLES: Mapping[str, str] = {
     "localisation_auc": "Localisation AUC",
     "localisation_ap": "Localisation AP",
 }
 """Metrics of instance scores, made of localisation_by_slide.csv instead of predictions."""
 
-TITLES: Mapping[str, str] = {**_TITLES, **LOCALISATION_TITLES}
+METRIC_TITLES: Mapping[str, str] = {**_PREDICTION_TITLES, **LOCALIZATION_TITLES}
 """How every metric is called in a table."""
 
 LOWER_IS_BETTER = frozenset({"brier", "calibration_error", "log_loss"})
 
-WEIGHTED: Mapping[str, weighted.Weighted] = {name: getattr(weighted, name) for name in _TITLES}
+WEIGHTED_METRICS: Mapping[str, weighted.WeightedMetric] = {
+    name: getattr(weighted, name) for name in _PREDICTION_TITLES
+}
 """The same for many resamples at once."""
 
 
@@ -52,7 +54,7 @@ def auc(labels: npt.ArrayLike, scores: npt.ArrayLike) -> float:
     >>> auc([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8])
     0.75
     """
-    return _once(weighted.binary_auc, labels, scores)
+    return _compute_unweighted(weighted.binary_auc, labels, scores)
 
 
 def average_precision(labels: npt.ArrayLike, scores: npt.ArrayLike) -> float:
@@ -61,35 +63,35 @@ def average_precision(labels: npt.ArrayLike, scores: npt.ArrayLike) -> float:
     >>> round(average_precision([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8]), 4)
     0.8333
     """
-    return _once(weighted.binary_average_precision, labels, scores)
+    return _compute_unweighted(weighted.binary_average_precision, labels, scores)
 
 
 def check_metric(name: str) -> str:
     """The name, when there is such a metric."""
     if name not in METRICS:
-        raise ConfigError(f"there is no metric {name!r}; {suggestion(name, METRICS)}")
+        raise ConfigError(f"there is no metric {name!r}; {suggest_names(name, METRICS)}")
     return name
 
 
-def _once(
-    figure: Callable[[npt.NDArray[np.bool_], weighted.Floats, weighted.Floats], weighted.Floats],
+def _compute_unweighted(
+    metric: Callable[[npt.NDArray[np.bool_], weighted.Floats, weighted.Floats], weighted.Floats],
     labels: npt.ArrayLike,
     scores: npt.ArrayLike,
 ) -> float:
     positive = np.asarray(labels).astype(np.bool_)
     values = np.asarray(scores, dtype=np.float64)
-    return float(figure(positive, values, np.ones((1, len(positive))))[0])
+    return float(metric(positive, values, np.ones((1, len(positive))))[0])
 
 
-def _metric(name: str) -> Metric:
+def _make_metric(name: str) -> Metric:
     def metric(labels: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
         truth = np.asarray(labels, dtype=np.int64)
         values = np.asarray(probabilities, dtype=np.float64)
-        return float(WEIGHTED[name](truth, values, np.ones((1, len(truth))))[0])
+        return float(WEIGHTED_METRICS[name](truth, values, np.ones((1, len(truth))))[0])
 
     metric.__name__ = name
-    metric.__doc__ = WEIGHTED[name].__doc__
+    metric.__doc__ = WEIGHTED_METRICS[name].__doc__
     return metric
 
 
-METRICS: Mapping[str, Metric] = {name: _metric(name) for name in _TITLES}
+METRICS: Mapping[str, Metric] = {name: _make_metric(name) for name in _PREDICTION_TITLES}

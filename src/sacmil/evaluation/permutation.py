@@ -16,22 +16,22 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-from sacmil.evaluation.metrics import WEIGHTED
-from sacmil.evaluation.trials import Trial
+from sacmil.evaluation.fold_results import FoldResult
+from sacmil.evaluation.metrics import WEIGHTED_METRICS
 
 Floats = npt.NDArray[np.float64]
 Swaps = npt.NDArray[np.bool_]
 """(arrangements, patients): whose predictions are swapped."""
 
-DRAWS = 10_000
+MIN_DRAWS = 10_000
 """Random arrangements, at least: p near 0.005 then varies by 0.0007 among seeds."""
-_EXACT_UP_TO = 2**15
+_MAX_EXACT_ARRANGEMENTS = 2**15
 """Arrangements that are all enumerated instead of sampled."""
-_BY_RANK = frozenset({"auc", "average_precision"})
+_RANK_METRICS = frozenset({"auc", "average_precision"})
 """Metrics of the order alone: ranks within a fold make the scales of two models comparable."""
-_BY_CLASS = frozenset({"accuracy", "balanced_accuracy", "f1", "kappa"})
+_CLASS_METRICS = frozenset({"accuracy", "balanced_accuracy", "f1", "kappa"})
 """Metrics of the most probable class alone."""
-_ADDITIVE = frozenset({"accuracy", "auc", "balanced_accuracy", "brier", "log_loss"})
+_ADDITIVE_METRICS = frozenset({"accuracy", "auc", "balanced_accuracy", "brier", "log_loss"})
 """Metrics whose difference is a sum of patients' effects; a swap turns the sign of one.
 
 For the AUC: whether two patients' predictions are swapped alike or not, the difference of a pair
@@ -39,7 +39,7 @@ of units is a sum of one term for each patient.
 """
 _TOLERANCE = 1e-10
 """Differences that are equal but for rounding are equal."""
-_AT_ONCE = 120_000
+_CHUNK_WEIGHTS = 120_000
 """Weights computed with at a time: few enough for the processor's cache."""
 
 
@@ -57,11 +57,11 @@ class _PairedFold(NamedTuple):
 
 
 def permutation_test(
-    first: Sequence[Trial],
-    second: Sequence[Trial],
+    first: Sequence[FoldResult],
+    second: Sequence[FoldResult],
     metric: str,
     *,
-    draws: int = DRAWS,
+    draws: int = MIN_DRAWS,
     seed: int = 0,
 ) -> float | None:
     """Two-sided p of the difference of two models, mean over folds; None where it is undefined.
@@ -78,27 +78,27 @@ def permutation_test(
         seed: of these arrangements.
     """
     patients, folds = _pair_folds(first, second, metric)
-    differences = _Differences(folds, metric)
-    observed = differences.observed()
+    differences = _DifferenceCalculator(folds, metric)
+    observed = differences.compute_observed()
     if math.isnan(observed):
         return None
-    if metric in _ADDITIVE:
-        effects = differences.patient_effects(patients)
+    if metric in _ADDITIVE_METRICS:
+        effects = differences.compute_patient_effects(patients)
         p = sign_flip_test(effects, observed=observed, draws=draws, seed=seed)
     else:
-        swappable = _differing_patients(folds, patients)
-        some, exact = _arrangements(len(swappable), draws, seed)
+        swappable = _find_differing_patients(folds, patients)
+        some, exact = _make_arrangements(len(swappable), draws, seed)
         swaps = np.zeros((len(some), patients), np.bool_)
         swaps[:, swappable] = some
-        p = _share_as_extreme(differences(swaps), observed, exact=exact)
-    if metric not in _BY_RANK:
+        p = _compute_p_value(differences(swaps), observed, exact=exact)
+    if metric not in _RANK_METRICS:
         return p
-    influences = differences.patient_influences(patients)
+    influences = differences.compute_patient_influences(patients)
     return max(p, sign_flip_test(influences, observed=observed, draws=draws, seed=seed))
 
 
 def sign_flip_test(
-    effects: npt.ArrayLike, *, observed: float | None = None, draws: int = DRAWS, seed: int = 0
+    effects: npt.ArrayLike, *, observed: float | None = None, draws: int = MIN_DRAWS, seed: int = 0
 ) -> float:
     """Two-sided p of a difference that is a sum of patients' effects: a swap turns one's sign.
 
@@ -114,29 +114,29 @@ def sign_flip_test(
     values = np.asarray(effects, dtype=np.float64)
     difference = float(values.sum()) if observed is None else observed
     values = values[np.abs(values) > _TOLERANCE]
-    swaps, exact = _arrangements(len(values), draws, seed)
-    sums = np.concatenate([(1.0 - 2.0 * part) @ values for part in _chunks(swaps, 1)])
-    return _share_as_extreme(sums, difference, exact=exact)
+    swaps, exact = _make_arrangements(len(values), draws, seed)
+    sums = np.concatenate([(1.0 - 2.0 * part) @ values for part in _split_chunks(swaps, 1)])
+    return _compute_p_value(sums, difference, exact=exact)
 
 
-def _share_as_extreme(values: Floats, observed: float, *, exact: bool) -> float:
+def _compute_p_value(values: Floats, observed: float, *, exact: bool) -> float:
     """p; an arrangement without a defined difference counts against a claim."""
     extreme = int(np.sum(~(np.abs(values) < abs(observed) - _TOLERANCE)))
     return extreme / len(values) if exact else (extreme + 1) / (len(values) + 1)
 
 
-def patients_needed(pairs: int, level: float) -> int:
+def count_needed_patients(pairs: int, level: float) -> int:
     """The fewest patients with which one of so many pairs could pass, after Holm's correction.
 
     n patients have 2^(n - 1) arrangements that differ in size, so that p is at least 2^(1 - n).
 
-    >>> patients_needed(1, 0.95), patients_needed(78, 0.95)
+    >>> count_needed_patients(1, 0.95), count_needed_patients(78, 0.95)
     (6, 12)
     """
     return 2 + math.floor(math.log2(max(pairs, 1) / (1 - level)) + _TOLERANCE)
 
 
-class _Differences:
+class _DifferenceCalculator:
     """The difference of two models, mean over folds, of many arrangements at once."""
 
     def __init__(self, folds: Sequence[_PairedFold], metric: str) -> None:
@@ -144,29 +144,34 @@ class _Differences:
 
     def __call__(self, swaps: Swaps) -> Floats:
         each = [
-            fold.widening * self._of_fold(fold, swaps[:, fold.patients]) for fold in self._folds
+            fold.widening * self._compute_swapped(fold, swaps[:, fold.patients])
+            for fold in self._folds
         ]
         mean: Floats = np.mean(each, axis=0)
         return mean
 
-    def observed(self) -> float:
+    def compute_observed(self) -> float:
         """The difference as it is, nothing swapped and nothing widened."""
         nobody = [np.zeros((1, len(fold.patients)), np.bool_) for fold in self._folds]
         return float(
-            np.mean([self._of_fold(*each)[0] for each in zip(self._folds, nobody, strict=True)])
+            np.mean(
+                [self._compute_swapped(*each)[0] for each in zip(self._folds, nobody, strict=True)]
+            )
         )
 
-    def patient_effects(self, patients: int) -> Floats:
+    def compute_patient_effects(self, patients: int) -> Floats:
         """How much each patient adds to the difference: half of what a swap takes away."""
         effects = np.zeros(patients)
         for fold in self._folds:
             present = np.unique(fold.patients)
             one_each = np.vstack([np.zeros(len(present), np.bool_), np.eye(len(present)) > 0])
-            values = self._of_fold(fold, one_each[:, np.searchsorted(present, fold.patients)])
+            values = self._compute_swapped(
+                fold, one_each[:, np.searchsorted(present, fold.patients)]
+            )
             effects[present] += fold.widening * (values[0] - values[1:]) / 2 / len(self._folds)
         return effects
 
-    def patient_influences(self, patients: int) -> Floats:
+    def compute_patient_influences(self, patients: int) -> Floats:
         """How far each patient pulls the difference: twice what half of the weight takes away.
 
         The squares sum to the variance of the difference. A weight of one half is between the two
@@ -177,30 +182,32 @@ class _Differences:
         for fold in self._folds:
             present = np.unique(fold.patients)
             one_each = np.vstack([np.zeros(len(present), np.bool_), np.eye(len(present)) > 0])
-            values = self._of_halved(fold, one_each[:, np.searchsorted(present, fold.patients)])
+            values = self._compute_halved(
+                fold, one_each[:, np.searchsorted(present, fold.patients)]
+            )
             influences[present] += 2 * (values[0] - values[1:]) / len(self._folds)
         return influences
 
-    def _of_halved(self, fold: _PairedFold, halved: Swaps) -> Floats:
+    def _compute_halved(self, fold: _PairedFold, halved: Swaps) -> Floats:
         """Of rows (arrangements, n) that count half, for both models."""
         found = []
-        for part in _chunks(halved, 2):
+        for part in _split_chunks(halved, 2):
             weights, nothing = 1 - 0.5 * part, np.zeros(part.shape)
             first, second = np.hstack([weights, nothing]), np.hstack([nothing, weights])
-            found.append(self._of_weights(fold, first, second))
+            found.append(self._compute_weighted(fold, first, second))
         return np.concatenate(found)
 
-    def _of_fold(self, fold: _PairedFold, swapped: Swaps) -> Floats:
+    def _compute_swapped(self, fold: _PairedFold, swapped: Swaps) -> Floats:
         """Of swapped rows (arrangements, n); a row counts for the model that it is given to."""
         found = []
-        for part in _chunks(swapped, 2):
+        for part in _split_chunks(swapped, 2):
             weights = np.hstack([~part, part]).astype(np.float64)
-            found.append(self._of_weights(fold, weights, 1 - weights))
+            found.append(self._compute_weighted(fold, weights, 1 - weights))
         return np.concatenate(found)
 
-    def _of_weights(self, fold: _PairedFold, first: Floats, second: Floats) -> Floats:
+    def _compute_weighted(self, fold: _PairedFold, first: Floats, second: Floats) -> Floats:
         """Of how much each row counts for the two models, (arrangements, 2n) each."""
-        figure = WEIGHTED[self._metric]
+        figure = WEIGHTED_METRICS[self._metric]
         each = [
             figure(fold.labels, p, first) - figure(fold.labels, p, second) for p in fold.predictions
         ]
@@ -209,7 +216,7 @@ class _Differences:
 
 
 def _pair_folds(
-    first: Sequence[Trial], second: Sequence[Trial], metric: str
+    first: Sequence[FoldResult], second: Sequence[FoldResult], metric: str
 ) -> tuple[int, list[_PairedFold]]:
     everyone = np.unique(np.concatenate([trial.patients for trial in first]))
     folds = []
@@ -218,7 +225,8 @@ def _pair_folds(
         seeds = math.lcm(len(one.probabilities), len(other.probabilities))
         both = [
             np.tile(
-                _comparable(each.probabilities, metric), (seeds // len(each.probabilities), 1, 1)
+                _to_comparable_scale(each.probabilities, metric),
+                (seeds // len(each.probabilities), 1, 1),
             )
             for each in (one, other)
         ]
@@ -227,13 +235,13 @@ def _pair_folds(
                 labels=np.tile(one.labels, 2),
                 predictions=np.concatenate(both, axis=1),
                 patients=np.searchsorted(everyone, one.patients),
-                widening=_widening(one, metric),
+                widening=_compute_widening(one, metric),
             )
         )
     return len(everyone), folds
 
 
-def _widening(trial: Trial, metric: str) -> float:
+def _compute_widening(fold_result: FoldResult, metric: str) -> float:
     """How much wider arrangements of ranks have to be in a fold of N patients: √(N/(N - 2)).
 
     Ranks of a fold sum to a constant, so that swaps of them vary less than the AUC does. In four
@@ -241,25 +249,25 @@ def _widening(trial: Trial, metric: str) -> float:
     8 % with N - 1, and 3 % with N - 2. Patients with unequal numbers of slides count as fewer, as
     in an effective sample size.
     """
-    if metric not in _BY_RANK:
+    if metric not in _RANK_METRICS:
         return 1.0
-    slides = np.unique(trial.patients, return_counts=True)[1]
+    slides = np.unique(fold_result.patients, return_counts=True)[1]
     patients = slides.sum() ** 2 / np.square(slides).sum()
     return math.sqrt(patients / max(patients - 2, 1))
 
 
-def _comparable(probabilities: Floats, metric: str) -> Floats:
+def _to_comparable_scale(probabilities: Floats, metric: str) -> Floats:
     """What of (seeds, n, C) the metric sees, on a scale that two models share."""
-    if metric in _BY_RANK:
+    if metric in _RANK_METRICS:
         ranks: Floats = rankdata(probabilities, axis=1)
         return ranks
-    if metric in _BY_CLASS:
+    if metric in _CLASS_METRICS:
         one_hot: Floats = np.eye(probabilities.shape[2])[probabilities.argmax(2)]
         return one_hot
     return probabilities
 
 
-def _differing_patients(folds: Sequence[_PairedFold], patients: int) -> npt.NDArray[np.intp]:
+def _find_differing_patients(folds: Sequence[_PairedFold], patients: int) -> npt.NDArray[np.intp]:
     """Patients whose predictions differ; to swap the others would change nothing."""
     differing = np.zeros(patients, np.bool_)
     for fold in folds:
@@ -268,17 +276,17 @@ def _differing_patients(folds: Sequence[_PairedFold], patients: int) -> npt.NDAr
     return np.flatnonzero(differing)
 
 
-def _arrangements(patients: int, draws: int, seed: int) -> tuple[Swaps, bool]:
+def _make_arrangements(patients: int, draws: int, seed: int) -> tuple[Swaps, bool]:
     """All arrangements, or random ones, and whether they are all."""
     # to swap everyone only turns the sign, so the last patient is never swapped
     everything = 2 ** max(patients - 1, 0)
-    if everything <= _EXACT_UP_TO:
+    if everything <= _MAX_EXACT_ARRANGEMENTS:
         numbers = np.arange(everything)[:, None]
         return (numbers >> np.arange(patients)) & 1 > 0, True
     random = np.random.default_rng(seed)
     return random.integers(2, size=(draws, patients), dtype=np.int8) > 0, False
 
 
-def _chunks(swaps: Swaps, models: int) -> Iterator[Swaps]:
-    step = 1 + _AT_ONCE // (models * swaps.shape[1] + 1)
+def _split_chunks(swaps: Swaps, models: int) -> Iterator[Swaps]:
+    step = 1 + _CHUNK_WEIGHTS // (models * swaps.shape[1] + 1)
     return (swaps[begin : begin + step] for begin in range(0, len(swaps), step))

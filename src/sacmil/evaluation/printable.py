@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """Text on one line that cannot steer a terminal.
 
-    >>> printable("a\\x1b[31mb")
+    >>> make_printable("a\\x1b[31mb")
     'a�[31mb'
     """
     return "".join(character if character.isprintable() else "�" for character in text)

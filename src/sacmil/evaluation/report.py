@@ -10,28 +10,28 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sacmil.atomic import whole_file
-from sacmil.evaluation.claims import claims
-from sacmil.evaluation.comparison import Comparison, ranks
-from sacmil.evaluation.html_page import html_page, safe, section, warned
-from sacmil.evaluation.layouts import Cell, Table, render
-from sacmil.evaluation.metrics import METRICS, TITLES
-from sacmil.evaluation.mistakes import mistake_table
+from sacmil.atomic import atomic_write
+from sacmil.evaluation.comparison import PairComparison, mean_ranks
+from sacmil.evaluation.conclusions import list_conclusions
+from sacmil.evaluation.html_page import escape_text, render_page, render_section, render_warnings
+from sacmil.evaluation.metrics import METRIC_TITLES, METRICS
+from sacmil.evaluation.misclassified import misclassified_table
 from sacmil.evaluation.plots import (
     draw_calibration,
     draw_confusion,
     draw_ranks,
     draw_roc,
-    drawn,
+    render_figure,
     save_figure,
 )
-from sacmil.evaluation.summary import Figure
+from sacmil.evaluation.summary import MetricEstimate
+from sacmil.evaluation.table_format import Cell, ResultTable, render_table
 from sacmil.evaluation.tables import (
-    Style,
-    caption,
+    TableStyle,
     comparison_table,
     fold_table,
     has_intervals,
+    make_caption,
     summary_table,
 )
 from sacmil.results import Predictions
@@ -39,7 +39,7 @@ from sacmil.results import Predictions
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-LONG = 40
+MAX_UNFOLDED_ROWS = 40
 """Tables of more lines are folded up."""
 
 
@@ -49,35 +49,35 @@ class Report:
 
     title: str
     predictions: Predictions
-    figures: Mapping[str, Mapping[str, Figure]]
+    estimates: Mapping[str, Mapping[str, MetricEstimate]]
     """As summarise gives them."""
-    comparisons: Sequence[Comparison] = ()
+    comparisons: Sequence[PairComparison] = ()
     """As compare gives them, of the metric below."""
     metric: str = "auc"
-    asked: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
     """Settings and versions: a heading, and the text under it as it is."""
     warnings: Sequence[str] = ()
     """What a reader must know before believing anything, such as slides that failed."""
-    further: Mapping[str, Table] = field(default_factory=dict)
+    extra_tables: Mapping[str, ResultTable] = field(default_factory=dict)
     """Other tables, by their heading."""
     data: str = ""
     """Where the predictions come from, in a few words."""
     level: float = 0.95
     draws: int = 2000
-    style: Style = field(default_factory=Style)
+    style: TableStyle = field(default_factory=TableStyle)
 
-    def caption(self) -> str:
+    def make_summary_caption(self) -> str:
         """Unit, folds, seeds, patients, interval, data."""
-        return caption(
+        return make_caption(
             self.predictions,
             data=self.data,
             level=self.level,
             draws=self.draws,
             style=self.style,
-            with_intervals=has_intervals(self.figures, self.style),
+            with_intervals=has_intervals(self.estimates, self.style),
         )
 
-    def how_compared(self) -> str:
+    def describe_comparison(self) -> str:
         """How models are compared."""
         text = (
             "Paired permutation test over patients; a difference is claimed when p after Holm's "
@@ -88,7 +88,7 @@ class Report:
         return text
 
     @cached_property
-    def pictures(self) -> dict[str, Picture]:
+    def plots(self) -> dict[str, Picture]:
         """The plots by file stem, in the order of the page."""
         found = {
             "roc": draw_roc(self.predictions),
@@ -96,7 +96,7 @@ class Report:
             "confusion": draw_confusion(self.predictions),
         }
         ranked = bool(self.comparisons) and self.metric in METRICS
-        order = ranks(self.predictions, self.metric) if ranked else {}
+        order = mean_ranks(self.predictions, self.metric) if ranked else {}
         if order and all(map(math.isfinite, order.values())):
             found["ranks"] = draw_ranks(
                 order, self.comparisons, metric=self.metric, level=self.level
@@ -104,112 +104,124 @@ class Report:
         return found
 
     @cached_property
-    def drawings(self) -> dict[str, bytes]:
+    def svg_plots(self) -> dict[str, bytes]:
         """The same plots as SVG."""
-        return {stem: drawn(figure, "svg") for stem, figure in self.pictures.items()}
+        return {stem: render_figure(figure, "svg") for stem, figure in self.plots.items()}
 
 
-def write_folder(out: Path, report: Report) -> Path:
+def write_report_folder(out: Path, report: Report) -> Path:
     """Write the page, its tables in every format and its plots; the page is the last.
 
     Args:
         out: folder of report.html, summary and comparison (.csv, .md, .tex), plots/.
         report: what they are made of.
     """
-    summary = summary_table(report.figures, caption=report.caption(), style=report.style)
+    summary = summary_table(
+        report.estimates, caption=report.make_summary_caption(), style=report.style
+    )
     _write_tables(out / "summary", summary)
     if report.comparisons:
         compared = comparison_table(
-            report.comparisons, caption=report.how_compared(), style=report.style
+            report.comparisons, caption=report.describe_comparison(), style=report.style
         )
         _write_tables(out / "comparison", compared)
-    for heading, table in report.further.items():
+    for heading, table in report.extra_tables.items():
         _write_tables(out / heading.lower().replace(" ", "_"), table)
     # the SVG are all drawn first: matplotlib lays out a figure a little differently each time
-    for stem, svg in report.drawings.items():
-        with whole_file(out / "plots" / f"{stem}.svg") as partial:
+    for stem, svg in report.svg_plots.items():
+        with atomic_write(out / "plots" / f"{stem}.svg") as partial:
             partial.write_bytes(svg)
-        save_figure(report.pictures[stem], out / "plots" / f"{stem}.png")
+        save_figure(report.plots[stem], out / "plots" / f"{stem}.png")
     write_report(out / "report.html", report)
     return out / "report.html"
 
 
-def _write_tables(stem: Path, table: Table) -> None:
+def _write_tables(stem: Path, table: ResultTable) -> None:
     for layout, suffix in (("csv", ".csv"), ("markdown", ".md"), ("latex", ".tex")):
-        with whole_file(stem.with_suffix(suffix)) as partial:
-            partial.write_text(render(table, layout), encoding="utf-8")
+        with atomic_write(stem.with_suffix(suffix)) as partial:
+            partial.write_text(render_table(table, layout), encoding="utf-8")
 
 
 def write_report(path: str | Path, report: Report) -> None:
     """Write the page, whole or not at all."""
-    with whole_file(path) as partial:
-        partial.write_text(page(report), encoding="utf-8")
+    with atomic_write(path) as partial:
+        partial.write_text(render_report(report), encoding="utf-8")
 
 
-def page(report: Report) -> str:
+def render_report(report: Report) -> str:
     """The page as text."""
-    body = "\n".join(part for part in _sections(report) if part)
+    body = "\n".join(part for part in _render_sections(report) if part)
     footer = "For research use; not a medical device."
-    return html_page(report.title, body, style=_STYLE, footer=footer)
+    return render_page(report.title, body, style=_STYLE, footer=footer)
 
 
-def _sections(report: Report) -> Iterator[str]:
-    yield warned(report.warnings)
-    yield section("What was asked", _asked(report.asked))
-    summary = summary_table(report.figures, caption=report.caption(), style=report.style)
-    yield section("Summary", _table(summary))
-    yield section("Who is better than whom, and how sure that is", _compared(report))
-    for heading, table in report.further.items():
-        yield section(safe(heading), _table(table))
-    images = "".join(_image(*named) for named in report.drawings.items())
-    yield section("Plots", f'<div class="plots">{images}</div>')
-    folds = [_folds(report, metric) for metric in next(iter(report.figures.values()), {})]
-    yield section("Fold by fold", "".join(folds))
-    yield section("Misclassified", _table(mistake_table(report.predictions)))
-
-
-def _asked(asked: Mapping[str, str]) -> str:
-    return "".join(
-        f"<details><summary>{safe(heading)}</summary><pre>{_safe_lines(text)}</pre></details>"
-        for heading, text in asked.items()
+def _render_sections(report: Report) -> Iterator[str]:
+    yield render_warnings(report.warnings)
+    yield render_section("What was asked", _render_settings(report.settings))
+    summary = summary_table(
+        report.estimates, caption=report.make_summary_caption(), style=report.style
+    )
+    yield render_section("Summary", _render_html_table(summary))
+    yield render_section(
+        "Who is better than whom, and how sure that is", _render_comparisons(report)
+    )
+    for heading, table in report.extra_tables.items():
+        yield render_section(escape_text(heading), _render_html_table(table))
+    images = "".join(_render_image(*named) for named in report.svg_plots.items())
+    yield render_section("Plots", f'<div class="plots">{images}</div>')
+    folds = [
+        _render_fold_table(report, metric) for metric in next(iter(report.estimates.values()), {})
+    ]
+    yield render_section("Fold by fold", "".join(folds))
+    yield render_section(
+        "Misclassified", _render_html_table(misclassified_table(report.predictions))
     )
 
 
-def _compared(report: Report) -> str:
+def _render_settings(settings: Mapping[str, str]) -> str:
+    return "".join(
+        f"<details><summary>{escape_text(heading)}</summary><pre>{_escape_lines(text)}</pre></details>"
+        for heading, text in settings.items()
+    )
+
+
+def _render_comparisons(report: Report) -> str:
     if not report.comparisons:
         return ""
-    told = claims(report.comparisons, level=report.level, style=report.style)
-    sentences = "".join(f"<li>{safe(sentence)}</li>" for sentence in told)
-    table = comparison_table(report.comparisons, caption=report.how_compared(), style=report.style)
-    return f'<ul class="claims">{sentences}</ul>{_table(table)}'
+    told = list_conclusions(report.comparisons, level=report.level, style=report.style)
+    sentences = "".join(f"<li>{escape_text(sentence)}</li>" for sentence in told)
+    table = comparison_table(
+        report.comparisons, caption=report.describe_comparison(), style=report.style
+    )
+    return f'<ul class="claims">{sentences}</ul>{_render_html_table(table)}'
 
 
-def _folds(report: Report, metric: str) -> str:
-    table = fold_table(report.figures, metric, report.predictions, style=report.style)
-    return f"<h3>{safe(TITLES[metric])}</h3>{_table(table)}"
+def _render_fold_table(report: Report, metric: str) -> str:
+    table = fold_table(report.estimates, metric, report.predictions, style=report.style)
+    return f"<h3>{escape_text(METRIC_TITLES[metric])}</h3>{_render_html_table(table)}"
 
 
-def _table(table: Table) -> str:
-    head = "".join(f"<th>{safe(text)}</th>" for text in table.header)
-    rows = "\n".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.rows)
-    note = f'<p class="note">{safe(table.caption)}</p>' if table.caption else ""
+def _render_html_table(table: ResultTable) -> str:
+    head = "".join(f"<th>{escape_text(text)}</th>" for text in table.header)
+    rows = "\n".join(f"<tr>{''.join(map(_render_cell, row))}</tr>" for row in table.rows)
+    note = f'<p class="note">{escape_text(table.caption)}</p>' if table.caption else ""
     if not table.rows:
         return note
     shown = (
         f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>'
         "</div>"
     )
-    if len(table.rows) > LONG:
+    if len(table.rows) > MAX_UNFOLDED_ROWS:
         shown = f"<details><summary>{len(table.rows):,} lines</summary>{shown}</details>"
     return shown + note
 
 
-def _cell(cell: Cell) -> str:
-    text = safe(cell.text)
+def _render_cell(cell: Cell) -> str:
+    text = escape_text(cell.text)
     return f"<td><strong>{text}</strong></td>" if cell.best else f"<td>{text}</td>"
 
 
-_MEANT = {
+_PLOT_TITLES = {
     "roc": "ROC curves",
     "calibration": "Calibration",
     "confusion": "Confusion matrices",
@@ -217,14 +229,14 @@ _MEANT = {
 }
 
 
-def _image(stem: str, svg: bytes) -> str:
+def _render_image(stem: str, svg: bytes) -> str:
     # within an image nothing of the drawing can run or be fetched
     source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-    return f'<figure><img alt="{_MEANT[stem]}" src="{source}"></figure>\n'
+    return f'<figure><img alt="{_PLOT_TITLES[stem]}" src="{source}"></figure>\n'
 
 
-def _safe_lines(text: str) -> str:
-    return "\n".join(safe(line.expandtabs(4)) for line in text.splitlines())
+def _escape_lines(text: str) -> str:
+    return "\n".join(escape_text(line.expandtabs(4)) for line in text.splitlines())
 
 
 _STYLE = """

@@ -8,17 +8,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sacmil.evaluation.intervals import Counts, check_settings, fold_means, percentiles, resample
+from sacmil.evaluation.fold_results import FoldResult, collect_fold_results, compute_fold_metrics
+from sacmil.evaluation.intervals import (
+    DrawCounts,
+    check_level_and_draws,
+    fold_means,
+    percentile_interval,
+    resample_patients,
+)
 from sacmil.evaluation.metrics import check_metric
-from sacmil.evaluation.trials import Trial, trials_of, values_of
 from sacmil.results import Predictions
 
-USUAL = ("accuracy", "auc", "f1")
+DEFAULT_METRICS = ("accuracy", "auc", "f1")
 """The metrics of the paper's tables, in their order."""
 
 
 @dataclass(frozen=True)
-class Figure:
+class MetricEstimate:
     """One metric of one model; what is undefined is NaN."""
 
     values: tuple[float, ...]
@@ -32,14 +38,14 @@ class Figure:
     """The interval of the mean, patients being drawn again."""
 
 
-def summarise(
+def summarize(
     predictions: Predictions,
     *,
-    metrics: Sequence[str] = USUAL,
+    metrics: Sequence[str] = DEFAULT_METRICS,
     level: float = 0.95,
     draws: int = 2000,
     seed: int = 0,
-) -> dict[str, dict[str, Figure]]:
+) -> dict[str, dict[str, MetricEstimate]]:
     """Every metric of every model over the test rows.
 
     Args:
@@ -49,21 +55,24 @@ def summarise(
         draws: how many times patients are drawn again.
         seed: of those draws.
     """
-    check_settings(level=level, draws=draws)
+    check_level_and_draws(level=level, draws=draws)
     names = [check_metric(name) for name in metrics]
     figures = {}
-    for model, trials in trials_of(predictions).items():
-        counts = resample(trials, draws=draws, seed=seed)
-        figures[model] = {name: _figure(trials, counts, name, level) for name in names}
+    for model, trials in collect_fold_results(predictions).items():
+        counts = resample_patients(trials, draws=draws, seed=seed)
+        figures[model] = {name: _make_estimate(trials, counts, name, level) for name in names}
     return figures
 
 
-def _figure(
-    trials: Sequence[Trial], counts: Sequence[Counts] | None, metric: str, level: float
-) -> Figure:
-    values = values_of(trials, metric)
+def _make_estimate(
+    fold_results: Sequence[FoldResult],
+    counts: Sequence[DrawCounts] | None,
+    metric: str,
+    level: float,
+) -> MetricEstimate:
+    values = compute_fold_metrics(fold_results, metric)
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
     low, high = math.nan, math.nan
     if counts is not None:
-        low, high = percentiles(fold_means(trials, counts, metric), level)
-    return Figure(tuple(values.tolist()), float(values.mean()), spread, low, high)
+        low, high = percentile_interval(fold_means(fold_results, counts, metric), level)
+    return MetricEstimate(tuple(values.tolist()), float(values.mean()), spread, low, high)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 Labels = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Weighted = Callable[[Labels, Floats, Floats], Floats]
+WeightedMetric = Callable[[Labels, Floats, Floats], Floats]
 
 BINS = 15
 """Of the calibration error, equally wide, as in Guo et al. 2017."""
@@ -23,24 +23,24 @@ BINS = 15
 def accuracy(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
     """Share of rows whose most probable class is the true one."""
     right = probabilities.argmax(1) == labels
-    return _mean(right.astype(np.float64), weights)
+    return _weighted_mean(right.astype(np.float64), weights)
 
 
 def balanced_accuracy(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
     """Mean over the true classes of the share that is recognised."""
-    counts = confusion(labels, probabilities, weights)
-    return _mean_defined(_ratio(_diagonal(counts), counts.sum(2)))
+    counts = confusion_matrix(labels, probabilities, weights)
+    return _mean_of_defined(_ratio(_diagonal(counts), counts.sum(2)))
 
 
 def f1(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
     """Mean over the classes, true or predicted, of 2 hits / (2 hits + misses + false alarms)."""
-    counts = confusion(labels, probabilities, weights)
-    return _mean_defined(_ratio(2 * _diagonal(counts), counts.sum(1) + counts.sum(2)))
+    counts = confusion_matrix(labels, probabilities, weights)
+    return _mean_of_defined(_ratio(2 * _diagonal(counts), counts.sum(1) + counts.sum(2)))
 
 
 def kappa(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
     """Cohen's kappa, a confusion costing the squared distance of the two classes."""
-    counts = confusion(labels, probabilities, weights)
+    counts = confusion_matrix(labels, probabilities, weights)
     classes = np.arange(counts.shape[1])
     cost = np.square(classes[:, None] - classes).astype(np.float64)
     by_chance = np.einsum("bi,ij,bj->b", counts.sum(2), cost, counts.sum(1))
@@ -51,27 +51,27 @@ def kappa(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
 
 def auc(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
     """Area under the ROC curve of class 1; of more than two classes the mean, each against rest."""
-    return _each_against_rest(binary_auc, labels, probabilities, weights)
+    return _average_one_vs_rest(binary_auc, labels, probabilities, weights)
 
 
 def average_precision(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
     """Average precision of class 1; of more than two classes the mean, each against the rest."""
-    return _each_against_rest(binary_average_precision, labels, probabilities, weights)
+    return _average_one_vs_rest(binary_average_precision, labels, probabilities, weights)
 
 
 def brier(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
     """Mean squared error of class 1's probability; of more than two classes summed over all."""
     if probabilities.shape[1] == 2:
-        return _mean(np.square(probabilities[:, 1] - labels), weights)
+        return _weighted_mean(np.square(probabilities[:, 1] - labels), weights)
     truth = np.eye(probabilities.shape[1])[labels]
-    return _mean(np.square(probabilities - truth).sum(1), weights)
+    return _weighted_mean(np.square(probabilities - truth).sum(1), weights)
 
 
 def log_loss(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
     """Mean negative logarithm of the true class's probability, which is clipped off zero."""
     least = np.finfo(np.float64).eps
     own = np.clip(probabilities[np.arange(len(labels)), labels], least, 1 - least)
-    return _mean(-np.log(own), weights)
+    return _weighted_mean(-np.log(own), weights)
 
 
 def calibration_error(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
@@ -84,7 +84,7 @@ def calibration_error(labels: Labels, probabilities: Floats, weights: Floats) ->
     return _ratio(np.abs(gaps).sum(1), weights.sum(1))
 
 
-def confusion(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
+def confusion_matrix(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
     """How often each class was taken for each: (B, C, C), truth first."""
     size = probabilities.shape[1]
     pair = labels * size + probabilities.argmax(1)
@@ -94,23 +94,23 @@ def confusion(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
 
 def binary_auc(positive: npt.NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:
     """Area under the ROC curve, which is the share of pairs in order, ties half: (B,)."""
-    hits, alarms = _curve(positive, scores, weights)
+    hits, alarms = _cumulate_counts(positive, scores, weights)
     area = (np.diff(alarms) * (hits[:, 1:] + hits[:, :-1])).sum(1) / 2
-    return _ratio(area, _pairs(hits, alarms, scores))
+    return _ratio(area, _count_pairs(hits, alarms, scores))
 
 
 def binary_average_precision(
     positive: npt.NDArray[np.bool_], scores: Floats, weights: Floats
 ) -> Floats:
     """Precision at each distinct score, averaged over the recall gained there: (B,)."""
-    hits, alarms = _curve(positive, scores, weights)
+    hits, alarms = _cumulate_counts(positive, scores, weights)
     seen = hits + alarms
     precision = np.divide(hits, seen, out=np.zeros_like(hits), where=seen > 0)
     gained = (np.diff(hits) * precision[:, 1:]).sum(1)
-    return _ratio(gained * alarms[:, -1], _pairs(hits, alarms, scores))
+    return _ratio(gained * alarms[:, -1], _count_pairs(hits, alarms, scores))
 
 
-def _curve(
+def _cumulate_counts(
     positive: npt.NDArray[np.bool_], scores: Floats, weights: Floats
 ) -> tuple[Floats, Floats]:
     """Positives and negatives down to each distinct score from the highest, and at first none."""
@@ -124,29 +124,29 @@ def _curve(
     return np.hstack([none, hits[:, last]]), np.hstack([none, alarms[:, last]])
 
 
-def _pairs(hits: Floats, alarms: Floats, scores: Floats) -> Floats:
+def _count_pairs(hits: Floats, alarms: Floats, scores: Floats) -> Floats:
     """How many pairs of a positive and a negative there are; NaN among the scores makes it NaN."""
     pairs: Floats = hits[:, -1] * alarms[:, -1] + (np.nan if np.isnan(scores).any() else 0)
     return pairs
 
 
-def _each_against_rest(
-    figure: Callable[[npt.NDArray[np.bool_], Floats, Floats], Floats],
+def _average_one_vs_rest(
+    metric: Callable[[npt.NDArray[np.bool_], Floats, Floats], Floats],
     labels: Labels,
     probabilities: Floats,
     weights: Floats,
 ) -> Floats:
     if probabilities.shape[1] == 2:
-        return figure(labels == 1, probabilities[:, 1], weights)
-    each = [figure(labels == c, p, weights) for c, p in enumerate(probabilities.T)]
-    return _mean_defined(np.stack(each, axis=1))
+        return metric(labels == 1, probabilities[:, 1], weights)
+    each = [metric(labels == c, p, weights) for c, p in enumerate(probabilities.T)]
+    return _mean_of_defined(np.stack(each, axis=1))
 
 
-def _mean(values: Floats, weights: Floats) -> Floats:
+def _weighted_mean(values: Floats, weights: Floats) -> Floats:
     return _ratio(weights @ values, weights.sum(1))
 
 
-def _mean_defined(values: Floats) -> Floats:
+def _mean_of_defined(values: Floats) -> Floats:
     """Mean over the classes that occur; a class that is not there has no figure."""
     defined = ~np.isnan(values)
     return _ratio(np.where(defined, values, 0).sum(1), defined.sum(1))

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.bag import Bag, Encoder
+from sacmil.bag import Bag, EncoderId
 from sacmil.errors import NoTissueError
 from sacmil.extraction.encoding import Features
-from sacmil.extraction.survey import Request, Survey
+from sacmil.extraction.prepare_slide import PreparedSlide, SlideRequest
 from sacmil.formats import check_spacing
 
 
-def assemble(
-    request: Request,
-    found: Survey,
+def assemble_bag(
+    request: SlideRequest,
+    prepared: PreparedSlide,
     kept: Sequence[npt.NDArray[np.bool_]],
     features: Sequence[Features],
 ) -> Bag:
@@ -24,12 +24,12 @@ def assemble(
 
     Args:
         request: what was asked for.
-        found: what the survey said.
+        prepared: what the survey said.
         kept: of each batch, which tiles were encoded.
         features: of each batch, (kept, D).
     """
     assert request.encoder is not None
-    assert found.tiles is not None
+    assert prepared.tiles is not None
     which = np.concatenate(kept)
     if not which.any():
         raise NoTissueError(
@@ -37,17 +37,17 @@ def assemble(
             "the preview, or extract without --drop-white and --drop-blurred"
         )
     bag = Bag(
-        slide_id=found.slide_id,
+        slide_id=prepared.slide_id,
         features=np.concatenate(features).astype(request.settings.dtype),
-        coords=found.tiles.coords[which],
-        patch_size=found.tiles.side,
-        mpp=found.mpp,
-        slide_size=found.size,
-        bounds_origin=found.bounds_origin,
-        stride=found.tiles.stride,
-        tile_px=found.tiles.tile_px,
-        encoder=Encoder(request.encoder.name, request.encoder.hash),
-        provenance=request.provenance(found),
+        coords=prepared.tiles.coords[which],
+        patch_size=prepared.tiles.side,
+        mpp=prepared.mpp,
+        slide_size=prepared.size,
+        bounds_origin=prepared.bounds_origin,
+        stride=prepared.tiles.stride,
+        tile_px=prepared.tiles.tile_px,
+        encoder=EncoderId(request.encoder.name, request.encoder.hash),
+        provenance=request.make_provenance(prepared),
     )
     check_spacing(bag)
     return bag

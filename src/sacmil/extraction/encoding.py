@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.encoders import TileEncoder
+from sacmil.encoders import Encoder
 from sacmil.errors import EncoderError, SacMILError
 
 Features = npt.NDArray[np.float32]
@@ -25,18 +25,18 @@ class EncoderThreads:
         threads: how many batches each encodes at the same time.
     """
 
-    def __init__(self, encoders: Sequence[TileEncoder], threads: int) -> None:
+    def __init__(self, encoders: Sequence[Encoder], threads: int) -> None:
         self.count = threads * len(encoders)
         self._pools = [
             (encoder, ThreadPoolExecutor(threads, thread_name_prefix="encode"))
             for encoder in encoders
         ]
-        self._turn = itertools.cycle(self._pools)
+        self._next_pool = itertools.cycle(self._pools)
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         for encoder, pool in self._pools:
-            self._stack.enter_context(encoder.side_by_side())
+            self._stack.enter_context(encoder.concurrent_mode())
             self._stack.callback(pool.shutdown, cancel_futures=True)
         return self
 
@@ -45,11 +45,11 @@ class EncoderThreads:
 
     def submit(self, tiles: npt.NDArray[np.uint8]) -> Future[Features]:
         """Begin to encode a batch."""
-        encoder, pool = next(self._turn)
-        return pool.submit(_encode, encoder, tiles)
+        encoder, pool = next(self._next_pool)
+        return pool.submit(_encode_batch, encoder, tiles)
 
 
-def _encode(encoder: TileEncoder, tiles: npt.NDArray[np.uint8]) -> Features:
+def _encode_batch(encoder: Encoder, tiles: npt.NDArray[np.uint8]) -> Features:
     if not len(tiles):
         return np.empty((0, encoder.card.width), np.float32)
     try:

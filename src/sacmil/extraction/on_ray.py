@@ -9,22 +9,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sacmil.alone import alone_in, remove_leftovers
-from sacmil.encoders import encoder_card, load_encoder
-from sacmil.extraction.cohort import (
-    Progress,
-    Resources,
-    facts_of,
-    keep,
-    pipeline,
-    recorded,
-    requests_for,
+from sacmil.encoders import describe_encoder, load_encoder
+from sacmil.extraction.extract import (
+    ExtractionProgress,
+    ExtractionResources,
+    make_encoder_info,
+    make_requests,
+    open_pipeline,
+    save_extracted,
+    write_rows,
 )
-from sacmil.extraction.pipeline import Extracted
-from sacmil.extraction.record import Record, Row
-from sacmil.extraction.settings import Settings
-from sacmil.extraction.survey import Request
-from sacmil.parallel import Outcome
+from sacmil.extraction.pipeline import ExtractedSlide
+from sacmil.extraction.prepare_slide import SlideRequest
+from sacmil.extraction.settings import ExtractionSettings
+from sacmil.extraction.table import ExtractionRow, ExtractionTable
+from sacmil.locking import exclusive, remove_partial_files
+from sacmil.parallel import TaskOutcome
 from sacmil.parallel.ray import run_each_on_ray
 
 _READERS_PER_GPU = 8
@@ -39,16 +39,18 @@ class SlideExtractor:
         resources: the actor's share of the machine.
     """
 
-    def __init__(self, encoder: str, options: Mapping[str, Any], resources: Resources) -> None:
+    def __init__(
+        self, encoder: str, options: Mapping[str, Any], resources: ExtractionResources
+    ) -> None:
         self._encoder = load_encoder(encoder, **options)
         self._stack = ExitStack()
-        self._pipeline = self._stack.enter_context(pipeline([self._encoder], resources))
+        self._pipeline = self._stack.enter_context(open_pipeline([self._encoder], resources))
 
-    def __call__(self, request: Request) -> Row:
+    def __call__(self, request: SlideRequest) -> ExtractionRow:
         """Extract one slide and write its bag."""
-        request = replace(request, encoder=facts_of(self._encoder))
+        request = replace(request, encoder=make_encoder_info(self._encoder))
         (extracted,) = self._pipeline.run([request])
-        return keep(request, extracted)
+        return save_extracted(request, extracted)
 
 
 def extract_on_ray(
@@ -59,10 +61,10 @@ def extract_on_ray(
     *,
     address: str | None = None,
     gpus: int = 0,
-    settings: Settings | None = None,
-    resources: Resources | None = None,
-    progress: Progress | None = None,
-) -> list[Row]:
+    settings: ExtractionSettings | None = None,
+    resources: ExtractionResources | None = None,
+    progress: ExtractionProgress | None = None,
+) -> list[ExtractionRow]:
     """As ``extract``, over a cluster whose machines all see the slides and the output folder.
 
     Args:
@@ -76,38 +78,40 @@ def extract_on_ray(
         resources: the share of each actor; ``threads`` is how many cores it takes.
         progress: told as slides are done.
     """
-    name = encoder_card(encoder).name  # an encoder that does not exist is told at once
+    name = describe_encoder(encoder).name  # an encoder that does not exist is told at once
     device = "cuda:0" if gpus else "cpu"  # Ray shows an actor only the GPU that is its own
-    share = resources or Resources()
+    share = resources or ExtractionResources()
     # What an actor may take is what Ray sets aside for it, not what the machine has.
     readers = share.workers or (_READERS_PER_GPU if gpus else 1)
     chosen = replace(share, workers=readers, threads=share.threads or (0 if gpus else 1))
-    chosen = chosen.chosen(device)
+    chosen = chosen.resolve(device)
     cores = readers + 1 if gpus else chosen.threads
-    requests = requests_for(
+    requests = make_requests(
         slides,
         out.resolve(),
-        settings or Settings(),
+        settings or ExtractionSettings(),
         encoder=name,
-        facts=None,
+        encoder_info=None,
         batch_size=chosen.batch_size,
     )
     made = (encoder, {"device": device} | dict(options or {}), chosen)
     outcomes = run_each_on_ray(
         SlideExtractor, made, requests, cpus=cores, gpus=min(gpus, 1), address=address
     )
-    rows = (partial(_row, outcome, requests, name) for outcome in outcomes)
-    with alone_in(out):
-        remove_leftovers(out)
-        return recorded(Record(out / "extraction.csv"), rows, len(requests), progress)
+    rows = (partial(_make_row, outcome, requests, name) for outcome in outcomes)
+    with exclusive(out):
+        remove_partial_files(out)
+        return write_rows(ExtractionTable(out / "extraction.csv"), rows, len(requests), progress)
 
 
-def _row(outcome: Outcome, requests: Sequence[Request], encoder: str) -> Row:
+def _make_row(
+    outcome: TaskOutcome, requests: Sequence[SlideRequest], encoder: str
+) -> ExtractionRow:
     """The actor's, or that of a slide whose actor could not say what became of it."""
     if outcome.value is not None:
-        row: Row = outcome.value
+        row: ExtractionRow = outcome.value
         return row
     request = requests[outcome.key]
     reason = outcome.failure or "its actor was lost"
-    failed = Extracted(request.path, None, None, reason, 0.0)
-    return replace(keep(request, failed), encoder=encoder)
+    failed = ExtractedSlide(request.path, None, None, reason, 0.0)
+    return replace(save_extracted(request, failed), encoder=encoder)

@@ -18,23 +18,23 @@ from typing import Any, NamedTuple
 
 from sacmil.bag import Bag
 from sacmil.errors import SacMILError
-from sacmil.extraction.assembly import assemble
+from sacmil.extraction.assembly import assemble_bag
 from sacmil.extraction.encoding import EncoderThreads, Features
-from sacmil.extraction.reading import Batch, read_batch
-from sacmil.extraction.survey import Request, Survey, survey
-from sacmil.parallel import Workers
+from sacmil.extraction.prepare_slide import PreparedSlide, SlideRequest, prepare_slide
+from sacmil.extraction.reading import TileBatch, read_batch
+from sacmil.parallel import WorkerPool
 
 _POLL_S = 0.05
 
-Progress = Callable[[int, int], None]
+TilesCallback = Callable[[int, int], None]
 """Told how many more tiles have been encoded, and how many more have been found."""
 
 
-class Extracted(NamedTuple):
+class ExtractedSlide(NamedTuple):
     """What became of a slide."""
 
     path: Path
-    survey: Survey | None
+    prepared: PreparedSlide | None
     bag: Bag | None
     """Where features were wanted and were not there already."""
     failure: str | None
@@ -43,17 +43,17 @@ class Extracted(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Job:
+class _SlideJob:
     """A slide under way."""
 
-    request: Request
+    request: SlideRequest
     started: float | None = None
     """When the first of its tiles was asked for: before that it only waited for its turn."""
-    survey: Survey | None = None
+    prepared: PreparedSlide | None = None
     failure: str | None = None
-    unread: deque[int] = field(default_factory=deque)
+    unread_batches: deque[int] = field(default_factory=deque)
     """Batches no worker has been asked for yet."""
-    unencoded: int = 0
+    unencoded_batches: int = 0
     """Batches whose features are not there yet."""
     kept: dict[int, Any] = field(default_factory=dict)
     """By batch, which tiles were kept."""
@@ -64,8 +64,10 @@ class _Job:
         return 0.0 if self.started is None else time.monotonic() - self.started
 
     @property
-    def is_over(self) -> bool:
-        return self.failure is not None or (self.survey is not None and not self.unencoded)
+    def is_finished(self) -> bool:
+        return self.failure is not None or (
+            self.prepared is not None and not self.unencoded_batches
+        )
 
 
 class Pipeline:
@@ -74,66 +76,66 @@ class Pipeline:
     Args:
         workers: processes that open slides.
         threads: the encoder; None to stop when tiles are known.
-        progress: told of tiles found and encoded.
+        on_tiles: told of tiles found and encoded.
     """
 
     def __init__(
         self,
-        workers: Workers,
+        workers: WorkerPool,
         threads: EncoderThreads | None,
         *,
-        progress: Progress | None = None,
+        on_tiles: TilesCallback | None = None,
     ) -> None:
         self._workers, self._threads = workers, threads
-        self._progress: Progress = progress or (lambda encoded, found: None)
-        self._jobs: deque[_Job] = deque()
-        self._encoding: deque[tuple[_Job, int, Future[Features]]] = deque()
+        self._on_tiles: TilesCallback = on_tiles or (lambda encoded, found: None)
+        self._jobs: deque[_SlideJob] = deque()
+        self._encoding: deque[tuple[_SlideJob, int, Future[Features]]] = deque()
         self._reading = 0
         # Every worker may be at a survey; tiles are read in the order of slides.
         self._slides_ahead = workers.count + 2
         # Enough batches under way that neither side waits, and no more: they hold pixels.
-        self._most_batches = 2 * (workers.count + (threads.count if threads else 0))
+        self._max_batches = 2 * (workers.count + (threads.count if threads else 0))
 
-    def run(self, requests: Iterable[Request]) -> Iterator[Extracted]:
+    def run(self, requests: Iterable[SlideRequest]) -> Iterator[ExtractedSlide]:
         """What became of each slide, in the order given."""
         waiting = iter(requests)
         while True:
             while len(self._jobs) < self._slides_ahead:
                 if (request := next(waiting, None)) is None:
                     break
-                self._begin(request)
+                self._start_job(request)
             if not self._jobs:
                 return
-            self._ask_for_batches()
-            self._take_what_was_read()
-            self._take_what_was_encoded()
-            while self._jobs and self._jobs[0].is_over:
-                yield self._finished(self._jobs.popleft())
+            self._request_batches()
+            self._collect_read_batches()
+            self._collect_encoded_batches()
+            while self._jobs and self._jobs[0].is_finished:
+                yield self._finish_job(self._jobs.popleft())
 
-    def _begin(self, request: Request) -> None:
-        job = _Job(request)
+    def _start_job(self, request: SlideRequest) -> None:
+        job = _SlideJob(request)
         self._jobs.append(job)
         limit = request.settings.slide_limit_s
-        self._workers.submit((job, None), survey, request, limit_s=limit)
+        self._workers.submit((job, None), prepare_slide, request, limit_s=limit)
 
-    def _ask_for_batches(self) -> None:
+    def _request_batches(self) -> None:
         for job in self._jobs:
-            while job.unread and self._reading + len(self._encoding) < self._most_batches:
-                self._ask_for_batch(job, job.unread.popleft())
+            while job.unread_batches and self._reading + len(self._encoding) < self._max_batches:
+                self._request_batch(job, job.unread_batches.popleft())
 
-    def _ask_for_batch(self, job: _Job, index: int) -> None:
-        assert job.survey is not None
-        assert job.survey.tiles is not None
+    def _request_batch(self, job: _SlideJob, index: int) -> None:
+        assert job.prepared is not None
+        assert job.prepared.tiles is not None
         job.started = job.started or time.monotonic()
         size = job.request.batch_size
-        corners = job.survey.tiles.coords[index * size : (index + 1) * size]
+        corners = job.prepared.tiles.coords[index * size : (index + 1) * size]
         limit = job.request.settings.tile_limit_s + 0.5 * len(corners)
-        task = (job.request, job.survey.tiles.side, corners)
+        task = (job.request, job.prepared.tiles.side, corners)
         self._workers.submit((job, index), read_batch, *task, limit_s=limit)
         self._reading += 1
 
-    def _take_what_was_read(self) -> None:
-        if self._encoding and not self._workers.under_way:
+    def _collect_read_batches(self) -> None:
+        if self._encoding and not self._workers.pending_count:
             wait([self._encoding[0][2]], _POLL_S)  # asking again and again would slow it down
             return
         outcome = self._workers.next_outcome(_POLL_S)
@@ -142,56 +144,56 @@ class Pipeline:
         job, index = outcome.key
         self._reading -= index is not None
         if job.failure is None and outcome.failure is not None:
-            self._give_up(job, outcome.failure)
+            self._fail_job(job, outcome.failure)
         elif job.failure is None and index is None:
-            self._plan(job, outcome.value)
+            self._queue_batches(job, outcome.value)
         elif job.failure is None:
-            self._encode(job, index, outcome.value)
+            self._submit_for_encoding(job, index, outcome.value)
 
-    def _plan(self, job: _Job, found: Survey) -> None:
-        job.survey = found
-        if self._threads is None or found.tiles is None or found.bag_is_there:
+    def _queue_batches(self, job: _SlideJob, prepared: PreparedSlide) -> None:
+        job.prepared = prepared
+        if self._threads is None or prepared.tiles is None or prepared.has_bag:
             return
-        job.unencoded = -(-len(found.tiles.coords) // job.request.batch_size)
-        job.unread.extend(range(job.unencoded))
-        self._progress(0, len(found.tiles.coords))
+        job.unencoded_batches = -(-len(prepared.tiles.coords) // job.request.batch_size)
+        job.unread_batches.extend(range(job.unencoded_batches))
+        self._on_tiles(0, len(prepared.tiles.coords))
 
-    def _encode(self, job: _Job, index: int, batch: Batch) -> None:
+    def _submit_for_encoding(self, job: _SlideJob, index: int, batch: TileBatch) -> None:
         assert self._threads is not None
         job.kept[index] = batch.kept
         self._encoding.append((job, index, self._threads.submit(batch.pixels)))
 
-    def _take_what_was_encoded(self) -> None:
+    def _collect_encoded_batches(self) -> None:
         while self._encoding and self._encoding[0][2].done():
             job, index, future = self._encoding.popleft()
-            job.unencoded -= 1
+            job.unencoded_batches -= 1
             try:
                 job.features[index] = future.result()
             except SacMILError as error:
-                self._give_up(job, str(error))
+                self._fail_job(job, str(error))
                 continue
-            self._progress(len(job.kept[index]), 0)
+            self._on_tiles(len(job.kept[index]), 0)
         for job in self._jobs:
             limit = job.request.settings.slide_limit_s
-            if not job.is_over and job.seconds > limit:
-                self._give_up(job, f"took longer than {limit:g} s")
+            if not job.is_finished and job.seconds > limit:
+                self._fail_job(job, f"took longer than {limit:g} s")
 
-    def _give_up(self, job: _Job, reason: str) -> None:
+    def _fail_job(self, job: _SlideJob, reason: str) -> None:
         job.failure = job.failure or reason
-        job.unread.clear()
+        job.unread_batches.clear()
 
-    def _finished(self, job: _Job) -> Extracted:
+    def _finish_job(self, job: _SlideJob) -> ExtractedSlide:
         bag = None
         if job.failure is None and job.features:
-            assert job.survey is not None
+            assert job.prepared is not None
             order = sorted(job.features)
             try:
-                bag = assemble(
+                bag = assemble_bag(
                     job.request,
-                    job.survey,
+                    job.prepared,
                     [job.kept[index] for index in order],
                     [job.features[index] for index in order],
                 )
             except SacMILError as error:
                 job.failure = str(error)
-        return Extracted(job.request.path, job.survey, bag, job.failure, job.seconds)
+        return ExtractedSlide(job.request.path, job.prepared, bag, job.failure, job.seconds)

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import SacMILError, SlideError
-from sacmil.extraction.survey import Request
+from sacmil.extraction.prepare_slide import SlideRequest
 from sacmil.slides.focus import is_blurred, is_white
 from sacmil.slides.pixels import read_tile
 from sacmil.slides.readers import Slide, open_slide
 from sacmil.units import Level0Px, TilePx
 
 
-class Batch(NamedTuple):
+class TileBatch(NamedTuple):
     """Tiles as an encoder takes them."""
 
     pixels: npt.NDArray[np.uint8]
@@ -27,10 +27,10 @@ class Batch(NamedTuple):
     """Which of the tiles asked for these are."""
 
 
-def read_batch(request: Request, side: Level0Px, corners: npt.NDArray[np.int64]) -> Batch:
+def read_batch(request: SlideRequest, side: Level0Px, corners: npt.NDArray[np.int64]) -> TileBatch:
     """Read tiles by their upper left corners, leaving out white and blurred ones if so asked."""
-    slide = _opened(request.path, request.settings.reader)
-    tiles = (_tile(slide, request, side, x, y) for x, y in corners.tolist())
+    slide = _open_cached(request.path, request.settings.reader)
+    tiles = (_read_one_tile(slide, request, side, x, y) for x, y in corners.tolist())
     first = next(tiles)
     pixels = np.empty((len(corners), *first.shape), np.uint8)  # each tile is held once, not twice
     for number, tile in enumerate(itertools.chain([first], tiles)):
@@ -40,19 +40,21 @@ def read_batch(request: Request, side: Level0Px, corners: npt.NDArray[np.int64])
         kept &= ~is_white(pixels)
     if request.settings.drop_blurred:
         kept &= ~is_blurred(pixels)
-    return Batch(pixels if kept.all() else pixels[kept], kept)
+    return TileBatch(pixels if kept.all() else pixels[kept], kept)
 
 
 @lru_cache(maxsize=2)
-def _opened(path: Path, reader: str | None) -> Slide:
+def _open_cached(path: Path, reader: str | None) -> Slide:
     """Slides this process has open: batches of one slide follow each other."""
     return open_slide(path, reader)
 
 
-def _tile(slide: Slide, request: Request, side: Level0Px, x: int, y: int) -> npt.NDArray[np.uint8]:
+def _read_one_tile(
+    slide: Slide, request: SlideRequest, side: Level0Px, x: int, y: int
+) -> npt.NDArray[np.uint8]:
     assert request.encoder is not None
     patch_px = TilePx(request.settings.tiles.patch_size)
-    input_px = patch_px if request.encoder.resizes else TilePx(request.encoder.input_px)
+    input_px = patch_px if request.encoder.can_resize else TilePx(request.encoder.input_px)
     try:
         return read_tile(slide, x, y, side, patch_px, input_px, request.encoder.resample)
     except (SacMILError, MemoryError):

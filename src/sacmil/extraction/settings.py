@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sacmil.errors import OptionError, suggestion
+from sacmil.errors import OptionError, suggest_names
 from sacmil.slides.resolution import SlideResolutions
 from sacmil.slides.tiling import TileSpec
-from sacmil.slides.tissue import MODES, TissueSettings
+from sacmil.slides.tissue import TISSUE_MODES, TissueSettings
 
 DTYPES = ("float16", "float32")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ExtractionSettings:
     """How slides become bags."""
 
     tiles: TileSpec = field(default_factory=TileSpec)
@@ -41,9 +41,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise OptionError(f"dtype={self.dtype!r}; {suggestion(self.dtype, DTYPES)}")
-        if self.tissue_mode not in MODES:
-            raise OptionError(f"tissue={self.tissue_mode!r}; {suggestion(self.tissue_mode, MODES)}")
+            raise OptionError(f"dtype={self.dtype!r}; {suggest_names(self.dtype, DTYPES)}")
+        if self.tissue_mode not in TISSUE_MODES:
+            raise OptionError(
+                f"tissue={self.tissue_mode!r}; {suggest_names(self.tissue_mode, TISSUE_MODES)}"
+            )
         if self.tiles.mpp is None and self.resolutions != SlideResolutions():
             raise OptionError(
                 "tiles are counted in pixels, and µm per pixel of the slides is given as well; "

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from sacmil.bag import Bag
-from sacmil.encoders import TileEncoder, load_encoder
+from sacmil.encoders import Encoder, load_encoder
 from sacmil.errors import SlideError
-from sacmil.extraction.cohort import Resources, facts_of, pipeline
-from sacmil.extraction.settings import Settings
-from sacmil.extraction.survey import Request
+from sacmil.extraction.extract import ExtractionResources, make_encoder_info, open_pipeline
+from sacmil.extraction.prepare_slide import SlideRequest
+from sacmil.extraction.settings import ExtractionSettings
 from sacmil.slides.resolution import SlideResolutions
 from sacmil.slides.tiling import TileSpec
 from sacmil.units import MicronsPerPixel
@@ -18,12 +18,12 @@ from sacmil.units import MicronsPerPixel
 def extract_slide(
     path: str | Path,
     *,
-    encoder: str | TileEncoder = "lite0",
+    encoder: str | Encoder = "lite0",
     mpp: float | None = 0.5,
     patch_size: int = 256,
     slide_mpp: float | None = None,
-    settings: Settings | None = None,
-    resources: Resources | None = None,
+    settings: ExtractionSettings | None = None,
+    resources: ExtractionResources | None = None,
 ) -> Bag:
     """The bag of one slide; the same as ``sacmil extract`` writes.
 
@@ -37,19 +37,19 @@ def extract_slide(
         resources: how much of the machine is used.
     """
     loaded = load_encoder(encoder) if isinstance(encoder, str) else encoder
-    chosen = (resources or Resources()).chosen(loaded.device)
+    chosen = (resources or ExtractionResources()).resolve(loaded.device)
     stated = None if slide_mpp is None else MicronsPerPixel(slide_mpp)
-    request = Request(
+    request = SlideRequest(
         path=Path(path),
         settings=settings
-        or Settings(
+        or ExtractionSettings(
             tiles=TileSpec(mpp=mpp, patch_size=patch_size),
             resolutions=SlideResolutions(everywhere=stated),
         ),
-        encoder=facts_of(loaded),
+        encoder=make_encoder_info(loaded),
         batch_size=chosen.batch_size,
     )
-    with pipeline([loaded], chosen) as line:
+    with open_pipeline([loaded], chosen) as line:
         (extracted,) = line.run([request])
     if extracted.bag is None:
         raise SlideError(extracted.failure or f"{path}: nothing was extracted")

@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from sacmil.errors import FormatError
 
-ATTRIBUTE = "checksum"
+CHECKSUM_ATTRIBUTE = "checksum"
 
 # Whatever changes a bag, and with it a prediction or a heatmap. Files that exist were written with
 # this very list: another one needs another name than ATTRIBUTE.
-_COVERED = {
+_COVERED_ATTRIBUTES = {
     "/": ("layout", "schema_version", "provenance"),
     "features": ("name", "encoder", "encoder_hash"),
     "coords": (
@@ -32,10 +32,10 @@ _COVERED = {
         *("stride_level0", "tile_px", "bounds_x", "bounds_y"),
     ),
 }
-_SETTLED_NS = 2 * 10**9
+_MIN_FILE_AGE_NS = 2 * 10**9
 """Age at which a file's time tells it from a later version: clocks of disks tick in seconds."""
 
-_verified: set[tuple[str, int, int, int]] = set()
+_verified_files: set[tuple[str, int, int, int]] = set()
 """Files that this process has verified: path, inode, size, time of the last change."""
 
 
@@ -46,8 +46,8 @@ def compute_checksum(file: h5py.File, arrays: Mapping[str, npt.NDArray[Any]]) ->
         file: its attributes are read.
         arrays: its features, coordinates and labels, if there are any.
     """
-    parts = {name: _crc_of_array(values) for name, values in arrays.items()}
-    parts["attributes"] = zlib.crc32(_attributes_text(file).encode(errors="backslashreplace"))
+    parts = {name: _compute_array_crc(values) for name, values in arrays.items()}
+    parts["attributes"] = zlib.crc32(_serialize_attributes(file).encode(errors="backslashreplace"))
     return " ".join(f"{name}={crc:08x}" for name, crc in sorted(parts.items()))
 
 
@@ -57,38 +57,38 @@ def verify_checksum(path: Path, file: h5py.File, arrays: Mapping[str, npt.NDArra
     Raises:
         FormatError: names what is damaged. Files of earlier versions have no checksum and pass.
     """
-    if ATTRIBUTE not in file.attrs:
+    if CHECKSUM_ATTRIBUTE not in file.attrs:
         return
     facts = path.stat()
     version = (str(path.absolute()), facts.st_ino, facts.st_size, facts.st_mtime_ns)
-    if version in _verified:
+    if version in _verified_files:
         return
-    written, found = str(file.attrs[ATTRIBUTE]), compute_checksum(file, arrays)
+    written, found = str(file.attrs[CHECKSUM_ATTRIBUTE]), compute_checksum(file, arrays)
     if written != found:
         raise FormatError(
             f"{path}: {_describe_difference(written, found)} since the file was written (its "
             "checksum does not match); restore it from a copy, or delete it and extract or "
             "convert the slide again"
         )
-    if time.time_ns() - facts.st_mtime_ns > _SETTLED_NS:
-        _verified.add(version)
+    if time.time_ns() - facts.st_mtime_ns > _MIN_FILE_AGE_NS:
+        _verified_files.add(version)
 
 
-def _crc_of_array(values: npt.NDArray[Any]) -> int:
+def _compute_array_crc(values: npt.NDArray[Any]) -> int:
     values = np.ascontiguousarray(values)
     kind = f"{values.dtype.str} {values.shape}".encode()
     return zlib.crc32(values.reshape(-1).view(np.uint8).data, zlib.crc32(kind))
 
 
-def _attributes_text(file: h5py.File) -> str:
+def _serialize_attributes(file: h5py.File) -> str:
     lines = []
-    for place, names in _COVERED.items():
+    for place, names in _COVERED_ATTRIBUTES.items():
         attributes = file[place].attrs
-        lines += [f"{place} {n} {_plain(attributes[n])!r}" for n in names if n in attributes]
+        lines += [f"{place} {n} {_to_python(attributes[n])!r}" for n in names if n in attributes]
     return "\n".join(lines)
 
 
-def _plain(value: Any) -> Any:
+def _to_python(value: Any) -> Any:
     """As Python's own value: numpy writes its numbers differently from version to version."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 

@@ -16,7 +16,15 @@ from sacmil.hdf5 import open_dataset, open_hdf5
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # h5py reports damage by whichever of these its C library happens to produce.
-_DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
+_DAMAGE_ERRORS = (
+    OSError,
+    RuntimeError,
+    LookupError,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    MemoryError,
+)
 _UNKNOWN = "None"
 """How TRIDENT writes that it does not know."""
 
@@ -34,8 +42,8 @@ def open_file(path: Path, *, only: Sequence[str] = ()) -> Iterator[h5py.File]:
             yield file
     except (FormatError, BagError):
         raise
-    except _DAMAGE as error:
-        raise FormatError(_damage(path, error)) from error
+    except _DAMAGE_ERRORS as error:
+        raise FormatError(_describe_damage(path, error)) from error
 
 
 def is_hdf5(path: Path) -> bool:
@@ -47,7 +55,7 @@ def is_hdf5(path: Path) -> bool:
         raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def contents(path: Path) -> str:
+def describe_contents(path: Path) -> str:
     """What is in a file, in words, for a message about not knowing its layout."""
     if path.stat().st_size == 0:
         return "an empty file"
@@ -58,14 +66,14 @@ def contents(path: Path) -> str:
     return f"an HDF5 file holding {names}"
 
 
-def has(file: h5py.File, name: str) -> bool:
+def has_dataset(file: h5py.File, name: str) -> bool:
     """Whether the file has an array of that name."""
     return open_dataset(file, name) is not None
 
 
-def dataset(file: h5py.File, path: Path, name: str) -> npt.NDArray[Any]:
+def read_dataset(file: h5py.File, path: Path, name: str) -> npt.NDArray[Any]:
     """An array, read whole; peers cut theirs into chunks of a row, slow to read bit by bit."""
-    if not has(file, name):
+    if not has_dataset(file, name):
         raise FormatError(
             f"{path}: found an HDF5 file holding {', '.join(sorted(file)) or 'nothing'}; "
             f"expected an array called {name!r}"
@@ -73,18 +81,18 @@ def dataset(file: h5py.File, path: Path, name: str) -> npt.NDArray[Any]:
     return np.asarray(file[name][()])
 
 
-def attributes(item: h5py.File | h5py.Dataset) -> dict[str, Any]:
+def read_attributes(item: h5py.File | h5py.Dataset) -> dict[str, Any]:
     """Attributes as plain Python values; those that only say "None" are left out."""
-    values = {name: _plain(value) for name, value in item.attrs.items()}
+    values = {name: _to_python(value) for name, value in item.attrs.items()}
     return {name: value for name, value in values.items() if value not in (None, _UNKNOWN, "")}
 
 
-def attribute(item: h5py.File | h5py.Dataset, name: str) -> Any:
+def read_attribute(item: h5py.File | h5py.Dataset, name: str) -> Any:
     """One attribute as a plain Python value; None where it is missing or only says "None"."""
     if not h5py.h5a.exists(item.id, name.encode()):
         return None
     text = _read_text(h5py.h5a.open(item.id, name.encode()))
-    value = _plain(item.attrs[name]) if text is None else text
+    value = _to_python(item.attrs[name]) if text is None else text
     return None if value in (None, _UNKNOWN, "") else value
 
 
@@ -100,13 +108,13 @@ def _read_text(found: h5py.h5a.AttrID) -> str | None:
     return bytes(value[()]).decode("utf-8", "surrogateescape")
 
 
-def _plain(value: Any) -> Any:
+def _to_python(value: Any) -> Any:
     value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
     value = value[0] if isinstance(value, list) and len(value) == 1 else value
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def _damage(path: Path, error: Exception) -> str:
+def _describe_damage(path: Path, error: Exception) -> str:
     # str(KeyError) puts quotes around its message
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     detail = " ".join(text.split()) or type(error).__name__

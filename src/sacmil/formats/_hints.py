@@ -12,7 +12,7 @@ from sacmil.bag import Bag
 from sacmil.errors import BagError, FormatError
 from sacmil.units import Level0Px, MicronsPerPixel
 
-_NUMBERS = ("patch_size", "mpp", "stride")
+_NUMERIC_HINTS = ("patch_size", "mpp", "stride")
 _TOLERANCE = 5e-3  # people round what they type
 
 
@@ -30,14 +30,14 @@ class Hints:
     """A file of coordinates, or the folder where there is one per slide."""
 
     def __post_init__(self) -> None:
-        for name in _NUMBERS:
+        for name in _NUMERIC_HINTS:
             value = getattr(self, name)
             if value is not None and not _is_positive(value):
                 raise FormatError(f"{name}={value!r}; expected a number above zero")
         if self.mpp is not None and not 0.05 <= self.mpp <= 20:
             raise FormatError(f"mpp={self.mpp:g}; expected 0.05 to 20 µm per level-0 pixel")
 
-    def coords_file(self, names: Iterable[str]) -> Path | None:
+    def find_coords_file(self, names: Iterable[str]) -> Path | None:
         """The file of coordinates that was given, looked up by these names in a folder."""
         if self.coords is None or self.coords.is_file():
             return self.coords
@@ -52,7 +52,7 @@ class Hints:
             )
         return found
 
-    def refuse_coords(self, path: Path) -> None:
+    def reject_coords(self, path: Path) -> None:
         """For layouts whose files hold their coordinates themselves."""
         if self.coords is not None:
             raise FormatError(
@@ -61,10 +61,10 @@ class Hints:
             )
 
 
-def reconciled(bag: Bag, hints: Hints) -> Bag:
+def apply_hints(bag: Bag, hints: Hints) -> Bag:
     """The bag with what only the hints know; what both know has to be the same."""
     unknown = {}
-    for name in _NUMBERS:
+    for name in _NUMERIC_HINTS:
         found, given = getattr(bag, name), getattr(hints, name)
         if found is None and given is not None:
             unknown[name] = given

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import FormatError
-from sacmil.formats._hdf5 import attributes, dataset, open_file
+from sacmil.formats._hdf5 import open_file, read_attributes, read_dataset
 from sacmil.formats._hints import Hints
 
-TRIDENT_MARKS = ("patch_size_level0", "target_magnification", "level0_magnification")
+TRIDENT_ATTRIBUTES = ("patch_size_level0", "target_magnification", "level0_magnification")
 """Attributes that only TRIDENT writes; CLAM writes patch_level instead."""
 
 
@@ -32,27 +32,29 @@ def find_patches(path: Path, hints: Hints, folders: Iterable[Path]) -> Path | No
     """The coordinate file of a feature file: the one given, or the one in the usual place."""
     names = (f"{path.stem}.h5", f"{path.stem}_patches.h5")
     beside = (folder / name for folder in folders for name in names)
-    return hints.coords_file(names) or next((file for file in beside if file.is_file()), None)
+    return hints.find_coords_file(names) or next((file for file in beside if file.is_file()), None)
 
 
 def read_patches(path: Path) -> Patches:
     """A coordinate file."""
     with open_file(path) as file:
-        coords = dataset(file, path, "coords")
-        found = attributes(file["coords"])
-    return described(path, coords, found)
+        coords = read_dataset(file, path, "coords")
+        found = read_attributes(file["coords"])
+    return parse_patches(path, coords, found)
 
 
-def described(path: Path, coords: npt.NDArray[Any], found: Mapping[str, Any]) -> Patches:
+def parse_patches(path: Path, coords: npt.NDArray[Any], found: Mapping[str, Any]) -> Patches:
     """Coordinates with what their attributes say, in level-0 pixels."""
     if coords.ndim == 0:
         raise FormatError(
             f"{path}: coords is a single number; expected (N, 2), cut the tiles again"
         )
     try:
-        if any(mark in found for mark in TRIDENT_MARKS):
-            return _trident(coords, found)
-        return Patches(coords, _clam_patch_size(found), tile_px=_whole(found.get("patch_size")))
+        if any(mark in found for mark in TRIDENT_ATTRIBUTES):
+            return _parse_trident(coords, found)
+        return Patches(
+            coords, _patch_size_from_clam(found), tile_px=_to_int(found.get("patch_size"))
+        )
     except (TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
         raise FormatError(
             f"{path}: an attribute of coords is of the wrong kind ({error}); expected numbers, "
@@ -60,12 +62,12 @@ def described(path: Path, coords: npt.NDArray[Any], found: Mapping[str, Any]) ->
         ) from error
 
 
-def without_batch_axis(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def drop_batch_axis(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """(N, D) of (1, N, D), which some tools write."""
     return values[0] if values.ndim == 3 and len(values) == 1 else values
 
 
-def same_rows(
+def check_same_coords(
     path: Path, coords: npt.NDArray[Any], patches: Path, others: npt.NDArray[Any]
 ) -> None:
     """Refuse coordinates that are not those of the tiles that were encoded."""
@@ -77,19 +79,19 @@ def same_rows(
         )
 
 
-def _trident(coords: npt.NDArray[Any], found: Mapping[str, Any]) -> Patches:
-    tile_px = _whole(found.get("patch_size"))
-    patch_size = found.get("patch_size_level0") or _by_magnification(found)
+def _parse_trident(coords: npt.NDArray[Any], found: Mapping[str, Any]) -> Patches:
+    tile_px = _to_int(found.get("patch_size"))
+    patch_size = found.get("patch_size_level0") or _patch_size_from_magnification(found)
     overlap = found.get("overlap")  # in pixels of the tile
     stride = None
     if overlap is not None and patch_size and tile_px:
         stride = patch_size - overlap * patch_size / tile_px
-    width, height = _whole(found.get("level0_width")), _whole(found.get("level0_height"))
+    width, height = _to_int(found.get("level0_width")), _to_int(found.get("level0_height"))
     slide_size = None if width is None or height is None else (width, height)
     return Patches(coords, patch_size and float(patch_size), stride, tile_px, slide_size)
 
 
-def _by_magnification(found: Mapping[str, Any]) -> float | None:
+def _patch_size_from_magnification(found: Mapping[str, Any]) -> float | None:
     names = ("patch_size", "level0_magnification", "target_magnification")
     if any(found.get(name) is None for name in names):
         return None
@@ -97,7 +99,7 @@ def _by_magnification(found: Mapping[str, Any]) -> float | None:
     return patch_size * level0 // target
 
 
-def _clam_patch_size(found: Mapping[str, Any]) -> float | None:
+def _patch_size_from_clam(found: Mapping[str, Any]) -> float | None:
     """CLAM's patch_size counts pixels of patch_level; where that is unclear nobody knows."""
     if "patch_size" not in found or found.get("custom_downsample", 1) != 1:
         return None
@@ -108,5 +110,5 @@ def _clam_patch_size(found: Mapping[str, Any]) -> float | None:
     return float(found["patch_size"] * int(factor))  # CLAM itself cuts the fraction off
 
 
-def _whole(value: Any) -> int | None:
+def _to_int(value: Any) -> int | None:
     return None if value is None else int(value)

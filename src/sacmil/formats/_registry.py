@@ -18,16 +18,16 @@ from typing import Protocol, cast
 
 import sacmil.formats
 from sacmil.bag import Bag
-from sacmil.errors import BagError, FormatError, suggestion
+from sacmil.errors import BagError, FormatError, suggest_names
 from sacmil.formats import native
-from sacmil.formats._hdf5 import contents
-from sacmil.formats._hints import Hints, reconciled
+from sacmil.formats._hdf5 import describe_contents
+from sacmil.formats._hints import Hints, apply_hints
 from sacmil.formats._spacing import check_spacing
 from sacmil.plugins import load_plugins
 from sacmil.units import Level0Px, MicronsPerPixel
 
 _NATIVE = "native"
-_SUFFIXES = (".h5", ".hdf5", ".pt", ".npy")
+_COMMON_SUFFIXES = (".h5", ".hdf5", ".pt", ".npy")
 
 
 class Format(Protocol):
@@ -41,7 +41,7 @@ class Format(Protocol):
 
 
 @cache
-def _formats() -> dict[str, Format]:
+def _load_formats() -> dict[str, Format]:
     names = [module.name for module in pkgutil.iter_modules(sacmil.formats.__path__)]
     public = [name for name in names if not name.startswith("_")]
     modules = {name: importlib.import_module(f"sacmil.formats.{name}") for name in public}
@@ -49,15 +49,15 @@ def _formats() -> dict[str, Format]:
     return cast("dict[str, Format]", added | modules)
 
 
-def suffixes() -> tuple[str, ...]:
+def list_suffixes() -> tuple[str, ...]:
     """By which the files of a folder are known as bags."""
-    own = (getattr(layout, "SUFFIXES", ()) for layout in _formats().values())
-    return tuple(dict.fromkeys(chain(_SUFFIXES, *own)))
+    own = (getattr(layout, "SUFFIXES", ()) for layout in _load_formats().values())
+    return tuple(dict.fromkeys(chain(_COMMON_SUFFIXES, *own)))
 
 
 def list_formats() -> list[str]:
     """Names of the layouts that can be read."""
-    return sorted(_formats())
+    return sorted(_load_formats())
 
 
 def read_bag(
@@ -89,10 +89,14 @@ def read_bag(
         stride=None if stride is None else Level0Px(stride),
         coords=None if coords is None else Path(coords),
     )
-    layout = find_layout(path) if layout is None else _known(layout)
+    layout = find_layout(path) if layout is None else _check_layout(layout)
     _check_is_file(path)
     try:
-        return _read_native(path, hints) if layout == _NATIVE else _read(path, layout, hints)
+        return (
+            _read_native(path, hints)
+            if layout == _NATIVE
+            else _read_other_layout(path, layout, hints)
+        )
     except BagError as error:
         raise FormatError(f"{path}: {error}") from error
 
@@ -103,7 +107,7 @@ def find_layout(path: str | Path) -> str:
     _check_is_file(path)
     if native.matches(path):  # the only layout whose files say what they are
         return _NATIVE
-    others = ((name, layout) for name, layout in _formats().items() if name != _NATIVE)
+    others = ((name, layout) for name, layout in _load_formats().items() if name != _NATIVE)
     found = [name for name, layout in others if layout.matches(path)]
     if len(found) == 1:
         return found[0]
@@ -114,25 +118,27 @@ def find_layout(path: str | Path) -> str:
             f"{found[1]!r}"
         )
     raise FormatError(
-        f"{path}: found {contents(path)}, in none of the layouts this sacmil reads "
+        f"{path}: found {describe_contents(path)}, in none of the layouts this sacmil reads "
         f"({', '.join(list_formats())}); build a sacmil.Bag from its arrays and save it with "
         "sacmil.write_bag"
     )
 
 
-def _known(layout: str) -> str:
-    if layout not in _formats():
-        raise FormatError(f"there is no layout {layout!r}; {suggestion(layout, _formats())}")
+def _check_layout(layout: str) -> str:
+    if layout not in _load_formats():
+        raise FormatError(
+            f"there is no layout {layout!r}; {suggest_names(layout, _load_formats())}"
+        )
     return layout
 
 
 def _read_native(path: Path, hints: Hints) -> Bag:
-    hints.refuse_coords(path)
-    return reconciled(native.read(path), hints)
+    hints.reject_coords(path)
+    return apply_hints(native.read(path), hints)
 
 
-def _read(path: Path, layout: str, hints: Hints) -> Bag:
-    bag = reconciled(_formats()[layout].read(path, hints), hints)
+def _read_other_layout(path: Path, layout: str, hints: Hints) -> Bag:
+    bag = apply_hints(_load_formats()[layout].read(path, hints), hints)
     check_spacing(bag)
     return bag
 

@@ -10,11 +10,11 @@ import numpy.typing as npt
 from sacmil.formats._hints import Hints
 from sacmil.units import Level0Px, MicronsPerPixel
 
-_WHOLE = 1 / 64
+_WHOLE_PIXEL_TOLERANCE = 1 / 64
 """Coordinates this close to whole pixels were whole before they were stored as float32 µm."""
 
 
-class Placed(NamedTuple):
+class PixelScale(NamedTuple):
     """Third to fifth argument of a Bag."""
 
     coords: npt.NDArray[np.float64]
@@ -22,9 +22,9 @@ class Placed(NamedTuple):
     mpp: MicronsPerPixel
 
 
-def on_slide(
+def convert_to_level0(
     coords_um: npt.NDArray[np.float64], tile_um: float, mpp_of_tile: float, hints: Hints
-) -> Placed:
+) -> PixelScale:
     """Coordinates in level-0 pixels where the hints tell the slide's resolution, else the tile's.
 
     Args:
@@ -36,8 +36,12 @@ def on_slide(
     implied = tile_um / hints.patch_size if hints.patch_size else mpp_of_tile
     mpp = hints.mpp or implied
     coords, patch_size = coords_um / mpp, tile_um / mpp
-    if coords.size and np.isfinite(coords).all() and (abs(coords - coords.round()) < _WHOLE).all():
+    if (
+        coords.size
+        and np.isfinite(coords).all()
+        and (abs(coords - coords.round()) < _WHOLE_PIXEL_TOLERANCE).all()
+    ):
         coords = coords.round()
     if abs(patch_size - round(patch_size)) < 1e-6 * patch_size:
         patch_size = round(patch_size)
-    return Placed(coords, Level0Px(patch_size), MicronsPerPixel(mpp))
+    return PixelScale(coords, Level0Px(patch_size), MicronsPerPixel(mpp))

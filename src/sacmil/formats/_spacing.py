@@ -18,16 +18,16 @@ import numpy.typing as npt
 from sacmil.bag import Bag
 from sacmil.errors import BagError, BagWarning
 
-_LEAST = 16
+_MIN_GAPS = 16
 """Gaps that are needed for a verdict: fewer may be even multiples by chance."""
-_CLEAR = 0.9
+_MIN_AGREEMENT = 0.9
 """Share of the gaps that have to agree."""
-_SHRINKS = (2, 4, 8, 16)
+_DOWNSAMPLE_FACTORS = (2, 4, 8, 16)
 """By how much tiles are usually shrunk before encoding, and levels of a pyramid differ."""
-_WAY_OUT = "if the tiles are meant to stand so, say it by stride (--stride {spacing:g})"
+_FIX_HINT = "if the tiles are meant to stand so, say it by stride (--stride {spacing:g})"
 
 
-class Grid(NamedTuple):
+class DetectedGrid(NamedTuple):
     """A grid seen in coordinates."""
 
     spacing: float
@@ -41,17 +41,21 @@ def check_spacing(bag: Bag) -> None:
     grid = find_grid(bag.coords)
     if grid is None:
         return
-    ratio = grid.spacing / _expected(bag)
-    if abs(grid.spacing - _expected(bag)) <= _rounding(_expected(bag)):
-        _warn_of_centres(bag)
+    ratio = grid.spacing / _get_expected_spacing(bag)
+    if abs(grid.spacing - _get_expected_spacing(bag)) <= _compute_tolerance(
+        _get_expected_spacing(bag)
+    ):
+        _warn_of_centers(bag)
         return
-    mistake = _mistake(bag, ratio)
+    mistake = _explain_mistake(bag, ratio)
     if mistake:
-        raise BagError(f"{_seen(bag, grid)}; {mistake}; {_WAY_OUT.format(spacing=grid.spacing)}")
-    _warn_of_oddity(bag, grid, ratio)
+        raise BagError(
+            f"{_describe_spacing(bag, grid)}; {mistake}; {_FIX_HINT.format(spacing=grid.spacing)}"
+        )
+    _warn_of_unusual_spacing(bag, grid, ratio)
 
 
-def find_grid(coords: npt.NDArray[Any], least: int = _LEAST) -> Grid | None:
+def find_grid(coords: npt.NDArray[Any], min_gaps: int = _MIN_GAPS) -> DetectedGrid | None:
     """The grid most tiles lie on, as far as neighbours in rows and columns show one.
 
     >>> find_grid(np.argwhere(np.ones((5, 5))) * 512)
@@ -61,18 +65,20 @@ def find_grid(coords: npt.NDArray[Any], least: int = _LEAST) -> Grid | None:
         return None  # called on what is not yet known to make a bag
     if not np.isfinite(coords).all():
         return None
-    gaps = np.concatenate([_gaps(coords, axis) for axis in (0, 1)])
-    if len(gaps) < max(least, 1):
+    gaps = np.concatenate([_measure_gaps(coords, axis) for axis in (0, 1)])
+    if len(gaps) < max(min_gaps, 1):
         return None
     low = float(np.quantile(gaps, 0.05, method="lower"))
-    spacing = float(np.median(gaps[np.abs(gaps - low) <= _rounding(low)]))
+    spacing = float(np.median(gaps[np.abs(gaps - low) <= _compute_tolerance(low)]))
     steps = gaps[gaps <= 6.5 * spacing] / spacing  # errors of farther ones have added up
-    regular = np.abs(steps - np.maximum(np.round(steps), 1)) <= _rounding(spacing) / spacing
-    is_grid = len(steps) >= max(least, 1) and regular.mean() >= _CLEAR
-    return Grid(spacing, len(gaps)) if is_grid else None
+    regular = (
+        np.abs(steps - np.maximum(np.round(steps), 1)) <= _compute_tolerance(spacing) / spacing
+    )
+    is_grid = len(steps) >= max(min_gaps, 1) and regular.mean() >= _MIN_AGREEMENT
+    return DetectedGrid(spacing, len(gaps)) if is_grid else None
 
 
-def _gaps(coords: npt.NDArray[Any], axis: int) -> npt.NDArray[np.float64]:
+def _measure_gaps(coords: npt.NDArray[Any], axis: int) -> npt.NDArray[np.float64]:
     """Distances between tiles that follow each other in a row (axis 0) or a column (axis 1)."""
     along, across = coords[:, axis], coords[:, 1 - axis]
     order = np.lexsort((along, across))
@@ -81,36 +87,37 @@ def _gaps(coords: npt.NDArray[Any], axis: int) -> npt.NDArray[np.float64]:
     return np.asarray(steps[in_line & (steps > 0)])
 
 
-def _rounding(length: float) -> float:
+def _compute_tolerance(length: float) -> float:
     """How far apart two equal lengths can seem: whole pixels, and sizes given with two digits."""
     return max(0.04 * length, min(1.0, 0.25 * length))
 
 
-def _seen(bag: Bag, grid: Grid) -> str:
+def _describe_spacing(bag: Bag, grid: DetectedGrid) -> str:
     expected = f"stride {bag.stride:g}" if bag.stride else f"patch size {bag.patch_size:g}"
     return (
-        f"{bag.slide_id}: tiles stand {grid.spacing:g} apart, {grid.spacing / _expected(bag):.3g} "
+        f"{bag.slide_id}: tiles stand {grid.spacing:g} apart, "
+        f"{grid.spacing / _get_expected_spacing(bag):.3g} "
         f"times the stated {expected}"
     )
 
 
-def _expected(bag: Bag) -> float:
+def _get_expected_spacing(bag: Bag) -> float:
     return float(bag.stride or bag.patch_size)
 
 
-def _mistake(bag: Bag, ratio: float) -> str | None:
+def _explain_mistake(bag: Bag, ratio: float) -> str | None:
     """The classic mistake that explains the ratio, and what to type instead.
 
     Tiles that overlap by half look like microns of a 0.5 µm scan: that is no clear case.
     """
     size = ratio * float(bag.patch_size)
-    if _are_microns(bag, ratio) and abs(ratio - 0.5) > 0.01:
+    if _has_micron_coords(bag, ratio) and abs(ratio - 0.5) > 0.01:
         return (
             f"the coordinates look like microns (µm per pixel is {bag.mpp:g}); expected level-0 "
             "pixels, divide them by µm per pixel"
         )
     if bag.stride in (None, bag.patch_size) and any(
-        math.isclose(ratio, shrink, rel_tol=0.1) for shrink in _SHRINKS
+        math.isclose(ratio, shrink, rel_tol=0.1) for shrink in _DOWNSAMPLE_FACTORS
     ):
         return (
             "the patch size looks like pixels of the encoded tile (patch_size) or microns; "
@@ -120,24 +127,24 @@ def _mistake(bag: Bag, ratio: float) -> str | None:
     return None
 
 
-def _are_microns(bag: Bag, ratio: float) -> bool:
+def _has_micron_coords(bag: Bag, ratio: float) -> bool:
     return bag.mpp is not None and bag.mpp < 0.9 and math.isclose(ratio, bag.mpp, rel_tol=0.01)
 
 
-def _warn_of_oddity(bag: Bag, grid: Grid, ratio: float) -> None:
-    microns = _are_microns(bag, ratio)
+def _warn_of_unusual_spacing(bag: Bag, grid: DetectedGrid, ratio: float) -> None:
+    microns = _has_micron_coords(bag, ratio)
     if ratio < 1 and bag.stride is None and not microns:
         return  # an overlap nobody wrote down
     reason = "the coordinates may be in microns" if microns else "patch size or coordinates may be"
     unit = "" if microns else " in another unit than level-0 pixels"
     warnings.warn(
-        f"{_seen(bag, grid)}: {reason}{unit}; {_WAY_OUT.format(spacing=grid.spacing)}",
+        f"{_describe_spacing(bag, grid)}: {reason}{unit}; {_FIX_HINT.format(spacing=grid.spacing)}",
         BagWarning,
         stacklevel=3,
     )
 
 
-def _warn_of_centres(bag: Bag) -> None:
+def _warn_of_centers(bag: Bag) -> None:
     size = float(bag.patch_size)
     if (np.abs(bag.coords.astype(np.float64) % size - size / 2) <= min(0.5, 0.01 * size)).all():
         warnings.warn(

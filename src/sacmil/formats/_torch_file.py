@@ -13,7 +13,7 @@ from sacmil.errors import FormatError, MissingExtraError
 from sacmil.limits import check_declared_size, check_zip_size
 
 SUFFIXES = (".pt", ".pth")
-_FEATURES = ("features", "feats")
+_FEATURE_KEYS = ("features", "feats")
 
 
 def load(path: Path) -> Any:
@@ -55,16 +55,16 @@ def load_features(path: Path) -> npt.NDArray[Any]:
     import torch
 
     if isinstance(found, dict):
-        found = next((found[name] for name in _FEATURES if name in found), found)
+        found = next((found[name] for name in _FEATURE_KEYS if name in found), found)
     if not isinstance(found, torch.Tensor):
         names = f" of {', '.join(map(str, list(found)[:4]))}" if isinstance(found, dict) else ""
         raise FormatError(
             f"{path}: holds a {type(found).__name__}{names}; expected a tensor of features (N, D)"
         )
-    return _numpy(path, found)
+    return _to_numpy(path, found)
 
 
-def _numpy(path: Path, tensor: Any) -> npt.NDArray[Any]:
+def _to_numpy(path: Path, tensor: Any) -> npt.NDArray[Any]:
     import torch
 
     if tensor.layout is torch.strided:  # one that repeats its values is larger than it looks

@@ -21,22 +21,29 @@ import numpy.typing as npt
 from sacmil.bag import Bag
 from sacmil.errors import FormatError
 from sacmil.formats import _torch_file, slideflow, torchmil, trident
-from sacmil.formats._hdf5 import attributes, contents, dataset, has, is_hdf5, open_file
+from sacmil.formats._hdf5 import (
+    describe_contents,
+    has_dataset,
+    is_hdf5,
+    open_file,
+    read_attributes,
+    read_dataset,
+)
 from sacmil.formats._hints import Hints
 from sacmil.formats._patches import (
-    TRIDENT_MARKS,
+    TRIDENT_ATTRIBUTES,
     Patches,
-    described,
+    check_same_coords,
+    drop_batch_axis,
     find_patches,
+    parse_patches,
     read_patches,
-    same_rows,
-    without_batch_axis,
 )
 from sacmil.formats._spacing import find_grid
 from sacmil.units import Level0Px, TilePx
 
 
-class _Content(NamedTuple):
+class _ClamFile(NamedTuple):
     features: npt.NDArray[Any]
     patches: Patches | None
 
@@ -48,24 +55,24 @@ def matches(path: Path) -> bool:
     if not is_hdf5(path) or torchmil.matches(path):
         return False
     with open_file(path) as file:
-        if not has(file, "features"):
+        if not has_dataset(file, "features"):
             return False
-        found = attributes(file["coords"]) if has(file, "coords") else {}
-    return not any(mark in found for mark in TRIDENT_MARKS)
+        found = read_attributes(file["coords"]) if has_dataset(file, "coords") else {}
+    return not any(mark in found for mark in TRIDENT_ATTRIBUTES)
 
 
-def patches_file(path: Path, hints: Hints) -> Path | None:
+def find_patches_file(path: Path, hints: Hints) -> Path | None:
     """The patches file of a feature file, where there is one."""
-    return find_patches(path, hints, _folders(path))
+    return find_patches(path, hints, _list_patch_folders(path))
 
 
 def read(path: Path, hints: Hints) -> Bag:
     """Read features; the tiles from the file itself, its patches file, or the hints."""
-    content = _tensor(path) if path.suffix in _torch_file.SUFFIXES else _arrays(path)
-    patches = _patches(path, content, hints)
+    content = _read_tensor(path) if path.suffix in _torch_file.SUFFIXES else _read_hdf5(path)
+    patches = _resolve_patches(path, content, hints)
     patch_size = patches.patch_size or hints.patch_size
     if patch_size is None:
-        raise _no_patch_size(path, patches)
+        raise _make_no_patch_size_error(path, patches)
     return Bag(
         path.stem,
         content.features,
@@ -75,37 +82,37 @@ def read(path: Path, hints: Hints) -> Bag:
     )
 
 
-def _folders(path: Path) -> list[Path]:
+def _list_patch_folders(path: Path) -> list[Path]:
     above = path.parent.parent
     return [above / "patches", above.parent / "patches", above.parent / "RESULTS" / "patches"]
 
 
-def _tensor(path: Path) -> _Content:
-    return _Content(without_batch_axis(_torch_file.load_features(path)), None)
+def _read_tensor(path: Path) -> _ClamFile:
+    return _ClamFile(drop_batch_axis(_torch_file.load_features(path)), None)
 
 
-def _arrays(path: Path) -> _Content:
+def _read_hdf5(path: Path) -> _ClamFile:
     with open_file(path) as file:
-        features = without_batch_axis(dataset(file, path, "features"))
-        if not has(file, "coords"):
-            return _Content(features, None)
-        coords = without_batch_axis(dataset(file, path, "coords"))
-        found = attributes(file["coords"])
-    return _Content(features, described(path, coords, found))
+        features = drop_batch_axis(read_dataset(file, path, "features"))
+        if not has_dataset(file, "coords"):
+            return _ClamFile(features, None)
+        coords = drop_batch_axis(read_dataset(file, path, "coords"))
+        found = read_attributes(file["coords"])
+    return _ClamFile(features, parse_patches(path, coords, found))
 
 
-def _patches(path: Path, content: _Content, hints: Hints) -> Patches:
+def _resolve_patches(path: Path, content: _ClamFile, hints: Hints) -> Patches:
     own = content.patches
-    beside = patches_file(path, hints)
+    beside = find_patches_file(path, hints)
     if beside is None:
-        beside = _twin(path) if own is None else None
+        beside = _find_h5_twin(path) if own is None else None
     if beside is None:
         if own is None:
-            raise _no_coords(path)
+            raise _make_no_coords_error(path)
         return own
     patches = read_patches(beside)
     if own is not None:
-        same_rows(path, own.coords, beside, patches.coords)
+        check_same_coords(path, own.coords, beside, patches.coords)
     elif content.features.ndim and len(content.features) != len(patches.coords):
         raise FormatError(
             f"{path}: has {len(content.features)} feature rows, {beside} has "
@@ -114,24 +121,24 @@ def _patches(path: Path, content: _Content, hints: Hints) -> Patches:
     return patches if patches.patch_size or own is None else own
 
 
-def _twin(path: Path) -> Path | None:
+def _find_h5_twin(path: Path) -> Path | None:
     """The h5 that CLAM writes beside every pt, row by row the same."""
     twin = path.parent.parent / "h5_files" / f"{path.stem}.h5"
     return twin if path.suffix in _torch_file.SUFFIXES and twin.is_file() else None
 
 
-def _no_coords(path: Path) -> FormatError:
-    places = ", ".join(str(folder / f"{path.stem}.h5") for folder in _folders(path))
+def _make_no_coords_error(path: Path) -> FormatError:
+    places = ", ".join(str(folder / f"{path.stem}.h5") for folder in _list_patch_folders(path))
     return FormatError(
         f"{path}: holds features without coordinates, and none of {places} is there; give the "
         "file or folder of coordinates by coords (`sacmil convert --coords`)"
     )
 
 
-def _no_patch_size(path: Path, patches: Patches) -> FormatError:
+def _make_no_patch_size_error(path: Path, patches: Patches) -> FormatError:
     grid = find_grid(patches.coords)
     seen = f"; its tiles stand {grid.spacing:g} apart" if grid else ""
-    what = contents(path) if is_hdf5(path) else "a tensor"
+    what = describe_contents(path) if is_hdf5(path) else "a tensor"
     return FormatError(
         f"{path}: found {what} as CLAM writes them, but nothing that says how large the tiles "
         f"are{seen}; give patch_size (`sacmil convert --patch-size`) in level-0 pixels, or the "

@@ -15,13 +15,13 @@ import numpy as np
 from sacmil.bag import Bag
 from sacmil.errors import FormatError
 from sacmil.formats import clam
-from sacmil.formats._hdf5 import dataset, has, is_hdf5, open_file
+from sacmil.formats._hdf5 import has_dataset, is_hdf5, open_file, read_dataset
 from sacmil.formats._hints import Hints
-from sacmil.formats._patches import without_batch_axis
-from sacmil.formats._scale import on_slide
+from sacmil.formats._patches import drop_batch_axis
+from sacmil.formats._scale import convert_to_level0
 from sacmil.units import TilePx
 
-_WIDTH, _TILE_PX, _MPP = 1536, 256, 0.5
+_FEATURE_DIM, _TILE_PX, _MPP = 1536, 256, 0.5
 
 
 def matches(path: Path) -> bool:
@@ -29,22 +29,22 @@ def matches(path: Path) -> bool:
     if not is_hdf5(path) or path.parent.name == "h5_files" or not clam.matches(path):
         return False
     with open_file(path) as file:
-        wide = has(file, "coords") and file["features"].shape[-1:] == (_WIDTH,)
-    return wide and clam.patches_file(path, Hints()) is None
+        wide = has_dataset(file, "coords") and file["features"].shape[-1:] == (_FEATURE_DIM,)
+    return wide and clam.find_patches_file(path, Hints()) is None
 
 
 def read(path: Path, hints: Hints) -> Bag:
     """Read features and coordinates, the latter as pixels of the slide where its mpp is known."""
-    hints.refuse_coords(path)
+    hints.reject_coords(path)
     with open_file(path) as file:
-        features = without_batch_axis(dataset(file, path, "features"))
-        coords = without_batch_axis(dataset(file, path, "coords"))
+        features = drop_batch_axis(read_dataset(file, path, "features"))
+        coords = drop_batch_axis(read_dataset(file, path, "coords"))
     if coords.dtype.kind not in "iuf":
         raise FormatError(f"{path}: coordinates are {coords.dtype}; expected numbers")
     coords_um = coords.astype(np.float64) * _MPP
     return Bag(
         path.stem,
         features,
-        *on_slide(coords_um, _TILE_PX * _MPP, _MPP, hints),
+        *convert_to_level0(coords_um, _TILE_PX * _MPP, _MPP, hints),
         tile_px=TilePx(_TILE_PX),
     )

@@ -30,17 +30,17 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil._version import __version__
-from sacmil.atomic import whole_file
-from sacmil.bag import Bag, Encoder
+from sacmil.atomic import atomic_write
+from sacmil.bag import Bag, EncoderId
 from sacmil.errors import BagError, FormatError
-from sacmil.formats._checksum import ATTRIBUTE, compute_checksum, verify_checksum
-from sacmil.formats._hdf5 import has, is_hdf5, open_file
+from sacmil.formats._checksum import CHECKSUM_ATTRIBUTE, compute_checksum, verify_checksum
+from sacmil.formats._hdf5 import has_dataset, is_hdf5, open_file
 from sacmil.units import Level0Px, MicronsPerPixel, TilePx, nominal_magnification
 
 LAYOUT = "sacmil bag"
 SCHEMA_VERSION = 1
 _UNKNOWN = "None"
-_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 keeps checksums of its own bookkeeping
+_HDF5_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 keeps checksums of its own bookkeeping
 
 
 def write(path: str | Path, bag: Bag) -> None:
@@ -50,28 +50,28 @@ def write(path: str | Path, bag: Bag) -> None:
         path: usually ``<slide_id>.h5``; missing folders are made.
         bag: what to write.
     """
-    with whole_file(path) as partial:
-        partial.write_bytes(_image(bag))
+    with atomic_write(path) as partial:
+        partial.write_bytes(_make_file_bytes(bag))
 
 
-def _image(bag: Bag) -> bytes:
+def _make_file_bytes(bag: Bag) -> bytes:
     """The file's bytes, made in memory: on a full disk HDF5 itself would crash the process."""
-    in_memory = {"driver": "core", "backing_store": False, "libver": _VERSIONS}
+    in_memory = {"driver": "core", "backing_store": False, "libver": _HDF5_VERSIONS}
     with h5py.File("bag", "w", **in_memory) as file:
-        file.attrs.update(_file_attributes(bag))
+        file.attrs.update(_make_file_attributes(bag))
         features = file.create_dataset("features", data=bag.features, track_times=False)
-        features.attrs.update(_feature_attributes(bag))
+        features.attrs.update(_make_feature_attributes(bag))
         coords = file.create_dataset("coords", data=bag.coords, track_times=False)
-        coords.attrs.update(_trident_attributes(bag) | _own_attributes(bag))
+        coords.attrs.update(_make_trident_attributes(bag) | _make_sacmil_attributes(bag))
         if bag.labels is not None:
             file.create_dataset("labels", data=bag.labels, track_times=False)
-        file.attrs[ATTRIBUTE] = compute_checksum(file, _arrays(bag))
+        file.attrs[CHECKSUM_ATTRIBUTE] = compute_checksum(file, _collect_arrays(bag))
         file.flush()
         image: bytes = file.id.get_file_image()
     return image
 
 
-def _arrays(bag: Bag) -> dict[str, npt.NDArray[Any]]:
+def _collect_arrays(bag: Bag) -> dict[str, npt.NDArray[Any]]:
     arrays = {"features": bag.features, "coords": bag.coords, "labels": bag.labels}
     return {name: values for name, values in arrays.items() if values is not None}
 
@@ -83,21 +83,21 @@ def matches(path: Path) -> bool:
     with open_file(path) as file:
         layout = file.attrs.get("layout")
         # TRIDENT's reader would take a bag whose layout was damaged, and lose half of it.
-        return ATTRIBUTE in file.attrs or (isinstance(layout, str) and layout == LAYOUT)
+        return CHECKSUM_ATTRIBUTE in file.attrs or (isinstance(layout, str) and layout == LAYOUT)
 
 
 def read(path: Path) -> Bag:
     """Read a native bag, refusing what is incomplete or newer than this version."""
     with open_file(path) as file:
-        _check(path, file)
-        names = [name for name in ("features", "coords", "labels") if has(file, name)]
+        _check_file(path, file)
+        names = [name for name in ("features", "coords", "labels") if has_dataset(file, name)]
         arrays = {name: file[name][()] for name in names}
         feature_attributes = dict(file["features"].attrs)
         attributes = dict(file["coords"].attrs)
         provenance = file.attrs.get("provenance")
         verify_checksum(path, file, arrays)
     try:
-        return _bag(arrays, feature_attributes, attributes, provenance)
+        return _make_bag(arrays, feature_attributes, attributes, provenance)
     except BagError as error:
         raise FormatError(f"{path}: {error}") from error
     except KeyError as error:
@@ -129,8 +129,8 @@ def read_provenance(path: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _check(path: Path, file: h5py.File) -> None:
-    missing = [name for name in ("features", "coords") if not has(file, name)]
+def _check_file(path: Path, file: h5py.File) -> None:
+    missing = [name for name in ("features", "coords") if not has_dataset(file, name)]
     if missing:
         raise FormatError(
             f"{path}: holds {', '.join(sorted(file)) or 'nothing'}, but no "
@@ -145,7 +145,7 @@ def _check(path: Path, file: h5py.File) -> None:
         )
 
 
-def _file_attributes(bag: Bag) -> dict[str, Any]:
+def _make_file_attributes(bag: Bag) -> dict[str, Any]:
     attributes = {
         "layout": LAYOUT,
         "schema_version": SCHEMA_VERSION,
@@ -156,13 +156,13 @@ def _file_attributes(bag: Bag) -> dict[str, Any]:
     return attributes
 
 
-def _feature_attributes(bag: Bag) -> dict[str, Any]:
-    name, digest = bag.encoder or Encoder(_UNKNOWN)
+def _make_feature_attributes(bag: Bag) -> dict[str, Any]:
+    name, digest = bag.encoder or EncoderId(_UNKNOWN)
     attributes = {"name": bag.slide_id, "savetodir": _UNKNOWN, "encoder": name}
     return attributes | ({"encoder_hash": digest} if digest else {})
 
 
-def _trident_attributes(bag: Bag) -> dict[str, Any]:
+def _make_trident_attributes(bag: Bag) -> dict[str, Any]:
     tile_px = bag.tile_px or round(bag.patch_size)
     shrink = tile_px / bag.patch_size
     magnification = nominal_magnification(bag.mpp) if bag.mpp else None
@@ -171,16 +171,18 @@ def _trident_attributes(bag: Bag) -> dict[str, Any]:
         "name": bag.slide_id,
         "savetodir": _UNKNOWN,
         "patch_size": tile_px,
-        "patch_size_level0": _whole(bag.patch_size),
+        "patch_size_level0": _to_int_if_whole(bag.patch_size),
         "overlap": round((bag.patch_size - (bag.stride or bag.patch_size)) * shrink),
         "level0_magnification": magnification or _UNKNOWN,
-        "target_magnification": _whole(magnification * shrink) if magnification else _UNKNOWN,
+        "target_magnification": _to_int_if_whole(magnification * shrink)
+        if magnification
+        else _UNKNOWN,
         "level0_width": width,
         "level0_height": height,
     }
 
 
-def _own_attributes(bag: Bag) -> dict[str, Any]:
+def _make_sacmil_attributes(bag: Bag) -> dict[str, Any]:
     x, y = bag.bounds_origin or (None, None)
     attributes = {
         "mpp_level0": bag.mpp,
@@ -193,7 +195,7 @@ def _own_attributes(bag: Bag) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _bag(
+def _make_bag(
     arrays: dict[str, np.ndarray[Any, Any]],
     feature_attributes: dict[str, Any],
     attributes: dict[str, Any],
@@ -207,14 +209,14 @@ def _bag(
         coords=arrays["coords"],
         labels=arrays.get("labels"),
         patch_size=Level0Px(known["patch_size_level0"].item()),
-        mpp=_number(known, "mpp_level0", MicronsPerPixel),
-        slide_size=_pair(known, "level0_width", "level0_height"),
-        bounds_origin=_pair(known, "bounds_x", "bounds_y"),
-        stride=_number(known, "stride_level0", Level0Px),
-        tile_px=_number(known, "tile_px", TilePx),
+        mpp=_get_number(known, "mpp_level0", MicronsPerPixel),
+        slide_size=_get_pair(known, "level0_width", "level0_height"),
+        bounds_origin=_get_pair(known, "bounds_x", "bounds_y"),
+        stride=_get_number(known, "stride_level0", Level0Px),
+        tile_px=_get_number(known, "tile_px", TilePx),
         encoder=None
         if encoder == _UNKNOWN
-        else Encoder(encoder, feature_attributes.get("encoder_hash")),
+        else EncoderId(encoder, feature_attributes.get("encoder_hash")),
         provenance=None if provenance is None else json.loads(provenance),
     )
 
@@ -223,13 +225,13 @@ def _is_unknown(value: object) -> bool:
     return isinstance(value, str) and value == _UNKNOWN
 
 
-def _number(known: dict[str, Any], name: str, unit: Any) -> Any:
+def _get_number(known: dict[str, Any], name: str, unit: Any) -> Any:
     return unit(known[name].item()) if name in known else None
 
 
-def _pair(known: dict[str, Any], first: str, second: str) -> tuple[int, int] | None:
+def _get_pair(known: dict[str, Any], first: str, second: str) -> tuple[int, int] | None:
     return (int(known[first]), int(known[second])) if first in known else None
 
 
-def _whole(value: float) -> int | float:
+def _to_int_if_whole(value: float) -> int | float:
     return int(value) if float(value).is_integer() else value

@@ -18,19 +18,26 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.bag import Bag, Encoder
+from sacmil.bag import Bag, EncoderId
 from sacmil.errors import FormatError
-from sacmil.formats._hdf5 import attributes, contents, dataset, has, is_hdf5, open_file
+from sacmil.formats._hdf5 import (
+    describe_contents,
+    has_dataset,
+    is_hdf5,
+    open_file,
+    read_attributes,
+    read_dataset,
+)
 from sacmil.formats._hints import Hints
-from sacmil.formats._scale import on_slide
+from sacmil.formats._scale import convert_to_level0
 from sacmil.formats._spacing import find_grid
 from sacmil.units import TilePx
 
-_FIRST_UM, _FIRST_PX = 256.0, 224
+_STAMP1_TILE_UM, _STAMP1_TILE_PX = 256.0, 224
 """The only tile STAMP 1 knew."""
 
 
-class _Tiles(NamedTuple):
+class _TileSize(NamedTuple):
     size_um: float
     size_px: int | None
     unit: float
@@ -42,32 +49,34 @@ def matches(path: Path) -> bool:
     if not is_hdf5(path):
         return False
     with open_file(path) as file:
-        return has(file, "feats") or has(file, "patch_embeddings")
+        return has_dataset(file, "feats") or has_dataset(file, "patch_embeddings")
 
 
 def read(path: Path, hints: Hints) -> Bag:
     """Read features and coordinates, the latter as pixels."""
-    hints.refuse_coords(path)
+    hints.reject_coords(path)
     with open_file(path) as file:
-        if has(file, "patch_embeddings") and not has(file, "coords"):
+        if has_dataset(file, "patch_embeddings") and not has_dataset(file, "coords"):
             raise FormatError(
                 f"{path}: holds patch_embeddings without coordinates, as STAMP writes for "
                 "multiplex images; expected feats and coords, a bag needs to know where tiles are"
             )
-        found = attributes(file)
+        found = read_attributes(file)
         _check_kind(path, found)
-        features, coords = dataset(file, path, "feats"), dataset(file, path, "coords")
+        features, coords = read_dataset(file, path, "feats"), read_dataset(file, path, "coords")
     if coords.dtype.kind not in "iuf":
         raise FormatError(f"{path}: coordinates are {coords.dtype}; expected numbers")
-    tiles = _tiles(path, found, coords)
+    tiles = _find_tile_size(path, found, coords)
     mpp_of_tile = tiles.size_um / tiles.size_px if tiles.size_px else 1.0
     extractor = found.get("extractor")
     return Bag(
         path.stem,
         features,
-        *on_slide(coords.astype(np.float64) * tiles.unit, tiles.size_um, mpp_of_tile, hints),
+        *convert_to_level0(
+            coords.astype(np.float64) * tiles.unit, tiles.size_um, mpp_of_tile, hints
+        ),
         tile_px=None if tiles.size_px is None else TilePx(tiles.size_px),
-        encoder=Encoder(str(extractor)) if extractor else None,
+        encoder=EncoderId(str(extractor)) if extractor else None,
     )
 
 
@@ -83,24 +92,25 @@ def _check_kind(path: Path, found: dict[str, Any]) -> None:
         raise FormatError(f"{path}: coordinates are in {unit!r}; expected 'um', as STAMP writes")
 
 
-def _tiles(path: Path, found: dict[str, Any], coords: npt.NDArray[Any]) -> _Tiles:
+def _find_tile_size(path: Path, found: dict[str, Any], coords: npt.NDArray[Any]) -> _TileSize:
     size_um = found.get("tile_size_um") or (found.get("tile_size") if "unit" in found else None)
     if size_um is not None:
-        return _stated(path, size_um, found.get("tile_size_px"))
-    grid = find_grid(coords, least=1)
-    if grid and round(grid.spacing) == _FIRST_PX:
-        return _Tiles(_FIRST_UM, _FIRST_PX, _FIRST_UM / _FIRST_PX)
+        return _parse_tile_size(path, size_um, found.get("tile_size_px"))
+    grid = find_grid(coords, min_gaps=1)
+    if grid and round(grid.spacing) == _STAMP1_TILE_PX:
+        return _TileSize(_STAMP1_TILE_UM, _STAMP1_TILE_PX, _STAMP1_TILE_UM / _STAMP1_TILE_PX)
     seen = f"tiles {grid.spacing:g} apart" if grid else "no regular grid of tiles"
     raise FormatError(
-        f"{path}: found {contents(path)} with {seen}, and no attribute that gives the tile size; "
+        f"{path}: found {describe_contents(path)} with {seen}, and no attribute that gives the "
+        "tile size; "
         "expected tile_size_um as STAMP 2 writes it, or tiles 224 apart as STAMP 1 did, "
         "extract the features again"
     )
 
 
-def _stated(path: Path, size_um: Any, size_px: Any) -> _Tiles:
+def _parse_tile_size(path: Path, size_um: Any, size_px: Any) -> _TileSize:
     try:
-        tiles = _Tiles(float(size_um), None if size_px is None else int(size_px), 1.0)
+        tiles = _TileSize(float(size_um), None if size_px is None else int(size_px), 1.0)
     except (TypeError, ValueError, OverflowError) as error:
         raise FormatError(
             f"{path}: tile_size_um is {size_um!r}, tile_size_px {size_px!r}; expected numbers"

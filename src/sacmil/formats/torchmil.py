@@ -25,81 +25,84 @@ import numpy.typing as npt
 from sacmil.bag import Bag
 from sacmil.errors import FormatError
 from sacmil.formats import _numpy_file
-from sacmil.formats._hdf5 import dataset, has, is_hdf5, open_file
+from sacmil.formats._hdf5 import has_dataset, is_hdf5, open_file, read_dataset
 from sacmil.formats._hints import Hints
 from sacmil.formats._spacing import find_grid
 from sacmil.units import Level0Px
 
-_LABELS = ("patch_labels", "inst_labels")
+_LABEL_FOLDERS = ("patch_labels", "inst_labels")
 _SIGNATURE = b"\x93NUMPY"
 
 
 def matches(path: Path) -> bool:
     """Whether it is an array, or an h5 of features whose coordinates lie in the folder beside."""
     if is_hdf5(path):
-        return _is_features_only(path) and _beside(path, "coords") is not None
+        return _is_features_only(path) and _find_sibling(path, "coords") is not None
     with path.open("rb") as file:
         return file.read(len(_SIGNATURE)) == _SIGNATURE
 
 
 def read(path: Path, hints: Hints) -> Bag:
     """Read features and what lies beside them."""
-    features = _array(path, "features")
+    features = _read_array(path, "features")
     names = (f"{path.stem}.npy", f"{path.stem}.h5")
-    coords_path = hints.coords_file(names) or _beside(path, "coords")
+    coords_path = hints.find_coords_file(names) or _find_sibling(path, "coords")
     if coords_path is None:
         raise FormatError(
-            f"{path}: holds features without coordinates, and {_root(path) / 'coords' / names[0]} "
+            f"{path}: holds features without coordinates, and "
+            f"{_find_root(path) / 'coords' / names[0]} "
             "is not there; give the file or folder of coordinates by coords (`sacmil convert "
             "--coords`)"
         )
-    coords = _array(coords_path, "coords")
-    patch_size = _patch_size_by_folder(path) or hints.patch_size
+    coords = _read_array(coords_path, "coords")
+    patch_size = _parse_patch_size(path) or hints.patch_size
     if patch_size is None:
-        raise _no_patch_size(path, coords)
-    return Bag(path.stem, features, coords, Level0Px(patch_size), labels=_labels(path))
+        raise _make_no_patch_size_error(path, coords)
+    return Bag(path.stem, features, coords, Level0Px(patch_size), labels=_read_labels(path))
 
 
-def _root(path: Path) -> Path:
+def _find_root(path: Path) -> Path:
     """The folder that holds features/, coords/ and the rest."""
     above = next((folder for folder in path.parents if folder.name == "features"), path.parent)
     return above.parent
 
 
-def _beside(path: Path, folder: str) -> Path | None:
-    places = (_root(path) / folder / f"{path.stem}{suffix}" for suffix in (".npy", ".h5"))
+def _find_sibling(path: Path, folder: str) -> Path | None:
+    places = (_find_root(path) / folder / f"{path.stem}{suffix}" for suffix in (".npy", ".h5"))
     return next((place for place in places if place.is_file() and place != path), None)
 
 
 def _is_features_only(path: Path) -> bool:
     with open_file(path) as file:
-        return has(file, "features") and not has(file, "coords")
+        return has_dataset(file, "features") and not has_dataset(file, "coords")
 
 
-def _array(path: Path, name: str) -> npt.NDArray[Any]:
+def _read_array(path: Path, name: str) -> npt.NDArray[Any]:
     if not is_hdf5(path):
         return _numpy_file.load(path)
     with open_file(path) as file:
-        return dataset(file, path, name)
+        return read_dataset(file, path, name)
 
 
-def _labels(path: Path) -> npt.NDArray[Any] | None:
-    found = next((_beside(path, name) for name in _LABELS if _beside(path, name)), None)
+def _read_labels(path: Path) -> npt.NDArray[Any] | None:
+    found = next(
+        (_find_sibling(path, name) for name in _LABEL_FOLDERS if _find_sibling(path, name)), None
+    )
     if found is None:
         return None
-    labels = _array(found, next(name for name in _LABELS if name in found.parts))
+    labels = _read_array(found, next(name for name in _LABEL_FOLDERS if name in found.parts))
     labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if labels.dtype.kind == "f" and (np.isfinite(labels) & (labels == np.round(labels))).all():
         labels = labels.astype(np.int64)
     return labels
 
 
-def _patch_size_by_folder(path: Path) -> float | None:
-    found = re.fullmatch(r"patches_(\d+)", _root(path).name)
+def _parse_patch_size(path: Path) -> float | None:
+    found = re.fullmatch(r"patches_(\d+)", _find_root(path).name)
     return float(found[1]) if found and int(found[1]) else None
 
 
-def _no_patch_size(path: Path, coords: npt.NDArray[Any]) -> FormatError:
+def _make_no_patch_size_error(path: Path, coords: npt.NDArray[Any]) -> FormatError:
     grid = find_grid(coords)
     seen = f"; its tiles stand {grid.spacing:g} apart" if grid else ""
     return FormatError(

@@ -14,44 +14,44 @@ from typing import Any
 
 import numpy.typing as npt
 
-from sacmil.bag import Bag, Encoder
+from sacmil.bag import Bag, EncoderId
 from sacmil.errors import FormatError
 from sacmil.formats import _torch_file
-from sacmil.formats._hdf5 import attributes, dataset, has, is_hdf5, open_file
+from sacmil.formats._hdf5 import has_dataset, is_hdf5, open_file, read_attributes, read_dataset
 from sacmil.formats._hints import Hints
 from sacmil.formats._patches import (
-    TRIDENT_MARKS,
+    TRIDENT_ATTRIBUTES,
     Patches,
-    described,
+    drop_batch_axis,
     find_patches,
+    parse_patches,
     read_patches,
-    without_batch_axis,
 )
 from sacmil.units import Level0Px, TilePx
 
-_FOLDERS = ("features_", "patch_features_")
+_FOLDER_PREFIXES = ("features_", "patch_features_")
 
 
 def matches(path: Path) -> bool:
     """Whether the coordinates carry TRIDENT's attributes, or a tensor lies where it puts them."""
     if path.suffix in _torch_file.SUFFIXES and not is_hdf5(path):
-        return path.parent.name.startswith(_FOLDERS) or _beside(path).is_file()
+        return path.parent.name.startswith(_FOLDER_PREFIXES) or _get_patches_path(path).is_file()
     if not is_hdf5(path):
         return False
     with open_file(path) as file:
-        if not (has(file, "features") and has(file, "coords")):
+        if not (has_dataset(file, "features") and has_dataset(file, "coords")):
             return False
-        found = attributes(file["coords"])
-    return any(mark in found for mark in TRIDENT_MARKS)
+        found = read_attributes(file["coords"])
+    return any(mark in found for mark in TRIDENT_ATTRIBUTES)
 
 
 def read(path: Path, hints: Hints) -> Bag:
     """Read features and how their tiles were cut."""
     if path.suffix in _torch_file.SUFFIXES:
-        features, patches, encoder = _from_tensor(path, hints)
+        features, patches, encoder = _read_tensor(path, hints)
     else:
-        hints.refuse_coords(path)
-        features, patches, encoder = _from_hdf5(path)
+        hints.reject_coords(path)
+        features, patches, encoder = _read_hdf5(path)
     if features.ndim == 1:
         raise FormatError(
             f"{path}: holds one vector for the whole slide ({len(features)} numbers); expected the "
@@ -71,25 +71,26 @@ def read(path: Path, hints: Hints) -> Bag:
         stride=None if patches.stride is None else Level0Px(patches.stride),
         tile_px=None if patches.tile_px is None else TilePx(patches.tile_px),
         slide_size=patches.slide_size,
-        encoder=Encoder(encoder) if encoder else None,
+        encoder=EncoderId(encoder) if encoder else None,
     )
 
 
-def _from_hdf5(path: Path) -> tuple[npt.NDArray[Any], Patches, str | None]:
+def _read_hdf5(path: Path) -> tuple[npt.NDArray[Any], Patches, str | None]:
     with open_file(path) as file:
-        features = without_batch_axis(dataset(file, path, "features"))
-        coords = without_batch_axis(dataset(file, path, "coords"))
-        encoder = attributes(file["features"]).get("encoder") or _encoder_of(path)
-        found = attributes(file["coords"])
-    return features, described(path, coords, found), encoder and str(encoder)
+        features = drop_batch_axis(read_dataset(file, path, "features"))
+        coords = drop_batch_axis(read_dataset(file, path, "coords"))
+        encoder = read_attributes(file["features"]).get("encoder") or _parse_encoder(path)
+        found = read_attributes(file["coords"])
+    return features, parse_patches(path, coords, found), encoder and str(encoder)
 
 
-def _from_tensor(path: Path, hints: Hints) -> tuple[npt.NDArray[Any], Patches, str | None]:
-    features = without_batch_axis(_torch_file.load_features(path))
-    beside = find_patches(path, hints, [_beside(path).parent])
+def _read_tensor(path: Path, hints: Hints) -> tuple[npt.NDArray[Any], Patches, str | None]:
+    features = drop_batch_axis(_torch_file.load_features(path))
+    beside = find_patches(path, hints, [_get_patches_path(path).parent])
     if beside is None:
         raise FormatError(
-            f"{path}: holds features without coordinates, and {_beside(path)} is not there; give "
+            f"{path}: holds features without coordinates, and {_get_patches_path(path)} is not "
+            "there; give "
             "the file or folder of coordinates by coords (`sacmil convert --coords`)"
         )
     patches = read_patches(beside)
@@ -98,13 +99,13 @@ def _from_tensor(path: Path, hints: Hints) -> tuple[npt.NDArray[Any], Patches, s
             f"{path}: has {len(features)} feature rows, {beside} has {len(patches.coords)} "
             "coordinates; expected as many, they belong to different runs"
         )
-    return features, patches, _encoder_of(path)
+    return features, patches, _parse_encoder(path)
 
 
-def _beside(path: Path) -> Path:
+def _get_patches_path(path: Path) -> Path:
     return path.parent.parent / "patches" / f"{path.stem}_patches.h5"
 
 
-def _encoder_of(path: Path) -> str | None:
-    prefix = next((p for p in _FOLDERS if path.parent.name.startswith(p)), None)
+def _parse_encoder(path: Path) -> str | None:
+    prefix = next((p for p in _FOLDER_PREFIXES if path.parent.name.startswith(p)), None)
     return path.parent.name.removeprefix(prefix) or None if prefix else None

@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.atomic import whole_file
+from sacmil.atomic import atomic_write
 from sacmil.csv_text import escape_cells
-from sacmil.heatmap.geojson import default_measurements
-from sacmil.heatmap.normalisation import Floats, Normalisation
-from sacmil.results import Scores
+from sacmil.heatmap.geojson import make_default_measurements
+from sacmil.heatmap.normalization import Floats, Normalization
+from sacmil.results import InstanceScores
 
 
 def write_csv(
     path: str | Path,
-    scores: Scores,
+    scores: InstanceScores,
     values: Floats,
     *,
-    how: Normalisation,
+    normalization: Normalization,
     measurements: Mapping[str, npt.ArrayLike] | None = None,
     labels: npt.NDArray[np.integer] | None = None,
 ) -> None:
@@ -31,18 +31,18 @@ def write_csv(
         path: of the file.
         scores: where the tiles are.
         values: (N,), what normalise made of the scores.
-        how: the normalisation.
+        normalization: the normalisation.
         measurements: (N,) by name; the score, and its normalised value, where none are given.
         labels: (N,), the truth of tiles where it is known.
     """
     if measurements is None:
-        measurements = default_measurements(scores, values, how)
+        measurements = make_default_measurements(scores, values, normalization)
     columns = [[f"{value:.9g}" for value in np.asarray(c).tolist()] for c in measurements.values()]
     if labels is not None:
         columns.append([str(label) for label in labels.tolist()])
     header = ["x", "y", "patch_size", *measurements, *(["label"] if labels is not None else [])]
     side = f"{scores.patch_size:g}"
-    with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(escape_cells(header))
         x, y = scores.coords.T.tolist()

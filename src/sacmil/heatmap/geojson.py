@@ -16,22 +16,22 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.atomic import whole_file
+from sacmil.atomic import atomic_write
 from sacmil.errors import RunError
-from sacmil.heatmap.colours import colour
-from sacmil.heatmap.normalisation import Floats, Normalisation, places_on_scale
-from sacmil.results import Scores
+from sacmil.heatmap.colors import apply_color_scale
+from sacmil.heatmap.normalization import Floats, Normalization, to_scale_positions
+from sacmil.results import InstanceScores
 
-_AT_ONCE = 5_000
-_COMPRESSION = 3  # twice as fast as 6 for a few per cent more bytes
+_CHUNK_TILES = 5_000
+_COMPRESSION_LEVEL = 3  # twice as fast as 6 for a few per cent more bytes
 
 
 def write_geojson(
     path: str | Path,
-    scores: Scores,
+    scores: InstanceScores,
     values: Floats,
     *,
-    how: Normalisation,
+    normalization: Normalization,
     measurements: Mapping[str, npt.ArrayLike] | None = None,
     bounds_origin: tuple[int, int] | None = None,
     slide_id: str = "",
@@ -42,52 +42,58 @@ def write_geojson(
         path: gzipped where it ends in .gz.
         scores: where the tiles are.
         values: (N,), what normalise made of the scores: they give the colours.
-        how: the normalisation.
+        normalization: the normalisation.
         measurements: (N,) by name; the score, and its normalised value, where none are given.
         bounds_origin: upper left corner of the scanned area, which is QuPath's origin.
         slide_id: makes the ids of tiles differ from those of other slides.
     """
     if measurements is None:
-        measurements = default_measurements(scores, values, how)
+        measurements = make_default_measurements(scores, values, normalization)
     columns = {name: np.asarray(column, np.float64) for name, column in measurements.items()}
     for name, column in columns.items():
         if column.shape != (len(scores.coords),) or not np.isfinite(column).all():
             raise RunError(f"{name}: has shape {column.shape}; expected a finite number per tile")
-    colours = colour(places_on_scale(values, how)[0])
+    colours = apply_color_scale(to_scale_positions(values, normalization)[0])
     corners = scores.coords - np.asarray(bounds_origin or (0, 0))
-    with whole_file(path) as partial, partial.open("wb") as file:
+    with atomic_write(path) as partial, partial.open("wb") as file:
         if str(path).endswith(".gz"):
-            with gzip.GzipFile("", "wb", _COMPRESSION, file, mtime=0) as packed:
-                packed.writelines(_document(scores.patch_size, corners, colours, columns, slide_id))
+            with gzip.GzipFile("", "wb", _COMPRESSION_LEVEL, file, mtime=0) as packed:
+                packed.writelines(
+                    _iter_document(scores.patch_size, corners, colours, columns, slide_id)
+                )
         else:
-            file.writelines(_document(scores.patch_size, corners, colours, columns, slide_id))
+            file.writelines(_iter_document(scores.patch_size, corners, colours, columns, slide_id))
 
 
-def default_measurements(scores: Scores, values: Floats, how: str) -> dict[str, Floats]:
+def make_default_measurements(
+    scores: InstanceScores, values: Floats, normalization: str
+) -> dict[str, Floats]:
     """The score, and what was made of it where that is something else."""
     found = {"score": np.asarray(scores.scores, np.float64)}
-    return found if how == "raw" else {**found, f"score ({how})": values}
+    return found if normalization == "raw" else {**found, f"score ({normalization})": values}
 
 
-def _document(
+def _iter_document(
     side: float,
     corners: npt.NDArray[np.number],
-    colours: npt.NDArray[np.uint8],
+    colors: npt.NDArray[np.uint8],
     columns: Mapping[str, Floats],
     slide_id: str,
 ) -> Iterator[bytes]:
     yield b'{"type":"FeatureCollection","features":[\n'
-    template = _template(list(columns))
-    for start in range(0, len(corners), _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
-        ids = _ids(slide_id, start, len(corners[part]))
-        numbers = _numbers(side, corners[part], colours[part], [c[part] for c in columns.values()])
+    template = _make_template(list(columns))
+    for start in range(0, len(corners), _CHUNK_TILES):
+        part = slice(start, start + _CHUNK_TILES)
+        ids = _make_ids(slide_id, start, len(corners[part]))
+        numbers = _iter_numbers(
+            side, corners[part], colors[part], [c[part] for c in columns.values()]
+        )
         texts = [template % (name, *row) for name, row in zip(ids, numbers, strict=True)]
         yield (",\n" if start else "").encode() + ",\n".join(texts).encode()
     yield b"\n]}\n"
 
 
-def _template(names: list[str]) -> str:
+def _make_template(names: list[str]) -> str:
     """One feature, with %s where numbers go."""
     point = "[%s,%s]"
     ring = ",".join([point] * 5)
@@ -102,10 +108,10 @@ def _template(names: list[str]) -> str:
     )
 
 
-def _numbers(
+def _iter_numbers(
     side: float,
     corners: npt.NDArray[np.number],
-    colours: npt.NDArray[np.uint8],
+    colors: npt.NDArray[np.uint8],
     columns: list[Floats],
 ) -> Iterator[tuple[object, ...]]:
     x, y = corners.T
@@ -114,10 +120,10 @@ def _numbers(
     ring = (x, y, right, y, right, bottom, x, bottom, x, y)
     # nine figures are all that float32 has
     measured = [[float(f"{value:.9g}") for value in column.tolist()] for column in columns]
-    return zip(*(p.tolist() for p in ring), *colours.T.tolist(), *measured, strict=True)
+    return zip(*(p.tolist() for p in ring), *colors.T.tolist(), *measured, strict=True)
 
 
-def _ids(slide_id: str, start: int, count: int) -> list[str]:
+def _make_ids(slide_id: str, start: int, count: int) -> list[str]:
     """UUIDs (version 8: of our own making), the same each time."""
     seed = hashlib.sha256(f"{slide_id}\0".encode("utf-8", "surrogatepass")).hexdigest()
     front = f"{seed[:8]}-{seed[8:12]}-8{seed[13:16]}-8{seed[17:20]}"

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sacmil.atomic import whole_file
-from sacmil.errors import ConfigError, suggestion
-from sacmil.heatmap.file_name import file_name
-from sacmil.heatmap.furniture import check_can_draw
-from sacmil.heatmap.ground import Ground, ground_of
-from sacmil.heatmap.normalisation import Normalisation, normalise
+from sacmil.atomic import atomic_write
+from sacmil.errors import ConfigError, suggest_names
+from sacmil.heatmap.annotations import check_can_draw
+from sacmil.heatmap.canvas import Canvas, open_canvas
+from sacmil.heatmap.normalization import Normalization, normalize_scores
 from sacmil.heatmap.overlay import draw_map, draw_overlay
-from sacmil.heatmap.strip import draw_strip, top_tiles
+from sacmil.heatmap.safe_file_name import safe_file_name
+from sacmil.heatmap.top_tiles import draw_top_tiles, find_top_tiles
 from sacmil.heatmap.truth import Truth
-from sacmil.results import Scores
+from sacmil.results import InstanceScores
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 def draw_heatmap(
     out_dir: str | Path,
     slide_id: str,
-    scores: Scores,
+    scores: InstanceScores,
     *,
     classes: Sequence[str] | None = None,
-    which: str | None = None,
+    class_name: str | None = None,
     predicted: str | None = None,
-    how: Normalisation = "rank",
+    normalization: Normalization = "rank",
     slide: str | Path | None = None,
     mpp: float | None = None,
     slide_size: tuple[int, int] | None = None,
@@ -51,10 +51,10 @@ def draw_heatmap(
         slide_id: the title.
         scores: of one model.
         classes: names of the columns of class_scores.
-        which: the class to draw; None: the predicted one, or what scores has where that is not
+        class_name: the class to draw; None: the predicted one, or what scores has where that is not
             given or the model has no scores by class.
         predicted: the class the model predicts.
-        how: normalisation of the overlay; the map shows scores as they are.
+        normalization: normalisation of the overlay; the map shows scores as they are.
         slide: its file: overlay on tissue, and a strip of tiles. None: the map alone, on white.
         mpp: microns per level-0 pixel, for the scale bar.
         slide_size: width and height of level 0 by the bag; another slide is refused.
@@ -67,18 +67,18 @@ def draw_heatmap(
         Paths by kind: overlay, map, tiles.
     """
     check_can_draw()
-    shown = select_scores(scores, classes, predicted=predicted, which=which)
-    words = Words(slide_id, note, shown.describe(name), how)
-    with ground_of(shown.scores, slide, mpp=mpp, slide_size=slide_size, truth=truth) as ground:
-        pictures = draw_all(shown.scores, ground, words, top=top)
-    stem = "_".join(map(file_name, filter(None, [slide_id, which])))
+    shown = select_scores(scores, classes, predicted=predicted, class_name=class_name)
+    words = PictureText(slide_id, note, shown.describe(name), normalization)
+    with open_canvas(shown.scores, slide, mpp=mpp, slide_size=slide_size, truth=truth) as ground:
+        pictures = draw_pictures(shown.scores, ground, words, top=top)
+    stem = "_".join(map(safe_file_name, filter(None, [slide_id, class_name])))
     return {
         kind: save_picture(Path(out_dir) / f"{stem}_{kind}.png", picture)
         for kind, picture in pictures.items()
     }
 
 
-class Words(NamedTuple):
+class PictureText(NamedTuple):
     """What stands on a picture."""
 
     title: str
@@ -87,67 +87,75 @@ class Words(NamedTuple):
     """The second, such as the model and its answer."""
     name: str
     """What the score is."""
-    how: Normalisation = "rank"
+    normalization: Normalization = "rank"
     """Of the overlay; a map shows scores as they are."""
 
 
-def draw_all(scores: Scores, ground: Ground, words: Words, *, top: int = 8) -> dict[str, Image]:
+def draw_pictures(
+    scores: InstanceScores, canvas: Canvas, text: PictureText, *, top: int = 8
+) -> dict[str, Image]:
     """Overlay, map and, where the slide is there, its highest tiles, by kind.
 
     Args:
         scores: of one model, or of one class of it.
-        ground: what they are drawn on.
-        words: what stands on the pictures.
+        canvas: what they are drawn on.
+        text: what stands on the pictures.
         top: how many tiles the strip has; 0 for none.
     """
-    values = normalise(scores.scores, words.how)
-    best = top_tiles(scores, values, top if ground.slide else 0)
+    values = normalize_scores(scores.scores, text.normalization)
+    best = find_top_tiles(scores, values, top if canvas.slide else 0)
     pictures = {
         "overlay": draw_overlay(
             scores,
             values,
-            ground.pixels,
-            ground.view,
-            truth=ground.truth,
+            canvas.pixels,
+            canvas.viewport,
+            truth=canvas.truth,
             marked=best,
-            mpp=ground.mpp,
-            **words._asdict(),
+            mpp=canvas.mpp,
+            **text._asdict(),
         ),
         "map": draw_map(
             scores,
-            normalise(scores.scores, "raw"),
-            ground.view,
-            mpp=ground.mpp,
-            **words._replace(how="raw")._asdict(),
+            normalize_scores(scores.scores, "raw"),
+            canvas.viewport,
+            mpp=canvas.mpp,
+            **text._replace(normalization="raw")._asdict(),
         ),
     }
-    if ground.slide and len(best):
-        pictures["tiles"] = draw_strip(
-            ground.slide,
+    if canvas.slide and len(best):
+        pictures["tiles"] = draw_top_tiles(
+            canvas.slide,
             scores,
             values,
             best,
-            how=words.how,
-            title=words.title,
-            note=words.note,
-            name=words.name,
-            mpp=ground.mpp,
+            normalization=text.normalization,
+            title=text.title,
+            note=text.note,
+            name=text.name,
+            mpp=canvas.mpp,
         )
     return pictures
 
 
-def draw_alone(scores: Scores, ground: Ground, words: Words) -> Image:
+def draw_overlay_only(scores: InstanceScores, canvas: Canvas, text: PictureText) -> Image:
     """The overlay without the slide beside it; arguments as those of draw_all."""
-    values = normalise(scores.scores, words.how)
+    values = normalize_scores(scores.scores, text.normalization)
     return draw_overlay(
-        scores, values, ground.pixels, ground.view, beside=False, mpp=ground.mpp, **words._asdict()
+        scores,
+        values,
+        canvas.pixels,
+        canvas.viewport,
+        show_slide=False,
+        mpp=canvas.mpp,
+        **text._asdict(),
     )
 
 
 class ShownScores(NamedTuple):
     """The scores a picture shows, and the class they are about."""
 
-    scores: Scores
+    scores: InstanceScores
     class_name: str | None
     """None where one score serves all classes."""
     is_predicted: bool
@@ -161,11 +169,11 @@ class ShownScores(NamedTuple):
 
 
 def select_scores(
-    scores: Scores,
+    scores: InstanceScores,
     classes: Sequence[str] | None,
     *,
     predicted: str | None,
-    which: str | None = None,
+    class_name: str | None = None,
 ) -> ShownScores:
     """The scores of the class asked for, otherwise of the predicted class.
 
@@ -173,49 +181,51 @@ def select_scores(
         scores: of one model.
         classes: names of the columns of class_scores.
         predicted: the class the model predicts; None where it is not known.
-        which: a class to show instead.
+        class_name: a class to show instead.
 
     Raises:
         ConfigError: there are no scores of that class.
     """
-    if which is None and scores.class_scores is not None:
-        which = predicted
-    only = _name_of_class(scores.score_class, classes) if scores.class_scores is None else None
-    if which is not None and only is not None:
-        if which != only:
+    if class_name is None and scores.class_scores is not None:
+        class_name = predicted
+    only = _get_class_name(scores.score_class, classes) if scores.class_scores is None else None
+    if class_name is not None and only is not None:
+        if class_name != only:
             raise ConfigError(
-                f"{which}: this model has scores of {only} alone; leave the class out"
+                f"{class_name}: this model has scores of {only} alone; leave the class out"
             )
-        which = None
-    name = _name_of_class(scores.score_class, classes) if which is None else which
-    shown = chosen(scores, which, classes)
+        class_name = None
+    name = _get_class_name(scores.score_class, classes) if class_name is None else class_name
+    shown = select_class_scores(scores, class_name, classes)
     return ShownScores(shown, name, is_predicted=name is not None and name == predicted)
 
 
-def _name_of_class(number: int | None, classes: Sequence[str] | None) -> str | None:
+def _get_class_name(number: int | None, classes: Sequence[str] | None) -> str | None:
     if number is None or classes is None or number >= len(classes):
         return None
     return classes[number]
 
 
-def chosen(scores: Scores, which: str | None, classes: Sequence[str] | None) -> Scores:
+def select_class_scores(
+    scores: InstanceScores, class_name: str | None, classes: Sequence[str] | None
+) -> InstanceScores:
     """The scores with those of a class in their place; refused where there is no such class."""
-    if which is None:
+    if class_name is None:
         return scores
     if scores.class_scores is None:
         raise ConfigError(
-            f"{which}: this model scores tiles, not tiles per class; leave the class out"
+            f"{class_name}: this model scores tiles, not tiles per class; leave the class out"
         )
     columns = scores.class_scores.shape[1]
     names = list(classes or map(str, range(columns)))
-    if columns != len(names) or which not in names:
-        told = suggestion(which, names[:columns])
-        raise ConfigError(f"there are no scores of a class {which!r}; {told}")
-    return replace(scores, scores=np.asarray(scores.class_scores[:, names.index(which)]))
+    if columns != len(names) or class_name not in names:
+        told = suggest_names(class_name, names[:columns])
+        raise ConfigError(f"there are no scores of a class {class_name!r}; {told}")
+    return replace(scores, scores=np.asarray(scores.class_scores[:, names.index(class_name)]))
 
 
 def save_picture(path: Path, image: Image) -> Path:
     """Write it as PNG, whole or not at all."""
-    with whole_file(path) as partial:
+    with atomic_write(path) as partial:
         image.save(partial, format="PNG", compress_level=1)  # half the time of 6, a fifth larger
     return path

@@ -15,16 +15,16 @@ import numpy.typing as npt
 from sacmil.cohorts.asap import read_asap
 from sacmil.cohorts.outlines import Outlines, make_outlines, read_outlines
 from sacmil.errors import CohortError
-from sacmil.heatmap.raster import raster
-from sacmil.heatmap.view import View
-from sacmil.results import Scores
+from sacmil.heatmap.raster import rasterize
+from sacmil.heatmap.viewport import Viewport
+from sacmil.results import InstanceScores
 
 Truth = Outlines | npt.NDArray[np.integer]
 """Outlines in level-0 pixels, or (N,) labels of the tiles: above zero is what is looked for."""
 
-ONE_SLIDE = (".xml", ".geojson", ".geojson.gz")
+SINGLE_SLIDE_SUFFIXES = (".xml", ".geojson", ".geojson.gz")
 """Suffixes of ASAP and QuPath."""
-SUFFIXES = (*ONE_SLIDE, ".json", ".json.gz")
+SUFFIXES = (*SINGLE_SLIDE_SUFFIXES, ".json", ".json.gz")
 """And of JSON outlines, which may be of many slides."""
 
 
@@ -49,7 +49,7 @@ def read_truth(
         return read_asap(path)
     found = _read_json(path)
     if isinstance(found, list) or (isinstance(found, dict) and "type" in found):
-        return _from_geojson(path, found, bounds_origin or (0, 0))
+        return _parse_geojson(path, found, bounds_origin or (0, 0))
     return read_outlines(path).get(slide_id)
 
 
@@ -64,9 +64,9 @@ def _read_json(path: Path) -> Any:
         raise CohortError(path, [problem]) from error
 
 
-def _from_geojson(path: Path, found: Any, origin: tuple[int, int]) -> Outlines:
+def _parse_geojson(path: Path, found: Any, origin: tuple[int, int]) -> Outlines:
     try:
-        polygons = [_moved(polygon, origin) for polygon in _polygons(found)]
+        polygons = [_move_rings(polygon, origin) for polygon in _iter_polygons(found)]
         outer = [rings[0] for rings in polygons if rings]
         return make_outlines(outer, [hole for rings in polygons for hole in rings[1:]])
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -76,49 +76,51 @@ def _from_geojson(path: Path, found: Any, origin: tuple[int, int]) -> Outlines:
         raise CohortError(path, [problem]) from error
 
 
-def _polygons(found: Any) -> Iterator[Any]:
+def _iter_polygons(found: Any) -> Iterator[Any]:
     """Rings of every polygon below; points and lines enclose nothing."""
     if isinstance(found, list):
         for part in found:
-            yield from _polygons(part)
+            yield from _iter_polygons(part)
     elif found is None:  # a feature may be without geometry
         return
     elif found["type"] == "FeatureCollection":
-        yield from _polygons(found["features"])
+        yield from _iter_polygons(found["features"])
     elif found["type"] == "Feature":
-        yield from _polygons(found["geometry"])
+        yield from _iter_polygons(found["geometry"])
     elif found["type"] == "GeometryCollection":
-        yield from _polygons(found["geometries"])
+        yield from _iter_polygons(found["geometries"])
     elif found["type"] == "MultiPolygon":
         yield from found["coordinates"]
     elif found["type"] == "Polygon":
         yield found["coordinates"]
 
 
-def _moved(rings: Any, origin: tuple[int, int]) -> list[npt.NDArray[np.float64]]:
+def _move_rings(rings: Any, origin: tuple[int, int]) -> list[npt.NDArray[np.float64]]:
     return [np.asarray(ring, dtype=np.float64)[:, :2] + origin for ring in rings]
 
 
-def truth_mask(truth: Truth, scores: Scores, view: View) -> npt.NDArray[np.bool_]:
+def make_truth_mask(
+    truth: Truth, scores: InstanceScores, viewport: Viewport
+) -> npt.NDArray[np.bool_]:
     """(h, w): where the truth is positive."""
     if isinstance(truth, Outlines):
-        return _filled(truth, view)
+        return _fill_outlines(truth, viewport)
     if len(truth) != len(scores.coords):
         raise CohortError(
             "truth", [f"has {len(truth)} labels for {len(scores.coords)} tiles; expected as many"]
         )
     positive = truth > 0
-    part = Scores(scores.coords[positive], scores.patch_size, scores.scores[positive])
-    return raster(part, np.ones(len(part.scores)), view)[1]
+    part = InstanceScores(scores.coords[positive], scores.patch_size, scores.scores[positive])
+    return rasterize(part, np.ones(len(part.scores)), viewport)[1]
 
 
-def _filled(outlines: Outlines, view: View) -> npt.NDArray[np.bool_]:
+def _fill_outlines(outlines: Outlines, viewport: Viewport) -> npt.NDArray[np.bool_]:
     from PIL import Image, ImageDraw
 
-    mask = Image.new("1", (view.width, view.height))
+    mask = Image.new("1", (viewport.width, viewport.height))
     draw = ImageDraw.Draw(mask)
     for polygons, inside in ((outlines.positive, 1), (outlines.negative, 0)):
         for polygon in polygons:
-            points = view.at(polygon) - 0.5  # pixels count from their middle
+            points = viewport.to_pixels(polygon) - 0.5  # pixels count from their middle
             draw.polygon([(x, y) for x, y in points.tolist()], fill=inside)
     return np.array(mask, dtype=bool)

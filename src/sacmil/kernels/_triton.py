@@ -12,12 +12,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-LENGTHS = ["n", "ring", "step"]
+LENGTH_ARGUMENTS = ["n", "ring", "step"]
 """Arguments whose values must not choose a kernel."""
 
 
 @triton.jit
-def _ring(rows, n, ring, ABSORB: tl.constexpr):
+def _ring_bounds(rows, n, ring, ABSORB: tl.constexpr):
     """Where the ring of each row begins, and how many are in it."""
     absorbed: tl.constexpr = 1 if ABSORB else 0
     whole = tl.maximum((n // ring - absorbed) * ring, 0)
@@ -26,18 +26,18 @@ def _ring(rows, n, ring, ABSORB: tl.constexpr):
 
 
 @triton.jit
-def _woven(turn, n, ring, step, K: tl.constexpr, ABSORB: tl.constexpr):
+def _interleave_rows(turn, n, ring, step, K: tl.constexpr, ABSORB: tl.constexpr):
     """The row a turn is about: in whole rings K rows that exchange folds come one after the other,
     so that a program finds in its cache what it reads for the next."""
-    start, size = _ring(turn, n, ring, ABSORB)
+    start, size = _ring_bounds(turn, n, ring, ABSORB)
     within = turn - start
     return tl.where(size == ring, start + within % K * step + within // K, turn)
 
 
 @triton.jit
-def _away(rows, folds, n, ring, step, ABSORB: tl.constexpr):
+def _shift_distances(rows, folds, n, ring, step, ABSORB: tl.constexpr):
     """(rows, folds): how far each fold moves, less than its ring; (rows, 1): start, size."""
-    start, size = _ring(rows, n, ring, ABSORB)
+    start, size = _ring_bounds(rows, n, ring, ABSORB)
     away = ((folds.to(tl.int64) * step) % n).to(tl.int32)[None, :]
     if not ABSORB:  # what is left over is a ring that may be shorter than the way
         away = away % size[:, None]
@@ -45,23 +45,23 @@ def _away(rows, folds, n, ring, step, ABSORB: tl.constexpr):
 
 
 @triton.jit
-def _back(rows, folds, n, ring, step, ABSORB: tl.constexpr):
+def _shift_sources(rows, folds, n, ring, step, ABSORB: tl.constexpr):
     """(rows, folds): the rows that folds of a shifted row come from."""
-    away, start, size = _away(rows, folds, n, ring, step, ABSORB)
+    away, start, size = _shift_distances(rows, folds, n, ring, step, ABSORB)
     source = rows[:, None] - away
     return tl.where(source < start, source + size, source)
 
 
 @triton.jit
-def _onward(rows, folds, n, ring, step, ABSORB: tl.constexpr):
+def _unshift_sources(rows, folds, n, ring, step, ABSORB: tl.constexpr):
     """(rows, folds): the rows that folds of a row shifted back come from."""
-    away, start, size = _away(rows, folds, n, ring, step, ABSORB)
+    away, start, size = _shift_distances(rows, folds, n, ring, step, ABSORB)
     source = rows[:, None] + away
     return tl.where(source >= start + size, source - size, source)
 
 
 @triton.jit
-def _channels(D: tl.constexpr, K: tl.constexpr, FOLDS: tl.constexpr, WIDTH: tl.constexpr):
+def _channel_indices(D: tl.constexpr, K: tl.constexpr, FOLDS: tl.constexpr, WIDTH: tl.constexpr):
     """Folds, (1, folds, width) channels, and which of them there are."""
     folds, within = tl.arange(0, FOLDS), tl.arange(0, WIDTH)
     channels = folds[:, None] * (D // K) + within[None, :]
@@ -70,26 +70,26 @@ def _channels(D: tl.constexpr, K: tl.constexpr, FOLDS: tl.constexpr, WIDTH: tl.c
 
 
 @triton.jit
-def _at(rows, channels, D: tl.constexpr):
+def _element_offsets(rows, channels, D: tl.constexpr):
     """Where channels of rows, (rows, folds) or (rows, 1), stand."""
     return rows.to(tl.int64)[:, :, None] * D + channels
 
 
 @triton.jit
-def _sum(x):
+def _row_sum(x):
     """Of all channels of a row, (rows, 1, 1)."""
     return tl.sum(tl.sum(x, 2), 1)[:, None, None]
 
 
 @triton.jit
-def _paired(mean, scale):
+def _pack_pair(mean, scale):
     """Two numbers of a row as one of 64 bits, which is read at once."""
     high = scale.to(tl.int32, bitcast=True).to(tl.int64) << 32
     return high | (mean.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
 
 
 @triton.jit
-def _apart(pair):
+def _unpack_pair(pair):
     """The two numbers again."""
     mean = pair.to(tl.int32).to(tl.float32, bitcast=True)
     return mean, (pair >> 32).to(tl.int32).to(tl.float32, bitcast=True)
@@ -118,10 +118,10 @@ def row_statistics(
     mean = tl.sum(x, 1) / D
     centred = tl.where(inside, x - mean[:, None], 0.0)
     scale = tl.rsqrt(tl.sum(centred * centred, 1) / D + eps)
-    tl.store(statistics_ptr + rows, _paired(mean, scale), rows < n)
+    tl.store(statistics_ptr + rows, _pack_pair(mean, scale), rows < n)
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit(do_not_specialize=LENGTH_ARGUMENTS)
 def norm_shift(
     x_ptr,
     carried_ptr,
@@ -142,22 +142,22 @@ def norm_shift(
 ):
     """y = shift(LN(x))."""
     turn = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    rows = _woven(turn, n, ring, step, K, ABSORB)
-    folds, channels, known = _channels(D, K, FOLDS, WIDTH)
+    rows = _interleave_rows(turn, n, ring, step, K, ABSORB)
+    folds, channels, known = _channel_indices(D, K, FOLDS, WIDTH)
     inside = (turn < n)[:, None] & (folds < K)[None, :]
-    source = _back(rows, folds, n, ring, step, ABSORB)
+    source = _shift_sources(rows, folds, n, ring, step, ABSORB)
     whole = inside[:, :, None] & known
-    x = tl.load(x_ptr + _at(source, channels, D), whole, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + _element_offsets(source, channels, D), whole, other=0.0).to(tl.float32)
     if CARRIED:
         x += tl.load(carried_ptr + channels, known, other=0.0)
-    mean, scale = _apart(tl.load(statistics_ptr + source, inside, other=0)[:, :, None])
+    mean, scale = _unpack_pair(tl.load(statistics_ptr + source, inside, other=0)[:, :, None])
     weight = tl.load(weight_ptr + channels, known, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + channels, known, other=0.0).to(tl.float32)
     y = (x - mean) * scale * weight + bias
-    tl.store(y_ptr + _at(rows[:, None], channels, D), y, whole)
+    tl.store(y_ptr + _element_offsets(rows[:, None], channels, D), y, whole)
 
 
-@triton.jit(do_not_specialize=[*LENGTHS, "blocks"])
+@triton.jit(do_not_specialize=[*LENGTH_ARGUMENTS, "blocks"])
 def norm_shift_backward(
     x_ptr,
     statistics_ptr,
@@ -178,28 +178,30 @@ def norm_shift_backward(
     WIDTH: tl.constexpr,
 ):
     """Of x + f(y), y = shift(LN(x)): the gradient of x; sums for weight, bias, what f adds."""
-    folds, channels, known = _channels(D, K, FOLDS, WIDTH)
+    folds, channels, known = _channel_indices(D, K, FOLDS, WIDTH)
     weight = tl.load(weight_ptr + channels, known, other=0.0).to(tl.float32)
     for_weight = tl.zeros((1, FOLDS, WIDTH), tl.float32)
     for_bias = tl.zeros((1, FOLDS, WIDTH), tl.float32)
     for_out = tl.zeros((1, FOLDS, WIDTH), tl.float32)
     for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
         turn = block * ROWS + tl.arange(0, ROWS)
-        rows = _woven(turn, n, ring, step, K, ABSORB)
+        rows = _interleave_rows(turn, n, ring, step, K, ABSORB)
         inside = turn < n
         whole = inside[:, None, None] & known
-        here = _at(rows[:, None], channels, D)
+        here = _element_offsets(rows[:, None], channels, D)
         x = tl.load(x_ptr + here, whole, other=0.0).to(tl.float32)
-        mean, scale = _apart(tl.load(statistics_ptr + rows, inside, other=0)[:, None, None])
+        mean, scale = _unpack_pair(tl.load(statistics_ptr + rows, inside, other=0)[:, None, None])
         unit = tl.where(whole, (x - mean) * scale, 0.0)
-        there = _onward(rows, folds, n, ring, step, ABSORB)
-        grad_y = tl.load(grad_y_ptr + _at(there, channels, D), whole, other=0.0).to(tl.float32)
+        there = _unshift_sources(rows, folds, n, ring, step, ABSORB)
+        grad_y = tl.load(grad_y_ptr + _element_offsets(there, channels, D), whole, other=0.0).to(
+            tl.float32
+        )
         out = tl.load(grad_out_ptr + here, whole, other=0.0).to(tl.float32)
         for_weight += tl.sum(grad_y * unit, 0)[None, :, :]
         for_bias += tl.sum(grad_y, 0)[None, :, :]
         for_out += tl.sum(out, 0)[None, :, :]
         grad = grad_y * weight
-        grad = (grad - _sum(grad) / D - unit * (_sum(grad * unit) / D)) * scale
+        grad = (grad - _row_sum(grad) / D - unit * (_row_sum(grad * unit) / D)) * scale
         tl.store(grad_x_ptr + here, grad + out, whole)
     sums_ptr += tl.program_id(0) * 3 * D
     tl.store(sums_ptr + channels, for_weight, known)
@@ -208,7 +210,7 @@ def norm_shift_backward(
 
 
 @triton.jit
-def _bell(u):
+def _normal_cdf_and_exp(u):
     """The normal distribution of u, of which GELU is u times, and exp(-u²/2).
 
     Abramowitz and Stegun 7.1.26, 7.5e-8 off at most.
@@ -223,7 +225,7 @@ def _bell(u):
     return tl.where(u < 0, tail, 1.0 - tail), bell
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit(do_not_specialize=LENGTH_ARGUMENTS)
 def gelu_unshift(
     u_ptr,
     v_ptr,
@@ -239,16 +241,16 @@ def gelu_unshift(
 ):
     """v = unshift(GELU(u))."""
     turn = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    rows = _woven(turn, n, ring, step, K, ABSORB)
-    folds, channels, known = _channels(D, K, FOLDS, WIDTH)
+    rows = _interleave_rows(turn, n, ring, step, K, ABSORB)
+    folds, channels, known = _channel_indices(D, K, FOLDS, WIDTH)
     whole = (turn < n)[:, None, None] & known
-    source = _onward(rows, folds, n, ring, step, ABSORB)
-    u = tl.load(u_ptr + _at(source, channels, D), whole, other=0.0).to(tl.float32)
-    normal, _ = _bell(u)
-    tl.store(v_ptr + _at(rows[:, None], channels, D), u * normal, whole)
+    source = _unshift_sources(rows, folds, n, ring, step, ABSORB)
+    u = tl.load(u_ptr + _element_offsets(source, channels, D), whole, other=0.0).to(tl.float32)
+    normal, _ = _normal_cdf_and_exp(u)
+    tl.store(v_ptr + _element_offsets(rows[:, None], channels, D), u * normal, whole)
 
 
-@triton.jit(do_not_specialize=[*LENGTHS, "blocks"])
+@triton.jit(do_not_specialize=[*LENGTH_ARGUMENTS, "blocks"])
 def gelu_unshift_backward(
     u_ptr,
     grad_v_ptr,
@@ -266,17 +268,19 @@ def gelu_unshift_backward(
     WIDTH: tl.constexpr,
 ):
     """Of v = unshift(GELU(u)): the gradient of u, and its sums over instances."""
-    folds, channels, known = _channels(D, K, FOLDS, WIDTH)
+    folds, channels, known = _channel_indices(D, K, FOLDS, WIDTH)
     sums = tl.zeros((1, FOLDS, WIDTH), tl.float32)
     for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
         turn = block * ROWS + tl.arange(0, ROWS)
-        rows = _woven(turn, n, ring, step, K, ABSORB)
+        rows = _interleave_rows(turn, n, ring, step, K, ABSORB)
         whole = (turn < n)[:, None, None] & known
-        here = _at(rows[:, None], channels, D)
+        here = _element_offsets(rows[:, None], channels, D)
         u = tl.load(u_ptr + here, whole, other=0.0).to(tl.float32)
-        there = _back(rows, folds, n, ring, step, ABSORB)
-        grad = tl.load(grad_v_ptr + _at(there, channels, D), whole, other=0.0).to(tl.float32)
-        normal, bell = _bell(u)
+        there = _shift_sources(rows, folds, n, ring, step, ABSORB)
+        grad = tl.load(grad_v_ptr + _element_offsets(there, channels, D), whole, other=0.0).to(
+            tl.float32
+        )
+        normal, bell = _normal_cdf_and_exp(u)
         grad = grad * (normal + u * bell * 0.3989422804014327)
         tl.store(grad_u_ptr + here, grad, whole)
         sums += tl.sum(grad, 0)[None, :, :]
@@ -312,7 +316,9 @@ def finish(
 
 
 @triton.jit
-def _turned(coords_ptr, low_ptr, high_ptr, theta_ptr, source, pairs, known, D: tl.constexpr):
+def _rotation_cos_sin(
+    coords_ptr, low_ptr, high_ptr, theta_ptr, source, pairs, known, D: tl.constexpr
+):
     """(rows, pairs) cosines and sines of rho theta + alpha, Eq. (6) to (8) of the paper.
 
     Theta holds the scale. Of rho theta, which float32 would blur, only what is beyond a quarter
@@ -373,7 +379,7 @@ def place(
     if RELU:
         p = tl.maximum(p, 0.0)
     a, b = tl.split(tl.reshape(p, (ROWS, PAIRS, 2)))
-    cos, sin = _turned(coords_ptr, low_ptr, high_ptr, theta_ptr, source, pairs, known, D)
+    cos, sin = _rotation_cos_sin(coords_ptr, low_ptr, high_ptr, theta_ptr, source, pairs, known, D)
     h = tl.reshape(tl.join(a * cos - b * sin, a * sin + b * cos), (ROWS, 2 * PAIRS))
     tl.store(h_ptr + rows.to(tl.int64)[:, None] * D + columns[None, :], h, inside)
 
@@ -404,7 +410,7 @@ def place_backward(
     here = rows.to(tl.int64)[:, None] * D + columns[None, :]
     grad = tl.load(grad_h_ptr + here, inside, other=0.0).to(tl.float32)
     a, b = tl.split(tl.reshape(grad, (ROWS, PAIRS, 2)))
-    cos, sin = _turned(coords_ptr, low_ptr, high_ptr, theta_ptr, source, pairs, known, D)
+    cos, sin = _rotation_cos_sin(coords_ptr, low_ptr, high_ptr, theta_ptr, source, pairs, known, D)
     grad = tl.reshape(tl.join(a * cos + b * sin, b * cos - a * sin), (ROWS, 2 * PAIRS))
     there = source[:, None] * D + columns[None, :]
     if RELU:

@@ -14,7 +14,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _then(a, s, b, t):
+def _compose_steps(a, s, b, t):
     """What a step (or several) makes of a state, and then another: times a, plus s."""
     return a * b, s * b + t
 
@@ -41,27 +41,27 @@ def recur(
         follows = known & (turn > 0)[:, None]
         a = tl.load(a_ptr + factors * WIDTH + columns[None, :], follows, other=0.0)
         s = tl.load(s_ptr + rows * WIDTH + columns[None, :], known, other=0.0)
-        a, s = tl.associative_scan((a, s), 0, _then)
+        a, s = tl.associative_scan((a, s), 0, _compose_steps)
         s += a * before[None, :]
         tl.store(s_ptr + rows * WIDTH + columns[None, :], s, known)
         before = tl.sum(tl.where(last[:, None], s, 0.0), 0)
 
 
 @triton.jit
-def _rows_of(x_ptr, rows, columns, known, WIDTH: tl.constexpr):
+def _load_rows(x_ptr, rows, columns, known, WIDTH: tl.constexpr):
     """(rows, columns) of a matrix; zero where there are none."""
     inside = known[:, None] & (columns < WIDTH)[None, :]
     return tl.load(x_ptr + rows.to(tl.int64)[:, None] * WIDTH + columns[None, :], inside, other=0.0)
 
 
 @triton.jit
-def _put_rows(x_ptr, x, rows, columns, known, WIDTH: tl.constexpr):
+def _store_rows(x_ptr, x, rows, columns, known, WIDTH: tl.constexpr):
     inside = known[:, None] & (columns < WIDTH)[None, :]
     tl.store(x_ptr + rows.to(tl.int64)[:, None] * WIDTH + columns[None, :], x, inside)
 
 
 @triton.jit
-def _state_of(x_ptr, tile, states, channels, known, D: tl.constexpr, S: tl.constexpr):
+def _load_state(x_ptr, tile, states, channels, known, D: tl.constexpr, S: tl.constexpr):
     """(states, channels) of a tile; zero where there are none."""
     inside = (states < S)[:, None] & (channels < D)[None, :] & known
     begin = tile.to(tl.int64) * (S * D)
@@ -69,7 +69,7 @@ def _state_of(x_ptr, tile, states, channels, known, D: tl.constexpr, S: tl.const
 
 
 @triton.jit
-def _put_state(x_ptr, x, tile, states, channels, D: tl.constexpr, S: tl.constexpr):
+def _store_state(x_ptr, x, tile, states, channels, D: tl.constexpr, S: tl.constexpr):
     inside = (states < S)[:, None] & (channels < D)[None, :]
     begin = tile.to(tl.int64) * (S * D)
     tl.store(x_ptr + begin + states[:, None] * D + channels[None, :], x, inside)
@@ -94,25 +94,25 @@ def ends(
     tile, steps = tl.program_id(0), tl.arange(0, STEPS)
     rows, states = tile * STEPS + steps, tl.arange(0, STATES)
     channels = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    A = _rows_of(A_ptr, states, channels, states < S, D)
-    dt = _rows_of(dt_ptr, rows, channels, rows < n, D)
-    entering = dt * _rows_of(u_ptr, rows, channels, rows < n, D)
-    B = _rows_of(B_ptr, rows, states, rows < n, S)
+    A = _load_rows(A_ptr, states, channels, states < S, D)
+    dt = _load_rows(dt_ptr, rows, channels, rows < n, D)
+    entering = dt * _load_rows(u_ptr, rows, channels, rows < n, D)
+    B = _load_rows(B_ptr, rows, states, rows < n, S)
     follows = (rows + 1 < n) & (steps + 1 < STEPS)
-    still = tl.cumsum(_rows_of(dt_ptr, rows + 1, channels, follows, D), 0, reverse=True)
-    end = tl.sum(_decays(still, A) * entering[:, None, :] * B[:, :, None], 0)
-    _put_state(ends_ptr, end, tile, states, channels, D, S)
-    _put_state(decays_ptr, tl.exp(tl.sum(dt, 0)[None, :] * A), tile, states, channels, D, S)
+    still = tl.cumsum(_load_rows(dt_ptr, rows + 1, channels, follows, D), 0, reverse=True)
+    end = tl.sum(_compute_decays(still, A) * entering[:, None, :] * B[:, :, None], 0)
+    _store_state(ends_ptr, end, tile, states, channels, D, S)
+    _store_state(decays_ptr, tl.exp(tl.sum(dt, 0)[None, :] * A), tile, states, channels, D, S)
 
 
 @triton.jit
-def _decays(dt, A):
+def _compute_decays(dt, A):
     """(steps, states, channels)"""
     return tl.exp(dt[:, None, :] * A[None, :, :])
 
 
 @triton.jit
-def _states(
+def _compute_states(
     u_ptr,
     dt_ptr,
     A,
@@ -126,10 +126,10 @@ def _states(
     S: tl.constexpr,
 ):
     """After each of these rows, (steps, states, channels); what is not known changes nothing."""
-    dt = _rows_of(dt_ptr, rows, channels, known, D)
-    entering = dt * _rows_of(u_ptr, rows, channels, known, D)
-    entered = entering[:, None, :] * _rows_of(B_ptr, rows, states, known, S)[:, :, None]
-    passed, found = tl.associative_scan((_decays(dt, A), entered), 0, _then)
+    dt = _load_rows(dt_ptr, rows, channels, known, D)
+    entering = dt * _load_rows(u_ptr, rows, channels, known, D)
+    entered = entering[:, None, :] * _load_rows(B_ptr, rows, states, known, S)[:, :, None]
+    passed, found = tl.associative_scan((_compute_decays(dt, A), entered), 0, _compose_steps)
     return found + passed * start[None, :, :]
 
 
@@ -153,11 +153,11 @@ def answers(
     tile, states = tl.program_id(0), tl.arange(0, STATES)
     rows = tile * STEPS + tl.arange(0, STEPS)
     channels = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    A = _rows_of(A_ptr, states, channels, states < S, D)
-    start = _state_of(ends_ptr, tile - 1, states, channels, tile > 0, D, S)
-    C = _rows_of(C_ptr, rows, states, rows < n, S)
-    state = _states(u_ptr, dt_ptr, A, B_ptr, start, rows, states, channels, rows < n, D, S)
-    _put_rows(y_ptr, tl.sum(state * C[:, :, None], 1), rows, channels, rows < n, D)
+    A = _load_rows(A_ptr, states, channels, states < S, D)
+    start = _load_state(ends_ptr, tile - 1, states, channels, tile > 0, D, S)
+    C = _load_rows(C_ptr, rows, states, rows < n, S)
+    state = _compute_states(u_ptr, dt_ptr, A, B_ptr, start, rows, states, channels, rows < n, D, S)
+    _store_rows(y_ptr, tl.sum(state * C[:, :, None], 1), rows, channels, rows < n, D)
 
 
 @triton.jit(do_not_specialize=["n"])
@@ -179,13 +179,13 @@ def requests(
     tile, states = tl.program_id(0), tl.arange(0, STATES)
     rows = tile * STEPS + tl.arange(0, STEPS)
     channels = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    A = _rows_of(A_ptr, states, channels, states < S, D)
-    dt = _rows_of(dt_ptr, rows, channels, rows < n, D)
-    grad_y = _rows_of(grad_y_ptr, rows, channels, rows < n, D)
-    C = _rows_of(C_ptr, rows, states, rows < n, S)
-    request = tl.sum(_decays(tl.cumsum(dt, 0), A) * grad_y[:, None, :] * C[:, :, None], 0)
-    _put_state(requests_ptr, request, tile, states, channels, D, S)
-    _put_state(decays_ptr, tl.exp(tl.sum(dt, 0)[None, :] * A), tile, states, channels, D, S)
+    A = _load_rows(A_ptr, states, channels, states < S, D)
+    dt = _load_rows(dt_ptr, rows, channels, rows < n, D)
+    grad_y = _load_rows(grad_y_ptr, rows, channels, rows < n, D)
+    C = _load_rows(C_ptr, rows, states, rows < n, S)
+    request = tl.sum(_compute_decays(tl.cumsum(dt, 0), A) * grad_y[:, None, :] * C[:, :, None], 0)
+    _store_state(requests_ptr, request, tile, states, channels, D, S)
+    _store_state(decays_ptr, tl.exp(tl.sum(dt, 0)[None, :] * A), tile, states, channels, D, S)
 
 
 @triton.jit(do_not_specialize=["n", "tiles"])
@@ -216,34 +216,34 @@ def gradients(
     rows, states = tile * STEPS + steps, tl.arange(0, STATES)
     block = tl.program_id(1)
     channels = block * CHANNELS + tl.arange(0, CHANNELS)
-    A = _rows_of(A_ptr, states, channels, states < S, D)
-    start = _state_of(ends_ptr, tile - 1, states, channels, tile > 0, D, S)
-    later = _state_of(requests_ptr, tile + 1, states, channels, tile + 1 < tiles, D, S)
-    u = _rows_of(u_ptr, rows, channels, rows < n, D)
-    dt = _rows_of(dt_ptr, rows, channels, rows < n, D)
-    B = _rows_of(B_ptr, rows, states, rows < n, S)
-    C = _rows_of(C_ptr, rows, states, rows < n, S)
-    grad_y = _rows_of(grad_y_ptr, rows, channels, rows < n, D)
+    A = _load_rows(A_ptr, states, channels, states < S, D)
+    start = _load_state(ends_ptr, tile - 1, states, channels, tile > 0, D, S)
+    later = _load_state(requests_ptr, tile + 1, states, channels, tile + 1 < tiles, D, S)
+    u = _load_rows(u_ptr, rows, channels, rows < n, D)
+    dt = _load_rows(dt_ptr, rows, channels, rows < n, D)
+    B = _load_rows(B_ptr, rows, states, rows < n, S)
+    C = _load_rows(C_ptr, rows, states, rows < n, S)
+    grad_y = _load_rows(grad_y_ptr, rows, channels, rows < n, D)
     # What a step keeps of the state before it: the state less what entered would be less exact.
     came = (rows <= n) & (steps > 0)
-    kept = _decays(dt, A)
-    kept *= _states(u_ptr, dt_ptr, A, B_ptr, start, rows - 1, states, channels, came, D, S)
+    kept = _compute_decays(dt, A)
+    kept *= _compute_states(u_ptr, dt_ptr, A, B_ptr, start, rows - 1, states, channels, came, D, S)
     state = kept + (dt * u)[:, None, :] * B[:, :, None]
     parts = block.to(tl.int64) * n * S
     read = tl.sum(state * grad_y[:, None, :], 2)
-    _put_rows(grad_C_ptr + parts, read, rows, states, rows < n, S)
+    _store_rows(grad_C_ptr + parts, read, rows, states, rows < n, S)
 
     follows = (rows + 1 < n) & (steps + 1 < STEPS)
-    decay = _decays(_rows_of(dt_ptr, rows + 1, channels, follows, D), A)
+    decay = _compute_decays(_load_rows(dt_ptr, rows + 1, channels, follows, D), A)
     asked = grad_y[:, None, :] * C[:, :, None]
     asked += tl.where(steps == STEPS - 1, 1.0, 0.0)[:, None, None] * later[None, :, :]
-    _, asked = tl.associative_scan((decay, asked), 0, _then, reverse=True)
+    _, asked = tl.associative_scan((decay, asked), 0, _compose_steps, reverse=True)
     entrance = tl.sum(asked * B[:, :, None], 1)
     exponent = asked * kept  # its gradient: that of dt A
-    _put_rows(grad_u_ptr, entrance * dt, rows, channels, rows < n, D)
+    _store_rows(grad_u_ptr, entrance * dt, rows, channels, rows < n, D)
     grad_dt = entrance * u + tl.sum(exponent * A[None, :, :], 1)
-    _put_rows(grad_dt_ptr, grad_dt, rows, channels, rows < n, D)
+    _store_rows(grad_dt_ptr, grad_dt, rows, channels, rows < n, D)
     grad_A = tl.sum(exponent * dt[:, None, :], 0)
-    _put_state(grad_A_ptr, grad_A, tile, states, channels, D, S)
+    _store_state(grad_A_ptr, grad_A, tile, states, channels, D, S)
     grad_B = tl.sum(asked * (dt * u)[:, None, :], 2)
-    _put_rows(grad_B_ptr + parts, grad_B, rows, states, rows < n, S)
+    _store_rows(grad_B_ptr + parts, grad_B, rows, states, rows < n, S)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from sacmil.kernels.launching import launch
-from sacmil.kernels.sac_block import programs
-from sacmil.kernels.switch import where
+from sacmil.kernels.config import use_device_of
+from sacmil.kernels.launch import launch
+from sacmil.kernels.sac_block import count_programs
 
 ROWS, COLUMNS = 32, 32
 """Steps and states that a program has at once."""
@@ -25,5 +25,5 @@ def retreat(a: Tensor, g: Tensor) -> None:
 def _recur(a: Tensor, s: Tensor, *, back: bool) -> None:
     width = s[0].numel()
     sizes = {"WIDTH": width, "BACK": back, "ROWS": ROWS, "COLUMNS": COLUMNS}
-    with where(s):
-        launch("_triton_scan.recur", (programs(width, COLUMNS),), (a, s), (len(s),), **sizes)
+    with use_device_of(s):
+        launch("_triton_scan.recur", (count_programs(width, COLUMNS),), (a, s), (len(s),), **sizes)

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from sacmil.kernels.launching import launch
-from sacmil.kernels.switch import fast, where
+from sacmil.kernels.config import can_run_kernels, use_device_of
+from sacmil.kernels.launch import launch
 
-WIDEST = 4096
+MAX_CHANNELS = 4096
 """Channels of a row that one program holds."""
-PROGRAMS = 4096
+MAX_PROGRAMS = 4096
 """That sum over instances: each has its own sums, which are added up at the end."""
 
 
-class Shift(NamedTuple):
+class FoldShift(NamedTuple):
     """Where folds go, as the kernels take it."""
 
     n: int
@@ -32,34 +32,39 @@ class Shift(NamedTuple):
     k: int
 
     @classmethod
-    def of(cls, block: Any, n: int) -> Shift:
+    def for_block(cls, block: Any, n: int) -> FoldShift:
         """Of a SACBlock and a bag of n; a ring longer than the bag is the bag."""
         ring, step = block.k ** (block.level + 1), block.k**block.level
         if ring > n:
             ring, step = n + 1, step % n
         return cls(n, ring, step, block.tail == "absorb", block.k)
 
-    def sizes(self, dim: int, numbers: int = 2048) -> dict[str, Any]:
+    def choose_program_sizes(self, dim: int, elements: int = 2048) -> dict[str, Any]:
         """Of a program: whole rows, so many numbers, fold by fold."""
-        folds, width = power_of_two(self.k), power_of_two(dim // self.k)
-        rows = max(1, numbers // (folds * width))
+        folds, width = next_power_of_two(self.k), next_power_of_two(dim // self.k)
+        rows = max(1, elements // (folds * width))
         of_model = {"D": dim, "K": self.k, "ABSORB": self.absorb}
         return of_model | {"ROWS": rows, "FOLDS": folds, "WIDTH": width}
 
 
-def serves(block: Any, x: Tensor) -> bool:
+def supports(block: Any, x: Tensor) -> bool:
     """Whether there is a fast path for a SACBlock with these options, and for x."""
     dim = x.shape[1]
-    return usual(block, dim) and dim <= WIDEST and _alike(x) and fast(x)
+    return (
+        has_standard_options(block, dim)
+        and dim <= MAX_CHANNELS
+        and _is_autocast_dtype(x)
+        and can_run_kernels(x)
+    )
 
 
-def usual(block: Any, dim: int) -> bool:
+def has_standard_options(block: Any, dim: int) -> bool:
     """Whether a SACBlock has the options that there are fast paths for."""
     layers = isinstance(block.act, nn.GELU) and isinstance(block.decay, nn.Identity)
     return layers and block.residual and dim % block.k == 0
 
 
-def _alike(x: Tensor) -> bool:
+def _is_autocast_dtype(x: Tensor) -> bool:
     """Whether products have x's kind of numbers: autocast may ask for another."""
     kind = x.device.type
     return not torch.is_autocast_enabled(kind) or torch.get_autocast_dtype(kind) == x.dtype
@@ -67,20 +72,22 @@ def _alike(x: Tensor) -> bool:
 
 def correlate(block: Any, x: Tensor) -> Tensor:
     """x + W2 unshift(GELU(W1 shift(LN(x)))), with a SACBlock's parameters."""
-    shift = Shift.of(block, len(x))
-    with where(x):
-        out: Tensor = _Block.apply(x, *parameters(block, x.dtype), block.norm.eps, shift)  # type: ignore[no-untyped-call]
+    shift = FoldShift.for_block(block, len(x))
+    with use_device_of(x):
+        out: Tensor = _SACBlockFunction.apply(
+            x, *get_parameters(block, x.dtype), block.norm.eps, shift
+        )  # type: ignore[no-untyped-call]
     return out
 
 
-def parameters(block: Any, dtype: torch.dtype) -> list[Tensor]:
+def get_parameters(block: Any, dtype: torch.dtype) -> list[Tensor]:
     """Of a SACBlock: weight and bias of the norm, of W1 and of W2."""
     layers = (block.norm, block.w1, block.w2)
     held = [each for layer in layers for each in (layer.weight, layer.bias)]
     return held if all(each.dtype == dtype for each in held) else [each.to(dtype) for each in held]
 
 
-class _Block(torch.autograd.Function):
+class _SACBlockFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *given: Any) -> Tensor:
         weight, bias, w1, b1, w2, b2, eps, shift = given
@@ -106,17 +113,23 @@ class _Block(torch.autograd.Function):
         return grad_x, grad_weight, grad_bias, grad_w1, grad_b1, grad_w2, grad_b2, None, None
 
 
-def row_statistics(x: Tensor, eps: float, carried: Tensor | None = None) -> Tensor:
+def row_statistics(x: Tensor, eps: float, carried_bias: Tensor | None = None) -> Tensor:
     """What LN subtracts from each row of x (plus what is carried), and multiplies it by.
 
     (N,), 64 bits that hold two numbers.
     """
     n, dim = x.shape
     statistics = x.new_empty(n, dtype=torch.int64)
-    columns = power_of_two(dim)
+    columns = next_power_of_two(dim)
     rows = max(1, 4096 // columns)
-    sizes = {"D": dim, "CARRIED": carried is not None, "ROWS": rows, "COLUMNS": columns}
-    launch("row_statistics", (programs(n, rows),), (x, carried, statistics), (n, eps), **sizes)
+    sizes = {"D": dim, "CARRIED": carried_bias is not None, "ROWS": rows, "COLUMNS": columns}
+    launch(
+        "row_statistics",
+        (count_programs(n, rows),),
+        (x, carried_bias, statistics),
+        (n, eps),
+        **sizes,
+    )
     return statistics
 
 
@@ -125,51 +138,60 @@ def norm_shift(
     statistics: Tensor,
     weight: Tensor,
     bias: Tensor,
-    shift: Shift,
-    carried: Tensor | None = None,
+    shift: FoldShift,
+    carried_bias: Tensor | None = None,
 ) -> Tensor:
     """shift(LN(x)), (N, D); of x plus what is carried, where something is."""
-    y, sizes = torch.empty_like(x), shift.sizes(x.shape[1])
-    tensors = (x, carried, statistics, weight, bias, y)
-    grid = (programs(shift.n, sizes["ROWS"]),)
-    launch("norm_shift", grid, tensors, shift[:3], CARRIED=carried is not None, **sizes)
+    y, sizes = torch.empty_like(x), shift.choose_program_sizes(x.shape[1])
+    tensors = (x, carried_bias, statistics, weight, bias, y)
+    grid = (count_programs(shift.n, sizes["ROWS"]),)
+    launch("norm_shift", grid, tensors, shift[:3], CARRIED=carried_bias is not None, **sizes)
     return y
 
 
 def norm_shift_backward(
-    x: Tensor, statistics: Tensor, weight: Tensor, grad_y: Tensor, grad_out: Tensor, shift: Shift
+    x: Tensor,
+    statistics: Tensor,
+    weight: Tensor,
+    grad_y: Tensor,
+    grad_out: Tensor,
+    shift: FoldShift,
 ) -> tuple[Tensor, Tensor]:
     """The gradient of x (with grad_out, which goes by the block); of weight, bias and output."""
-    dim, grad_x, sizes = x.shape[1], torch.empty_like(x), shift.sizes(x.shape[1], 1024)
-    blocks = programs(shift.n, sizes["ROWS"])
-    sums = x.new_empty(min(blocks, PROGRAMS), 3, dim, dtype=torch.float32)
+    dim, grad_x, sizes = (
+        x.shape[1],
+        torch.empty_like(x),
+        shift.choose_program_sizes(x.shape[1], 1024),
+    )
+    blocks = count_programs(shift.n, sizes["ROWS"])
+    sums = x.new_empty(min(blocks, MAX_PROGRAMS), 3, dim, dtype=torch.float32)
     tensors = (x, statistics, weight, grad_y, grad_out, grad_x, sums)
     launch("norm_shift_backward", (len(sums),), tensors, (*shift[:3], blocks), **sizes)
     return grad_x, sums.sum(0).to(weight.dtype)
 
 
-def gelu_unshift(u: Tensor, shift: Shift, out: Tensor | None = None) -> Tensor:
+def gelu_unshift(u: Tensor, shift: FoldShift, out: Tensor | None = None) -> Tensor:
     """unshift(GELU(u)), (N, D)."""
-    v, sizes = torch.empty_like(u) if out is None else out, shift.sizes(u.shape[1])
-    launch("gelu_unshift", (programs(shift.n, sizes["ROWS"]),), (u, v), shift[:3], **sizes)
+    v, sizes = torch.empty_like(u) if out is None else out, shift.choose_program_sizes(u.shape[1])
+    launch("gelu_unshift", (count_programs(shift.n, sizes["ROWS"]),), (u, v), shift[:3], **sizes)
     return v
 
 
-def gelu_unshift_backward(u: Tensor, grad_v: Tensor, shift: Shift) -> tuple[Tensor, Tensor]:
+def gelu_unshift_backward(u: Tensor, grad_v: Tensor, shift: FoldShift) -> tuple[Tensor, Tensor]:
     """The gradient of u, and its sum over instances."""
-    grad_u, sizes = torch.empty_like(u), shift.sizes(u.shape[1], 1024)
-    blocks = programs(shift.n, sizes["ROWS"])
-    sums = u.new_empty(min(blocks, PROGRAMS), u.shape[1], dtype=torch.float32)
+    grad_u, sizes = torch.empty_like(u), shift.choose_program_sizes(u.shape[1], 1024)
+    blocks = count_programs(shift.n, sizes["ROWS"])
+    sums = u.new_empty(min(blocks, MAX_PROGRAMS), u.shape[1], dtype=torch.float32)
     tensors = (u, grad_v, grad_u, sums)
     launch("gelu_unshift_backward", (len(sums),), tensors, (*shift[:3], blocks), **sizes)
     return grad_u, sums.sum(0).to(u.dtype)
 
 
-def programs(count: int, each: int) -> int:
+def count_programs(count: int, rows: int) -> int:
     """Of so many rows each."""
-    return -(-count // each)
+    return -(-count // rows)
 
 
-def power_of_two(count: int) -> int:
+def next_power_of_two(count: int) -> int:
     """The next one."""
     return 1 << (count - 1).bit_length()

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sacmil.kernels.launching import launch
+from sacmil.kernels.config import use_device_of
+from sacmil.kernels.launch import launch
 from sacmil.kernels.recurrence import advance, retreat
-from sacmil.kernels.sac_block import power_of_two, programs
-from sacmil.kernels.switch import where
+from sacmil.kernels.sac_block import count_programs, next_power_of_two
 
 STEPS, CHANNELS = 16, 16
 """Of a tile."""
@@ -22,7 +22,7 @@ WARPS = 2
 """That share it."""
 
 
-def answers(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+def scan_forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
     """y (N, channels), and the state at the end of each tile.
 
     Args:
@@ -33,18 +33,18 @@ def answers(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Ten
         C: (N, state).
     """
     y = torch.empty_like(u)
-    ends, decays = (A.new_empty(programs(len(u), STEPS), *A.shape) for _ in range(2))
+    ends, decays = (A.new_empty(count_programs(len(u), STEPS), *A.shape) for _ in range(2))
     _launch("ends", (u, dt, A, B, ends, decays), u, A)
     advance(decays, ends)
     _launch("answers", (u, dt, A, B, C, ends, y), u, A)
     return y, ends
 
 
-def gradients(
+def scan_backward(
     grad_y: Tensor, ends: Tensor, u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor
 ) -> tuple[Tensor, ...]:
     """Of u, dt, A, B and C."""
-    tiles, blocks = len(ends), programs(u.shape[1], CHANNELS)
+    tiles, blocks = len(ends), count_programs(u.shape[1], CHANNELS)
     requests, decays = torch.empty_like(ends), A.new_empty(tiles + 1, *A.shape)
     # A request passes through the decay of its own tile: that of tile t stands at t + 1.
     _launch("requests", (grad_y, dt, A, C, requests, decays[1:]), u, A)
@@ -59,7 +59,7 @@ def gradients(
 def _launch(name: str, tensors: tuple[Tensor, ...], u: Tensor, A: Tensor, *numbers: int) -> None:
     (n, channels), state = u.shape, len(A)
     sizes: dict[str, Any] = {"D": channels, "S": state, "STEPS": STEPS, "CHANNELS": CHANNELS}
-    sizes |= {"STATES": power_of_two(state), "num_warps": WARPS}
-    grid = (programs(n, STEPS), programs(channels, CHANNELS))
-    with where(u):
+    sizes |= {"STATES": next_power_of_two(state), "num_warps": WARPS}
+    grid = (count_programs(n, STEPS), count_programs(channels, CHANNELS))
+    with use_device_of(u):
         launch(f"_triton_scan.{name}", grid, tensors, (n, *numbers), **sizes)

@@ -21,9 +21,9 @@ from torch.nn import functional as F
 
 from sacmil.bag import Bag
 from sacmil.errors import InputError, ModelError
-from sacmil.models._inputs import to_tensor, warn_of_pixels
-from sacmil.models._options import at_least
-from sacmil.models._recipe import CHOSEN, PAPER, Recipe
+from sacmil.models._inputs import to_tensor, warn_if_pixels
+from sacmil.models._options import check_at_least
+from sacmil.models._recipe import PAPER, PAPER_BEST_EPOCH, Recipe
 from sacmil.plans import Planner as Planner
 from sacmil.plans import make_plan
 
@@ -87,7 +87,7 @@ class MILModel(nn.Module, ABC):
     """Parameters the official model carries but never uses: they get no gradient."""
     plan_keys: ClassVar[frozenset[str]] = frozenset()
     """What a plan must hold; the last axis of each counts the bag's instances."""
-    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": CHOSEN}
+    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": PAPER_BEST_EPOCH}
     not_exportable: ClassVar[str] = ""
     """Why the model cannot be written as ONNX, in a sentence; empty where it can."""
     needs_losses: ClassVar[frozenset[str]] = frozenset()
@@ -103,14 +103,14 @@ class MILModel(nn.Module, ABC):
         self = super().__new__(cls)
         bound = inspect.signature(cls).bind_partial(*args, **kwargs)
         bound.apply_defaults()
-        options = {name: _plain(value) for name, value in bound.arguments.items()}
+        options = {name: _to_json_value(value) for name, value in bound.arguments.items()}
         object.__setattr__(self, "options", options)
         return self
 
     def __init__(self, in_dim: int, num_classes: int) -> None:
         super().__init__()
-        self.in_dim = at_least("in_dim", in_dim, 1)
-        self.num_classes = at_least("num_classes", num_classes, 1)
+        self.in_dim = check_at_least("in_dim", in_dim, 1)
+        self.num_classes = check_at_least("num_classes", num_classes, 1)
 
     def forward(
         self,
@@ -129,7 +129,7 @@ class MILModel(nn.Module, ABC):
             features = to_tensor("features", features, self._device)
         if not isinstance(coords, Tensor):
             coords = to_tensor("coords", coords, features.device)
-        self._check(features, coords)
+        self._check_inputs(features, coords)
         if plan is None:
             plan = self._make_plan(features, coords)
         self._check_plan(plan, features)
@@ -139,7 +139,7 @@ class MILModel(nn.Module, ABC):
         output = self.aggregate(features.to(self.dtype), coords, tensors)
         if not torch.compiler.is_compiling():
             self._check_output(output, len(features))
-            check_features_of(output, features)
+            check_features_finite(output, features)
         return output
 
     @abstractmethod
@@ -158,7 +158,7 @@ class MILModel(nn.Module, ABC):
                 "coords are a Bag; expected arrays: model.plan(bag.patch_coords, bag.features)"
             )
         plan = make_plan(self.planner.name, self.planner.options, coords, features)
-        warn_of_pixels(coords)
+        warn_if_pixels(coords)
         return plan
 
     def probabilities(self, output: Output) -> Tensor:
@@ -218,9 +218,9 @@ class MILModel(nn.Module, ABC):
                 "an exported graph cannot make a plan; expected the plan of the example bag as "
                 "third argument, or use sacmil.deploy.export.export_model"
             )
-        return self.plan(numpy_of(coords), numpy_of(features))
+        return self.plan(to_numpy(coords), to_numpy(features))
 
-    def _check(self, features: Tensor, coords: Tensor) -> None:
+    def _check_inputs(self, features: Tensor, coords: Tensor) -> None:
         if features.ndim != 2 or features.shape[0] == 0:
             raise InputError(
                 f"features have shape {tuple(features.shape)}; expected (N, {self.in_dim}) with "
@@ -295,7 +295,7 @@ def classification_loss(logits: Tensor, target: Tensor | int) -> Tensor:
     return F.cross_entropy(logits, target)
 
 
-def check_features_of(output: Output, features: Tensor) -> None:
+def check_features_finite(output: Output, features: Tensor) -> None:
     """Reject features that are NaN or infinite, as a Bag does.
 
     Outputs are small and show it: finite bags cost nothing. On a GPU looking would mean waiting.
@@ -312,14 +312,14 @@ def check_features_of(output: Output, features: Tensor) -> None:
         )
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """Numbers of numpy and tuples as Python's own numbers and lists, which JSON can hold."""
     if isinstance(value, tuple):
-        return [_plain(inner) for inner in value]
+        return [_to_json_value(inner) for inner in value]
     return value.item() if isinstance(value, np.generic) else value
 
 
-def numpy_of(tensor: Tensor) -> Array:
+def to_numpy(tensor: Tensor) -> Array:
     """The values of a tensor, of any device and precision."""
     tensor = tensor.detach().cpu()
     array = tensor.float().numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()

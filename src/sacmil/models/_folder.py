@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from sacmil.atomic import whole_folder
-from sacmil.card import CARD, card_hash, make_card, read_card
+from sacmil.atomic import atomic_directory
+from sacmil.card import CARD_FILE, hash_card, make_card, read_card
 from sacmil.errors import ModelError, ModelFolderError
 from sacmil.models._base import MILModel
 from sacmil.models._registry import create_model
@@ -39,18 +39,18 @@ def save_model(
     """
     path = Path(path)
     _check_replaceable(path)
-    with whole_folder(path) as partial:
-        for name, content in model_files(model, classes, notes).items():
+    with atomic_directory(path) as partial:
+        for name, content in serialize_model(model, classes, notes).items():
             (partial / name).write_bytes(content)
 
 
-def model_files(
+def serialize_model(
     model: MILModel, classes: Sequence[str] | None = None, notes: Mapping[str, Any] | None = None
 ) -> dict[str, bytes]:
     """The files of a model folder, by name; arguments as those of save_model."""
     model = getattr(model, "_orig_mod", model)  # a compiled model's names begin with that
     _check_classes(model, classes)
-    weights = save(_apart(model.state_dict()))
+    weights = save(_separate_tied_weights(model.state_dict()))
     card = make_card(
         model.name,
         model.options,
@@ -59,16 +59,16 @@ def model_files(
         notes=notes or {},
     )
     try:
-        text = json.dumps({**card, "card_sha256": card_hash(card)}, indent=2)
+        text = json.dumps({**card, "card_sha256": hash_card(card)}, indent=2)
     except (TypeError, ValueError) as error:
         raise ModelError(
             f"options and notes of {model.name} cannot be written as JSON ({error}); expected "
             "numbers, text, lists and dictionaries of them"
         ) from error
-    return {WEIGHTS: weights, CARD: (text + "\n").encode()}
+    return {WEIGHTS: weights, CARD_FILE: (text + "\n").encode()}
 
 
-def _apart(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _separate_tied_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tied weights as often as they are named: the file holds no tensor twice, constructors tie."""
     found: dict[str, Tensor] = {}
     places: set[int] = set()
@@ -82,11 +82,11 @@ def _apart(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _check_replaceable(path: Path) -> None:
     if not path.exists():
         return
-    if not (path / CARD).is_file():
+    if not (path / CARD_FILE).is_file():
         raise ModelFolderError(
-            f"{path}: exists and is not a model folder (it has no {CARD}); choose another path"
+            f"{path}: exists and is not a model folder (it has no {CARD_FILE}); choose another path"
         )
-    others = sorted({file.name for file in path.iterdir()} - {CARD, WEIGHTS})
+    others = sorted({file.name for file in path.iterdir()} - {CARD_FILE, WEIGHTS})
     if others:
         raise ModelFolderError(
             f"{path}: holds more than a model ({', '.join(others)}), which saving here would "
@@ -113,7 +113,7 @@ def load_model(path: str | Path) -> MILModel:
     weights = _read_weights(path, card["weights_sha256"])
     try:
         tensors = load(weights)
-        _check_sizes(sized_model(card["model"], **card["options"]), tensors)
+        _check_sizes(create_meta_model(card["model"], **card["options"]), tensors)
         model = create_model(card["model"], **card["options"])
         model.load_state_dict(tensors)
     except (ModelError, TypeError, RuntimeError, SafetensorError) as error:
@@ -126,7 +126,7 @@ def load_model(path: str | Path) -> MILModel:
     return model.eval()
 
 
-def sized_model(name: str, **options: Any) -> MILModel:
+def create_meta_model(name: str, **options: Any) -> MILModel:
     """A model to look at the sizes of: its weights take no memory, if its constructor allows."""
     try:
         with torch.device("meta"):

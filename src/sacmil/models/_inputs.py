@@ -13,13 +13,13 @@ from torch import Tensor
 from sacmil.bag import Bag
 from sacmil.errors import BagWarning, InputError
 
-_ROWS = 256
+_MAX_ROWS_CHECKED = 256
 """Coordinates that are enough to see a grid of pixels."""
-_FEWEST = 8
+_MIN_POSITIONS = 8
 """Places that are needed: fewer may share a divisor by chance."""
-_SMALLEST_TILE = 16
+_MIN_TILE_PX = 16
 """Pixels on a side; tiles in patch units do not all lie on multiples of so many tiles."""
-_WIDEST_SLIDE = 10_000
+_MAX_SLIDE_TILES = 10_000
 """Tiles on a side: along 75 mm of glass each would be smaller than a nucleus."""
 
 _has_warned = False
@@ -56,10 +56,10 @@ def _describe_mistake(name: str, value: object) -> str:
     )
 
 
-def warn_of_pixels(coords: npt.NDArray[Any]) -> None:
+def warn_if_pixels(coords: npt.NDArray[Any]) -> None:
     """Warn once per process of coordinates that cannot be patch units."""
     global _has_warned  # one training loop makes a plan for each of its bags
-    if _has_warned or not (_are_on_pixel_grid(coords) or _are_too_wide(coords)):
+    if _has_warned or not (_is_on_pixel_grid(coords) or _is_too_wide(coords)):
         return
     warnings.warn(
         f"the coords span {_extent(coords):,.0f} and look like level-0 pixels; expected patch "
@@ -70,18 +70,18 @@ def warn_of_pixels(coords: npt.NDArray[Any]) -> None:
     _has_warned = True
 
 
-def _are_on_pixel_grid(coords: npt.NDArray[Any]) -> bool:
+def _is_on_pixel_grid(coords: npt.NDArray[Any]) -> bool:
     """Whether all lie on multiples of more than a few, as corners of tiles in pixels do."""
-    rows = np.asarray(coords[:_ROWS], np.float64)
+    rows = np.asarray(coords[:_MAX_ROWS_CHECKED], np.float64)
     steps = rows - rows[:1]
     if not (np.abs(steps) < 2**53).all() or (steps != np.round(steps)).any():
         return False
     divisor = np.gcd.reduce(steps.astype(np.int64), axis=None)
-    return bool(divisor >= _SMALLEST_TILE) and len(np.unique(rows, axis=0)) >= _FEWEST
+    return bool(divisor >= _MIN_TILE_PX) and len(np.unique(rows, axis=0)) >= _MIN_POSITIONS
 
 
-def _are_too_wide(coords: npt.NDArray[Any]) -> bool:
-    return len(coords) >= _FEWEST and _extent(coords) > _WIDEST_SLIDE
+def _is_too_wide(coords: npt.NDArray[Any]) -> bool:
+    return len(coords) >= _MIN_POSITIONS and _extent(coords) > _MAX_SLIDE_TILES
 
 
 def _extent(coords: npt.NDArray[Any]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sacmil.models._base import MILModel, numpy_of
+from sacmil.models._base import MILModel, to_numpy
 
 
 @torch.compiler.disable(  # type: ignore[no-untyped-call, untyped-decorator]
@@ -14,5 +14,5 @@ from sacmil.models._base import MILModel, numpy_of
 )
 def plan_outside_graph(model: MILModel, features: Tensor, coords: Tensor) -> dict[str, Tensor]:
     """The plan of a bag, as tensors: these a graph takes for bags of any length."""
-    plan = model.plan(numpy_of(coords), numpy_of(features))
+    plan = model.plan(to_numpy(coords), to_numpy(features))
     return {key: torch.as_tensor(value, device=features.device) for key, value in plan.items()}

@@ -43,11 +43,11 @@ def predict(model: MILModel, bag: Bag | str | Path) -> Prediction:
         raise type(error)(f"{bag.slide_id}: {error}") from error
     finally:
         model.train(was_training)
-    return Prediction.of(
+    return Prediction.from_output(
         bag.slide_id,
-        _numpy(model.probabilities(output)).astype(np.float64),
-        _numpy(output.scores),
-        None if output.class_scores is None else _numpy(output.class_scores),
+        _to_numpy(model.probabilities(output)).astype(np.float64),
+        _to_numpy(output.scores),
+        None if output.class_scores is None else _to_numpy(output.class_scores),
         model.classes,
     )
 
@@ -72,5 +72,5 @@ def _to_bag(bag: object) -> Bag:
     return bag
 
 
-def _numpy(tensor: Tensor) -> npt.NDArray[Any]:
+def _to_numpy(tensor: Tensor) -> npt.NDArray[Any]:
     return tensor.float().cpu().numpy()

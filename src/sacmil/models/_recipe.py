@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from sacmil.errors import ConfigError, shorten
+from sacmil.errors import ConfigError, shorten_value
 
 
 class Lookahead(NamedTuple):
@@ -73,7 +73,7 @@ class Recipe:
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
                 raise ConfigError(
-                    f"{name}={shorten(value)}; expected a number from {least:g} to {most:,g}"
+                    f"{name}={shorten_value(value)}; expected a number from {least:g} to {most:,g}"
                 )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"betas={self.betas!r}; expected two numbers from 0 to below 1")
@@ -83,7 +83,7 @@ class Recipe:
                 "or monitor=val_auc beside it"
             )
 
-    def for_bags(self, count: int) -> Recipe:
+    def adapt_to_bags(self, count: int) -> Recipe:
         """With as many epochs as so many bags need."""
         steps = math.ceil(count / self.accumulate)
         return replace(self, epochs=max(self.epochs, math.ceil(self.min_steps / max(steps, 1))))
@@ -122,7 +122,7 @@ STANDARD = Recipe(
 """What our studies start from before they tune (docs/results.md), with the last weights: every
 model has it, and it is taken where no recipe is asked for."""
 
-CHOSEN = replace(PAPER, monitor="val_auc")
+PAPER_BEST_EPOCH = replace(PAPER, monitor="val_auc")
 """The paper's, but the epoch is chosen on the inner validation part."""
 
 LOOKAHEAD_RADAM = Recipe(

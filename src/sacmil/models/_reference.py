@@ -13,13 +13,19 @@ import torch
 
 from sacmil.errors import ModelError, OptionError
 from sacmil.models._base import MILModel, Reference
-from sacmil.models._folder import sized_model
-from sacmil.models._registry import create_model, list_models, model_class
-from sacmil.nn._checkpoint import Checkpoint, flatten, list_names, load_parameters, mismatches
-from sacmil.nn._checkpoint import renamed as renamed
-from sacmil.nn._checkpoint import shape as shape
+from sacmil.models._folder import create_meta_model
+from sacmil.models._registry import create_model, get_model_class, list_models
+from sacmil.nn._checkpoint import (
+    FlatCheckpoint,
+    find_mismatches,
+    flatten_checkpoint,
+    list_names,
+    load_parameters,
+)
+from sacmil.nn._checkpoint import get_shape as get_shape
+from sacmil.nn._checkpoint import rename_parameters as rename_parameters
 
-SIGMOIDS = (
+SIGMOIDS_NOTE = (
     "The official model has a sigmoid per class. With loss=bce these are divided by their sum, so "
     "that probabilities sum to one; output.logits.sigmoid() gives the official ones."
 )
@@ -30,9 +36,9 @@ class LoadedReference(NamedTuple):
     """Our model with official weights, and where its options come from."""
 
     model: MILModel
-    read: dict[str, Any]
+    from_checkpoint: dict[str, Any]
     """Options the checkpoint tells."""
-    given: dict[str, Any]
+    from_caller: dict[str, Any]
     """Options the caller set."""
     assumed: dict[str, Any]
     """Options the checkpoint cannot tell: the official ones, or our defaults."""
@@ -54,32 +60,32 @@ def load_reference(name: str, state_dict: Mapping[str, Any], **options: Any) -> 
 
 def read_reference(name: str, checkpoint: Any, options: Mapping[str, Any]) -> LoadedReference:
     """As load_reference, and says where the options come from."""
-    model_class(name)  # an unknown name is an error of its own
+    get_model_class(name)  # an unknown name is an error of its own
     try:
-        found = flatten(checkpoint)
+        found = flatten_checkpoint(checkpoint)
     except ModelError as error:
         raise ModelError(f"this is not an official {name}: {error}") from error
     try:
-        reference = _understand(name, found)
+        reference = _parse_checkpoint(name, found)
         model = _make_model(name, reference, options)
         if all(value.dtype == torch.float64 for value in reference.state.values()):
             model = model.double()  # nothing of what was given is rounded
-        load_parameters(model, reference.state, found.saved_as)
+        load_parameters(model, reference.state, found.names_in_file)
     except OptionError:
         raise
     except ModelError as error:
         raise ModelError(
             f"this is not an official {name}: {error}; the checkpoint has "
-            f"{list_names(found.saved_as.values())}; {_fix(found, name)}"
+            f"{list_names(found.names_in_file.values())}; {_suggest_fix(found, name)}"
         ) from error
     read = {key: value for key, value in reference.options.items() if key not in options}
     assumed = {k: v for k, v in model.options.items() if k not in read and k not in options}
     return LoadedReference(model.eval(), read, dict(options), assumed, reference.notes)
 
 
-def _understand(name: str, found: Checkpoint) -> Reference:
+def _parse_checkpoint(name: str, found: FlatCheckpoint) -> Reference:
     try:
-        return model_class(name).reference(found.state)
+        return get_model_class(name).reference(found.state)
     except (ValueError, IndexError, KeyError, RuntimeError) as error:
         # a parameter with the right name and too few or too many axes
         raise ModelError(f"its parameters have other shapes ({error})") from error
@@ -95,8 +101,8 @@ def _make_model(name: str, reference: Reference, options: Mapping[str, Any]) -> 
         raise ModelError(f"its sizes do not fit ({error})") from error
 
 
-def _fix(found: Checkpoint, wanted: str) -> str:
-    names = [name for name in list_models() if _fits(name, found)]
+def _suggest_fix(found: FlatCheckpoint, wanted: str) -> str:
+    names = [name for name in list_models() if _can_load(name, found)]
     if wanted in names:
         return f"it fits {wanted} with the options that the file tells: leave yours out"
     if names:
@@ -104,10 +110,10 @@ def _fix(found: Checkpoint, wanted: str) -> str:
     return "expected all parameters of the official model: check the model's name and the file"
 
 
-def _fits(name: str, found: Checkpoint) -> bool:
+def _can_load(name: str, found: FlatCheckpoint) -> bool:
     try:
-        reference = _understand(name, found)
-        model = sized_model(name, **reference.options, **reference.assumed)
+        reference = _parse_checkpoint(name, found)
+        model = create_meta_model(name, **reference.options, **reference.assumed)
     except ModelError:
         return False
-    return not mismatches(model, reference.state, {})
+    return not find_mismatches(model, reference.state, {})

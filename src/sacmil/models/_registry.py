@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import sacmil.models
-from sacmil.errors import ModelError, OptionError, UnknownModelError, shorten, suggestion
+from sacmil.errors import ModelError, OptionError, UnknownModelError, shorten_value, suggest_names
 from sacmil.models._base import MILModel
 from sacmil.models._recipe import PAPER, STANDARD, Recipe
 from sacmil.plugins import BUILT_IN, load_plugins
@@ -21,9 +21,9 @@ _MODELS: dict[str, type[MILModel]] = {}
 _ORIGINS: dict[str, str] = {}
 """Of models that other packages add."""
 
-_LARGEST = 1_000_000
+_MAX_OPTION = 1_000_000
 """Of whole-number options; a product of two, as float32, still fits 64 bits."""
-_DEEPEST = 1_000
+_MAX_DEPTH = 1_000
 """Of options called depth: every layer is made one by one."""
 
 Model = TypeVar("Model", bound=MILModel)
@@ -64,17 +64,21 @@ def list_models() -> list[str]:
     return sorted(_MODELS)
 
 
-def model_class(name: str) -> type[MILModel]:
+def get_model_class(name: str) -> type[MILModel]:
     """The class behind a name."""
     _import_all()
     if not isinstance(name, str):
-        raise UnknownModelError(f"a model is called {shorten(name)}; expected the name of one")
+        raise UnknownModelError(
+            f"a model is called {shorten_value(name)}; expected the name of one"
+        )
     if name not in _MODELS:
-        raise UnknownModelError(f"there is no model {shorten(name)}; {suggestion(name, _MODELS)}")
+        raise UnknownModelError(
+            f"there is no model {shorten_value(name)}; {suggest_names(name, _MODELS)}"
+        )
     return _MODELS[name]
 
 
-class Description(NamedTuple):
+class ModelDescription(NamedTuple):
     """A model in words."""
 
     summary: str
@@ -84,25 +88,25 @@ class Description(NamedTuple):
     """What each option means."""
     recipes: dict[str, dict[str, Any]]
     """By name, what each way of training it sets differently from the paper's."""
-    training: str
+    training_notes: str
     """What a training loop of your own must do besides cross-entropy on the logits; or nothing."""
     origin: str
     """The package it is from: sacmil, or the name and version of another."""
 
 
-def describe_model(name: str) -> Description:
+def describe_model(name: str) -> ModelDescription:
     """What a model is and what can be set on it, from its docstring and its constructor."""
-    model = model_class(name)
+    model = get_model_class(name)
     parameters = inspect.signature(model).parameters.values()
     options = {p.name: p.default for p in parameters if p.name not in ("in_dim", "num_classes")}
     text = inspect.getdoc(model) or ""
     help_ = dict(re.findall(r"^    (\w+): (.+)$", text, flags=re.MULTILINE))
-    recipes = {key: _settings(recipe) for key, recipe in recipes_of(name).items()}
-    notes, origin = _training_notes(model), _ORIGINS.get(name, BUILT_IN)
-    return Description(text.split("\n")[0], options, help_, recipes, notes, origin)
+    recipes = {key: _list_differences(recipe) for key, recipe in get_recipes(name).items()}
+    notes, origin = _describe_training(model), _ORIGINS.get(name, BUILT_IN)
+    return ModelDescription(text.split("\n")[0], options, help_, recipes, notes, origin)
 
 
-def _training_notes(model: type[MILModel]) -> str:
+def _describe_training(model: type[MILModel]) -> str:
     notes = []
     if model.needs_losses:
         modules = ", ".join(sorted(model.needs_losses))
@@ -118,12 +122,12 @@ def _training_notes(model: type[MILModel]) -> str:
     return " ".join(notes)
 
 
-def recipes_of(name: str) -> dict[str, Recipe]:
+def get_recipes(name: str) -> dict[str, Recipe]:
     """The ways of training a model: the one they all have, and its own."""
-    return {"standard": STANDARD, **model_class(name).recipes}
+    return {"standard": STANDARD, **get_model_class(name).recipes}
 
 
-def _settings(recipe: Recipe) -> dict[str, Any]:
+def _list_differences(recipe: Recipe) -> dict[str, Any]:
     values = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
     return {name: value for name, value in values.items() if value != getattr(PAPER, name)}
 
@@ -140,13 +144,13 @@ def create_model(name: str, *, in_dim: int, num_classes: int, **options: Any) ->
     known = describe_model(name).options
     for option in options:
         if option not in known:
-            raise OptionError(f"{name} has no option {option!r}; {suggestion(option, known)}")
+            raise OptionError(f"{name} has no option {option!r}; {suggest_names(option, known)}")
         _check_magnitude(option, options[option])
-    return model_class(name)(in_dim=in_dim, num_classes=num_classes, **options)
+    return get_model_class(name)(in_dim=in_dim, num_classes=num_classes, **options)
 
 
 def _check_magnitude(option: str, value: Any) -> None:
     """Reject sizes that no machine holds before anything is made of them."""
-    most = _DEEPEST if option == "depth" else _LARGEST
+    most = _MAX_DEPTH if option == "depth" else _MAX_OPTION
     if isinstance(value, int) and abs(value) > most:
-        raise OptionError(f"{option}={shorten(value)}; expected at most {most:,}")
+        raise OptionError(f"{option}={shorten_value(value)}; expected at most {most:,}")

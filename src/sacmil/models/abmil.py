@@ -12,22 +12,22 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from sacmil.models._base import MILModel, Output, Reference
-from sacmil.models._options import at_least, choice, flag, share
+from sacmil.models._options import check_at_least, check_choice, check_flag, check_fraction
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed, shape
+from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.attention import ACTIVATIONS, Attention, GatedAttention
 from sacmil.nn.projection import ACTIVATIONS as PROJECTIONS
-from sacmil.nn.projection import projection, xavier_
+from sacmil.nn.projection import init_xavier_, make_projection
 
 INITS = ("xavier", "torch")
 
-_IBMIL = (
+_IBMIL_NOTE = (
     "IBMIL trains this model with a sigmoid per class, abmil gives a softmax; load it as ibmil for "
     "the official loss."
 )
 
-SLIDES = Recipe(
+RRT_RECIPE = Recipe(
     lr=2e-4,
     weight_decay=1e-5,
     schedule="cosine",
@@ -38,7 +38,7 @@ SLIDES = Recipe(
 )
 """How RRT-MIL trains it on CAMELYON16; on TCGA it waits 20 epochs, from the 70th."""
 
-AMLAB = Recipe(
+AMLAB_RECIPE = Recipe(
     lr=5e-4,
     weight_decay=1e-4,
     epochs=20,
@@ -62,7 +62,11 @@ class ABMIL(MILModel):
     """
 
     coords_matter = False
-    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": SLIDES, "amlab": AMLAB}
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "paper": PAPER,
+        "official": RRT_RECIPE,
+        "amlab": AMLAB_RECIPE,
+    }
 
     def __init__(
         self,
@@ -77,23 +81,23 @@ class ABMIL(MILModel):
         init: str = "xavier",
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.project = _projection(in_dim, hidden, activation, dropout)
+        self.project = _make_checked_projection(in_dim, hidden, activation, dropout)
         dim = hidden or in_dim
-        inner = dim if attention_dim is None else at_least("attention_dim", attention_dim, 1)
-        self.attention = Attention(dim, inner, bias=flag("attention_bias", attention_bias))
+        inner = dim if attention_dim is None else check_at_least("attention_dim", attention_dim, 1)
+        self.attention = Attention(dim, inner, bias=check_flag("attention_bias", attention_bias))
         self.head = nn.Linear(dim, num_classes)
-        if choice("init", init, INITS) == "xavier":
-            xavier_(self)
+        if check_choice("init", init, INITS) == "xavier":
+            init_xavier_(self)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Eq. (7), (8); scores are the weights of the mean."""
-        return _weighted_mean(self.project(features), self.attention, self.head)
+        return _pool_and_classify(self.project(features), self.attention, self.head)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """The names of AMLab, of the common slide variant (RRT-MIL) and of IBMIL."""
         attention = {"attention.0": "attention.value", "attention.2": "attention.weight"}
-        return _understood(state, attention)
+        return _parse_state(state, attention)
 
 
 @register_model("abmil_gated")
@@ -111,7 +115,11 @@ class GatedABMIL(MILModel):
     """
 
     coords_matter = False
-    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": SLIDES, "amlab": AMLAB}
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "paper": PAPER,
+        "official": RRT_RECIPE,
+        "amlab": AMLAB_RECIPE,
+    }
 
     def __init__(
         self,
@@ -127,21 +135,21 @@ class GatedABMIL(MILModel):
         head_bias: bool = True,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.project = _projection(in_dim, hidden, "relu", dropout)
+        self.project = _make_checked_projection(in_dim, hidden, "relu", dropout)
         dim = hidden or in_dim
         self.attention = GatedAttention(
             dim,
-            dim if attention_dim is None else at_least("attention_dim", attention_dim, 1),
-            bias=flag("attention_bias", attention_bias),
-            activation=choice("activation", activation, ACTIVATIONS),
+            dim if attention_dim is None else check_at_least("attention_dim", attention_dim, 1),
+            bias=check_flag("attention_bias", attention_bias),
+            activation=check_choice("activation", activation, ACTIVATIONS),
         )
-        self.head = nn.Linear(dim, num_classes, bias=flag("head_bias", head_bias))
-        if choice("init", init, INITS) == "xavier":
-            xavier_(self)
+        self.head = nn.Linear(dim, num_classes, bias=check_flag("head_bias", head_bias))
+        if check_choice("init", init, INITS) == "xavier":
+            init_xavier_(self)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Eq. (7), (9); scores are the weights of the mean."""
-        return _weighted_mean(self.project(features), self.attention, self.head)
+        return _pool_and_classify(self.project(features), self.attention, self.head)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
@@ -149,37 +157,41 @@ class GatedABMIL(MILModel):
         amlab = {"attention_V.0": "value", "attention_U.0": "gate", "attention_w": "weight"}
         slides = {"attention_a.0": "value", "attention_b.0": "gate", "attention_c": "weight"}
         names = {official: f"attention.{ours}" for official, ours in (amlab | slides).items()}
-        found = _understood(state, names)
+        found = _parse_state(state, names)
         options = found.options | {"head_bias": "head.bias" in found.state}
         # RRT-MIL's class takes ReLU unless set otherwise; nothing in a file tells.
         assumed = {"activation": "relu"} if "attention_a.0.weight" in state else found.assumed
         return found._replace(options=options, assumed=assumed)
 
 
-def _projection(in_dim: int, hidden: int | None, activation: str, dropout: float) -> nn.Module:
-    return projection(
+def _make_checked_projection(
+    in_dim: int, hidden: int | None, activation: str, dropout: float
+) -> nn.Module:
+    return make_projection(
         in_dim,
-        None if hidden is None else at_least("hidden", hidden, 1),
-        activation=choice("activation", activation, PROJECTIONS),
-        dropout=share("dropout", dropout),
+        None if hidden is None else check_at_least("hidden", hidden, 1),
+        activation=check_choice("activation", activation, PROJECTIONS),
+        dropout=check_fraction("dropout", dropout),
     )
 
 
-def _weighted_mean(h: Tensor, attention: nn.Module, head: nn.Module) -> Output:
+def _pool_and_classify(h: Tensor, attention: nn.Module, head: nn.Module) -> Output:
     weights: Tensor = attention(h).softmax(0)[:, 0]  # (N,)
     return Output(head(weights @ h), weights)
 
 
-def _understood(state: Mapping[str, Tensor], attention: Mapping[str, str]) -> Reference:
+def _parse_state(state: Mapping[str, Tensor], attention: Mapping[str, str]) -> Reference:
     project = {"feature_extractor_part2.0": "project.0", "feature.0": "project.0"}
     head = {"classifier.0": "head", "classifier": "head"}
     # AMLab's convolutions, part 1, are what an encoder is here.
-    ours = renamed(state, {**project, **attention, **head}, ignored=["feature_extractor_part1"])
-    inner, dim = shape(ours, "attention.value.weight")
+    ours = rename_parameters(
+        state, {**project, **attention, **head}, ignored=["feature_extractor_part1"]
+    )
+    inner, dim = get_shape(ours, "attention.value.weight")
     projected = "project.0.weight" in ours
     options: dict[str, Any] = {
-        "in_dim": shape(ours, "project.0.weight")[1] if projected else dim,
-        "num_classes": shape(ours, "head.weight")[0],
+        "in_dim": get_shape(ours, "project.0.weight")[1] if projected else dim,
+        "num_classes": get_shape(ours, "head.weight")[0],
         "hidden": dim if projected else None,
         "attention_dim": inner,
         "attention_bias": "attention.value.bias" in ours,
@@ -188,5 +200,5 @@ def _understood(state: Mapping[str, Tensor], attention: Mapping[str, str]) -> Re
         return Reference(options, ours)
     # only the common slide variant drops anything
     assumed = {"dropout": 0.0, "init": "torch"}
-    notes = () if projected or options["num_classes"] == 1 else (_IBMIL,)
+    notes = () if projected or options["num_classes"] == 1 else (_IBMIL_NOTE,)
     return Reference(options, ours, assumed, notes)

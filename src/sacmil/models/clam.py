@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Reference, classification_loss, to_target
-from sacmil.models._options import at_least, choice, flag, share
+from sacmil.models._options import check_at_least, check_choice, check_flag, check_fraction
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed, shape
+from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.attention import Attention, GatedAttention
-from sacmil.nn.projection import projection
+from sacmil.nn.projection import make_projection
 
 # --- The loss of instances -----------------------------------------------------------------------
 
@@ -91,18 +91,18 @@ class CLAM(MILModel):
         bag_weight: float = 0.7,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.k_sample = at_least("k_sample", k_sample, 1)
-        self.subtyping = flag("subtyping", subtyping)
+        self.k_sample = check_at_least("k_sample", k_sample, 1)
+        self.subtyping = check_flag("subtyping", subtyping)
         self.instance_loss = INSTANCE_LOSSES[
-            choice("instance_loss", instance_loss, INSTANCE_LOSSES)
+            check_choice("instance_loss", instance_loss, INSTANCE_LOSSES)
         ]
-        self.bag_weight = share("bag_weight", bag_weight)
-        rate = share("dropout", dropout)
-        self.project = projection(in_dim, at_least("hidden", hidden, 1), dropout=rate)
-        attention = GatedAttention if flag("gate", gate) else Attention
+        self.bag_weight = check_fraction("bag_weight", bag_weight)
+        rate = check_fraction("dropout", dropout)
+        self.project = make_projection(in_dim, check_at_least("hidden", hidden, 1), dropout=rate)
+        attention = GatedAttention if check_flag("gate", gate) else Attention
         self.attention = attention(
             hidden,
-            at_least("attention_dim", attention_dim, 1),
+            check_at_least("attention_dim", attention_dim, 1),
             branches=self.branches(num_classes),
             dropout=0.25 if rate else 0.0,  # whatever the value, as officially
         )
@@ -155,7 +155,7 @@ class CLAM(MILModel):
         for c, attention in enumerate(output.extras["attention"].T):
             if c != own and not self.subtyping:
                 continue
-            strongest, weakest = _extremes(attention, self.k_sample)
+            strongest, weakest = _select_extremes(attention, self.k_sample)
             rows = torch.cat((strongest, weakest)) if c == own else strongest
             labels = torch.zeros_like(rows)
             labels[: len(strongest)] = int(c == own)
@@ -167,15 +167,15 @@ class CLAM(MILModel):
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """The names of CLAM_SB and CLAM_MB, of 2021 and later."""
         for name in ("attention_net.0.weight", "instance_classifiers.0.weight"):
-            shape(state, name)
-        stacked = _stacked(_stacked(state, "classifiers"), "instance_classifiers")
-        ours = renamed(stacked, _names(), ignored=["instance_loss_fn"])
-        hidden, in_dim = shape(ours, "project.0.weight")
+            get_shape(state, name)
+        stacked = _stack_layers(_stack_layers(state, "classifiers"), "instance_classifiers")
+        ours = rename_parameters(stacked, _map_official_names(), ignored=["instance_loss_fn"])
+        hidden, in_dim = get_shape(ours, "project.0.weight")
         options = {
             "in_dim": in_dim,
-            "num_classes": shape(ours, "head.weight")[0],
+            "num_classes": get_shape(ours, "head.weight")[0],
             "hidden": hidden,
-            "attention_dim": shape(ours, "attention.value.weight")[0],
+            "attention_dim": get_shape(ours, "attention.value.weight")[0],
             "gate": "attention.gate.weight" in ours,
         }
         return Reference(options, ours)
@@ -236,7 +236,7 @@ class CLAMMB(CLAM):
         return (bags * self.head.weight).sum(1) + self.head.bias
 
 
-def _extremes(attention: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _select_extremes(attention: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Rows with the most attention, largest first, and with the least, smallest first."""
     n = attention.shape[0]
     # The official code fails below k instances, and below 2k takes some as both for and against:
@@ -246,7 +246,7 @@ def _extremes(attention: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return attention.topk(k).indices, weakest.indices
 
 
-def _stacked(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+def _stack_layers(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
     """``name.0``, ``name.1``, … become the rows of one layer."""
     out = dict(state)
     for part in ("weight", "bias"):
@@ -258,7 +258,7 @@ def _stacked(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
     return out
 
 
-def _names() -> dict[str, str]:
+def _map_official_names() -> dict[str, str]:
     names = {"attention_net.0": "project.0"}
     names |= {"classifiers": "head", "instance_classifiers": "instance_head"}
     gated = {"attention_a.0": "value", "attention_b.0": "gate", "attention_c": "weight"}

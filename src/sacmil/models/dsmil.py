@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Reference, classification_loss, to_target
-from sacmil.models._options import at_least, choice, flag, share
+from sacmil.models._options import check_at_least, check_choice, check_flag, check_fraction
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import SIGMOIDS, renamed, shape
+from sacmil.models._reference import SIGMOIDS_NOTE, get_shape, rename_parameters
 from sacmil.models._registry import register_model
 
 
@@ -64,17 +64,19 @@ class DSMIL(MILModel):
         average: bool = False,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.loss = choice("loss", loss, ("ce", "bce"))
-        self.average = flag("average", average)
-        at_least("query_dim", query_dim, 1)
+        self.loss = check_choice("loss", loss, ("ce", "bce"))
+        self.average = check_flag("average", average)
+        check_at_least("query_dim", query_dim, 1)
         self.instances = nn.Linear(in_dim, num_classes)
-        self.query = _query(in_dim, query_dim, nonlinear=flag("nonlinear", nonlinear))
-        rate = share("dropout", dropout)
+        self.query = _make_query_layer(
+            in_dim, query_dim, nonlinear=check_flag("nonlinear", nonlinear)
+        )
+        rate = check_fraction("dropout", dropout)
         self.value: nn.Module = nn.Identity()
-        if flag("passing_v", passing_v):
+        if check_flag("passing_v", passing_v):
             self.value = nn.Sequential(nn.Dropout(rate), nn.Linear(in_dim, in_dim), nn.ReLU())
         self.head = nn.Linear(num_classes * in_dim, num_classes)
-        _orthogonal(self)
+        _init_orthogonal(self)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the attention of the predicted class."""
@@ -92,7 +94,7 @@ class DSMIL(MILModel):
         """Of the bag; with ``average`` the mean of both streams (officially by mistake the sum)."""
         streams = output.logits[None]
         if self.average:
-            streams = torch.stack((output.logits, _extras(output)["strongest"]))
+            streams = torch.stack((output.logits, _get_extras(output)["strongest"]))
         if self.num_classes == 1:
             return streams.sigmoid().mean(0)
         # By logarithms: sigmoids that are all next to nothing still have a ratio.
@@ -102,7 +104,7 @@ class DSMIL(MILModel):
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """Half for the bag, half for the strongest instances; only these train the first stream."""
         target = to_target(target, output.logits)
-        strongest = _extras(output)["strongest"]
+        strongest = _get_extras(output)["strongest"]
         return {"all": (self._loss(output.logits, target) + self._loss(strongest, target)) / 2}
 
     def _loss(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -116,35 +118,35 @@ class DSMIL(MILModel):
         """The names of the authors' MILNet, which has a sigmoid per output."""
         names = {"i_classifier.fc.0": "instances", "b_classifier.q": "query"}
         names |= {"b_classifier.v": "value", "b_classifier.fcc": "head"}
-        ours = renamed(state, names)
-        num_classes, in_dim = shape(ours, "instances.weight")
+        ours = rename_parameters(state, names)
+        num_classes, in_dim = get_shape(ours, "instances.weight")
         nonlinear = "query.0.weight" in ours
         options = {
             "in_dim": in_dim,
             "num_classes": num_classes,
             "nonlinear": nonlinear,
             "passing_v": "value.1.weight" in ours,
-            "query_dim": shape(ours, "query.0.weight" if nonlinear else "query.weight")[0],
+            "query_dim": get_shape(ours, "query.0.weight" if nonlinear else "query.weight")[0],
         }
-        shape(ours, "head.weight")
+        get_shape(ours, "head.weight")
         ours["head.weight"] = ours["head.weight"].flatten(1)
-        notes = (SIGMOIDS,) if num_classes > 1 else ()
+        notes = (SIGMOIDS_NOTE,) if num_classes > 1 else ()
         return Reference(options, ours, {"loss": "bce"}, notes)
 
 
-def _query(in_dim: int, dim: int, *, nonlinear: bool) -> nn.Module:
+def _make_query_layer(in_dim: int, dim: int, *, nonlinear: bool) -> nn.Module:
     if not nonlinear:
         return nn.Linear(in_dim, dim)
     return nn.Sequential(nn.Linear(in_dim, dim), nn.ReLU(), nn.Linear(dim, dim), nn.Tanh())
 
 
-def _orthogonal(model: nn.Module) -> None:
+def _init_orthogonal(model: nn.Module) -> None:
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
             nn.init.orthogonal_(layer.weight)
             nn.init.zeros_(layer.bias)
 
 
-def _extras(output: Output) -> dict[str, Tensor]:
+def _get_extras(output: Output) -> dict[str, Tensor]:
     assert output.extras is not None
     return output.extras

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Planner, Reference, classification_loss, to_target
-from sacmil.models._options import at_least, choice, flag
+from sacmil.models._options import check_at_least, check_choice, check_flag
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed, shape
+from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.attention import GatedAttention
 
 DISTILLATIONS = ("AFS", "MaxS", "MaxMinS", "MAS")
 
-NAMES = {
+OFFICIAL_NAMES = {
     "dim_reduction.fc1": "tier1.project",
     "attention.attention_V.0": "tier1.attention.value",
     "attention.attention_U.0": "tier1.attention.gate",
@@ -36,12 +36,12 @@ NAMES = {
 }
 """Official prefix to ours."""
 
-_SHIPPED = (
+_CHECKPOINT_NOTE = (
     "The official test script runs save_model/model.pth with distill=MaxMinS, groups=5 and "
     "total_instances=5, and cuts pseudo-bags at random; here they follow the bag's order."
 )
 
-CLIP = MappingProxyType(
+CLIP_NORMS = MappingProxyType(
     dict.fromkeys(("tier1.project", "tier1.attention", "tier1.classifier", "tier2"), 5.0)
 )
 """The official four modules, each clipped by itself."""
@@ -49,7 +49,7 @@ CLIP = MappingProxyType(
 # --- tier 1 --------------------------------------------------------------------------------------
 
 
-class Distilled(NamedTuple):
+class FirstTierOutput(NamedTuple):
     """What the first tier says of a slide, in S orders of its instances."""
 
     logits: Tensor
@@ -92,51 +92,54 @@ class FirstTier(nn.Module):
         legacy_ties: bool = False,
     ) -> None:
         super().__init__()
-        self.project = nn.Linear(in_dim, at_least("dim", dim, 1), bias=False)
+        self.project = nn.Linear(in_dim, check_at_least("dim", dim, 1), bias=False)
         self.attention = GatedAttention(dim)
         self.classifier = nn.Linear(dim, num_classes)
         self.groups = groups
         self.take = take
-        self.distill = choice("distill", distill, DISTILLATIONS)
+        self.distill = check_choice("distill", distill, DISTILLATIONS)
         self.independent = independent
         self.detach = detach
         self.legacy_ties = legacy_ties
 
-    def forward(self, features: Tensor, orders: Tensor) -> Distilled:
+    def forward(self, features: Tensor, orders: Tensor) -> FirstTierOutput:
         """Features (N, in_dim) in orders (S, N), each cut into pseudo-bags."""
         h = self.project(features).relu()
         raw = self.attention(h)  # (N, 1)
         if torch.compiler.is_compiling():  # for an export, which must not depend on N
-            found = [self._pseudo_bags(h, raw[:, 0], order) for order in orders]
+            found = [self._distill_all_pseudo_bags(h, raw[:, 0], order) for order in orders]
             logits = torch.cat([logits for logits, _ in found])
-            return Distilled(logits, [rows for _, rows in found], self.activations(h, raw))
-        slides = [[self._pseudo_bag(h[g], raw[g]) for g in self._cut(order)] for order in orders]
+            return FirstTierOutput(logits, [rows for _, rows in found], self.activations(h, raw))
+        slides = [
+            [self._distill_pseudo_bag(h[g], raw[g]) for g in self._split_into_pseudo_bags(order)]
+            for order in orders
+        ]
         logits = torch.stack([logits for slide in slides for logits, _ in slide])
         rows = [torch.cat([rows for _, rows in slide]) for slide in slides]
-        return Distilled(logits, rows, self.activations(h, raw))
+        return FirstTierOutput(logits, rows, self.activations(h, raw))
 
     def activations(self, h: Tensor, raw: Tensor) -> Tensor:
         """(N, C): the classifier, without its bias, of each instance times its attention."""
         return F.linear(raw.softmax(0) * h, self.classifier.weight)
 
-    def _cut(self, order: Tensor) -> tuple[Tensor, ...]:
+    def _split_into_pseudo_bags(self, order: Tensor) -> tuple[Tensor, ...]:
         return order.tensor_split(min(self.groups, len(order)))
 
-    def _pseudo_bag(self, h: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+    def _distill_pseudo_bag(self, h: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (C,) and distilled rows."""
         z = (raw.softmax(0) * h).sum(0)
-        rows = z[None] if self.distill == "AFS" else h[self._chosen(h, raw)]
+        rows = z[None] if self.distill == "AFS" else h[self._select_instances(h, raw)]
         return self.classifier(z), rows.detach() if self.detach else rows
 
     @torch.no_grad()
-    def _chosen(self, h: Tensor, raw: Tensor) -> Tensor:
-        key = raw[:, 0] if self.distill == "MAS" else self._rank(self.activations(h, raw))
+    def _select_instances(self, h: Tensor, raw: Tensor) -> Tensor:
+        key = raw[:, 0] if self.distill == "MAS" else self._ranking_key(self.activations(h, raw))
         order = key.argsort(descending=True, stable=not self.legacy_ties)
         if self.distill != "MaxMinS":
             return order[: self.take]
         return torch.cat((order[: self.take], order[-self.take :]))  # from -0 on, it is all
 
-    def _rank(self, s: Tensor) -> Tensor:
+    def _ranking_key(self, s: Tensor) -> Tensor:
         if self.independent or s.shape[-1] == 1:
             return s[..., -1].sigmoid() if self.legacy_ties else s[..., -1]
         if self.legacy_ties:
@@ -144,7 +147,9 @@ class FirstTier(nn.Module):
         # The logit of the softmax: the same order, without the ties of rounding near 1 / C.
         return s[..., -1] - s[..., :-1].logsumexp(-1)
 
-    def _pseudo_bags(self, h: Tensor, raw: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
+    def _distill_all_pseudo_bags(
+        self, h: Tensor, raw: Tensor, order: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """All pseudo-bags at once, side by side in a table: logits (G, C) and distilled rows."""
         n = order.shape[0]
         size = (n + torch.arange(self.groups).flip(0)).div(self.groups, rounding_mode="floor")
@@ -156,13 +161,15 @@ class FirstTier(nn.Module):
         z = weighted.sum(1)[size > 0]
         if self.distill == "AFS":
             return self.classifier(z), z
-        key = raw if self.distill == "MAS" else self._rank(weighted @ self.classifier.weight.T)
+        key = (
+            raw if self.distill == "MAS" else self._ranking_key(weighted @ self.classifier.weight.T)
+        )
         # ONNX's topk is stable, and there is no other sort.
         ranked = key.masked_fill(~there, -torch.inf).topk(place.shape[0], dim=1).indices
-        rank, taken = self._ranks(size[:, None], place)
+        rank, taken = self._select_ranks(size[:, None], place)
         return self.classifier(z), h[rows.gather(1, ranked.gather(1, rank))[taken]]
 
-    def _ranks(self, size: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+    def _select_ranks(self, size: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
         """(groups, R), the ranks that are handed on, and whether the pseudo-bag has them."""
         first = torch.arange(self.take).expand(self.groups, -1)
         if self.distill != "MaxMinS":
@@ -196,13 +203,13 @@ class SecondTier(nn.Module):
 # --- what both two-tier models do ----------------------------------------------------------------
 
 
-def rows_per_end(total: int, groups: int, *, legacy_zero: bool = False) -> int:
+def count_rows_per_end(total: int, groups: int, *, legacy_zero: bool = False) -> int:
     """R, instances a pseudo-bag takes at an end, at least one unless the original's 0 is wanted."""
-    shared = at_least("total_instances", total, 1) // at_least("groups", groups, 1)
+    shared = check_at_least("total_instances", total, 1) // check_at_least("groups", groups, 1)
     return shared if legacy_zero else max(shared, 1)
 
 
-def orders(
+def choose_orders(
     features: Tensor, plan: Mapping[str, Tensor], *, training: bool, shuffle: bool
 ) -> Tensor:
     """(S, N): a new shuffle in training, in evaluation the planned ones or the bag's order."""
@@ -212,7 +219,7 @@ def orders(
     return torch.arange(n, device=features.device)[None] if training else plan["orders"]
 
 
-def average(logits: Tensor, *, independent: bool) -> Tensor:
+def average_logits(logits: Tensor, *, independent: bool) -> Tensor:
     """(S, C) to (C,): logits of the mean probability."""
     if len(logits) == 1:
         return logits[0]
@@ -221,12 +228,12 @@ def average(logits: Tensor, *, independent: bool) -> Tensor:
     return logits.log_softmax(1).logsumexp(0) - math.log(len(logits))
 
 
-def predicted(class_scores: Tensor, logits: Tensor) -> Tensor:
+def select_predicted_class(class_scores: Tensor, logits: Tensor) -> Tensor:
     """(N,), the column of the class the slide is given."""
     return class_scores.index_select(1, logits.argmax(0, keepdim=True))[:, 0]
 
 
-def by_tier(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
+def group_by_tier(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
     """Parameters that are trained, in the two groups."""
     groups: dict[str, dict[str, nn.Parameter]] = {"tier1": {}, "tier2": {}}
     for name, parameter in model.named_parameters():
@@ -273,7 +280,7 @@ class DTFD(MILModel):
             gamma=0.2,
             monitor="val_auc",
             monitor_from=0.8,
-            clip=CLIP,
+            clip=CLIP_NORMS,
         ),
     }
 
@@ -293,20 +300,20 @@ class DTFD(MILModel):
         legacy_ties: bool = False,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.joint = flag("joint", joint)
-        self.shuffle = flag("shuffle", shuffle)
-        self.inference_shuffles = at_least("inference_shuffles", inference_shuffles, 0)
-        flag("legacy_zero", legacy_zero)
+        self.joint = check_flag("joint", joint)
+        self.shuffle = check_flag("shuffle", shuffle)
+        self.inference_shuffles = check_at_least("inference_shuffles", inference_shuffles, 0)
+        check_flag("legacy_zero", legacy_zero)
         self.tier1 = FirstTier(
             in_dim,
             dim,
             num_classes,
             groups=groups,
-            take=rows_per_end(total_instances, groups, legacy_zero=legacy_zero),
+            take=count_rows_per_end(total_instances, groups, legacy_zero=legacy_zero),
             distill=distill,
             independent=False,
             detach=not joint,
-            legacy_ties=flag("legacy_ties", legacy_ties),
+            legacy_ties=check_flag("legacy_ties", legacy_ties),
         )
         self.tier2 = SecondTier(GatedAttention(dim), nn.Linear(dim, num_classes))
 
@@ -317,14 +324,14 @@ class DTFD(MILModel):
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Pseudo-bags, distilled rows, slide; an instance's score is its class activation."""
-        places = orders(features, plan, training=self.training, shuffle=self.shuffle)
+        places = choose_orders(features, plan, training=self.training, shuffle=self.shuffle)
         first = self.tier1(features, places)
         bags = self.tier2.pool(first.rows)
-        logits = average(self.tier2.head(bags), independent=False)
+        logits = average_logits(self.tier2.head(bags), independent=False)
         extras = {"tier1": first.logits, "distilled": torch.cat(first.rows), "bag": bags.mean(0)}
         return Output(
             logits,
-            predicted(first.activations, logits),
+            select_predicted_class(first.activations, logits),
             class_scores=first.activations,
             extras=extras,
         )
@@ -340,12 +347,17 @@ class DTFD(MILModel):
 
     def parameter_groups(self) -> dict[str, dict[str, nn.Parameter]]:
         """An optimiser per tier, except when trained jointly."""
-        return super().parameter_groups() if self.joint else by_tier(self)
+        return super().parameter_groups() if self.joint else group_by_tier(self)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """The official four modules, each a state dict of its own in the official file."""
-        dim, in_dim = shape(state, "dim_reduction.fc1.weight")
-        num_classes = shape(state, "classifier.fc.weight")[0]
+        dim, in_dim = get_shape(state, "dim_reduction.fc1.weight")
+        num_classes = get_shape(state, "classifier.fc.weight")[0]
         options = {"in_dim": in_dim, "num_classes": num_classes, "dim": dim}
-        return Reference(options, renamed(state, NAMES), {"legacy_ties": True}, (_SHIPPED,))
+        return Reference(
+            options,
+            rename_parameters(state, OFFICIAL_NAMES),
+            {"legacy_ties": True},
+            (_CHECKPOINT_NOTE,),
+        )

@@ -14,30 +14,30 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Planner, Reference
-from sacmil.models._options import at_least, choice, divisor, share
+from sacmil.models._options import check_at_least, check_choice, check_divisor, check_fraction
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed, shape
+from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.attention import GatedAttention
-from sacmil.nn.projection import projection
-from sacmil.nn.recomputation import recomputed
-from sacmil.nn.sums import sums_by
+from sacmil.nn.projection import make_projection
+from sacmil.nn.recomputation import recompute_in_backward
+from sacmil.nn.scatter_sum import scatter_sum
 
 T = TypeVar("T")
 
-LOCALS = {"vit": 192, "attention": 256, "none": 192}
+LOCAL_DIMS = {"vit": 192, "attention": 256, "none": 192}
 """How patches of a region become one vector, and how wide that officially is."""
 
 GLOBAL_LAYERS = 2
-TABLE = 14
+POSITION_TABLE_SIDE = 14
 """Rows and columns of the learned positions, resized to those of a region."""
-CHUNK = 32
+REGION_CHUNK_SIZE = 32
 """Regions that go through the ViT at a time."""
-QUERIES = 2048
+QUERY_CHUNK_SIZE = 2048
 """Regions that look at all others at a time."""
 
 
-class Summary(NamedTuple):
+class RegionSummary(NamedTuple):
     """What the local part makes of the patches."""
 
     regions: Tensor
@@ -49,7 +49,7 @@ class Summary(NamedTuple):
 # --- Local part: the patches of a region ---------------------------------------------------------
 
 
-class Block(nn.Module):
+class ViTBlock(nn.Module):
     """A pre-norm Transformer block over the tokens of many regions.
 
     Args:
@@ -68,23 +68,25 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, keys: Tensor) -> Tensor:
         """x (regions, T, dim); keys (regions, 1, 1, T), which tokens there are to look at."""
-        q, k, v = self._heads(x)
-        return self._onward(x, F.scaled_dot_product_attention(q, k, v, attn_mask=keys))
+        q, k, v = self._split_heads(x)
+        return self._add_attention_and_mlp(
+            x, F.scaled_dot_product_attention(q, k, v, attn_mask=keys)
+        )
 
-    def first(self, x: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    def forward_first_token(self, x: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """(regions, dim), the output of the first token only; (regions, T), where it looked."""
-        q, k, v = self._heads(x)
+        q, k, v = self._split_heads(x)
         logits = q[:, :, :1] @ k.mT / math.sqrt(q.shape[-1])
         weights = logits.masked_fill(~keys, -torch.inf).softmax(-1)  # (regions, heads, 1, T)
-        return self._onward(x[:, :1], weights @ v)[:, 0], weights.mean(1)[:, 0]
+        return self._add_attention_and_mlp(x[:, :1], weights @ v)[:, 0], weights.mean(1)[:, 0]
 
-    def _heads(self, x: Tensor) -> Tensor:
+    def _split_heads(self, x: Tensor) -> Tensor:
         """(3, regions, heads, T, dim of a head)."""
         qkv = self.qkv(self.norm1(x)).unflatten(2, (3, self.heads, -1))
         heads: Tensor = qkv.permute(2, 0, 3, 1, 4)
         return heads
 
-    def _onward(self, x: Tensor, attended: Tensor) -> Tensor:
+    def _add_attention_and_mlp(self, x: Tensor, attended: Tensor) -> Tensor:
         x = x + self.out(attended.transpose(1, 2).flatten(2))
         y: Tensor = x + self.mlp(self.norm2(x))
         return y
@@ -108,25 +110,32 @@ class RegionViT(nn.Module):
         self.side = side
         self.project = nn.Sequential(nn.Linear(in_dim, dim), nn.GELU())
         self.cls = nn.Parameter(torch.empty(1, dim))
-        self.position = nn.Parameter(torch.empty(1 + TABLE**2, dim))
-        self.blocks = nn.ModuleList(Block(dim, heads) for _ in range(depth - 1))
-        self.last = Block(dim, heads)
+        self.position = nn.Parameter(torch.empty(1 + POSITION_TABLE_SIDE**2, dim))
+        self.blocks = nn.ModuleList(ViTBlock(dim, heads) for _ in range(depth - 1))
+        self.last = ViTBlock(dim, heads)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
-        _truncated_normal(self)
+        _init_truncated_normal(self)
 
-    def forward(self, x: Tensor, slots: Tensor) -> Summary:
+    def forward(self, x: Tensor, slots: Tensor) -> RegionSummary:
         """x (M, in_dim), one patch per slot; slots (M,), ascending.
 
         Regions go in order of their size, so that hardly any place without a patch is computed.
         """
-        tokens = self.project(x) + self.positions().index_select(0, slots % self.side**2)
+        tokens = self.project(x) + self.resize_positions().index_select(0, slots % self.side**2)
         size = (slots // self.side**2).bincount()  # (regions,)
         order = size.argsort(descending=True, stable=True)
-        look = partial(self.look, tokens, size)
-        seen, attention, rows = zip(*in_parts(look, torch.split(order, CHUNK)), strict=True)
-        return Summary(_put(torch.cat(seen), order), _put(torch.cat(attention), torch.cat(rows)))
+        look = partial(self.encode_regions, tokens, size)
+        seen, attention, rows = zip(
+            *map_chunks(look, torch.split(order, REGION_CHUNK_SIZE)), strict=True
+        )
+        return RegionSummary(
+            _scatter_rows(torch.cat(seen), order),
+            _scatter_rows(torch.cat(attention), torch.cat(rows)),
+        )
 
-    def look(self, tokens: Tensor, size: Tensor, regions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def encode_regions(
+        self, tokens: Tensor, size: Tensor, regions: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Class tokens that have looked, (R, dim); weights of the patches and their rows, (M',).
 
         Args:
@@ -138,29 +147,29 @@ class RegionViT(nn.Module):
         there = place < size[regions, None]  # (R, T), T the tokens of the largest
         start = (size.cumsum(0) - size)[regions, None]
         rows = (start + place).clamp(max=tokens.shape[0] - 1)
-        vectors, weights = self._look(tokens[rows], there)
+        vectors, weights = self._encode(tokens[rows], there)
         return vectors, weights[there], rows[there]
 
-    def look_at_all(self, x: Tensor, places: Tensor, table: Tensor) -> Summary:
+    def encode_all_regions(self, x: Tensor, positions: Tensor, table: Tensor) -> RegionSummary:
         """forward, in one part and by the plan: an export cannot find sizes while it runs."""
-        tokens = self.project(x) + self.positions().index_select(0, places)
-        vectors, weights = self._look(*_tabled(tokens, table))
-        return Summary(vectors, _untabled(weights, table, x.shape[0]))
+        tokens = self.project(x) + self.resize_positions().index_select(0, positions)
+        vectors, weights = self._encode(*_gather_by_table(tokens, table))
+        return RegionSummary(vectors, _scatter_by_table(weights, table, x.shape[0]))
 
-    def _look(self, tokens: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+    def _encode(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """(R, dim), class tokens that have looked at tokens (R, T, dim), and where, (R, T)."""
         cls = (self.cls + self.position[:1]).expand(tokens.shape[0], 1, -1)
         x = torch.cat([cls, tokens], dim=1)
-        keys = torch.cat([torch.ones_like(there[:, :1]), there], dim=1)[:, None, None]
+        keys = torch.cat([torch.ones_like(mask[:, :1]), mask], dim=1)[:, None, None]
         for block in self.blocks:
             x = block(x, keys)
-        vectors, weights = self.last.first(x, keys)
+        vectors, weights = self.last.forward_first_token(x, keys)
         return self.norm(vectors), weights[:, 1:]
 
-    def positions(self) -> Tensor:
+    def resize_positions(self) -> Tensor:
         """(side * side, dim), the learned table resized as officially: 0.1 patches too large."""
-        table = self.position[1:].T.reshape(1, -1, TABLE, TABLE)
-        scale = (self.side + 0.1) / TABLE
+        table = self.position[1:].T.reshape(1, -1, POSITION_TABLE_SIDE, POSITION_TABLE_SIDE)
+        scale = (self.side + 0.1) / POSITION_TABLE_SIDE
         return F.interpolate(table, scale_factor=(scale, scale), mode="bicubic")[0].flatten(1).T
 
 
@@ -177,24 +186,24 @@ class RegionAttention(nn.Module):
     def __init__(self, in_dim: int, dim: int, *, side: int, dropout: float) -> None:
         super().__init__()
         self.side = side
-        self.project = projection(in_dim, dim, dropout=dropout)
+        self.project = make_projection(in_dim, dim, dropout=dropout)
         self.attention = GatedAttention(dim, dim, dropout=dropout)
 
-    def forward(self, x: Tensor, slots: Tensor) -> Summary:
+    def forward(self, x: Tensor, slots: Tensor) -> RegionSummary:
         """x (M, in_dim), one patch per slot; slots (M,)."""
         home = slots // self.side**2
         h = self.project(x)
-        weights = _softmax_within(self.attention(h)[:, 0], home)
-        regions = sums_by(home, weights[:, None] * h, int(home.max()) + 1)
-        return Summary(regions, weights)
+        weights = _softmax_within_regions(self.attention(h)[:, 0], home)
+        regions = scatter_sum(home, weights[:, None] * h, int(home.max()) + 1)
+        return RegionSummary(regions, weights)
 
-    def look_at_all(self, x: Tensor, places: Tensor, table: Tensor) -> Summary:
+    def encode_all_regions(self, x: Tensor, positions: Tensor, table: Tensor) -> RegionSummary:
         """forward, by the plan: an export cannot find sizes while it runs."""
-        h, there = _tabled(self.project(x), table)
+        h, there = _gather_by_table(self.project(x), table)
         logits = self.attention(h)[..., 0].masked_fill(~there, -torch.inf)
         weights = logits.softmax(1)
         regions = (weights[:, None] @ h)[:, 0]
-        return Summary(regions, _untabled(weights, table, x.shape[0]))
+        return RegionSummary(regions, _scatter_by_table(weights, table, x.shape[0]))
 
 
 # --- The slide: its regions ----------------------------------------------------------------------
@@ -238,25 +247,25 @@ class HIPT(MILModel):
         dropout: float = 0.25,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        official = LOCALS[choice("local", local, LOCALS)]
-        dim = official if dim is None else at_least("dim", dim, 1)
-        self.region = at_least("region", region, 1)
-        at_least("depth", depth, 1)
-        share("dropout", dropout)
+        official = LOCAL_DIMS[check_choice("local", local, LOCAL_DIMS)]
+        dim = official if dim is None else check_at_least("dim", dim, 1)
+        self.region = check_at_least("region", region, 1)
+        check_at_least("depth", depth, 1)
+        check_fraction("dropout", dropout)
         self.local: RegionViT | RegionAttention | None = None
         if local == "vit":
-            divisor("heads", heads, dim)
+            check_divisor("heads", heads, dim)
             self.local = RegionViT(in_dim, dim, depth=depth, heads=heads, side=region)
         elif local == "attention":
             self.local = RegionAttention(in_dim, dim, side=region, dropout=dropout)
-        self.project = projection(in_dim if local == "none" else dim, dim, dropout=dropout)
+        self.project = make_projection(in_dim if local == "none" else dim, dim, dropout=dropout)
         self.layers = nn.ModuleList()
         if local != "attention":
-            divisor("global_heads", global_heads, dim)
+            check_divisor("global_heads", global_heads, dim)
             for _ in range(GLOBAL_LAYERS):
                 self.layers.append(nn.TransformerEncoderLayer(dim, global_heads, dim, dropout))
         self.attention = GatedAttention(dim, dim, dropout=dropout)
-        self.refine = projection(dim, dim, dropout=dropout)
+        self.refine = make_projection(dim, dim, dropout=dropout)
         self.head = nn.Linear(dim, num_classes)
 
     @property
@@ -267,35 +276,35 @@ class HIPT(MILModel):
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the attention a region gets times that of the patch within it."""
         slots = plan["slots"]
-        regions, within = self.summarise(features, plan)  # (R, dim), (N,)
+        regions, within = self.summarize_regions(features, plan)  # (R, dim), (N,)
         h = self.project(regions)
         for layer in self.layers:
-            h = among_all(layer, h)
+            h = apply_layer_in_chunks(layer, h)
         weights = self.attention(h).softmax(0)[:, 0]  # (R,)
         logits = self.head(self.refine(weights @ h))
         scores = weights.index_select(0, slots // self.region**2) * within
         return Output(logits, scores, extras={"regions": regions})
 
-    def summarise(self, features: Tensor, plan: dict[str, Tensor]) -> Summary:
+    def summarize_regions(self, features: Tensor, plan: dict[str, Tensor]) -> RegionSummary:
         """The regions, and how much every instance counts within its own."""
         if self.local is None:
-            return Summary(features, features.new_ones(features.shape[0]))
+            return RegionSummary(features, features.new_ones(features.shape[0]))
         which, places = plan["which"], plan["places"]
-        shared = sums_by(which, torch.ones_like(features[:, 0]), places.shape[0])
-        means = sums_by(which, features, places.shape[0]) / shared[:, None]
+        shared = scatter_sum(which, torch.ones_like(features[:, 0]), places.shape[0])
+        means = scatter_sum(which, features, places.shape[0]) / shared[:, None]
         if torch.compiler.is_compiling():
-            regions, attention = self.local.look_at_all(means, places, plan["table"])
+            regions, attention = self.local.encode_all_regions(means, places, plan["table"])
         else:
             taken = torch.unique(plan["slots"])
             regions, attention = self.local(means, taken)
-        return Summary(regions, attention.index_select(0, which))
+        return RegionSummary(regions, attention.index_select(0, which))
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """The names of the authors' HIPT_LGP_FC, HIPT_None_FC and HIPT_GP_FC."""
         depth = sum(key.endswith("attn.qkv.weight") for key in state)
-        found = renamed(state, _names(depth))
-        dim, width = shape(found, "project.0.weight")
+        found = rename_parameters(state, _map_official_names(depth))
+        dim, width = get_shape(found, "project.0.weight")
         options: dict[str, Any] = {"dim": dim, "local": "none"}
         if "local.cls" in found:
             options |= {"local": "vit", "depth": depth}
@@ -304,64 +313,64 @@ class HIPT(MILModel):
         elif "local.project.0.weight" in found:
             options["local"] = "attention"
         if options["local"] != "none":
-            width = shape(found, "local.project.0.weight")[1]
-        options |= {"in_dim": width, "num_classes": shape(found, "head.weight")[0]}
+            width = get_shape(found, "local.project.0.weight")[1]
+        options |= {"in_dim": width, "num_classes": get_shape(found, "head.weight")[0]}
         return Reference(options, found)
 
 
-def among_all(layer: nn.Module, x: Tensor) -> Tensor:
+def apply_layer_in_chunks(layer: nn.Module, x: Tensor) -> Tensor:
     """(R, dim) to (R, dim): layer(x), but a part of the queries at a time.
 
     With dropout no kernel of the CPU does without the whole R x R matrix.
     """
     assert isinstance(layer, nn.TransformerEncoderLayer)
-    parts = (x,) if torch.compiler.is_compiling() else torch.split(x, QUERIES)
-    attended = in_parts(partial(_attended, layer.self_attn, x), parts)
+    parts = (x,) if torch.compiler.is_compiling() else torch.split(x, QUERY_CHUNK_SIZE)
+    attended = map_chunks(partial(_attend, layer.self_attn, x), parts)
     x = layer.norm1(x + layer.dropout1(torch.cat(attended)))
     h = layer.linear2(layer.dropout(layer.linear1(x).relu()))
     y: Tensor = layer.norm2(x + layer.dropout2(h))
     return y
 
 
-def _attended(attention: nn.MultiheadAttention, x: Tensor, queries: Tensor) -> Tensor:
+def _attend(attention: nn.MultiheadAttention, x: Tensor, queries: Tensor) -> Tensor:
     attended: Tensor = attention(queries, x, x, need_weights=False)[0]
     return attended
 
 
-def in_parts(function: Callable[[Tensor], T], parts: Sequence[Tensor]) -> list[T]:
+def map_chunks(function: Callable[[Tensor], T], chunks: Sequence[Tensor]) -> list[T]:
     """The function of each part; of several, the backward pass computes anew what it needs."""
-    if len(parts) == 1:
-        return [function(parts[0])]
-    return [recomputed(function, part) for part in parts]
+    if len(chunks) == 1:
+        return [function(chunks[0])]
+    return [recompute_in_backward(function, part) for part in chunks]
 
 
-def _put(values: Tensor, places: Tensor) -> Tensor:
+def _scatter_rows(values: Tensor, rows: Tensor) -> Tensor:
     """values[i] at places[i], each place named once."""
-    return torch.empty_like(values).index_copy(0, places, values)
+    return torch.empty_like(values).index_copy(0, rows, values)
 
 
-def _tabled(rows: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+def _gather_by_table(rows: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     """(regions, T, dim), the rows (M, dim) of each region; (regions, T), which there are."""
     m = rows.shape[0]
     return rows[table.clamp(max=m - 1)], table < m
 
 
-def _untabled(values: Tensor, table: Tensor, m: int) -> Tensor:
+def _scatter_by_table(values: Tensor, table: Tensor, m: int) -> Tensor:
     """(M,), the values (regions, T) back in the rows they stand for."""
     return values.new_zeros(m + 1).scatter(0, table.flatten(), values.flatten())[:m]
 
 
-def _softmax_within(logits: Tensor, home: Tensor) -> Tensor:
+def _softmax_within_regions(logits: Tensor, region_of_row: Tensor) -> Tensor:
     """(M,), summing to one over those of the same home."""
-    regions = int(home.max()) + 1
+    regions = int(region_of_row.max()) + 1
     greatest = logits.new_full((regions,), -torch.inf).scatter_reduce(
-        0, home, logits.detach(), "amax"
+        0, region_of_row, logits.detach(), "amax"
     )
-    e = (logits - greatest.index_select(0, home)).exp()
-    return e / sums_by(home, e, regions).index_select(0, home)
+    e = (logits - greatest.index_select(0, region_of_row)).exp()
+    return e / scatter_sum(region_of_row, e, regions).index_select(0, region_of_row)
 
 
-def _truncated_normal(vit: RegionViT) -> None:
+def _init_truncated_normal(vit: RegionViT) -> None:
     for layer in vit.modules():
         if isinstance(layer, nn.Linear):
             nn.init.trunc_normal_(layer.weight, std=0.02)
@@ -370,7 +379,7 @@ def _truncated_normal(vit: RegionViT) -> None:
     nn.init.trunc_normal_(vit.position, std=0.02)
 
 
-def _names(depth: int) -> dict[str, str]:
+def _map_official_names(depth: int) -> dict[str, str]:
     """Official prefixes to ours, for any of the three."""
     names = {
         "local_vit.cls_token": "local.cls",

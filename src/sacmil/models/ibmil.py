@@ -26,21 +26,21 @@ from sacmil.models._base import (
     classification_loss,
     to_target,
 )
-from sacmil.models._options import at_least, choice, flag
+from sacmil.models._options import check_at_least, check_choice, check_flag
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import SIGMOIDS, renamed, shape
+from sacmil.models._reference import SIGMOIDS_NOTE, get_shape, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.models.dtfd import (
-    CLIP,
+    CLIP_NORMS,
     FirstTier,
     SecondTier,
-    average,
-    by_tier,
-    orders,
-    predicted,
-    rows_per_end,
+    average_logits,
+    choose_orders,
+    count_rows_per_end,
+    group_by_tier,
+    select_predicted_class,
 )
-from sacmil.models.dtfd import NAMES as DTFD_NAMES
+from sacmil.models.dtfd import OFFICIAL_NAMES as DTFD_NAMES
 from sacmil.nn.attention import Attention, GatedAttention
 
 Floats = npt.NDArray[np.float64]
@@ -48,18 +48,19 @@ Floats = npt.NDArray[np.float64]
 BASES = ("dtfd", "abmil")
 MERGES = ("cat", "add", "sub")
 
-_HEAD = {"W_q": "query", "W_k": "key", "confounder_feat": "confounders", "classifier": "out"}
-_DTFD = {"att_classifier.classifier.fc": "tier2.head.out"} | {
-    f"att_classifier.{official}": f"tier2.head.{ours}" for official, ours in _HEAD.items()
+_HEAD_NAMES = {"W_q": "query", "W_k": "key", "confounder_feat": "confounders", "classifier": "out"}
+_DTFD_BASE_NAMES = {"att_classifier.classifier.fc": "tier2.head.out"} | {
+    f"att_classifier.{official}": f"tier2.head.{ours}" for official, ours in _HEAD_NAMES.items()
 }
-_ABMIL = {"attention.0": "tier2.attention.value", "attention.2": "tier2.attention.weight"} | {
-    official: f"tier2.head.{ours}" for official, ours in _HEAD.items()
-}
+_ABMIL_BASE_NAMES = {
+    "attention.0": "tier2.attention.value",
+    "attention.2": "tier2.attention.weight",
+} | {official: f"tier2.head.{ours}" for official, ours in _HEAD_NAMES.items()}
 
 # --- backdoor adjustment -------------------------------------------------------------------------
 
 
-class Adjusted(NamedTuple):
+class SlideHeadOutput(NamedTuple):
     """The answer to S slide vectors."""
 
     logits: Tensor
@@ -70,7 +71,7 @@ class Adjusted(NamedTuple):
     """(S, k), over confounders."""
 
 
-class Backdoor(nn.Module):
+class BackdoorHead(nn.Module):
     """Classifies a vector M with its mean confounder u.
 
     alpha = softmax_i(key(c_i) . query(M) / sqrt(128)), u = sum_i alpha_i c_i, and the classifier
@@ -90,35 +91,35 @@ class Backdoor(nn.Module):
         self.register_buffer("confounders", torch.randn(confounders, dim))
         self.out = nn.Linear(2 * dim if merge == "cat" else dim, num_classes)
 
-    def forward(self, bags: Tensor) -> Adjusted:
+    def forward(self, bags: Tensor) -> SlideHeadOutput:
         """Bags (S, dim)."""
         scores: Tensor = self.query(bags) @ self.key(self.confounders).T
         attention = (scores / math.sqrt(self.WIDTH)).softmax(1)
-        features = self._merged(bags, attention @ self.confounders)
-        return Adjusted(self.out(features), features, attention)
+        features = self._merge_confounder(bags, attention @ self.confounders)
+        return SlideHeadOutput(self.out(features), features, attention)
 
-    def _merged(self, bags: Tensor, mean: Tensor) -> Tensor:
+    def _merge_confounder(self, bags: Tensor, mean: Tensor) -> Tensor:
         if self.merge == "cat":
             return torch.cat((bags, mean), dim=1)
         return bags + mean if self.merge == "add" else bags - mean
 
 
-class Unadjusted(nn.Module):
+class PlainHead(nn.Module):
     """The same without confounders: the first training."""
 
     def __init__(self, dim: int, num_classes: int) -> None:
         super().__init__()
         self.out = nn.Linear(dim, num_classes)
 
-    def forward(self, bags: Tensor) -> Adjusted:
+    def forward(self, bags: Tensor) -> SlideHeadOutput:
         """Bags (S, dim)."""
-        return Adjusted(self.out(bags), bags, bags.new_zeros(len(bags), 0))
+        return SlideHeadOutput(self.out(bags), bags, bags.new_zeros(len(bags), 0))
 
 
 # --- the dictionary ------------------------------------------------------------------------------
 
 
-def prototypes(vectors: Floats, k: int, *, starts: int = 10, seed: int = 66) -> Floats:
+def cluster_prototypes(vectors: Floats, k: int, *, starts: int = 10, seed: int = 66) -> Floats:
     """(k, L) means of the clusters of directions among (B, L) vectors.
 
     With fewer distinct directions than k, the mean of all vectors fills the dictionary.
@@ -142,7 +143,7 @@ def _kmeans(
     rows: Floats, k: int, random: np.random.Generator, steps: int = 100
 ) -> tuple[npt.NDArray[np.intp], float]:
     """Lloyd's iterations: the cluster of each row, and the sum of squared distances."""
-    centres = _first_centres(rows, k, random)
+    centres = _init_centers(rows, k, random)
     labels = np.full(len(rows), -1)
     for _ in range(steps):
         distances = cdist(rows, centres, "sqeuclidean")
@@ -154,7 +155,7 @@ def _kmeans(
     return labels, float(distances.min(1).sum())
 
 
-def _first_centres(rows: Floats, k: int, random: np.random.Generator) -> Floats:
+def _init_centers(rows: Floats, k: int, random: np.random.Generator) -> Floats:
     """Rows far from each other by chance (k-means++)."""
     chosen = [int(random.integers(len(rows)))]
     while len(chosen) < k:
@@ -207,7 +208,7 @@ class IBMIL(MILModel):
             gamma=0.2,
             epochs=19,
             monitor="val_auc",
-            clip=CLIP,
+            clip=CLIP_NORMS,
             options={"loss": "bce"},
         ),
         "official_abmil": Recipe(
@@ -240,15 +241,15 @@ class IBMIL(MILModel):
         legacy_ties: bool = False,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        flag("legacy_ties", legacy_ties)
-        self.independent = choice("loss", loss, ("ce", "bce")) == "bce"
-        self.freeze_projection = flag("freeze_projection", freeze_projection)
-        self.shuffle = flag("shuffle", shuffle)
-        self.inference_shuffles = at_least("inference_shuffles", inference_shuffles, 0)
-        self.k = at_least("confounders", confounders, 0)
-        choice("merge", merge, MERGES)
-        take = rows_per_end(total_instances, groups)
-        width = dim if choice("base", base, BASES) == "dtfd" else in_dim
+        check_flag("legacy_ties", legacy_ties)
+        self.independent = check_choice("loss", loss, ("ce", "bce")) == "bce"
+        self.freeze_projection = check_flag("freeze_projection", freeze_projection)
+        self.shuffle = check_flag("shuffle", shuffle)
+        self.inference_shuffles = check_at_least("inference_shuffles", inference_shuffles, 0)
+        self.k = check_at_least("confounders", confounders, 0)
+        check_choice("merge", merge, MERGES)
+        take = count_rows_per_end(total_instances, groups)
+        width = dim if check_choice("base", base, BASES) == "dtfd" else in_dim
         if base == "abmil" and freeze_projection:
             raise OptionError("freeze_projection=True; abmil has no projection, expected False")
         self.tier1: FirstTier | None = None
@@ -266,9 +267,9 @@ class IBMIL(MILModel):
             self.tier1.project.requires_grad_(not freeze_projection)
         attention = Attention(width, width) if self.tier1 is None else GatedAttention(width)
         head = (
-            Backdoor(width, num_classes, self.k, merge)
+            BackdoorHead(width, num_classes, self.k, merge)
             if self.k
-            else Unadjusted(width, num_classes)
+            else PlainHead(width, num_classes)
         )
         self.tier2 = SecondTier(attention, head)
 
@@ -282,16 +283,16 @@ class IBMIL(MILModel):
         if self.tier1 is None:
             weights = self.tier2.weights(features)
             answer = self.tier2.head((weights * features).sum(0, keepdim=True))
-            return Output(answer.logits[0], weights[:, 0], extras=_extras(answer))
-        places = orders(features, plan, training=self.training, shuffle=self.shuffle)
+            return Output(answer.logits[0], weights[:, 0], extras=_make_extras(answer))
+        places = choose_orders(features, plan, training=self.training, shuffle=self.shuffle)
         first = self.tier1(features, places)
         answer = self.tier2.head(self.tier2.pool(first.rows))
-        logits = average(answer.logits, independent=self.independent)
+        logits = average_logits(answer.logits, independent=self.independent)
         # sigma of these is the paper's score: the same order, but for large bags hardly more than
         # a few values in float32, all near a half.
         s = first.activations
-        extras = {"tier1": first.logits, "distilled": torch.cat(first.rows)} | _extras(answer)
-        return Output(logits, predicted(s, logits), class_scores=s, extras=extras)
+        extras = {"tier1": first.logits, "distilled": torch.cat(first.rows)} | _make_extras(answer)
+        return Output(logits, select_predicted_class(s, logits), class_scores=s, extras=extras)
 
     def probabilities(self, output: Output) -> Tensor:
         """Softmax, or with loss="bce" the sigmoids scaled to a sum of one."""
@@ -317,7 +318,7 @@ class IBMIL(MILModel):
 
     def parameter_groups(self) -> dict[str, dict[str, nn.Parameter]]:
         """An optimiser per tier; abmil has only one."""
-        return super().parameter_groups() if self.tier1 is None else by_tier(self)
+        return super().parameter_groups() if self.tier1 is None else group_by_tier(self)
 
     def stages(self, training_bags: Iterable[Sample]) -> Iterator[MILModel]:
         """The base alone; then, with the dictionary of its vectors, this model."""
@@ -325,24 +326,24 @@ class IBMIL(MILModel):
             base = self.options | {"confounders": 0, "freeze_projection": False}
             plain = IBMIL(**base).to(device=next(self.parameters()).device, dtype=self.dtype)
             yield plain
-            self.adopt(plain, training_bags)
+            self.adopt_dictionary(plain, training_bags)
         yield self
 
     @torch.no_grad()
-    def adopt(self, plain: IBMIL, training_bags: Iterable[Sample]) -> None:
+    def adopt_dictionary(self, base: IBMIL, training_bags: Iterable[Sample]) -> None:
         """Take the dictionary, and where asked the projection, from a trained base.
 
         Args:
-            plain: this model without confounders.
+            base: this model without confounders.
             training_bags: those it was trained on, and no others.
         """
-        plain.eval()
-        vectors = [_vector(plain, bag) for bag in training_bags]
-        found = torch.from_numpy(prototypes(np.stack(vectors), self.k))
-        assert isinstance(self.tier2.head, Backdoor)
+        base.eval()
+        vectors = [_compute_bag_vector(base, bag) for bag in training_bags]
+        found = torch.from_numpy(cluster_prototypes(np.stack(vectors), self.k))
+        assert isinstance(self.tier2.head, BackdoorHead)
         self.tier2.head.confounders.copy_(found)
-        if self.freeze_projection and self.tier1 is not None and plain.tier1 is not None:
-            self.tier1.project.load_state_dict(plain.tier1.project.state_dict())
+        if self.freeze_projection and self.tier1 is not None and base.tier1 is not None:
+            self.tier1.project.load_state_dict(base.tier1.project.state_dict())
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
@@ -351,14 +352,18 @@ class IBMIL(MILModel):
         The merges add and sub look alike; add is assumed.
         """
         if "dim_reduction.fc1.weight" in state:
-            dim, in_dim = shape(state, "dim_reduction.fc1.weight")
+            dim, in_dim = get_shape(state, "dim_reduction.fc1.weight")
             options: dict[str, Any] = {"base": "dtfd", "in_dim": in_dim, "dim": dim}
-            state = renamed(state, _DTFD | {k: v for k, v in DTFD_NAMES.items() if k not in _DTFD})
+            state = rename_parameters(
+                state,
+                _DTFD_BASE_NAMES
+                | {k: v for k, v in DTFD_NAMES.items() if k not in _DTFD_BASE_NAMES},
+            )
         else:
-            dim = shape(state, "attention.0.weight")[1]
+            dim = get_shape(state, "attention.0.weight")[1]
             options = {"base": "abmil", "in_dim": dim}
-            state = renamed(state, _ABMIL)
-        num_classes, seen = shape(state, "tier2.head.out.weight")
+            state = rename_parameters(state, _ABMIL_BASE_NAMES)
+        num_classes, seen = get_shape(state, "tier2.head.out.weight")
         confounders = state.get("tier2.head.confounders")
         options |= {
             "num_classes": num_classes,
@@ -370,15 +375,15 @@ class IBMIL(MILModel):
         if confounders is not None:
             concatenated = seen == 2 * dim
             (options if concatenated else assumed)["merge"] = "cat" if concatenated else "add"
-        notes = (SIGMOIDS,) if num_classes > 1 else ()
+        notes = (SIGMOIDS_NOTE,) if num_classes > 1 else ()
         return Reference(options, state, assumed, notes)
 
 
-def _extras(answer: Adjusted) -> dict[str, Tensor]:
-    return {"bag": answer.features.mean(0), "confounders": answer.attention.mean(0)}
+def _make_extras(output: SlideHeadOutput) -> dict[str, Tensor]:
+    return {"bag": output.features.mean(0), "confounders": output.attention.mean(0)}
 
 
-def _vector(plain: IBMIL, bag: Sample) -> Floats:
-    extras = plain(bag.features, bag.coords, bag.plan).extras
+def _compute_bag_vector(base: IBMIL, bag: Sample) -> Floats:
+    extras = base(bag.features, bag.coords, bag.plan).extras
     vector: Floats = extras["bag"].double().cpu().numpy()
     return vector

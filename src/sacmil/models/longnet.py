@@ -15,11 +15,17 @@ from torch import Tensor, nn
 
 from sacmil.errors import ModelError, OptionError
 from sacmil.models._base import MILModel, Output, Planner, Reference
-from sacmil.models._options import at_least, choice, divisor, flag, share
+from sacmil.models._options import (
+    check_at_least,
+    check_choice,
+    check_divisor,
+    check_flag,
+    check_fraction,
+)
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed, shape
+from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
-from sacmil.nn.dilated_attention import Branch, DilatedAttention, Table
+from sacmil.nn.dilated_attention import AttentionTable, DilatedAttention, DilatedBranch
 from sacmil.nn.rotary import frequencies
 
 T = TypeVar("T")
@@ -27,11 +33,11 @@ T = TypeVar("T")
 SEGMENTS = (1024, 5792, 32768, 185363, 1048576)
 DILATIONS = (1, 2, 4, 8, 16)
 
-NOISE = 1e-3
+POSITION_TOLERANCE = 1e-3
 """In patches: a place this little below a whole number is that number."""
 
 
-class Preset(NamedTuple):
+class LongNetPreset(NamedTuple):
     """What the options are when they are not given."""
 
     dim: int
@@ -41,9 +47,9 @@ class Preset(NamedTuple):
     """Layers after the state the classifier sees."""
 
 
-PRESETS = {"small": Preset(384, 4, 8, 0), "gigapath": Preset(768, 12, 16, 1)}
+PRESETS = {"small": LongNetPreset(384, 4, 8, 0), "gigapath": LongNetPreset(768, 12, 16, 1)}
 
-OFFICIAL = Recipe(
+OFFICIAL_RECIPE = Recipe(
     exempt_vectors=True,
     optimiser="adamw",
     lr=2.5e-4,
@@ -78,7 +84,7 @@ class LongNet(MILModel):
 
     order_matters = True
     plan_keys = frozenset({"at_0"})
-    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": OFFICIAL}
+    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": OFFICIAL_RECIPE}
 
     def __init__(
         self,
@@ -96,25 +102,27 @@ class LongNet(MILModel):
         legacy_placement: bool = False,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        sizes = PRESETS[choice("preset", preset, PRESETS)]
-        dim = _width(_given(dim, sizes.dim))
-        depth = at_least("depth", _given(depth, sizes.depth), 1)
-        heads = divisor("heads", _given(heads, sizes.heads), dim)
-        self.branches = _branches(_given(segments, SEGMENTS), _given(dilations, DILATIONS))
-        self.states = _states(_given(states, (max(1, depth - sizes.unused),)), depth)
-        rate = share("dropout", dropout)
-        self.legacy = legacy = flag("legacy_placement", legacy_placement)
+        sizes = PRESETS[check_choice("preset", preset, PRESETS)]
+        dim = _check_width(_use_default(dim, sizes.dim))
+        depth = check_at_least("depth", _use_default(depth, sizes.depth), 1)
+        heads = check_divisor("heads", _use_default(heads, sizes.heads), dim)
+        self.branches = _make_branches(
+            _use_default(segments, SEGMENTS), _use_default(dilations, DILATIONS)
+        )
+        self.states = _check_states(_use_default(states, (max(1, depth - sizes.unused),)), depth)
+        rate = check_fraction("dropout", dropout)
+        self.legacy = legacy = check_flag("legacy_placement", legacy_placement)
         self.cls_token = nn.Parameter(torch.empty(1, dim))
         self.project = nn.Linear(in_dim, dim)
         self.layers = nn.ModuleList(
-            Layer(dim, heads, self.branches, dropout=rate, legacy_placement=legacy)
+            LongNetLayer(dim, heads, self.branches, dropout=rate, legacy_placement=legacy)
             for _ in range(depth)
         )
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(len(self.states) * dim, num_classes)
-        self._initialise()
+        self._initialize()
         # Which layers nothing depends on is a matter of the options, not of the class.
-        object.__setattr__(self, "dead_parameters", self._beyond(max(self.states)))
+        object.__setattr__(self, "dead_parameters", self._list_unused_parameters(max(self.states)))
 
     @property
     def planner(self) -> Planner:
@@ -126,8 +134,8 @@ class LongNet(MILModel):
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the lengths of the tokens after the last layer that is used."""
-        x = self.tokens(features, coords)
-        tables = [_table(plan, branch) for branch in range(len(self.branches))]
+        x = self.embed_tokens(features, coords)
+        tables = [_make_table(plan, branch) for branch in range(len(self.branches))]
         seen = [x[0]]
         for layer in self.layers[: max(self.states)]:
             x = layer(x, tables)
@@ -135,21 +143,21 @@ class LongNet(MILModel):
         slide = torch.cat([self.norm(seen[state]) for state in self.states])
         return Output(self.head(slide), x[1:].norm(dim=1))
 
-    def tokens(self, features: Tensor, coords: Tensor) -> Tensor:
+    def embed_tokens(self, features: Tensor, coords: Tensor) -> Tensor:
         """(1 + N, dim), state 0: the class token, which has no place, and the tiles."""
         h = self.project(features)
-        return torch.cat((self.cls_token, h + embed_places(coords, h.shape[1]).to(h.dtype)))
+        return torch.cat((self.cls_token, h + embed_positions(coords, h.shape[1]).to(h.dtype)))
 
-    def _initialise(self) -> None:
+    def _initialize(self) -> None:
         for layer in self.modules():
             if isinstance(layer, nn.Linear):
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.zeros_(layer.bias)
         nn.init.normal_(self.cls_token, std=0.02)
 
-    def _beyond(self, used: int) -> frozenset[str]:
+    def _list_unused_parameters(self, depth: int) -> frozenset[str]:
         """Names of the parameters of layers that are carried but never run."""
-        layers = [(f"layers.{i}.", layer) for i, layer in enumerate(self.layers) if i >= used]
+        layers = [(f"layers.{i}.", layer) for i, layer in enumerate(self.layers) if i >= depth]
         return frozenset(begin + name for begin, layer in layers for name in layer.state_dict())
 
     @classmethod
@@ -160,9 +168,9 @@ class LongNet(MILModel):
         the one before the last, or the last ones where there are several. Official weights were
         trained with the official placement, so they get it.
         """
-        state = _as_published(state)
-        dim, in_dim = shape(state, "patch_embed.proj.weight")
-        num_classes, width = shape(state, "head.weight")
+        state = _strip_finetuning_names(state)
+        dim, in_dim = get_shape(state, "patch_embed.proj.weight")
+        num_classes, width = get_shape(state, "head.weight")
         depth = len(
             {key.split(".")[2] for key in state if re.match(r"encoder\.layers\.\d+\.", key)}
         )
@@ -183,16 +191,16 @@ class LongNet(MILModel):
             "states": [max(1, depth - 1)] if seen == 1 else [*range(depth + 1 - seen, depth + 1)],
             "legacy_placement": True,
         }
-        shape(state, "cls_token")
-        ours = renamed(state, _official_names(depth), ignored=["encoder.layer_norm"])
+        get_shape(state, "cls_token")
+        ours = rename_parameters(state, _map_official_names(depth), ignored=["encoder.layer_norm"])
         ours["cls_token"] = ours["cls_token"].reshape(1, -1)
         return Reference(options, ours, assumed)
 
 
-def _as_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _strip_finetuning_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Without what the official fine-tuning puts around the encoder's names."""
     plain = {key.removeprefix("slide_encoder."): value for key, value in state.items()}
-    plain = renamed(plain, {"classifier.0": "head", "classifier": "head"})
+    plain = rename_parameters(plain, {"classifier.0": "head", "classifier": "head"})
     if "patch_embed.proj.weight" in plain and "head.weight" not in plain:
         raise ModelError(
             "it is a slide encoder without a classifier (head.weight or classifier.0.weight); "
@@ -201,14 +209,14 @@ def _as_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return plain
 
 
-class Layer(nn.Module):
+class LongNetLayer(nn.Module):
     """x + attention(norm(x)), then x + feed(norm(x)); both with a norm inside (sub-LN)."""
 
     def __init__(
         self,
         dim: int,
         heads: int,
-        branches: Sequence[Branch],
+        branches: Sequence[DilatedBranch],
         *,
         dropout: float,
         legacy_placement: bool,
@@ -224,29 +232,31 @@ class Layer(nn.Module):
         )
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, tables: Sequence[Table] | None = None) -> Tensor:
+    def forward(self, x: Tensor, tables: Sequence[AttentionTable] | None = None) -> Tensor:
         """x (N, dim); tables as ``DilatedAttention`` takes them."""
         x = x + self.dropout(self.attention(self.attention_norm(x), tables))
         y: Tensor = x + self.dropout(self.feed(self.feed_norm(x)))
         return y
 
 
-def _table(plan: Mapping[str, Tensor], branch: int) -> Table:
+def _make_table(plan: Mapping[str, Tensor], branch: int) -> AttentionTable:
     rows = plan[f"at_{branch}"]
-    return Table(plan[f"seen_{branch}"], torch.cat((rows.new_zeros(1), rows)))  # the class token
+    return AttentionTable(
+        plan[f"seen_{branch}"], torch.cat((rows.new_zeros(1), rows))
+    )  # the class token
 
 
-def embed_places(coords: Tensor, dim: int) -> Tensor:
+def embed_positions(coords: Tensor, dim: int) -> Tensor:
     """(N, dim), float64: sines and cosines of the tile's row, then of its column.
 
     Computed, where officially a table of 1000 x 1000 is read: wider slides need no exception.
     """
-    places = (coords.double() + NOISE).floor().flip(1)  # (N, 2), y then x
+    places = (coords.double() + POSITION_TOLERANCE).floor().flip(1)  # (N, 2), y then x
     angles = places[:, :, None] * frequencies(dim // 4, 10000.0, coords.device)
     return torch.cat((angles.sin(), angles.cos()), dim=2).flatten(1)
 
 
-def _official_names(depth: int) -> dict[str, str]:
+def _map_official_names(depth: int) -> dict[str, str]:
     inner = {
         "self_attn_layer_norm": "attention_norm",
         "self_attn.q_proj": "attention.query",
@@ -265,39 +275,39 @@ def _official_names(depth: int) -> dict[str, str]:
     return names
 
 
-def _given(value: T | None, otherwise: T) -> T:
-    return otherwise if value is None else value
+def _use_default(value: T | None, default: T) -> T:
+    return default if value is None else value
 
 
-def _width(dim: int) -> int:
-    if at_least("dim", dim, 1) % 4:
+def _check_width(dim: int) -> int:
+    if check_at_least("dim", dim, 1) % 4:
         raise OptionError(
             f"dim={dim}; expected a multiple of 4, for sines and cosines of two coordinates"
         )
     return int(dim)
 
 
-def _branches(segments: Sequence[int], dilations: Sequence[int]) -> tuple[Branch, ...]:
-    lengths = _whole_numbers("segments", segments, 1)
-    steps = _whole_numbers("dilations", dilations, 1)
+def _make_branches(segments: Sequence[int], dilations: Sequence[int]) -> tuple[DilatedBranch, ...]:
+    lengths = _check_whole_numbers("segments", segments, 1)
+    steps = _check_whole_numbers("dilations", dilations, 1)
     if len(lengths) != len(steps):
         raise OptionError(
             f"there are {len(lengths)} segments and {len(steps)} dilations; expected as many of "
             "one as of the other"
         )
-    return tuple(Branch(*pair) for pair in zip(lengths, steps, strict=True))
+    return tuple(DilatedBranch(*pair) for pair in zip(lengths, steps, strict=True))
 
 
-def _states(states: Sequence[int], depth: int) -> tuple[int, ...]:
-    found = _whole_numbers("states", states, 0)
+def _check_states(states: Sequence[int], depth: int) -> tuple[int, ...]:
+    found = _check_whole_numbers("states", states, 0)
     if not 1 <= max(found) <= depth:
         # State 0 alone is the class token as it was learned, whatever the bag.
         raise OptionError(f"states={states!r}; expected numbers up to depth={depth}, one above 0")
     return found
 
 
-def _whole_numbers(name: str, values: Sequence[int], minimum: int) -> tuple[int, ...]:
+def _check_whole_numbers(name: str, values: Sequence[int], minimum: int) -> tuple[int, ...]:
     # Lists as well as tuples: a model's card knows lists only.
     if isinstance(values, str) or not isinstance(values, Sequence) or not values:
         raise OptionError(f"{name}={values!r}; expected whole numbers, such as [1, 2]")
-    return tuple(at_least(name, value, minimum) for value in values)
+    return tuple(check_at_least(name, value, minimum) for value in values)

@@ -11,19 +11,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Reference
-from sacmil.models._options import at_least, choice, share
+from sacmil.models._options import check_at_least, check_choice, check_fraction
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed, shape
+from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.attention import Attention
 from sacmil.nn.causal_convolution import CausalConvolution
-from sacmil.nn.projection import projection, xavier_
+from sacmil.nn.projection import init_xavier_, make_projection
 from sacmil.nn.selective_scan import selective_scan
 
 KINDS = ("srmamba", "bimamba", "mamba")
 
 
-class Direction(nn.Module):
+class MambaDirection(nn.Module):
     """One way through the sequence: convolution, selective scan, gate.
 
     Args:
@@ -52,7 +52,7 @@ class Direction(nn.Module):
         return torch.addcmul(y, self.D, u) * F.silu(z)
 
 
-class Mixer(nn.Module):
+class MambaMixer(nn.Module):
     """Mamba in one or two directions, which share the layers before and after.
 
     Args:
@@ -68,8 +68,8 @@ class Mixer(nn.Module):
         self.kind, self.rate = kind, rate
         sizes = (expand * dim, state, math.ceil(dim / 16))
         self.in_proj = nn.Linear(dim, 2 * expand * dim, bias=False)
-        self.straight = Direction(*sizes)
-        self.turned = None if kind == "mamba" else Direction(*sizes)
+        self.straight = MambaDirection(*sizes)
+        self.turned = None if kind == "mamba" else MambaDirection(*sizes)
         self.out_proj = nn.Linear(expand * dim, dim, bias=False)
 
     def forward(self, h: Tensor) -> Tensor:
@@ -77,11 +77,11 @@ class Mixer(nn.Module):
         xz = self.in_proj(h)
         y = self.straight(xz)
         if self.turned is not None:
-            y = y + self._back(self.turned(self._turn(xz)), y.shape[0])
+            y = y + self._restore_order(self.turned(self._reorder(xz)), y.shape[0])
         out: Tensor = self.out_proj(y)
         return out
 
-    def _turn(self, xz: Tensor) -> Tensor:
+    def _reorder(self, xz: Tensor) -> Tensor:
         if self.kind == "bimamba":
             return xz.flip(0)
         # Zeros fill the last round. They are instances like others: the convolution's bias makes
@@ -91,19 +91,19 @@ class Mixer(nn.Module):
         padded = torch.cat((xz, xz.new_zeros(missing, xz.shape[1])))
         return padded.view(-1, self.rate, xz.shape[1]).transpose(0, 1).flatten(0, 1)
 
-    def _back(self, y: Tensor, length: int) -> Tensor:
+    def _restore_order(self, y: Tensor, length: int) -> Tensor:
         if self.kind == "bimamba":
             return y.flip(0)
         return y.view(self.rate, -1, y.shape[1]).transpose(0, 1).flatten(0, 1)[:length]
 
 
-class Layer(nn.Module):
+class MambaLayer(nn.Module):
     """h + mixer(norm(h)); arguments as of Mixer."""
 
     def __init__(self, dim: int, kind: str, rate: int, state: int, expand: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(dim)
-        self.mixer = Mixer(dim, kind, rate, state, expand)
+        self.mixer = MambaMixer(dim, kind, rate, state, expand)
 
     def forward(self, h: Tensor) -> Tensor:
         """(N, dim) to (N, dim)."""
@@ -153,16 +153,20 @@ class MambaMIL(MILModel):
         dropout: float = 0.0,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        choice("kind", kind, KINDS)
+        check_choice("kind", kind, KINDS)
         sizes = {"dim": dim, "depth": depth, "rate": rate, "state": state, "expand": expand}
         for name, size in sizes.items():
-            at_least(name, size, 1)
-        self.project = projection(in_dim, dim, activation="gelu", dropout=share("dropout", dropout))
-        self.layers = nn.Sequential(*(Layer(dim, kind, rate, state, expand) for _ in range(depth)))
+            check_at_least(name, size, 1)
+        self.project = make_projection(
+            in_dim, dim, activation="gelu", dropout=check_fraction("dropout", dropout)
+        )
+        self.layers = nn.Sequential(
+            *(MambaLayer(dim, kind, rate, state, expand) for _ in range(depth))
+        )
         self.norm = nn.LayerNorm(dim)
         self.attention = Attention(dim, 128)
         self.head = nn.Linear(dim, num_classes)
-        xavier_(self)
+        init_xavier_(self)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the weights of the mean."""
@@ -174,13 +178,13 @@ class MambaMIL(MILModel):
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """The names of the authors' MambaMIL; a second direction is taken for srmamba's."""
         depth = len({key.split(".")[1] for key in state if key.startswith("layers.")})
-        ours = renamed(state, _names(depth))
-        dim, in_dim = shape(ours, "project.0.weight")
+        ours = rename_parameters(state, _map_official_names(depth))
+        dim, in_dim = get_shape(ours, "project.0.weight")
         second = any(key.startswith("layers.0.mixer.turned.") for key in ours)
-        inner, remembered = shape(ours, "layers.0.mixer.straight.A_log")
+        inner, remembered = get_shape(ours, "layers.0.mixer.straight.A_log")
         options = {
             "in_dim": in_dim,
-            "num_classes": shape(ours, "head.weight")[0],
+            "num_classes": get_shape(ours, "head.weight")[0],
             "dim": dim,
             "depth": depth,
             "state": remembered,
@@ -191,7 +195,7 @@ class MambaMIL(MILModel):
         return Reference(options, ours, {"kind": "srmamba"})
 
 
-def _names(depth: int) -> dict[str, str]:
+def _map_official_names(depth: int) -> dict[str, str]:
     """Official names of a model with so many layers, and ours."""
     names = {"_fc1.0": "project.0", "classifier": "head"}
     names |= {"attention.0": "attention.value", "attention.2": "attention.weight"}

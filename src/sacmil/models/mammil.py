@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Planner, Reference
-from sacmil.models._options import at_least, divisor, share
+from sacmil.models._options import check_at_least, check_divisor, check_fraction
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed, shape
+from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.attention import Attention
 from sacmil.nn.causal_convolution import CausalConvolution
-from sacmil.nn.projection import projection
-from sacmil.nn.recomputation import recomputed
+from sacmil.nn.projection import make_projection
+from sacmil.nn.recomputation import recompute_in_backward
 from sacmil.nn.state_space_duality import state_space_duality
 
 SCANS = 8
@@ -30,7 +30,7 @@ STEP_SIZES = (1e-3, 0.1)
 """Between which the scans' step sizes begin."""
 
 
-class Scan(nn.Module):
+class Mamba2Scan(nn.Module):
     """One way through the sequence: convolution, then Mamba-2's scan.
 
     Args:
@@ -73,7 +73,7 @@ class GraphMamba(nn.Module):
         super().__init__()
         self.inner, heads = 2 * dim, 2 * dim // head_dim
         self.in_proj = nn.Linear(dim, 2 * self.inner + 2 * state + heads, bias=False)
-        self.scans = nn.ModuleList(Scan(heads, head_dim, state) for _ in range(SCANS))
+        self.scans = nn.ModuleList(Mamba2Scan(heads, head_dim, state) for _ in range(SCANS))
         self.scale = nn.Parameter(torch.ones(self.inner))
         self.out_proj = nn.Linear(self.inner, dim, bias=False)
         with torch.no_grad():
@@ -90,12 +90,12 @@ class GraphMamba(nn.Module):
         gate = F.silu(z)
         total = torch.zeros_like(gate)
         for scan, order in zip(self.scans, orders, strict=True):
-            total = total + recomputed(_gated, scan, sequence, order, gate)
+            total = total + recompute_in_backward(_scan_and_gate, scan, sequence, order, gate)
         out: Tensor = self.out_proj(self.scale * total / SCANS)
         return out
 
 
-def _gated(scan: nn.Module, sequence: Tensor, order: Tensor, gate: Tensor) -> Tensor:
+def _scan_and_gate(scan: nn.Module, sequence: Tensor, order: Tensor, gate: Tensor) -> Tensor:
     """A scan in an order, its rows back in place, gated and brought to the same size."""
     y = scan(sequence.index_select(0, order)).index_select(0, order.argsort())
     return F.rms_norm(y * gate, gate.shape[1:], eps=1e-5)
@@ -118,17 +118,17 @@ class GENConv(nn.Module):
             nn.Linear(2 * dim, dim, bias=False),
         )
 
-    def forward(self, m: Tensor, neighbours: Tensor) -> Tensor:
+    def forward(self, m: Tensor, neighbors: Tensor) -> Tensor:
         """(N, dim) to (N, dim); each instance sends to its neighbours (K, N), N being nobody."""
-        out: Tensor = self.mlp(self._received(m, neighbours) + m)
+        out: Tensor = self.mlp(self._aggregate_messages(m, neighbors) + m)
         return out
 
-    def _received(self, m: Tensor, neighbours: Tensor) -> Tensor:
+    def _aggregate_messages(self, m: Tensor, neighbors: Tensor) -> Tensor:
         message = m.relu() + 1e-7
         logits = self.temperature * message
-        highest = _highest(logits.detach(), neighbours)
+        highest = _find_largest_logits(logits.detach(), neighbors)
         weighted, total = torch.zeros_like(highest), torch.zeros_like(highest)
-        for receivers in neighbours:  # a neighbour at a time: N x dim, not N x K x dim
+        for receivers in neighbors:  # a neighbour at a time: N x dim, not N x K x dim
             weight = (logits - highest.index_select(0, receivers)).exp()
             # not index_add: exported, threads of onnxruntime would lose sums to the same receiver
             index = receivers[:, None].expand_as(weight)
@@ -138,10 +138,10 @@ class GENConv(nn.Module):
         return (weighted / total.clamp_min(1))[:-1]
 
 
-def _highest(logits: Tensor, neighbours: Tensor) -> Tensor:
+def _find_largest_logits(logits: Tensor, neighbors: Tensor) -> Tensor:
     """(N + 1, dim), the largest logit that each instance, and nobody, receives."""
     out = torch.full_like(logits[:1], -torch.inf).repeat(logits.shape[0] + 1, 1)
-    for receivers in neighbours:
+    for receivers in neighbors:
         index = receivers[:, None].expand_as(logits)
         out = out.scatter_reduce(0, index, logits, "amax")
     return out
@@ -161,9 +161,9 @@ class GraphLayer(nn.Module):
         self.norm = nn.LayerNorm(dim)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, m: Tensor, neighbours: Tensor) -> Tensor:
+    def forward(self, m: Tensor, neighbors: Tensor) -> Tensor:
         """(N, dim) to (N, dim); neighbours are (K, N)."""
-        out: Tensor = self.dropout(m + self.norm(self.convolution(m, neighbours)).relu())
+        out: Tensor = self.dropout(m + self.norm(self.convolution(m, neighbors)).relu())
         return out
 
 
@@ -211,16 +211,16 @@ class MamMIL(MILModel):
         dropout: float = 0.1,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        divisor("head_dim", head_dim, 2 * at_least("dim", dim, 1), of="2 dim")
-        self.neighbours = at_least("neighbours", neighbours, 1)
-        self.project = projection(in_dim, dim)
+        check_divisor("head_dim", head_dim, 2 * check_at_least("dim", dim, 1), number_name="2 dim")
+        self.neighbours = check_at_least("neighbours", neighbours, 1)
+        self.project = make_projection(in_dim, dim)
         self.mixer_norm = nn.LayerNorm(dim)
-        self.mixer = GraphMamba(dim, at_least("state", state, 1), head_dim)
-        self.graph = GraphLayer(dim, share("dropout", dropout))
+        self.mixer = GraphMamba(dim, check_at_least("state", state, 1), head_dim)
+        self.graph = GraphLayer(dim, check_fraction("dropout", dropout))
         self.norm = nn.LayerNorm(dim)
         self.attention = Attention(dim, 128)
         self.head = nn.Linear(dim, num_classes)
-        _start(self)
+        _init_weights(self)
 
     @property
     def planner(self) -> Planner:
@@ -230,7 +230,7 @@ class MamMIL(MILModel):
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the weights of the mean."""
         h = self.project(features)
-        mixed = self.mixer(self.mixer_norm(h), _both_ways(plan["orders"]))
+        mixed = self.mixer(self.mixer_norm(h), _add_reversed_orders(plan["orders"]))
         h = self.norm(h + self.graph(mixed, plan["neighbours"]))
         weights = self.attention(h).softmax(0)[:, 0]  # (N,)
         return Output(self.head(weights @ h), weights)
@@ -238,34 +238,34 @@ class MamMIL(MILModel):
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """The names of the authors' MamMIL2; its layers.1 never ran."""
-        ours = renamed(state, _names(), ignored=["layers.1"])
-        dim, in_dim = shape(ours, "project.0.weight")
-        inner = shape(ours, "mixer.scale")[0]
+        ours = rename_parameters(state, _map_official_names(), ignored=["layers.1"])
+        dim, in_dim = get_shape(ours, "project.0.weight")
+        inner = get_shape(ours, "mixer.scale")[0]
         options = {
             "in_dim": in_dim,
-            "num_classes": shape(ours, "head.weight")[0],
+            "num_classes": get_shape(ours, "head.weight")[0],
             "dim": dim,
-            "state": (shape(ours, "mixer.scans.0.convolution.bias")[0] - inner) // 2,
-            "head_dim": inner // shape(ours, "mixer.scans.0.D")[0],
+            "state": (get_shape(ours, "mixer.scans.0.convolution.bias")[0] - inner) // 2,
+            "head_dim": inner // get_shape(ours, "mixer.scans.0.D")[0],
         }
         return Reference(options, ours)
 
 
-def _both_ways(orders: Tensor) -> Tensor:
+def _add_reversed_orders(orders: Tensor) -> Tensor:
     """(8, N): row order and the planned ones, each followed by its reverse."""
     rows = torch.arange(orders.shape[1], device=orders.device)
     forwards = torch.cat((rows[None], orders))
     return torch.stack((forwards, forwards.flip(1)), dim=1).flatten(0, 1)
 
 
-def _start(model: MamMIL) -> None:
+def _init_weights(model: MamMIL) -> None:
     for layer in model.modules():
         if isinstance(layer, nn.Linear) and layer.bias is not None:
             nn.init.zeros_(layer.bias)
     nn.init.trunc_normal_(model.head.weight, std=0.02)
 
 
-def _names() -> dict[str, str]:
+def _map_official_names() -> dict[str, str]:
     """Official names, and ours."""
     names = {"ft_head.0": "project.0", "layers.0.0": "mixer_norm"}
     parts = {"conv1d_list": "convolution", "dt_bias_list": "dt_bias", "A_log_list": "A_log"}

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Reference, classification_loss, to_target
-from sacmil.models._options import at_least, divisor, flag, share
+from sacmil.models._options import check_at_least, check_divisor, check_flag, check_fraction
 from sacmil.models._recipe import LOOKAHEAD_RADAM, PAPER, Recipe
-from sacmil.models._reference import renamed, shape
+from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
-from sacmil.nn.projection import projection
-from sacmil.nn.recomputation import recomputed
-from sacmil.nn.square import square_rows, sum_by_row
+from sacmil.nn.projection import make_projection
+from sacmil.nn.recomputation import recompute_in_backward
+from sacmil.nn.square import fill_square, sum_by_row
 
 
 @register_model("norma")
@@ -68,30 +68,30 @@ class Norma(MILModel):
         shuffle: bool = True,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        divisor("heads", heads, at_least("dim", dim, 1))
-        self.segment = at_least("segment", segment, 1)
-        self.memory = at_least("memory", memory, 1)
-        self.passes = at_least("passes", passes, 1)
-        self.shuffle = flag("shuffle", shuffle)
-        share("dropout", dropout)
-        self.project = projection(in_dim, dim)
+        check_divisor("heads", heads, check_at_least("dim", dim, 1))
+        self.segment = check_at_least("segment", segment, 1)
+        self.memory = check_at_least("memory", memory, 1)
+        self.passes = check_at_least("passes", passes, 1)
+        self.shuffle = check_flag("shuffle", shuffle)
+        check_fraction("dropout", dropout)
+        self.project = make_projection(in_dim, dim)
         self.class_token = nn.Parameter(torch.randn(1, dim))
-        self.layer1 = _Layer(dim, heads, dropout)
+        self.layer1 = _NormaLayer(dim, heads, dropout)
         self.position = PEG1D(dim)
-        self.layer2 = _Layer(dim, heads, dropout)
+        self.layer2 = _NormaLayer(dim, heads, dropout)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, num_classes)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are what the class token takes from each instance, the mean of its visits."""
-        order = self._order(features)
+        order = self._choose_order(features)
         segments = self.project(features).index_select(0, order).split(self.segment)
         memory = self.class_token[:0].detach()
         tokens, weights = [], []
         for segment in segments * self.passes:
             # 20,000 instances are 40 visits, and each would keep its matrix of attention weights
             # and the mask of those dropped.
-            token, taken = recomputed(self._read, segment, memory)
+            token, taken = recompute_in_backward(self._read_segment, segment, memory)
             memory = torch.cat([memory, token.detach()])[-self.memory :]
             tokens.append(token)
             weights.append(taken)
@@ -99,7 +99,7 @@ class Norma(MILModel):
         read = torch.cat(weights).reshape(self.passes, -1).mean(0)
         scores = torch.zeros_like(read).index_copy(0, order, read)
         return Output(
-            _logits_of_mean(logits), scores, extras={"segments": logits, "memory": memory}
+            _average_probabilities(logits), scores, extras={"segments": logits, "memory": memory}
         )
 
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
@@ -109,21 +109,21 @@ class Norma(MILModel):
         logits = output.extras["segments"]
         return {"all": classification_loss(logits, target.expand(logits.shape[0]))}
 
-    def _order(self, features: Tensor) -> Tensor:
+    def _choose_order(self, features: Tensor) -> Tensor:
         shuffled = self.training and self.shuffle
         return (torch.randperm if shuffled else torch.arange)(
             features.shape[0], device=features.device
         )
 
-    def _read(self, segment: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def _read_segment(self, segment: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """(1, dim), the class token, and (segment,), what it took from each instance."""
         h = torch.cat([segment, memory])
-        rows = square_rows(h.shape[0], h.device)
+        rows = fill_square(h.shape[0], h.device)
         h = torch.cat([self.class_token, h.index_select(0, rows)])
         h = self.layer1(h)
         h = torch.cat([h[:1], self.position(h[1:])])
         h = self.position(h)  # once more and over the class token: so it is officially
-        token, weights = self.layer2.class_token(h)
+        token, weights = self.layer2.forward_class_token(h)
         # A row that fills the square stands in two cells: both count, if it is an instance.
         taken = sum_by_row(weights[1:], rows, segment.shape[0] + memory.shape[0])
         return token, taken[: segment.shape[0]]
@@ -136,12 +136,12 @@ class Norma(MILModel):
         for layer in ("layer1", "layer2"):
             parts = {"norm": "norm_again", "to_qkv": "qkv", "to_out.0": "out"}
             names |= {f"{layer}.attn.{k}": f"{layer}.{v}" for k, v in parts.items()}
-        ours = renamed(state, names, ignored=["proj", "isbg"])
-        dim, in_dim = shape(ours, "project.0.weight")
-        shape(ours, "class_token")
+        ours = rename_parameters(state, names, ignored=["proj", "isbg"])
+        dim, in_dim = get_shape(ours, "project.0.weight")
+        get_shape(ours, "class_token")
         options = {
             "in_dim": in_dim,
-            "num_classes": shape(ours, "head.weight")[0],
+            "num_classes": get_shape(ours, "head.weight")[0],
             "dim": dim,
         }
         ours["class_token"] = ours["class_token"].flatten(0, -2)
@@ -164,17 +164,17 @@ class PEG1D(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x (tokens, dim) to the same."""
         half = self.window // 2
-        shifted = self._in_windows(x.roll(half, 0)).roll(-half, 0)
-        return x + self._in_windows(x) + shifted
+        shifted = self._convolve_windows(x.roll(half, 0)).roll(-half, 0)
+        return x + self._convolve_windows(x) + shifted
 
-    def _in_windows(self, x: Tensor) -> Tensor:
+    def _convolve_windows(self, x: Tensor) -> Tensor:
         missing = -x.shape[0] % self.window
         windows = F.pad(x, (0, 0, 0, missing)).reshape(-1, self.window, x.shape[1])
         y: Tensor = self.convolution(windows.mT).mT
         return y.flatten(0, 1)[: x.shape[0]]
 
 
-class _Layer(nn.Module):
+class _NormaLayer(nn.Module):
     """h + attention(norm(norm(h))); the second norm is the attention's own, as officially.
 
     Args:
@@ -194,28 +194,28 @@ class _Layer(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         """h (tokens, dim) to the same."""
-        q, k, v = self._heads(h)[:, None]
+        q, k, v = self._split_heads(h)[:, None]
         rate = self.dropout.p if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=rate)
-        return h + self._merged(mixed[0])
+        return h + self._merge_heads(mixed[0])
 
-    def class_token(self, h: Tensor) -> tuple[Tensor, Tensor]:
+    def forward_class_token(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """The first row of forward alone, (1, dim), and its weights, (tokens,)."""
-        q, k, v = self._heads(h)
+        q, k, v = self._split_heads(h)
         weights = (q[:, :1] @ k.mT * q.shape[-1] ** -0.5).softmax(-1)  # (heads, 1, tokens)
-        return h[:1] + self._merged(self.dropout(weights) @ v), weights.mean(0)[0]
+        return h[:1] + self._merge_heads(self.dropout(weights) @ v), weights.mean(0)[0]
 
-    def _heads(self, h: Tensor) -> Tensor:
+    def _split_heads(self, h: Tensor) -> Tensor:
         """(3, heads, tokens, dim of a head): queries, keys, values."""
         qkv: Tensor = self.qkv(self.norm_again(self.norm(h)))
         return qkv.reshape(h.shape[0], 3, self.heads, -1).permute(1, 2, 0, 3)
 
-    def _merged(self, mixed: Tensor) -> Tensor:
+    def _merge_heads(self, mixed: Tensor) -> Tensor:
         y: Tensor = self.dropout(self.out(mixed.transpose(0, 1).flatten(1)))
         return y
 
 
-def _logits_of_mean(logits: Tensor) -> Tensor:
+def _average_probabilities(logits: Tensor) -> Tensor:
     """(visits, C) to (C,), whose probabilities are the mean of the visits'.
 
     By logarithms, so that visits sure of themselves stay finite.

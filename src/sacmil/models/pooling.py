@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Reference
-from sacmil.models._options import at_least, choice, share
+from sacmil.models._options import check_at_least, check_choice, check_fraction
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed, shape
+from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
-from sacmil.models.abmil import SLIDES
-from sacmil.nn.projection import projection, xavier_
-from sacmil.nn.sums import sums_by
+from sacmil.models.abmil import RRT_RECIPE
+from sacmil.nn.projection import init_xavier_, make_projection
+from sacmil.nn.scatter_sum import scatter_sum
 
 
 @register_model("mean_pool")
@@ -29,7 +29,7 @@ class MeanMIL(MILModel):
     """
 
     coords_matter = False
-    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": SLIDES}
+    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": RRT_RECIPE}
 
     def __init__(
         self,
@@ -41,21 +41,21 @@ class MeanMIL(MILModel):
         dropout: float = 0.25,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.kind = choice("kind", kind, ("instances", "features"))
-        self.project, self.head = _layers(in_dim, num_classes, kind, hidden, dropout)
+        self.kind = check_choice("kind", kind, ("instances", "features"))
+        self.project, self.head = _make_layers(in_dim, num_classes, kind, hidden, dropout)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the instance's share in the predicted class's logit."""
         if self.kind == "features":
             logits: Tensor = self.head(features.mean(0))
-            return _scored(logits, F.linear(features, self.head.weight))
+            return _make_output(logits, F.linear(features, self.head.weight))
         instances = self.head(self.project(features))  # (N, C)
-        return _scored(instances.mean(0), instances)
+        return _make_output(instances.mean(0), instances)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """The names of IBMIL's MeanNet and of RRT-MIL's MeanMIL."""
-        return _understood(state)
+        return _parse_state(state)
 
 
 @register_model("max_pool")
@@ -69,7 +69,7 @@ class MaxMIL(MILModel):
     """
 
     coords_matter = False
-    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": SLIDES}
+    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": RRT_RECIPE}
 
     def __init__(
         self,
@@ -81,49 +81,51 @@ class MaxMIL(MILModel):
         dropout: float = 0.25,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.kind = choice("kind", kind, ("instances", "features", "instance"))
-        self.project, self.head = _layers(in_dim, num_classes, kind, hidden, dropout)
+        self.kind = check_choice("kind", kind, ("instances", "features", "instance"))
+        self.project, self.head = _make_layers(in_dim, num_classes, kind, hidden, dropout)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are instance logits; for features, the weights of the channels an instance won."""
         if self.kind == "features":
-            return self._by_channel(features)
+            return self._pool_by_channel(features)
         instances = self.head(self.project(features))  # (N, C)
         if self.kind == "instances":
-            return _scored(instances.max(0).values, instances)
-        return _scored(instances.index_select(0, _most_certain(instances))[0], instances)
+            return _make_output(instances.max(0).values, instances)
+        return _make_output(instances.index_select(0, _find_most_certain(instances))[0], instances)
 
-    def _by_channel(self, features: Tensor) -> Output:
+    def _pool_by_channel(self, features: Tensor) -> Output:
         largest, winners = features.max(0)
-        won = sums_by(winners, self.head.weight.T, features.shape[0])
-        return _scored(self.head(largest), won)
+        won = scatter_sum(winners, self.head.weight.T, features.shape[0])
+        return _make_output(self.head(largest), won)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """The names of IBMIL's MaxNet, RRT-MIL's MaxMIL, CLAM's MIL_fc and MIL_fc_mc."""
-        return _understood(state)
+        return _parse_state(state)
 
 
-def _layers(
+def _make_layers(
     in_dim: int, num_classes: int, kind: str, hidden: int, dropout: float
 ) -> tuple[nn.Module, nn.Linear]:
-    at_least("hidden", hidden, 1)
+    check_at_least("hidden", hidden, 1)
     width = None if kind == "features" else hidden
-    layers = nn.ModuleList([projection(in_dim, width, dropout=share("dropout", dropout))])
+    layers = nn.ModuleList(
+        [make_projection(in_dim, width, dropout=check_fraction("dropout", dropout))]
+    )
     layers.append(nn.Linear(width or in_dim, num_classes))
     if kind == "instances":  # RRT-MIL; IBMIL and CLAM leave the weights as torch draws them
-        xavier_(layers)
+        init_xavier_(layers)
     project, head = layers
     assert isinstance(head, nn.Linear)
     return project, head
 
 
-def _scored(logits: Tensor, class_scores: Tensor) -> Output:
+def _make_output(logits: Tensor, class_scores: Tensor) -> Output:
     predicted = logits.argmax(0, keepdim=True)
     return Output(logits, class_scores.index_select(1, predicted)[:, 0], class_scores)
 
 
-def _most_certain(instances: Tensor) -> Tensor:
+def _find_most_certain(instances: Tensor) -> Tensor:
     """(1,), the instance surest of the positive class; with three or more, of any class."""
     if instances.shape[1] == 1:
         return instances[:, 0].argmax(0, keepdim=True)
@@ -132,10 +134,12 @@ def _most_certain(instances: Tensor) -> Tensor:
     return sure.argmax(0, keepdim=True)
 
 
-def _understood(state: Mapping[str, Tensor]) -> Reference:
+def _parse_state(state: Mapping[str, Tensor]) -> Reference:
     project = {"head.0": "project.0", "fc.0": "project.0"}
-    ours = renamed(state, project | {"head.3": "head", "classifier": "head", "classifiers": "head"})
-    num_classes, width = shape(ours, "head.weight")
+    ours = rename_parameters(
+        state, project | {"head.3": "head", "classifier": "head", "classifiers": "head"}
+    )
+    num_classes, width = get_shape(ours, "head.weight")
     if "project.0.weight" not in ours:
         options = {"kind": "features", "in_dim": width}
     else:

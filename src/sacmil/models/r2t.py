@@ -13,19 +13,25 @@ from torch.nn import functional as F
 
 from sacmil.errors import OptionError
 from sacmil.models._base import MILModel, Output, Planner, Reference
-from sacmil.models._options import at_least, choice, divisor, flag, share
+from sacmil.models._options import (
+    check_at_least,
+    check_choice,
+    check_divisor,
+    check_flag,
+    check_fraction,
+)
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import renamed, shape
+from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.attention import ACTIVATIONS, Attention
-from sacmil.nn.projection import projection, xavier_
+from sacmil.nn.projection import init_xavier_, make_projection
 
 POOL_DIM = 128
 ATTENTION_DROPOUT = 0.1
 CROSS_GRID = 8
 """Regions on a side of the grid of CR-MSA, whatever that of R-MSA has."""
 
-CAMELYON = Recipe(
+CAMELYON_RECIPE = Recipe(
     lr=2e-4,
     weight_decay=1e-5,
     schedule="cosine",
@@ -50,12 +56,12 @@ class RegionalAttention(nn.Module):
     def __init__(self, dim: int, *, heads: int, epeg_k: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(dim)
-        self.attention = SelfAttention(dim, heads=heads, epeg_k=epeg_k)
+        self.attention = EPEGAttention(dim, heads=heads, epeg_k=epeg_k)
 
-    def forward(self, h: Tensor, regions: Tensor, at: Tensor) -> Tensor:
+    def forward(self, h: Tensor, regions: Tensor, positions: Tensor) -> Tensor:
         """h (N, dim); regions (grid * grid, P) and at (N,), as planned."""
-        x = into_regions(self.norm(h), regions)
-        return h + out_of_regions(self.attention(x), at)
+        x = gather_regions(self.norm(h), regions)
+        return h + scatter_regions(self.attention(x), positions)
 
 
 class CrossRegionalAttention(nn.Module):
@@ -71,20 +77,20 @@ class CrossRegionalAttention(nn.Module):
     def __init__(self, dim: int, *, heads: int, k: int, mlp: bool) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(dim)
-        self.phi = _two_layers(dim, k) if mlp else nn.Linear(dim, k, bias=False)
-        self.attention = SelfAttention(dim, heads=heads)
+        self.phi = _make_two_layers(dim, k) if mlp else nn.Linear(dim, k, bias=False)
+        self.attention = EPEGAttention(dim, heads=heads)
 
-    def forward(self, h: Tensor, regions: Tensor, at: Tensor) -> Tensor:
+    def forward(self, h: Tensor, regions: Tensor, positions: Tensor) -> Tensor:
         """h (N, dim); regions (64, P) and at (N,), as planned."""
-        x = into_regions(self.norm(h), regions)  # (64, P, dim)
+        x = gather_regions(self.norm(h), regions)  # (64, P, dim)
         logits = self.phi(x)  # (64, P, k)
         summaries = logits.softmax(1).mT @ x  # (64, k, dim)
         summaries = self.attention(summaries.transpose(0, 1)).transpose(0, 1)
-        x = (_from_least_to_most(logits) * logits.softmax(2)) @ summaries
-        return h + out_of_regions(x, at)
+        x = (_normalize_min_max(logits) * logits.softmax(2)) @ summaries
+        return h + scatter_regions(x, positions)
 
 
-class SelfAttention(nn.Module):
+class EPEGAttention(nn.Module):
     """Exact attention inside each of many sequences.
 
     EPEG adds to the logits, q k^T, their depth-wise convolution along the queries. As that is
@@ -101,7 +107,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads = heads
         self.qkv = nn.Linear(dim, 3 * dim)
-        self.epeg = None if epeg_k is None else _along_queries(heads, epeg_k)
+        self.epeg = None if epeg_k is None else _make_epeg_convolution(heads, epeg_k)
         self.out = nn.Linear(dim, dim)
         self.dropout = nn.Dropout(ATTENTION_DROPOUT)
 
@@ -139,12 +145,12 @@ class R2TMIL(MILModel):
     coords_matter = False
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
-        "official": CAMELYON,
+        "official": CAMELYON_RECIPE,
         "nsclc": replace(
-            CAMELYON, patience=20, min_epochs=70, options={"epeg_k": 21, "crmsa_k": 5}
+            CAMELYON_RECIPE, patience=20, min_epochs=70, options={"epeg_k": 21, "crmsa_k": 5}
         ),
         "brca": replace(
-            CAMELYON,
+            CAMELYON_RECIPE,
             patience=20,
             min_epochs=70,
             options={"epeg_k": 17, "crmsa_k": 3, "crmsa_heads": 1},
@@ -168,26 +174,26 @@ class R2TMIL(MILModel):
         dropout: float = 0.25,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        at_least("dim", dim, 1)
-        self.regions = at_least("regions", regions, 1)
-        self.all_shortcut = flag("all_shortcut", all_shortcut)
-        self.project = projection(in_dim, dim, dropout=share("dropout", dropout))
+        check_at_least("dim", dim, 1)
+        self.regions = check_at_least("regions", regions, 1)
+        self.all_shortcut = check_flag("all_shortcut", all_shortcut)
+        self.project = make_projection(in_dim, dim, dropout=check_fraction("dropout", dropout))
         self.regional = RegionalAttention(
             dim,
-            heads=divisor("heads", heads, dim),
-            epeg_k=_odd("epeg_k", epeg_k),
+            heads=check_divisor("heads", heads, dim),
+            epeg_k=_check_odd("epeg_k", epeg_k),
         )
         self.cross = CrossRegionalAttention(
             dim,
-            heads=divisor("crmsa_heads", crmsa_heads, dim),
-            k=at_least("crmsa_k", crmsa_k, 1),
-            mlp=flag("crmsa_mlp", crmsa_mlp),
+            heads=check_divisor("crmsa_heads", crmsa_heads, dim),
+            k=check_at_least("crmsa_k", crmsa_k, 1),
+            mlp=check_flag("crmsa_mlp", crmsa_mlp),
         )
         self.norm = nn.LayerNorm(dim)
-        choice("activation", activation, ACTIVATIONS)
+        check_choice("activation", activation, ACTIVATIONS)
         self.attention = Attention(dim, POOL_DIM, bias=False, activation=activation)
         self.head = nn.Linear(dim, num_classes)
-        _draw(self)
+        _init_weights(self)
 
     @property
     def planner(self) -> Planner:
@@ -196,11 +202,11 @@ class R2TMIL(MILModel):
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the weights of the pooling."""
-        h = self.embed_again(self.project(features), plan)
+        h = self.reembed(self.project(features), plan)
         weights = self.attention(h).softmax(0)[:, 0]  # (N,)
         return Output(self.head(weights @ h), weights)
 
-    def embed_again(self, z: Tensor, plan: dict[str, Tensor]) -> Tensor:
+    def reembed(self, z: Tensor, plan: dict[str, Tensor]) -> Tensor:
         """(N, dim) to (N, dim): the re-embedding."""
         h = self.regional(z, plan["inside"], plan["inside_at"])
         h = self.cross(h, plan["across"], plan["across_at"])
@@ -225,55 +231,55 @@ class R2TMIL(MILModel):
         for official, ours in {inside: "regional", across: "cross"}.items():
             names[f"{official}.attn.attn.proj"] = f"{ours}.attention.out"
             names[f"{official}.attn.attn"] = f"{ours}.attention"
-        found = renamed(state, names, ignored=[f"{inside}.attn.attn.pe.bias"])
+        found = rename_parameters(state, names, ignored=[f"{inside}.attn.attn.pe.bias"])
         mlp = "cross.phi" not in found
         if not mlp:
             found["cross.phi.weight"] = found.pop("cross.phi").T
-        heads, _, epeg_k, _ = shape(found, "regional.attention.epeg.weight")
-        dim, in_dim = shape(found, "project.0.weight")
+        heads, _, epeg_k, _ = get_shape(found, "regional.attention.epeg.weight")
+        dim, in_dim = get_shape(found, "project.0.weight")
         options = {
             "in_dim": in_dim,
-            "num_classes": shape(found, "head.weight")[0],
+            "num_classes": get_shape(found, "head.weight")[0],
             "dim": dim,
             "heads": heads,
             "epeg_k": epeg_k,
-            "crmsa_k": shape(found, "cross.phi.2.weight" if mlp else "cross.phi.weight")[0],
+            "crmsa_k": get_shape(found, "cross.phi.2.weight" if mlp else "cross.phi.weight")[0],
             "crmsa_mlp": mlp,
         }
         return Reference(options, found)
 
 
-def into_regions(x: Tensor, regions: Tensor) -> Tensor:
+def gather_regions(x: Tensor, regions: Tensor) -> Tensor:
     """(N, dim) to (grid * grid, P, dim): zeros where there is no instance."""
     rows = torch.cat([x, torch.zeros_like(x[:1])]).index_select(0, regions.flatten())
     return rows.reshape(*regions.shape, -1)
 
 
-def out_of_regions(x: Tensor, at: Tensor) -> Tensor:
+def scatter_regions(x: Tensor, positions: Tensor) -> Tensor:
     """(grid * grid, P, dim) back to (N, dim), without what was added."""
-    return x.flatten(0, 1).index_select(0, at)
+    return x.flatten(0, 1).index_select(0, positions)
 
 
-def _from_least_to_most(logits: Tensor) -> Tensor:
+def _normalize_min_max(logits: Tensor) -> Tensor:
     """(regions, P, k), 0 for the least logit of a region and 1 for the greatest."""
     least, most = logits.amin(1, keepdim=True), logits.amax(1, keepdim=True)
     return (logits - least) / (most - least + 1e-8)
 
 
-def _two_layers(dim: int, k: int) -> nn.Module:
+def _make_two_layers(dim: int, k: int) -> nn.Module:
     hidden = max(1, dim // 4)
     return nn.Sequential(
         nn.Linear(dim, hidden, bias=False), nn.Tanh(), nn.Linear(hidden, k, bias=False)
     )
 
 
-def _along_queries(heads: int, length: int) -> nn.Conv2d:
+def _make_epeg_convolution(heads: int, length: int) -> nn.Conv2d:
     return nn.Conv2d(heads, heads, (length, 1), padding=(length // 2, 0), groups=heads, bias=False)
 
 
-def _draw(model: R2TMIL) -> None:
+def _init_weights(model: R2TMIL) -> None:
     """Glorot's normal weights and zero biases, except for a phi of one layer."""
-    xavier_(model)
+    init_xavier_(model)
     assert model.regional.attention.epeg is not None
     nn.init.xavier_normal_(model.regional.attention.epeg.weight)
     if isinstance(model.cross.phi, nn.Linear):
@@ -281,7 +287,7 @@ def _draw(model: R2TMIL) -> None:
         nn.init.uniform_(model.cross.phi.weight, -bound, bound)
 
 
-def _odd(name: str, value: int) -> int:
-    if at_least(name, value, 1) % 2 == 0:
+def _check_odd(name: str, value: int) -> int:
+    if check_at_least(name, value, 1) % 2 == 0:
         raise OptionError(f"{name}={value}; expected an odd number, so that there is a middle")
     return value

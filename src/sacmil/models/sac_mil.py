@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from sacmil.errors import OptionError
-from sacmil.kernels import answering, block, placing
+from sacmil.kernels import dispatch, inference, prope
 from sacmil.models._base import MILModel, Output, Planner
-from sacmil.models._options import at_least, choice, finite, flag
+from sacmil.models._options import check_at_least, check_choice, check_finite, check_flag
 from sacmil.models._registry import register_model
-from sacmil.nn.correlations import RIVALS, take_alibi
+from sacmil.nn.correlations import CORRELATION_BLOCKS, insert_alibi
 from sacmil.nn.pooling import POOLS, MeanPool
 from sacmil.nn.positions import POSITIONS, NoPosition
 from sacmil.nn.projection import ACTIVATIONS
-from sacmil.nn.rotary import frequencies, pairs, polar_angle, rotate, within_half_a_turn
-from sacmil.regions import CENTRES, ORDERS
+from sacmil.nn.rotary import count_channel_pairs, frequencies, polar_angle, rotate, wrap_angles
+from sacmil.regions import CENTERS, ORDERS
 
 # --- III-C. Polar rotary position embedding ------------------------------------------------------
 
@@ -31,7 +31,7 @@ class PROPE(nn.Module):
 
     def __init__(self, dim: int, scale: float) -> None:
         super().__init__()
-        self.pairs, self.scale = pairs(dim, "prope"), scale
+        self.pairs, self.scale = count_channel_pairs(dim, "prope"), scale
 
     def forward(self, h: Tensor, coords: Tensor) -> Tensor:
         """h (N, dim) rotated by coords (N, 2): Eq. (8)."""
@@ -44,7 +44,7 @@ class PROPE(nn.Module):
         c = (c - low) / torch.where(high > low, high - low, 1.0)  # Eq. (6); a constant axis gives 0
         rho = torch.linalg.vector_norm(c, dim=1, keepdim=True) * self.scale  # Eq. (7)
         theta = frequencies(self.pairs, 10000.0, c.device)  # Eq. (4)
-        return within_half_a_turn(rho * theta + polar_angle(c))
+        return wrap_angles(rho * theta + polar_angle(c))
 
 
 # --- III-D. SAC block ----------------------------------------------------------------------------
@@ -52,18 +52,18 @@ class PROPE(nn.Module):
 
 def shift(x: Tensor, k: int, level: int, tail: str = "absorb") -> Tensor:
     """Eq. (9), (10): channel fold f moves f k^level instances onward in its ring."""
-    return _move(x, k, level, tail, step=k**level)
+    return _shift_folds(x, k, level, tail, step=k**level)
 
 
 def unshift(x: Tensor, k: int, level: int, tail: str = "absorb") -> Tensor:
     """Eq. (12), (13): every fold back to where it came from."""
-    return _move(x, k, level, tail, step=-(k**level))
+    return _shift_folds(x, k, level, tail, step=-(k**level))
 
 
-def _move(x: Tensor, k: int, level: int, tail: str, step: int) -> Tensor:
+def _shift_folds(x: Tensor, k: int, level: int, tail: str, step: int) -> Tensor:
     """Fold f of each row to the row f steps onward in its ring."""
     n, dim = x.shape
-    start, within, size = _rings(n, k ** (level + 1), tail, x.device)
+    start, within, size = _locate_rings(n, k ** (level + 1), tail, x.device)
     folds = torch.arange(k, device=x.device)
     if dim % k == 0 and not x.is_cuda:  # put rows of one fold each: quick here and in onnxruntime
         rows = start * k + (within * k + folds * (step * k + 1)).remainder(size * k)
@@ -77,7 +77,9 @@ def _move(x: Tensor, k: int, level: int, tail: str, step: int) -> Tensor:
     return torch.cat([part.gather(0, sources[:, f, None].expand_as(part)) for f, part in parts], 1)
 
 
-def _rings(n: int, ring: int, tail: str, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def _locate_rings(
+    n: int, ring: int, tail: str, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
     """(N, 1) each: where a ring begins, the place there, its size; the last takes the remainder."""
     i, absorbed = torch.arange(n, device=device)[:, None], 1 if tail == "absorb" else 0
     start = (i // ring * ring).clamp(max=(n // ring - absorbed) * ring).clamp(min=0)
@@ -97,7 +99,7 @@ class SACBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (N, dim), in arranged order."""
-        if (quick := block.quickly(self, x)) is not None:  # the same, in fewer passes
+        if (quick := dispatch.dispatch_block(self, x)) is not None:  # the same, in fewer passes
             return quick
         h = self.decay(shift(self.norm(x), self.k, self.level, self.tail))
         h = self.act(self.w1(h))  # Eq. (11)
@@ -155,24 +157,33 @@ class SACMIL(MILModel):
         activation: str = "relu",
     ) -> None:
         super().__init__(in_dim, num_classes)
-        if at_least("k", k, 2) > at_least("dim", dim, 2):
+        if check_at_least("k", k, 2) > check_at_least("dim", dim, 2):
             raise OptionError(f"k={k}, dim={dim}; a fold needs a channel, expected k <= dim")
-        if (at_least("depth", depth, 0) + 1) * math.log2(k) > 62:
+        if (check_at_least("depth", depth, 0) + 1) * math.log2(k) > 62:
             raise OptionError(f"depth={depth}, k={k}; expected k^(depth + 1) of at most 2^62")
-        order = choice("region_order", region_order, ORDERS)
-        self.regions = {"k": k, "centres": choice("centres", centres, CENTRES), "order": order}
-        act = ACTIVATIONS[choice("activation", activation, ACTIVATIONS)]
+        order = check_choice("region_order", region_order, ORDERS)
+        self.regions = {
+            "k": k,
+            "centres": check_choice("centres", centres, CENTERS),
+            "order": order,
+        }
+        act = ACTIVATIONS[check_choice("activation", activation, ACTIVATIONS)]
         self.project = nn.Sequential(nn.Linear(in_dim, dim), act())
-        places = POSITIONS | {"prope": partial(PROPE, scale=finite("scale", scale))}
-        place = places[choice("position", position, places)]
-        rival = RIVALS.get(choice("correlation", correlation, ("sac", *RIVALS)))
-        tail, residual = choice("tail", tail, ("absorb", "split")), flag("residual", residual)
-        sac = partial(SACBlock, mlp=choice("mlp", mlp, MLPS), tail=tail, residual=residual)
+        places = POSITIONS | {"prope": partial(PROPE, scale=check_finite("scale", scale))}
+        place = places[check_choice("position", position, places)]
+        rival = CORRELATION_BLOCKS.get(
+            check_choice("correlation", correlation, ("sac", *CORRELATION_BLOCKS))
+        )
+        tail, residual = (
+            check_choice("tail", tail, ("absorb", "split")),
+            check_flag("residual", residual),
+        )
+        sac = partial(SACBlock, mlp=check_choice("mlp", mlp, MLPS), tail=tail, residual=residual)
         blocks = [rival(dim) if rival else sac(dim, k, level) for level in range(depth)]
-        inside = position == "alibi" and take_alibi(blocks, dim, k)  # if they see pairs
+        inside = position == "alibi" and insert_alibi(blocks, dim, k)  # if they see pairs
         self.position = NoPosition(dim) if inside else place(dim)
         self.blocks = nn.Sequential(*blocks)
-        self.pool = POOLS[choice("pool", pool, POOLS)](dim)
+        self.pool = POOLS[check_choice("pool", pool, POOLS)](dim)
         self.head = nn.Linear(dim, num_classes)
 
     @property
@@ -180,18 +191,22 @@ class SACMIL(MILModel):
         """Sec. III-B."""
         return Planner("arrangement", self.regions)
 
-    def placed(self, features: Tensor, coords: Tensor, order: Tensor) -> Tensor:
+    def embed_instances(self, features: Tensor, coords: Tensor, order: Tensor) -> Tensor:
         """(N, dim), in arranged order."""
-        if isinstance(self.position, PROPE) and placing.serves(self.project, features):
-            return placing.place(self.project, features, order, coords, self.position.scale)
+        if isinstance(self.position, PROPE) and prope.supports(self.project, features):
+            return prope.project_and_rotate(
+                self.project, features, order, coords, self.position.scale
+            )
         h = self.project(features).index_select(0, order)
         placed: Tensor = self.position(h, coords.index_select(0, order))
         return placed
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Sec. III: h (N, dim) stands in arranged order until the scores go back."""
-        h = self.placed(features, coords, order := plan["order"])
-        if isinstance(self.pool, MeanPool) and (quick := answering.answer(self.blocks, h, order)):
+        h = self.embed_instances(features, coords, order := plan["order"])
+        if isinstance(self.pool, MeanPool) and (
+            quick := inference.correlate_and_pool(self.blocks, h, order)
+        ):
             return Output(self.head(quick.mean), quick.norms)
         h = self.blocks(h)
         norms = torch.linalg.vector_norm(h, dim=1)  # the paper's score of an instance

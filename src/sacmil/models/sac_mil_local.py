@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sacmil.models._base import Output
-from sacmil.models._options import above_zero, flag
+from sacmil.models._options import check_flag, check_positive
 from sacmil.models._registry import register_model
 from sacmil.models.sac_mil import SACMIL
 from sacmil.nn.pooling import Pool
@@ -68,11 +68,11 @@ class SACMILLocal(SACMIL):
             mlp=mlp,
             pool=pool,
         )
-        if flag("zero_start", zero_start):
-            self._start_from_nothing()
-        self._start_larger(above_zero("start", start))
+        if check_flag("zero_start", zero_start):
+            self._init_blocks_to_zero()
+        self._scale_first_layers(check_positive("start", start))
 
-    def _start_from_nothing(self) -> None:
+    def _init_blocks_to_zero(self) -> None:
         """The last layer of each block at zero."""
         for block in self.blocks:
             *_, last = block.get_submodule("w2").modules()
@@ -80,26 +80,30 @@ class SACMILLocal(SACMIL):
                 nn.init.zeros_(parameter)
 
     @torch.no_grad()
-    def _start_larger(self, times: float) -> None:
+    def _scale_first_layers(self, factor: float) -> None:
         """GELU is nearly a straight line close to zero, and blind to who stands beside whom."""
         for block in self.blocks:
-            next(block.get_submodule("w1").parameters()).mul_(times)
+            next(block.get_submodule("w1").parameters()).mul_(factor)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """h (N, dim) stands in arranged order until the scores go back."""
         order = plan["order"]
-        h = self.blocks(self.placed(features, coords, order))
-        return self.told(*asked(h, self.pool, self.head), order)
+        h = self.blocks(self.embed_instances(features, coords, order))
+        return self._to_output(*pool_and_classify(h, self.pool, self.head), order)
 
-    def told(self, logits: Tensor, added: Tensor, order: Tensor) -> Output:
+    def _to_output(self, logits: Tensor, contributions: Tensor, order: Tensor) -> Output:
         """The answer, and what instances add to it: added (N, C), in arranged order."""
-        added = added - added.mean(1, keepdim=True) if self.num_classes > 1 else added
-        by_class = torch.zeros_like(added).index_copy(0, order, added)
+        contributions = (
+            contributions - contributions.mean(1, keepdim=True)
+            if self.num_classes > 1
+            else contributions
+        )
+        by_class = torch.zeros_like(contributions).index_copy(0, order, contributions)
         predicted = by_class.index_select(1, logits.argmax(0, keepdim=True))[:, 0]
         return Output(logits, predicted, class_scores=by_class)
 
 
-def asked(h: Tensor, pool: Pool, head: nn.Linear) -> tuple[Tensor, Tensor]:
+def pool_and_classify(h: Tensor, pool: Pool, head: nn.Linear) -> tuple[Tensor, Tensor]:
     """Logits (C,) of instances h (N, dim), and what each adds to them (N, C), but for the bias."""
     parts = pool.weights(h) * h
     return head(parts.sum(0)), nn.functional.linear(parts, head.weight).detach()

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from sacmil.models._base import MILModel, Output, Planner, Reference
-from sacmil.models._options import at_least, divisor, flag, share
+from sacmil.models._options import check_at_least, check_divisor, check_flag, check_fraction
 from sacmil.models._recipe import LOOKAHEAD_RADAM, PAPER, Recipe
-from sacmil.models._reference import renamed, shape
+from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.nystrom import NystromAttention
 from sacmil.nn.peg import PEG
-from sacmil.nn.projection import projection
+from sacmil.nn.projection import make_projection
 from sacmil.nn.square import sum_by_row
 
 
@@ -52,15 +52,15 @@ class TransMIL(MILModel):
         dropout: float = 0.1,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        divisor("heads", heads, at_least("dim", dim, 1))
+        check_divisor("heads", heads, check_at_least("dim", dim, 1))
         if landmarks is not None:
-            at_least("landmarks", landmarks, 1)
-        flag("legacy_slice", legacy_slice)
-        share("dropout", dropout)
-        self.project = projection(in_dim, dim)
+            check_at_least("landmarks", landmarks, 1)
+        check_flag("legacy_slice", legacy_slice)
+        check_fraction("dropout", dropout)
+        self.project = make_projection(in_dim, dim)
         self.class_token = nn.Parameter(torch.randn(1, dim))
         self.layer1, self.layer2 = (
-            _Layer(
+            _TransMILLayer(
                 dim,
                 NystromAttention(
                     dim,
@@ -73,7 +73,7 @@ class TransMIL(MILModel):
             for _ in range(2)
         )
         self.position = PEG(dim, kernels=((7, 7), (5, 5), (3, 3)))
-        _draw_as_torch(self.position)
+        _init_like_conv2d(self.position)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, num_classes)
 
@@ -104,20 +104,20 @@ class TransMIL(MILModel):
         for layer in ("layer1", "layer2"):
             parts = {"to_qkv": "qkv", "to_out.0": "out", "res_conv": "residual"}
             names |= {f"{layer}.attn.{k}": f"{layer}.attention.{v}" for k, v in parts.items()}
-        ours = renamed(state, names)
-        dim, in_dim = shape(ours, "project.0.weight")
-        shape(ours, "class_token")
+        ours = rename_parameters(state, names)
+        dim, in_dim = get_shape(ours, "project.0.weight")
+        get_shape(ours, "class_token")
         options = {
             "in_dim": in_dim,
-            "num_classes": shape(ours, "head.weight")[0],
+            "num_classes": get_shape(ours, "head.weight")[0],
             "dim": dim,
-            "heads": shape(ours, "layer1.attention.residual.weight")[0],
+            "heads": get_shape(ours, "layer1.attention.residual.weight")[0],
         }
         ours["class_token"] = ours["class_token"].flatten(0, -2)
         return Reference(options, ours)
 
 
-class _Layer(nn.Module):
+class _TransMILLayer(nn.Module):
     """h + attention(norm(h)), and what the class token, the first, takes from every token."""
 
     def __init__(self, dim: int, attention: NystromAttention) -> None:
@@ -127,14 +127,14 @@ class _Layer(nn.Module):
 
     def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """h (tokens, dim) to (tokens, dim) and (tokens,)."""
-        factors = self.attention.factors(self.norm(h))
+        factors = self.attention.factorize(self.norm(h))
         # With legacy_slice too the row is that of the class token, not of the padding row whose
         # output is then put in its place: a padding row knows nothing of the slide.
-        weights = self.attention.row(factors, 0).mean(0)
+        weights = self.attention.attention_row(factors, 0).mean(0)
         return h + self.attention.combine(factors), weights
 
 
-def _draw_as_torch(position: PEG) -> None:
+def _init_like_conv2d(position: PEG) -> None:
     """As torch draws a Conv2d: uniform within 1 / sqrt(cells of the kernel), biases too."""
     for weight, bias in zip(position.weights, position.biases, strict=True):
         bound = weight[0].numel() ** -0.5

@@ -15,35 +15,36 @@ _CONTAINERS = ("state_dict", "model_state_dict")
 """Keys under which training scripts save the parameters, beside whatever else."""
 _WRAPPERS = frozenset({"module", "_orig_mod"})
 """Path components that DataParallel and torch.compile add."""
-_SHOWN = 4
+_MAX_LISTED = 4
 
 
 # --- one flat mapping from what was saved --------------------------------------------------------
 
 
-class Checkpoint(NamedTuple):
+class FlatCheckpoint(NamedTuple):
     """Parameters by official name, without what wrappers added to the names."""
 
     state: dict[str, Tensor]
-    saved_as: dict[str, str]
+    names_in_file: dict[str, str]
     """The name of each in the file."""
 
 
-def flatten(checkpoint: Any) -> Checkpoint:
+def flatten_checkpoint(checkpoint: Any) -> FlatCheckpoint:
     """All parameters of a checkpoint, which may hold several state dicts and other things.
 
     Args:
         checkpoint: a state dict, a mapping of several, or one of these beside numbers, lists and
             the state of an optimizer.
     """
-    saved = dict(_tensors(_contained(checkpoint)))
+    saved = dict(_iter_tensors(_unwrap_containers(checkpoint)))
     if not saved:
         raise ModelError(
-            f"it holds {_contents(checkpoint)} and no parameters; expected parameters by name, as "
+            f"it holds {_describe_contents(checkpoint)} and no parameters; expected parameters by "
+            "name, as "
             "torch.save(model.state_dict(), file) writes them"
         )
     saved_as: dict[str, str] = {}
-    for key, name in _official_names(saved).items():
+    for key, name in _strip_wrappers_from_all(saved).items():
         if name in saved_as:
             raise ModelError(
                 f"it has both {saved_as[name]} and {key}, which are one parameter; expected one "
@@ -57,7 +58,7 @@ def flatten(checkpoint: Any) -> Checkpoint:
                 f"{saved_as[name]} is sparse, or declares more numbers than it stores; expected "
                 "ordinary tensors"
             )
-    return Checkpoint(state, saved_as)
+    return FlatCheckpoint(state, saved_as)
 
 
 def _is_stored(value: Tensor) -> bool:
@@ -67,42 +68,42 @@ def _is_stored(value: Tensor) -> bool:
     return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
 
-def _contained(found: Any) -> Any:
+def _unwrap_containers(found: Any) -> Any:
     """What stands under state_dict and the like, or under model if no parameters are beside it."""
     while isinstance(found, Mapping):
         keys = [key for key in _CONTAINERS if isinstance(found.get(key), Mapping)]
         if not keys and isinstance(found.get("model"), Mapping):
             others = {key: value for key, value in found.items() if key != "model"}
-            keys = [] if any(True for _ in _tensors(others)) else ["model"]
+            keys = [] if any(True for _ in _iter_tensors(others)) else ["model"]
         if not keys:
             break
         found = found[keys[0]]
     return found
 
 
-def _tensors(found: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _iter_tensors(found: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if not isinstance(found, Mapping) or "param_groups" in found:  # the latter is an optimizer
         return
     for key, value in found.items():
         if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype != object):
             yield f"{prefix}{key}", value
         else:
-            yield from _tensors(value, f"{prefix}{key}.")
+            yield from _iter_tensors(value, f"{prefix}{key}.")
 
 
-def _official_names(saved: Iterable[str]) -> dict[str, str]:
+def _strip_wrappers_from_all(saved: Iterable[str]) -> dict[str, str]:
     """Names in the file to those without wrappers, and without Lightning's ``model.``."""
-    names = {key: _without_wrappers(key) for key in saved}
+    names = {key: _strip_wrappers(key) for key in saved}
     while all(name.startswith("model.") for name in names.values()):
         names = {key: name.removeprefix("model.") for key, name in names.items()}
     return names
 
 
-def _without_wrappers(name: str) -> str:
+def _strip_wrappers(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS) or name
 
 
-def _contents(checkpoint: Any) -> str:
+def _describe_contents(checkpoint: Any) -> str:
     if not isinstance(checkpoint, Mapping):
         return f"a {type(checkpoint).__name__}"
     return list_names(map(str, checkpoint)) or "nothing"
@@ -111,14 +112,14 @@ def _contents(checkpoint: Any) -> str:
 def list_names(names: Iterable[str]) -> str:
     """The first few names, and how many there are beside them."""
     names = list(names)
-    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + rest
+    rest = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + rest
 
 
 # --- under our names -----------------------------------------------------------------------------
 
 
-class Renamed(dict[str, Tensor]):
+class RenamedState(dict[str, Tensor]):
     """Parameters under our names, which knows the official ones; arguments as for renamed."""
 
     def __init__(
@@ -130,42 +131,42 @@ class Renamed(dict[str, Tensor]):
         self._sources: dict[str, str] = {}
         ignored = tuple(ignored)
         for key, value in state.items():
-            if any(_begins(key, prefix) for prefix in ignored):
+            if any(_has_prefix(key, prefix) for prefix in ignored):
                 continue
-            prefix = next((prefix for prefix in names if _begins(key, prefix)), None)
+            prefix = next((prefix for prefix in names if _has_prefix(key, prefix)), None)
             ours = key if prefix is None else names[prefix] + key[len(prefix) :]
             self[ours], self._sources[ours] = value, key
 
-    def official(self, key: str) -> str:
+    def to_official_name(self, key: str) -> str:
         """What one of our names is called in the checkpoint, or would be."""
-        source = self._sources.get(key) or self._expected(key)
+        source = self._sources.get(key) or self._guess_official_name(key)
         return official_name(self._state, source)
 
-    def _expected(self, key: str) -> str:
+    def _guess_official_name(self, key: str) -> str:
         """Several official names may be one of ours: take the one most like those in the file."""
         found = [
             (len(ours), official + key[len(ours) :])
             for official, ours in self._names.items()
-            if _begins(key, ours)
+            if _has_prefix(key, ours)
         ]
         longest = max((length for length, _ in found), default=0)
         candidates = [name for length, name in found if length == longest] or [key]
-        return max(candidates, key=self._likeness)
+        return max(candidates, key=self._count_shared_components)
 
-    def _likeness(self, name: str) -> int:
+    def _count_shared_components(self, name: str) -> int:
         """How many path components it shares with the name in the file that is nearest."""
         parts = name.split(".")
-        return max((_shared(parts, key.split(".")) for key in self._state), default=0)
+        return max((_count_common_prefix(parts, key.split(".")) for key in self._state), default=0)
 
 
-def _shared(parts: list[str], others: list[str]) -> int:
+def _count_common_prefix(parts: list[str], others: list[str]) -> int:
     pairs = zip(parts, others, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(parts), len(others)))
 
 
-def renamed(
+def rename_parameters(
     state: Mapping[str, Tensor], names: Mapping[str, str], ignored: Iterable[str] = ()
-) -> Renamed:
+) -> RenamedState:
     """Parameters under our names.
 
     Args:
@@ -173,36 +174,36 @@ def renamed(
         names: official prefix to our prefix; whole path components only.
         ignored: official prefixes that carry nothing we need.
     """
-    return Renamed(state, names, ignored)
+    return RenamedState(state, names, ignored)
 
 
 def official_name(state: Mapping[str, Tensor], key: str) -> str:
     """The name a user knows a parameter by."""
-    return state.official(key) if isinstance(state, Renamed) else key
+    return state.to_official_name(key) if isinstance(state, RenamedState) else key
 
 
-def shape(state: Mapping[str, Tensor], name: str) -> torch.Size:
+def get_shape(state: Mapping[str, Tensor], name: str) -> torch.Size:
     """The shape of a parameter that an official checkpoint has to have."""
     if name not in state:
         raise ModelError(f"{official_name(state, name)} is missing")
     return state[name].shape
 
 
-def _begins(key: str, prefix: str) -> bool:
+def _has_prefix(key: str, prefix: str) -> bool:
     return key == prefix or key.startswith(prefix + ".")
 
 
 # --- into a module -------------------------------------------------------------------------------
 
 
-def mismatches(
-    module: nn.Module, state: Mapping[str, Tensor], saved_as: Mapping[str, str]
+def find_mismatches(
+    module: nn.Module, state: Mapping[str, Tensor], names_in_file: Mapping[str, str]
 ) -> list[str]:
     """What is missing, unknown or of another size, under the names in the checkpoint."""
     own = {key: tuple(value.shape) for key, value in module.state_dict().items()}
     given = {key: tuple(value.shape) for key, value in state.items()}
     named = {key: official_name(state, key) for key in own | given}
-    named = {key: saved_as.get(name, name) for key, name in named.items()}
+    named = {key: names_in_file.get(name, name) for key, name in named.items()}
     problems = [f"{named[key]} is missing" for key in own if key not in given]
     problems += [f"{named[key]} is not known" for key in given if key not in own]
     problems += [
@@ -219,13 +220,13 @@ def mismatches(
 
 
 def load_parameters(
-    module: nn.Module, state: Mapping[str, Tensor], saved_as: Mapping[str, str]
+    module: nn.Module, state: Mapping[str, Tensor], names_in_file: Mapping[str, str]
 ) -> None:
     """Fill a module; saved_as holds the names in the checkpoint where they differ."""
-    problems = mismatches(module, state, saved_as)
+    problems = find_mismatches(module, state, names_in_file)
     if problems:
-        rest = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        raise ModelError("; ".join(problems[:_SHOWN]) + rest)
+        rest = f" and {len(problems) - _MAX_LISTED} more" if len(problems) > _MAX_LISTED else ""
+        raise ModelError("; ".join(problems[:_MAX_LISTED]) + rest)
     try:
         module.load_state_dict(dict(state))
     except RuntimeError as error:  # sparse or quantised numbers, for one

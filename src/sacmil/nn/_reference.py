@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from sacmil.errors import ModelError, OptionError, suggestion
-from sacmil.nn._checkpoint import flatten, load_parameters, renamed
+from sacmil.errors import ModelError, OptionError, suggest_names
+from sacmil.nn._checkpoint import flatten_checkpoint, load_parameters, rename_parameters
 from sacmil.nn.chordmixer import ChordMixerBlock
 from sacmil.nn.cyclemlp import CycleBlock
 from sacmil.nn.nystrom import NystromAttention
@@ -18,7 +18,7 @@ from sacmil.nn.peg import PEG, PPEG
 State = dict[str, Tensor]
 
 
-class _Official(NamedTuple):
+class _OfficialBlock(NamedTuple):
     anchor: str
     """A name every checkpoint has once; what stands before it stands before all."""
     names: dict[str, str]
@@ -38,18 +38,18 @@ def load_reference_block(
         options: what cannot be read from shapes, such as landmarks or legacy_slice.
     """
     if name not in _BLOCKS:
-        raise ModelError(f"there is no official block {name!r}; {suggestion(name, _BLOCKS)}")
+        raise ModelError(f"there is no official block {name!r}; {suggest_names(name, _BLOCKS)}")
     official = _BLOCKS[name]
     try:
-        return _load_block(official, flatten(state_dict).state, options).eval()
+        return _load_block(official, flatten_checkpoint(state_dict).state, options).eval()
     except OptionError:
         raise
     except ModelError as error:
         raise ModelError(f"this is not one official {name}: {error}") from error
 
 
-def _load_block(official: _Official, state: State, options: Mapping[str, Any]) -> nn.Module:
-    state, saved_as = _without_prefix(state, official.anchor)
+def _load_block(official: _OfficialBlock, state: State, options: Mapping[str, Any]) -> nn.Module:
+    state, saved_as = _strip_prefix(state, official.anchor)
     try:
         block = official.build(state, **options)
     except TypeError as error:
@@ -60,13 +60,13 @@ def _load_block(official: _Official, state: State, options: Mapping[str, Any]) -
         raise ModelError(f"its parameters have other shapes ({error})") from error
     # CycleMLP's sampling positions follow from its definition.
     state = {key: value for key, value in state.items() if not key.endswith(".offset")}
-    ours = renamed(state, official.names)
-    ours.update({key: _flat(key, value) for key, value in ours.items()})
+    ours = rename_parameters(state, official.names)
+    ours.update({key: _flatten_convolution(key, value) for key, value in ours.items()})
     load_parameters(block, ours, saved_as)
     return block
 
 
-def _without_prefix(state: State, anchor: str) -> tuple[State, dict[str, str]]:
+def _strip_prefix(state: State, anchor: str) -> tuple[State, dict[str, str]]:
     """Parameters without what stands before the anchor, and the names they had."""
     prefixes = [key.removesuffix(anchor) for key in state if f".{key}".endswith(f".{anchor}")]
     if len(prefixes) != 1:
@@ -76,34 +76,34 @@ def _without_prefix(state: State, anchor: str) -> tuple[State, dict[str, str]]:
     return {key: state[saved] for key, saved in saved_as.items()}, saved_as
 
 
-def _flat(key: str, value: Tensor) -> Tensor:
+def _flatten_convolution(key: str, value: Tensor) -> Tensor:
     """A 1 x 1 convolution as the linear layer it is; CycleMLP writes its layers so."""
     return value.flatten(1) if key.startswith("mix.along") and value.ndim == 4 else value
 
 
-def _nystrom(state: State, **options: Any) -> NystromAttention:
+def _build_nystrom(state: State, **options: Any) -> NystromAttention:
     heads, _, taps, _ = state["res_conv.weight"].shape
     inner, dim = state["to_qkv.weight"].shape
     sizes = {"heads": heads, "head_dim": inner // 3 // heads, "taps": taps}
     return NystromAttention(dim, **sizes | options)
 
 
-def _chordmixer(state: State, **options: Any) -> ChordMixerBlock:
+def _build_chordmixer(state: State, **options: Any) -> ChordMixerBlock:
     hidden, dim = state["mix.fc1.weight"].shape
     return ChordMixerBlock(dim, **{"hidden": hidden} | options)
 
 
-def _cyclemlp(state: State, **options: Any) -> CycleBlock:
+def _build_cyclemlp(state: State, **options: Any) -> CycleBlock:
     found = {"reweight": "attn.reweight.fc1.weight" in state}
     return CycleBlock(state["norm1.weight"].shape[0], **found | options)
 
 
-def _peg(state: State, **options: Any) -> PEG:
+def _build_peg(state: State, **options: Any) -> PEG:
     dim, _, *kernel = state["proj.weight"].shape
     return PEG(dim, **{"kernels": [tuple(kernel)]} | options)
 
 
-def _ppeg(state: State, **options: Any) -> PPEG:
+def _build_ppeg(state: State, **options: Any) -> PPEG:
     return PPEG(state["proj.weight"].shape[0], **options)
 
 
@@ -114,11 +114,15 @@ _PEG_NAMES = {
 }
 
 _BLOCKS = {
-    "nystrom": _Official(
-        "to_qkv.weight", {"to_qkv": "qkv", "to_out.0": "out", "res_conv": "residual"}, _nystrom
+    "nystrom": _OfficialBlock(
+        "to_qkv.weight",
+        {"to_qkv": "qkv", "to_out.0": "out", "res_conv": "residual"},
+        _build_nystrom,
     ),
-    "chordmixer": _Official("prenorm.weight", {"mix.fc1": "fc1", "mix.fc2": "fc2"}, _chordmixer),
-    "cyclemlp": _Official(
+    "chordmixer": _OfficialBlock(
+        "prenorm.weight", {"mix.fc1": "fc1", "mix.fc2": "fc2"}, _build_chordmixer
+    ),
+    "cyclemlp": _OfficialBlock(
         "norm1.weight",
         {
             "attn.sfc_h": "mix.along_row",
@@ -128,8 +132,8 @@ _BLOCKS = {
             "attn.reweight.fc1": "mix.reweight.fc1",
             "attn.reweight.fc2": "mix.reweight.fc2",
         },
-        _cyclemlp,
+        _build_cyclemlp,
     ),
-    "peg": _Official("proj.weight", _PEG_NAMES, _peg),
-    "ppeg": _Official("proj.weight", _PEG_NAMES, _ppeg),
+    "peg": _OfficialBlock("proj.weight", _PEG_NAMES, _build_peg),
+    "ppeg": _OfficialBlock("proj.weight", _PEG_NAMES, _build_ppeg),
 }

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 
 
-def slopes(heads: int) -> list[float]:
+def alibi_slopes(heads: int) -> list[float]:
     """2^(-8 (h + 1) / heads) for a power of two.
 
     Otherwise those of the next lower power, then every second one of the next higher.
     """
     power = 1 << (heads.bit_length() - 1)
-    first = _geometric(power)
-    return first + _geometric(2 * power)[::2][: heads - power]
+    first = _geometric_slopes(power)
+    return first + _geometric_slopes(2 * power)[::2][: heads - power]
 
 
-def _geometric(heads: int) -> list[float]:
+def _geometric_slopes(heads: int) -> list[float]:
     return [2.0 ** (-8 * (head + 1) / heads) for head in range(heads)]
 
 
@@ -40,7 +40,7 @@ def sac_decay(dim: int, k: int) -> Tensor:
         *((f, g) for f in range(k) for g in range((dim - f - 1) // k + 1)), strict=True
     )
     steps = torch.tensor(fold).minimum(k - torch.tensor(fold))
-    slope = torch.tensor(slopes(-(-dim // k)), dtype=torch.float64)
+    slope = torch.tensor(alibi_slopes(-(-dim // k)), dtype=torch.float64)
     return torch.exp(-slope[torch.tensor(channel)] * steps)
 
 
@@ -65,7 +65,9 @@ class AdditiveALiBi(nn.Module):
 
     def __init__(self, dim: int, *, heads: int = 8) -> None:
         super().__init__()
-        by_channel = torch.tensor(slopes(heads), dtype=torch.float64)[torch.arange(dim) % heads]
+        by_channel = torch.tensor(alibi_slopes(heads), dtype=torch.float64)[
+            torch.arange(dim) % heads
+        ]
         self.register_buffer("slopes", by_channel, persistent=False)
 
     def forward(self, h: Tensor, coords: Tensor) -> Tensor:

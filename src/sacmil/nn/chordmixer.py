@@ -38,14 +38,14 @@ class ChordMixerBlock(nn.Module):
 def chord_rotate(x: Tensor, tracks: int | None = None) -> Tensor:
     """Track 0 stays, row i of track t comes from row i + 2^(t - 1), around the end."""
     if torch.compiler.is_compiling():  # how many tracks there are would be fixed by an export
-        return _by_channel(x, tracks)
+        return _rotate_by_gather(x, tracks)
     count = max(x.shape[0] - 1, 0).bit_length() + 1 if tracks is None else tracks
     parts = x.tensor_split(count, dim=1)
     turned = [part.roll(-(2 ** (t - 1)), 0) for t, part in enumerate(parts) if t]
     return torch.cat([parts[0], *turned], dim=1)
 
 
-def _by_channel(x: Tensor, tracks: int | None) -> Tensor:
+def _rotate_by_gather(x: Tensor, tracks: int | None) -> Tensor:
     """The same as one gather, its indices by arithmetic from the length."""
     n, dim = x.shape
     powers = torch.pow(2, torch.arange(40, device=x.device))

@@ -26,26 +26,26 @@ class Residual(nn.Module):
         return x.add(self.inner(self.norm(x)))
 
 
-def heads_for(dim: int) -> int:
+def choose_heads(dim: int) -> int:
     """The largest divisor of dim up to eight.
 
-    >>> heads_for(512), heads_for(70), heads_for(7), heads_for(11)
+    >>> choose_heads(512), choose_heads(70), choose_heads(7), choose_heads(11)
     (8, 7, 7, 1)
     """
     return next(heads for heads in range(8, 0, -1) if dim % heads == 0)
 
 
-def nystrom_block(dim: int) -> nn.Module:
+def make_nystrom_block(dim: int) -> nn.Module:
     """Attention over landmarks."""
-    return Residual(dim, NystromAttention(dim, heads=heads_for(dim)))
+    return Residual(dim, NystromAttention(dim, heads=choose_heads(dim)))
 
 
-def attention_block(dim: int) -> nn.Module:
+def make_attention_block(dim: int) -> nn.Module:
     """Exact attention."""
-    return Residual(dim, SelfAttention(dim, heads=heads_for(dim)))
+    return Residual(dim, SelfAttention(dim, heads=choose_heads(dim)))
 
 
-def take_alibi(blocks: Iterable[nn.Module], dim: int, k: int) -> bool:
+def insert_alibi(blocks: Iterable[nn.Module], dim: int, k: int) -> bool:
     """Put ALiBi into blocks that see pairs of instances; whether there are such.
 
     Exact attention has logits to bias; a SAC block has a ``decay`` for its shifted channels.
@@ -59,9 +59,9 @@ def take_alibi(blocks: Iterable[nn.Module], dim: int, k: int) -> bool:
     return taken
 
 
-RIVALS: dict[str, Callable[[int], nn.Module]] = {
+CORRELATION_BLOCKS: dict[str, Callable[[int], nn.Module]] = {
     "chordmixer": ChordMixerBlock,
     "cyclemlp": CycleBlock,
-    "nystrom": nystrom_block,
-    "attention": attention_block,
+    "nystrom": make_nystrom_block,
+    "attention": make_attention_block,
 }

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.nn.grid import rows_and_columns, side_of
+from sacmil.nn.grid import grid_side, rows_and_columns
 
 
 class MLP(nn.Module):
@@ -40,23 +40,23 @@ class CycleMix(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (N, dim), row by row on the grid; beyond its border and beyond the bag lies zero."""
-        side = side_of(x.shape[0], x.device)
+        side = grid_side(x.shape[0], x.device)
         _, column = rows_and_columns(x.shape[0], side)
         one = torch.ones_like(side)
-        h = self.along_row(_cycle(x, one, last=column == side - 1, first=column == 0))
+        h = self.along_row(_shift_channels(x, one, last=column == side - 1, first=column == 0))
         outside = torch.zeros_like(column, dtype=torch.bool)
-        w = self.along_column(_cycle(x, side, last=outside, first=outside))
-        y: Tensor = self.proj(self._sum(h, w, self.channel(x)))
+        w = self.along_column(_shift_channels(x, side, last=outside, first=outside))
+        y: Tensor = self.proj(self._combine(h, w, self.channel(x)))
         return y
 
-    def _sum(self, h: Tensor, w: Tensor, c: Tensor) -> Tensor:
+    def _combine(self, h: Tensor, w: Tensor, c: Tensor) -> Tensor:
         if self.reweight is None:
             return h + w + c
         weights: Tensor = self.reweight((h + w + c).mean(0)).unflatten(0, (-1, 3)).softmax(1)
         return (torch.stack((h, w, c), dim=2) * weights).sum(2)
 
 
-def _cycle(x: Tensor, step: Tensor, *, last: Tensor, first: Tensor) -> Tensor:
+def _shift_channels(x: Tensor, step: Tensor, *, last: Tensor, first: Tensor) -> Tensor:
     """Channels 0, 1, 2, 3, ... from the instances 0, +1, -1, 0, ... steps away.
 
     Args:

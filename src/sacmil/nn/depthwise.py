@@ -15,55 +15,57 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-BLOCK = 16
+BLOCK_SIZE = 16
 """Cells of a row of a grid: twice as many as kernels are wide."""
-LONG_BLOCK = 64
+LONG_BLOCK_SIZE = 64
 """Rows, where kernels are as long as 33: as many again."""
 
 
-def on_grid(grid: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
+def convolve_grid(grid: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
     """(B, dim, rows, columns) to the same, with a kernel (dim, 1, odd, odd) and a bias (dim,)."""
     if torch.compiler.is_compiling():  # torch's gradient is right here, and compilers know it
-        return _convolved(grid, kernel, bias)
-    found: Tensor = _OnGrid.apply(grid, kernel, bias)  # type: ignore[no-untyped-call]
+        return _conv2d_depthwise(grid, kernel, bias)
+    found: Tensor = _GridConvolution.apply(grid, kernel, bias)  # type: ignore[no-untyped-call]
     return found
 
 
-def along_rows(x: Tensor, taps: Tensor) -> Tensor:
+def convolve_rows(x: Tensor, taps: Tensor) -> Tensor:
     """(dim, rows, columns) to the same, each column with the taps (dim, odd) of its channel."""
     if torch.compiler.is_exporting():  # numbers of blocks would be fixed
-        return _convolved(x[None], taps[:, None, :, None], None)[0]
+        return _conv2d_depthwise(x[None], taps[:, None, :, None], None)[0]
     if torch.compiler.is_compiling():
-        return _along_rows(x, taps)
-    found: Tensor = _AlongRows.apply(x, taps)  # type: ignore[no-untyped-call]
+        return _convolve_rows(x, taps)
+    found: Tensor = _RowConvolution.apply(x, taps)  # type: ignore[no-untyped-call]
     return found
 
 
 # --- on a grid ------------------------------------------------------------------------------------
 
 
-class _OnGrid(torch.autograd.Function):
+class _GridConvolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, grid: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(grid, kernel)
-        return _convolved(grid, kernel, bias)
+        return _conv2d_depthwise(grid, kernel, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         grid, kernel = ctx.saved_tensors
-        return gradients_on_grid(grid, kernel, grad)
+        return compute_grid_gradients(grid, kernel, grad)
 
 
-def gradients_on_grid(grid: Tensor, kernel: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def compute_grid_gradients(
+    grid: Tensor, kernel: Tensor, grad: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Of the grid, the kernel and the bias; they may be of two precisions (autocast)."""
-    of_grid = _convolved(grad, kernel.to(grad.dtype).flip(2, 3), None)
-    of_kernel = _of_kernel(grid.to(grad.dtype), kernel, grad)
+    of_grid = _conv2d_depthwise(grad, kernel.to(grad.dtype).flip(2, 3), None)
+    of_kernel = _compute_kernel_gradient(grid.to(grad.dtype), kernel, grad)
     of_bias = grad.sum((0, 2, 3), dtype=kernel.dtype)
     return of_grid.to(grid.dtype), of_kernel.to(kernel.dtype), of_bias
 
 
-def _convolved(grid: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
+def _conv2d_depthwise(grid: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
     return F.conv2d(grid, kernel, bias, padding=_padding(kernel), groups=kernel.shape[0])
 
 
@@ -71,66 +73,68 @@ def _padding(kernel: Tensor) -> list[int]:
     return [size // 2 for size in kernel.shape[2:]]
 
 
-def _of_kernel(grid: Tensor, kernel: Tensor, grad: Tensor) -> Tensor:
+def _compute_kernel_gradient(grid: Tensor, kernel: Tensor, grad: Tensor) -> Tensor:
     """Row by row of the kernel."""
     (dim, _, rows, columns), (down, right) = kernel.shape, _padding(kernel)
-    height, missing = grad.shape[2], -grad.shape[3] % BLOCK
+    height, missing = grad.shape[2], -grad.shape[3] % BLOCK_SIZE
     padded = F.pad(grid.contiguous(), (right, right + missing, down, down)).transpose(0, 1)
-    windows = padded.unfold(3, BLOCK + columns - 1, BLOCK)
-    blocks = F.pad(grad.contiguous(), (0, missing)).transpose(0, 1).reshape(dim, -1, BLOCK).mT
+    windows = padded.unfold(3, BLOCK_SIZE + columns - 1, BLOCK_SIZE)
+    blocks = F.pad(grad.contiguous(), (0, missing)).transpose(0, 1).reshape(dim, -1, BLOCK_SIZE).mT
     near = (windows[:, :, row : row + height].flatten(1, 3) for row in range(rows))
-    return torch.stack([_diagonals(blocks @ each, columns) for each in near], 1)[:, None]
+    return torch.stack([_sum_diagonals(blocks @ each, columns) for each in near], 1)[:, None]
 
 
 # --- along rows -----------------------------------------------------------------------------------
 
 
-class _AlongRows(torch.autograd.Function):
+class _RowConvolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, taps: Tensor) -> Tensor:
         ctx.save_for_backward(x, taps)
-        return _along_rows(x, taps)
+        return _convolve_rows(x, taps)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         x, taps = ctx.saved_tensors
-        products = _blocks(grad) @ _windows(x.to(grad.dtype), taps.shape[1]).mT
-        of_taps = _diagonals(products, taps.shape[1]).to(taps.dtype)
-        return _along_rows(grad, taps.flip(1)).to(x.dtype), of_taps
+        products = _make_blocks(grad) @ _make_windows(x.to(grad.dtype), taps.shape[1]).mT
+        of_taps = _sum_diagonals(products, taps.shape[1]).to(taps.dtype)
+        return _convolve_rows(grad, taps.flip(1)).to(x.dtype), of_taps
 
 
-def _along_rows(x: Tensor, taps: Tensor) -> Tensor:
+def _convolve_rows(x: Tensor, taps: Tensor) -> Tensor:
     dim, rows, columns = x.shape
-    made = _band(taps.to(x.dtype)) @ _windows(x, taps.shape[1])
-    return made.reshape(dim, LONG_BLOCK, -1, columns).transpose(1, 2).flatten(1, 2)[:, :rows]
+    made = _make_band_matrix(taps.to(x.dtype)) @ _make_windows(x, taps.shape[1])
+    return made.reshape(dim, LONG_BLOCK_SIZE, -1, columns).transpose(1, 2).flatten(1, 2)[:, :rows]
 
 
-def _windows(x: Tensor, taps: int) -> Tensor:
+def _make_windows(x: Tensor, taps: int) -> Tensor:
     """(dim, rows of a window, windows · columns): what each block is made from."""
-    half, missing = taps // 2, -x.shape[1] % LONG_BLOCK
+    half, missing = taps // 2, -x.shape[1] % LONG_BLOCK_SIZE
     padded = F.pad(x, (0, 0, half, half + missing))
-    return padded.unfold(1, LONG_BLOCK + taps - 1, LONG_BLOCK).permute(0, 3, 1, 2).flatten(2)
+    return (
+        padded.unfold(1, LONG_BLOCK_SIZE + taps - 1, LONG_BLOCK_SIZE).permute(0, 3, 1, 2).flatten(2)
+    )
 
 
-def _blocks(x: Tensor) -> Tensor:
+def _make_blocks(x: Tensor) -> Tensor:
     """(dim, rows of a block, blocks · columns)."""
-    padded = F.pad(x, (0, 0, 0, -x.shape[1] % LONG_BLOCK))
-    return padded.reshape(x.shape[0], -1, LONG_BLOCK, x.shape[2]).transpose(1, 2).flatten(2)
+    padded = F.pad(x, (0, 0, 0, -x.shape[1] % LONG_BLOCK_SIZE))
+    return padded.reshape(x.shape[0], -1, LONG_BLOCK_SIZE, x.shape[2]).transpose(1, 2).flatten(2)
 
 
 # --- between taps and matrices --------------------------------------------------------------------
 
 
-def _band(taps: Tensor) -> Tensor:
+def _make_band_matrix(taps: Tensor) -> Tensor:
     """(dim, block, window), the taps from the diagonal on: what makes a block of a window."""
     dim, count = taps.shape
-    window = LONG_BLOCK + count - 1
-    rows = F.pad(taps, (0, window + 1 - count))[:, None].expand(-1, LONG_BLOCK, -1)
-    return rows.flatten(1)[:, : LONG_BLOCK * window].reshape(dim, LONG_BLOCK, window)
+    window = LONG_BLOCK_SIZE + count - 1
+    rows = F.pad(taps, (0, window + 1 - count))[:, None].expand(-1, LONG_BLOCK_SIZE, -1)
+    return rows.flatten(1)[:, : LONG_BLOCK_SIZE * window].reshape(dim, LONG_BLOCK_SIZE, window)
 
 
-def _diagonals(products: Tensor, count: int) -> Tensor:
+def _sum_diagonals(products: Tensor, count: int) -> Tensor:
     """(dim, block, window) to (dim, count): sums of the diagonals that ``_band`` puts taps on."""
     dim, block, window = products.shape
     skewed = F.pad(products.flatten(1), (0, block)).reshape(dim, block, window + 1)

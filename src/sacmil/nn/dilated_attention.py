@@ -12,25 +12,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.plans.segments import at, seen
+from sacmil.plans.segments import find_token_rows, list_attended_tokens
 
-UNCOVERED = -1e8
+UNCOVERED_LSE = -1e8
 """The log-sum-exp of a token and head that a branch leaves out: next to any other, no weight."""
 
-LOGITS_AT_ONCE = 1 << 22
+MAX_LOGITS = 1 << 22
 """How many attention logits are held at a time to sum their exponentials."""
 
 
-class Table(NamedTuple):
+class AttentionTable(NamedTuple):
     """Which of n tokens meet in a branch, as sacmil.plans.segments says."""
 
-    seen: Tensor
+    tokens: Tensor
     """(m, t): the tokens of m attentions, r after each other for a segment; n for a zero."""
-    at: Tensor
+    rows: Tensor
     """(n,): where in ``seen`` each token's own answer stands."""
 
 
-class Branch(NamedTuple):
+class DilatedBranch(NamedTuple):
     """One segment length w and dilation r.
 
     Heads stand in r groups, one after the other; group g sees tokens g, g + r, g + 2r, ... of each
@@ -41,10 +41,12 @@ class Branch(NamedTuple):
     segment: int
     dilation: int
 
-    def table(self, n: int, *, legacy_placement: bool = False) -> Table:
+    def make_table(self, n: int, *, legacy_placement: bool = False) -> AttentionTable:
         """For n tokens."""
-        rows = at(n, self.segment, self.dilation, legacy_placement=legacy_placement)
-        return Table(*map(torch.from_numpy, (seen(n, self.segment, self.dilation), rows)))
+        rows = find_token_rows(n, self.segment, self.dilation, legacy_placement=legacy_placement)
+        return AttentionTable(
+            *map(torch.from_numpy, (list_attended_tokens(n, self.segment, self.dilation), rows))
+        )
 
     def attend(
         self,
@@ -53,36 +55,36 @@ class Branch(NamedTuple):
         v: Tensor,
         *,
         legacy_placement: bool = False,
-        table: Table | None = None,
+        table: AttentionTable | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Output (n, heads, dim of a head), zero where uncovered, and log-sum-exp (n, heads)."""
         if table is None:
-            table = self.table(q.shape[0], legacy_placement=legacy_placement)
-        found, rows = table.seen.to(q.device), table.at.to(q.device)
+            table = self.make_table(q.shape[0], legacy_placement=legacy_placement)
+        found, rows = table.tokens.to(q.device), table.rows.to(q.device)
         heads = q.shape[1]
-        h, lse = attention(*(self._gather(x, found) for x in (q, k, v)))
+        h, lse = attend_with_lse(*(self._gather(x, found) for x in (q, k, v)))
         out = self._scatter(h, found, rows, 0.0)[:, :heads]
-        return out, self._scatter(lse[..., None], found, rows, UNCOVERED)[:, :heads, 0]
+        return out, self._scatter(lse[..., None], found, rows, UNCOVERED_LSE)[:, :heads, 0]
 
-    def _gather(self, x: Tensor, found: Tensor) -> Tensor:
+    def _gather(self, x: Tensor, tokens: Tensor) -> Tensor:
         """(n, heads, d) to (m, heads of a group, t, d)."""
         r = self.dilation
         heads = (x.shape[1] + r - 1) // r
         x = F.pad(x, (0, 0, 0, heads * r - x.shape[1], 0, 1)).reshape(-1, heads, x.shape[2])
-        group = torch.arange(found.shape[0], device=x.device) % r
-        rows = (found * r + group[:, None]).flatten()
-        return x.index_select(0, rows).reshape(*found.shape, *x.shape[1:]).transpose(1, 2)
+        group = torch.arange(tokens.shape[0], device=x.device) % r
+        rows = (tokens * r + group[:, None]).flatten()
+        return x.index_select(0, rows).reshape(*tokens.shape, *x.shape[1:]).transpose(1, 2)
 
-    def _scatter(self, x: Tensor, found: Tensor, rows: Tensor, fill: float) -> Tensor:
+    def _scatter(self, x: Tensor, tokens: Tensor, rows: Tensor, fill: float) -> Tensor:
         """Back to (n, heads, d), with ``fill`` for the tokens that a head did not see."""
         r = self.dilation
         own = x.transpose(1, 2).flatten(0, 1).index_select(0, rows)  # (n, heads of a group, d)
-        group = rows // found.shape[1] % r
+        group = rows // tokens.shape[1] % r
         covered = group[:, None] == torch.arange(r, device=x.device)
         return torch.where(covered[:, :, None, None], own[:, None], fill).flatten(1, 2)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def attend_with_lse(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Softmax attention and its log-sum-exp, which takes no part in the gradient.
 
     Args:
@@ -103,10 +105,10 @@ def dilated_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    branches: Sequence[Branch],
+    branches: Sequence[DilatedBranch],
     *,
     legacy_placement: bool = False,
-    tables: Sequence[Table] | None = None,
+    tables: Sequence[AttentionTable] | None = None,
 ) -> Tensor:
     """The branches' outputs, weighted by the softmax of their log-sum-exp; all (n, heads, d).
 
@@ -120,7 +122,7 @@ def dilated_attention(
         legacy_placement: put the rows of later segments where the official code does.
         tables: who meets in each branch; made here when not given.
     """
-    made = tables or [b.table(q.shape[0], legacy_placement=legacy_placement) for b in branches]
+    made = tables or [b.make_table(q.shape[0], legacy_placement=legacy_placement) for b in branches]
     pairs = zip(branches, made, strict=True)
     found = [branch.attend(q, k, v, table=table) for branch, table in pairs]
     weights = torch.stack([lse for _, lse in found]).softmax(0).to(v.dtype)
@@ -140,16 +142,18 @@ def log_sum_exp(q: Tensor, k: Tensor) -> Tensor:
     # Torch's fast kernels keep this number to themselves: it costs a second product here, in
     # blocks that fit a cache rather than as one m x n x n matrix.
     n = q.shape[1]
-    matrices, rows = max(1, LOGITS_AT_ONCE // n**2), max(1, LOGITS_AT_ONCE // n)
+    matrices, rows = max(1, MAX_LOGITS // n**2), max(1, MAX_LOGITS // n)
     q = q * q.shape[2] ** -0.5
     sums = [
-        torch.cat([_row_sums(some, keys) for some in torch.split(queries, rows, dim=1)], dim=1)
+        torch.cat(
+            [_row_log_sum_exp(some, keys) for some in torch.split(queries, rows, dim=1)], dim=1
+        )
         for queries, keys in zip(torch.split(q, matrices), torch.split(k, matrices), strict=True)
     ]
     return torch.cat(sums)
 
 
-def _row_sums(q: Tensor, k: Tensor) -> Tensor:
+def _row_log_sum_exp(q: Tensor, k: Tensor) -> Tensor:
     logits = q @ k.mT
     return logits.to(torch.promote_types(q.dtype, torch.float32)).logsumexp(-1)
 
@@ -165,7 +169,12 @@ class DilatedAttention(nn.Module):
     """
 
     def __init__(
-        self, dim: int, *, heads: int, branches: Sequence[Branch], legacy_placement: bool = False
+        self,
+        dim: int,
+        *,
+        heads: int,
+        branches: Sequence[DilatedBranch],
+        legacy_placement: bool = False,
     ) -> None:
         super().__init__()
         self.heads, self.branches, self.legacy_placement = heads, branches, legacy_placement
@@ -175,7 +184,7 @@ class DilatedAttention(nn.Module):
         self.norm = nn.LayerNorm(dim)
         self.out = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor, tables: Sequence[Table] | None = None) -> Tensor:
+    def forward(self, x: Tensor, tables: Sequence[AttentionTable] | None = None) -> Tensor:
         """x (N, dim); tables as ``dilated_attention`` takes them."""
         q, k, v = (
             layer(x).unflatten(1, (self.heads, -1)) for layer in (self.query, self.key, self.value)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 
-def side_of(n: int, device: torch.device) -> Tensor:
+def grid_side(n: int, device: torch.device) -> Tensor:
     """(), ceil(sqrt(n)) as a tensor, so that one export serves all lengths.
 
-    >>> [int(side_of(n, torch.device("cpu"))) for n in (1, 2, 4, 5, 9, 10)]
+    >>> [int(grid_side(n, torch.device("cpu"))) for n in (1, 2, 4, 5, 9, 10)]
     [1, 2, 2, 3, 3, 4]
     """
     return torch.scalar_tensor(n, dtype=torch.float64, device=device).sqrt().ceil().long()

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sacmil.nn.depthwise import along_rows
+from sacmil.nn.depthwise import convolve_rows
 from sacmil.nn.pseudo_inverse import pseudo_inverse, pseudo_inverse_of_repeated
 
 
-class Factors(NamedTuple):
+class NystromFactors(NamedTuple):
     """The attention matrix as a product, left @ inverse @ right; P instances, padding in front."""
 
     left: Tensor
@@ -70,42 +70,42 @@ class NystromAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (N, dim)."""
-        return self.combine(self.factors(x))
+        return self.combine(self.factorize(x))
 
-    def factors(self, x: Tensor) -> Factors:
+    def factorize(self, x: Tensor) -> NystromFactors:
         """Three softmaxes between instances and landmarks; padding takes part, as officially."""
         n, m = x.shape[0], self.landmarks
         padding = ((n + m - 1) // m) * m - n
         qkv = self.qkv(_pad_in_front(x, padding))
-        q, k, v = self._by_head(qkv)
-        q_marks, k_marks, _ = self._by_head(qkv.reshape(m, (n + padding) // m, -1).mean(1))
+        q, k, v = self._split_heads(qkv)
+        q_marks, k_marks, _ = self._split_heads(qkv.reshape(m, (n + padding) // m, -1).mean(1))
         left = (q @ k_marks.mT).softmax(-1)
         middle = (q_marks @ k_marks.mT).softmax(-1)
         right = (q_marks @ k.mT).softmax(-1)
-        inverse = self._inverse(middle, padding * m // (n + padding))
-        return Factors(left, inverse, right, v, padding)
+        inverse = self._invert(middle, padding * m // (n + padding))
+        return NystromFactors(left, inverse, right, v, padding)
 
-    def _by_head(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _split_heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, (heads, …, dim of a head) each."""
         q, k, v = qkv.reshape(qkv.shape[0], 3, self.heads, -1).permute(1, 2, 0, 3)
         return q * self.scale, k, v
 
-    def _inverse(self, middle: Tensor, empty: int) -> Tensor:
+    def _invert(self, middle: Tensor, empty: int) -> Tensor:
         """The pseudo-inverse; the first ``empty`` landmarks are means of padding, all the same."""
         if torch.compiler.is_compiling() or empty < 2:  # sizes that depend on N cannot be exported
             return pseudo_inverse(middle, self.iterations)
         return pseudo_inverse_of_repeated(middle, empty, self.iterations)
 
-    def combine(self, factors: Factors) -> Tensor:
+    def combine(self, factors: NystromFactors) -> Tensor:
         """(N, dim), the output."""
         left, inverse, right, v, padding = factors
         h = left @ (inverse @ (right @ v))
-        h = h + along_rows(v, self.residual.weight[:, 0, :, 0])
+        h = h + convolve_rows(v, self.residual.weight[:, 0, :, 0])
         y: Tensor = self.dropout(self.out(h.transpose(0, 1).flatten(1)))
         first = 0 if self.legacy_slice else padding
         return y.index_select(0, torch.arange(y.shape[0] - padding, device=y.device) + first)
 
-    def row(self, factors: Factors, index: int) -> Tensor:
+    def attention_row(self, factors: NystromFactors, index: int) -> Tensor:
         """(heads, N), the weights instance ``index`` gives to all instances."""
         left, inverse, right, _, padding = factors
         weights = left[:, padding + index, None] @ inverse @ right

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.nn.depthwise import gradients_on_grid, on_grid
+from sacmil.nn.depthwise import compute_grid_gradients, convolve_grid
 
 
 class PEG(nn.Module):
@@ -39,24 +39,24 @@ class PEG(nn.Module):
 
     def forward(self, h: Tensor, coords: Tensor | None = None) -> Tensor:
         """h (N, dim), in arranged order."""
-        kernel, bias = self.kernel()
+        kernel, bias = self.merge_kernels()
         if not torch.compiler.is_compiling():
-            return _on_square(h, kernel, bias, self.smallest)
+            return _convolve_on_square(h, kernel, bias, self.smallest)
         kernel, bias = kernel.to(h.dtype), bias.to(h.dtype)  # autocast sees no operation of ours
         found: Tensor = convolve_on_square(h, kernel, bias, self.smallest)
         return found
 
     def convolve(self, grid: Tensor) -> Tensor:
         """(B, dim, rows, columns) to the same."""
-        return on_grid(grid, *self.kernel())
+        return convolve_grid(grid, *self.merge_kernels())
 
-    def kernel(self) -> tuple[Tensor, Tensor]:
+    def merge_kernels(self) -> tuple[Tensor, Tensor]:
         """(dim, 1, rows, columns) and (dim,): all convolutions and the identity as one."""
         count = range(len(self.weights))  # compilers of torch 2.11 know no other way through
         weights = [self.weights[i] * self.gain for i in count]
         biases = [self.biases[i] for i in count]
         identity = torch.ones_like(weights[0][:, :, :1, :1])
-        kernels = [_centred(weight, *weights[0].shape[2:]) for weight in (*weights, identity)]
+        kernels = [_pad_centered(weight, *weights[0].shape[2:]) for weight in (*weights, identity)]
         return torch.stack(kernels).sum(0), torch.stack(biases).sum(0)
 
 
@@ -77,30 +77,30 @@ class SoftPEG(PEG):
         nn.init.zeros_(self.weights[0])
 
 
-def _centred(weight: Tensor, rows: int, columns: int) -> Tensor:
+def _pad_centered(weight: Tensor, rows: int, columns: int) -> Tensor:
     down, right = (rows - weight.shape[2]) // 2, (columns - weight.shape[3]) // 2
     return F.pad(weight, (right, right, down, down))
 
 
-def _on_square(h: Tensor, kernel: Tensor, bias: Tensor, smallest: int) -> Tensor:
+def _convolve_on_square(h: Tensor, kernel: Tensor, bias: Tensor, smallest: int) -> Tensor:
     """h (N, dim), each with its neighbours on the square."""
-    return _in_a_row(on_grid(_square(h, smallest), kernel, bias))[: h.shape[0]]
+    return _to_sequence(convolve_grid(_to_square(h, smallest), kernel, bias))[: h.shape[0]]
 
 
-def _square(h: Tensor, smallest: int) -> Tensor:
+def _to_square(h: Tensor, smallest: int) -> Tensor:
     """(1, dim, side, side)."""
     n, dim = h.shape
-    side = _side(n)
+    side = _square_side(n)
     wide = max(side, smallest)
     h = torch.cat([h, h[: side * side - n], h.new_zeros(wide * wide - side * side, dim)])
     return h.reshape(1, wide, wide, dim).permute(0, 3, 1, 2)
 
 
-def _in_a_row(grid: Tensor) -> Tensor:
+def _to_sequence(grid: Tensor) -> Tensor:
     return grid[0].permute(1, 2, 0).flatten(0, 1)
 
 
-def _side(n: int) -> int:
+def _square_side(n: int) -> int:
     return math.isqrt(n - 1) + 1
 
 
@@ -110,36 +110,38 @@ def _side(n: int) -> int:
 @torch.library.custom_op("sacmil::convolve_on_square", mutates_args=())
 def convolve_on_square(h: Tensor, kernel: Tensor, bias: Tensor, smallest: int) -> Tensor:
     """One operation; deploy/translations.py writes it into ONNX graphs."""
-    return _on_square(h, kernel, bias, smallest)
+    return _convolve_on_square(h, kernel, bias, smallest)
 
 
 @torch.library.custom_op("sacmil::convolve_on_square_backward", mutates_args=())
-def _backward(
+def _convolve_on_square_backward(
     grad: Tensor, h: Tensor, kernel: Tensor, smallest: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    n, grid = h.shape[0], _square(h, smallest)
+    n, grid = h.shape[0], _to_square(h, smallest)
     outside = grad.new_zeros(grid.shape[2] * grid.shape[3] - n, h.shape[1])
     grads = torch.cat([grad, outside]).T.reshape(grid.shape)
-    of_grid, grad_kernel, _ = gradients_on_grid(grid, kernel, grads)
-    row = _in_a_row(of_grid)
-    again = row[n : _side(n) ** 2]  # the first instances once more, to fill the square
+    of_grid, grad_kernel, _ = compute_grid_gradients(grid, kernel, grads)
+    row = _to_sequence(of_grid)
+    again = row[n : _square_side(n) ** 2]  # the first instances once more, to fill the square
     grad_h = torch.cat([row[: len(again)] + again, row[len(again) : n]])
     return grad_h, grad_kernel, grad.sum(0)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     h, kernel, _, ctx.smallest = inputs
     ctx.save_for_backward(h, kernel)
 
 
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return (*_backward(grad, *ctx.saved_tensors, ctx.smallest), None)
+def _compute_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return (*_convolve_on_square_backward(grad, *ctx.saved_tensors, ctx.smallest), None)
 
 
-def _shapes(grad: Tensor, h: Tensor, kernel: Tensor, smallest: int) -> tuple[Tensor, ...]:
+def _make_fake_gradients(
+    grad: Tensor, h: Tensor, kernel: Tensor, smallest: int
+) -> tuple[Tensor, ...]:
     return torch.empty_like(h), torch.empty_like(kernel), kernel.new_empty(len(kernel))
 
 
 convolve_on_square.register_fake(lambda h, *_: torch.empty_like(h))
-_backward.register_fake(_shapes)
-convolve_on_square.register_autograd(_differentiate, setup_context=_keep)
+_convolve_on_square_backward.register_fake(_make_fake_gradients)
+convolve_on_square.register_autograd(_compute_gradients, setup_context=_save_for_backward)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from sacmil.nn.alibi import AdditiveALiBi
-from sacmil.nn.grid import rows_and_columns, side_of
+from sacmil.nn.grid import grid_side, rows_and_columns
 from sacmil.nn.peg import PEG, PPEG, SoftPEG
-from sacmil.nn.rotary import frequencies, pairs, rotate, within_half_a_turn
+from sacmil.nn.rotary import count_channel_pairs, frequencies, rotate, wrap_angles
 
 
 class NoPosition(nn.Module):
@@ -37,7 +37,7 @@ class Sinusoidal(nn.Module):
 
     def __init__(self, dim: int, *, alternating: bool = False) -> None:
         super().__init__()
-        self.pairs, self.alternating = pairs(dim, "sinusoidal"), alternating
+        self.pairs, self.alternating = count_channel_pairs(dim, "sinusoidal"), alternating
 
     def forward(self, h: Tensor, coords: Tensor) -> Tensor:
         """h (N, dim), in arranged order."""
@@ -57,7 +57,7 @@ class RoPE(nn.Module):
 
     def __init__(self, dim: int, *, half: bool = False) -> None:
         super().__init__()
-        self.pairs, self.by_halves = pairs(dim, "rope"), half
+        self.pairs, self.by_halves = count_channel_pairs(dim, "rope"), half
 
     def forward(self, h: Tensor, coords: Tensor) -> Tensor:
         """h (N, dim), in arranged order."""
@@ -78,27 +78,27 @@ class RoPE2D(nn.Module):
         self, dim: int, *, base: float = 100.0, alternating: bool = False, slide: bool = False
     ) -> None:
         super().__init__()
-        self.pairs = pairs(dim, "rope2d", axes=2)
+        self.pairs = count_channel_pairs(dim, "rope2d", axes=2)
         self.base, self.alternating, self.slide = base, alternating, slide
 
     def forward(self, h: Tensor, coords: Tensor) -> Tensor:
         """h (N, dim), in arranged order; coords (N, 2), patch units."""
-        places = coords if self.slide else _grid_places(h)
+        places = coords if self.slide else _grid_positions(h)
         theta = frequencies(self.pairs, self.base, h.device)
         angles = places.double()[:, :, None] * theta  # (N, 2, dim / 4)
         angles = angles.transpose(1, 2) if self.alternating else angles
-        return rotate(h, within_half_a_turn(angles.flatten(1)))
+        return rotate(h, wrap_angles(angles.flatten(1)))
 
 
 def _index_angles(h: Tensor, count: int) -> Tensor:
     """(N, count), i 10000^(-t / count), float64 within half a turn."""
     index = torch.arange(h.shape[0], dtype=torch.float64, device=h.device)
-    return within_half_a_turn(index[:, None] * frequencies(count, 10000.0, h.device))
+    return wrap_angles(index[:, None] * frequencies(count, 10000.0, h.device))
 
 
-def _grid_places(h: Tensor) -> Tensor:
+def _grid_positions(h: Tensor) -> Tensor:
     """(N, 2), column and row."""
-    row, column = rows_and_columns(h.shape[0], side_of(h.shape[0], h.device))
+    row, column = rows_and_columns(h.shape[0], grid_side(h.shape[0], h.device))
     return torch.stack((column, row), dim=1)
 
 

@@ -11,7 +11,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-def projection(
+def make_projection(
     in_dim: int, hidden: int | None, *, activation: str = "relu", dropout: float = 0.0
 ) -> nn.Module:
     """(N, in_dim) to (N, hidden); nothing at all where hidden is None."""
@@ -20,7 +20,7 @@ def projection(
     return nn.Sequential(nn.Linear(in_dim, hidden), ACTIVATIONS[activation](), nn.Dropout(dropout))
 
 
-def xavier_(model: nn.Module) -> None:
+def init_xavier_(model: nn.Module) -> None:
     """Normal weights after Glorot, biases zero."""
     for layer in model.modules():
         if isinstance(layer, nn.Linear):

@@ -12,8 +12,8 @@ from torch.autograd.function import once_differentiable
 
 def pseudo_inverse(a: Tensor, iterations: int = 6) -> Tensor:
     """Of each of (B, m, m), by the iteration of Razavi et al.; one scale for all of them."""
-    a = _precise(a)
-    return _iterated(a, a.mT / _scale(a), iterations)
+    a = _to_float32(a)
+    return _iterate(a, a.mT / _scale(a), iterations)
 
 
 def pseudo_inverse_of_repeated(a: Tensor, count: int, iterations: int = 6) -> Tensor:
@@ -22,11 +22,11 @@ def pseudo_inverse_of_repeated(a: Tensor, count: int, iterations: int = 6) -> Te
     Such a matrix is E b E^T for a smaller b, E having orthonormal columns (the first with
     1 / sqrt(count) where the others are repeated), and so are all matrices of the iteration.
     """
-    a = _precise(a)
+    a = _to_float32(a)
     weight = torch.ones(a.shape[-1] - count + 1, dtype=a.dtype, device=a.device)
     weight[:1].fill_(count**0.5)  # not by assignment, which copies from the CPU
     b = a[..., count - 1 :, count - 1 :] * weight[:, None] * weight
-    z = _iterated(b, b.mT / _scale(a), iterations) / weight[:, None] / weight
+    z = _iterate(b, b.mT / _scale(a), iterations) / weight[:, None] / weight
     row = (torch.arange(a.shape[-1], device=a.device) - count + 1).clamp(min=0)
     return z.index_select(-2, row).index_select(-1, row)
 
@@ -35,29 +35,31 @@ def _scale(a: Tensor) -> Tensor:
     return a.abs().sum(-1).max() * a.abs().sum(-2).max()
 
 
-def _precise(a: Tensor) -> Tensor:
+def _to_float32(a: Tensor) -> Tensor:
     """In float32 where autocast asks for half of its digits: too few for an inverse."""
-    return a.to(torch.promote_types(a.dtype, torch.float32)) if _autocast(a) else a
+    return a.to(torch.promote_types(a.dtype, torch.float32)) if _is_autocast_enabled(a) else a
 
 
-def _iterated(a: Tensor, z: Tensor, iterations: int) -> Tensor:
+def _iterate(a: Tensor, z: Tensor, iterations: int) -> Tensor:
     z = z.contiguous()  # rows that lie across are slow to add to, in bfloat16 on a CPU by far
-    with _plainly(a):
+    with _disable_autocast(a):
         if torch.compiler.is_compiling():
             for _ in range(iterations):
                 *_, z = _step(a, z)
             return z
-        found: Tensor = _Iterated.apply(a, z, iterations)  # type: ignore[no-untyped-call]
+        found: Tensor = _IterationFunction.apply(a, z, iterations)  # type: ignore[no-untyped-call]
         return found
 
 
-def _autocast(a: Tensor) -> bool:
+def _is_autocast_enabled(a: Tensor) -> bool:
     kind = a.device.type
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
-def _plainly(a: Tensor) -> AbstractContextManager[Any]:
-    return torch.autocast(a.device.type, enabled=False) if _autocast(a) else nullcontext()
+def _disable_autocast(a: Tensor) -> AbstractContextManager[Any]:
+    return (
+        torch.autocast(a.device.type, enabled=False) if _is_autocast_enabled(a) else nullcontext()
+    )
 
 
 def _step(a: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -68,7 +70,7 @@ def _step(a: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return y, first, second, (3.25 * z).baddbmm_(z, second, alpha=-0.25)
 
 
-class _Iterated(torch.autograd.Function):
+class _IterationFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, z: Tensor, iterations: int) -> Tensor:
         kept = [a]
@@ -85,16 +87,16 @@ class _Iterated(torch.autograd.Function):
         a, *kept = ctx.saved_tensors
         of_a = torch.zeros_like(a, memory_format=torch.contiguous_format)
         of_z = of_z.contiguous()
-        with _plainly(a):
+        with _disable_autocast(a):
             for place in range(len(kept) - 4, -1, -4):
                 z, y, first, second = kept[place : place + 4]
-                of_y = _of_y(of_z, z, y, first)
+                of_y = _compute_gradient_of_y(of_z, z, y, first)
                 of_z = (3.25 * of_z).baddbmm_(of_z, second.mT, alpha=-0.25).baddbmm_(a.mT, of_y)
                 of_a.baddbmm_(of_y, z.mT)
         return of_a, of_z, None
 
 
-def _of_y(of_next: Tensor, z: Tensor, y: Tensor, first: Tensor) -> Tensor:
+def _compute_gradient_of_y(of_next: Tensor, z: Tensor, y: Tensor, first: Tensor) -> Tensor:
     """The gradient of y, of one step, from that of the next z."""
     of_second = baddbmm(y, z.mT, of_next, beta=0, alpha=-0.25)
     of_first = baddbmm(y, y.mT, of_second, beta=0, alpha=-1)

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 T = TypeVar("T")
 
 
-def recomputed(function: Callable[..., T], *arguments: object) -> T:
+def recompute_in_backward(function: Callable[..., T], *arguments: object) -> T:
     """function(*arguments); what is drawn at random is drawn the same again.
 
     Without gradients, or in an export, there is nothing to remember.

@@ -25,17 +25,17 @@ def rotate(h: Tensor, angles: Tensor, *, half: bool = False) -> Tensor:
     return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=axis).flatten(1)
 
 
-def within_half_a_turn(angles: Tensor) -> Tensor:
+def wrap_angles(angles: Tensor) -> Tensor:
     """The same float64 angles in [-pi, pi], so that a later cast to float32 costs nothing."""
     turns: Tensor = angles * (1 / (2 * math.pi))
     return turns.sub_(turns.round()).mul_(2 * math.pi)
 
 
-def polar_angle(places: Tensor) -> Tensor:
+def polar_angle(positions: Tensor) -> Tensor:
     """(N, 1), of x and y in (N, 2); exported it is float32, as onnxruntime knows no other atan."""
     if torch.compiler.is_compiling():
-        places = places.float()
-    return torch.atan2(places[:, 1:], places[:, :1])
+        positions = positions.float()
+    return torch.atan2(positions[:, 1:], positions[:, :1])
 
 
 def frequencies(count: int, base: float, device: torch.device) -> Tensor:
@@ -44,11 +44,11 @@ def frequencies(count: int, base: float, device: torch.device) -> Tensor:
     return torch.pow(base, -t / count)
 
 
-def pairs(dim: int, what: str, *, axes: int = 1) -> int:
+def count_channel_pairs(dim: int, encoding: str, *, axes: int = 1) -> int:
     """How many pairs of channels each axis gets."""
     if dim % (2 * axes):
         raise OptionError(
-            f"dim={dim}; {what} rotates pairs of channels, expected "
+            f"dim={dim}; {encoding} rotates pairs of channels, expected "
             + ("an even dim" if axes == 1 else f"a multiple of {2 * axes}")
         )
     return dim // (2 * axes)

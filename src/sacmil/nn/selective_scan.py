@@ -21,7 +21,7 @@ from torch._higher_order_ops.scan import scan
 from torch.autograd.function import once_differentiable
 
 from sacmil.kernels import scan as kernel
-from sacmil.kernels.switch import fast
+from sacmil.kernels.config import can_run_kernels
 
 
 class Recurrence(NamedTuple):
@@ -35,7 +35,7 @@ class Recurrence(NamedTuple):
     """retreat(a, g): g[t] += a[t + 1] * g[t + 1] for t = last - 1, ..., in place; a stays."""
 
 
-class _Inputs(NamedTuple):
+class _ScanInputs(NamedTuple):
     u: Tensor
     """(N, channels)"""
     dt: Tensor
@@ -71,26 +71,26 @@ def selective_scan(
     with torch.autocast(u.device.type, enabled=False):
         raised = [tensor.to(dtype) for tensor in (u, dt, A.T.contiguous(), B, C)]
         if torch.compiler.is_compiling():
-            return _exported(_Inputs(*raised))
-        if recurrence is None and dtype == torch.float32 and fast(u):
-            return _tiled(_Inputs(*raised))
+            return _scan_for_export(_ScanInputs(*raised))
+        if recurrence is None and dtype == torch.float32 and can_run_kernels(u):
+            return _scan_by_kernels(_ScanInputs(*raised))
         recurrence = recurrence or (DOUBLING if u.is_cuda else STEPS)
         y: Tensor = _SelectiveScan.apply(recurrence, *raised)  # type: ignore[no-untyped-call]
     return y
 
 
-def _tiled(inputs: _Inputs) -> Tensor:
+def _scan_by_kernels(inputs: _ScanInputs) -> Tensor:
     dense = (tensor.contiguous() for tensor in inputs)
-    y: Tensor = _TiledScan.apply(*dense)  # type: ignore[no-untyped-call]
+    y: Tensor = _KernelScan.apply(*dense)  # type: ignore[no-untyped-call]
     return y
 
 
-class _TiledScan(torch.autograd.Function):
+class _KernelScan(torch.autograd.Function):
     """By kernels, which hold decays and states of a few steps at a time, and write none of them."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> Tensor:
-        y, ends = kernel.answers(*inputs)
+        y, ends = kernel.scan_forward(*inputs)
         ctx.save_for_backward(*inputs, ends)
         return y
 
@@ -98,14 +98,14 @@ class _TiledScan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
         *inputs, ends = ctx.saved_tensors
-        return kernel.gradients(dy.contiguous(), ends, *inputs)
+        return kernel.scan_backward(dy.contiguous(), ends, *inputs)
 
 
 class _SelectiveScan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, recurrence: Recurrence, *tensors: Tensor) -> Tensor:
-        inputs = _Inputs(*tensors)
-        y, starts = _scan(inputs, recurrence)
+        inputs = _ScanInputs(*tensors)
+        y, starts = _scan_forward(inputs, recurrence)
         ctx.save_for_backward(*inputs, starts)
         ctx.recurrence = recurrence
         return y
@@ -114,10 +114,10 @@ class _SelectiveScan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, starts = ctx.saved_tensors
-        return None, *_scan_back(_Inputs(*tensors), starts, dy, ctx.recurrence)
+        return None, *_scan_backward(_ScanInputs(*tensors), starts, dy, ctx.recurrence)
 
 
-def _exported(inputs: _Inputs) -> Tensor:
+def _scan_for_export(inputs: _ScanInputs) -> Tensor:
     """Step by step, as ONNX's Scan: the only loop whose turns an export does not count."""
     u, dt, A, B, C = inputs
 
@@ -130,39 +130,43 @@ def _exported(inputs: _Inputs) -> Tensor:
     return y
 
 
-def _scan(inputs: _Inputs, recurrence: Recurrence) -> tuple[Tensor, Tensor]:
+def _scan_forward(inputs: _ScanInputs, recurrence: Recurrence) -> tuple[Tensor, Tensor]:
     """The output, and the state before each chunk (and after the last)."""
     y = torch.empty_like(inputs.u, memory_format=torch.contiguous_format)
-    chunks = list(_chunks(len(y), recurrence.chunk))
+    chunks = list(_split_chunks(len(y), recurrence.chunk))
     starts = inputs.A.new_zeros(len(chunks) + 1, *inputs.A.shape)
-    room = _room(inputs, recurrence, 2)
+    room = _allocate_buffers(inputs, recurrence, 2)
     for number, rows in enumerate(chunks):
-        _, states = _states(inputs, rows, starts[number], recurrence, room)
+        _, states = _compute_states(inputs, rows, starts[number], recurrence, room)
         torch.bmm(inputs.C[rows, None], states, out=y[rows, None])
         starts[number + 1] = states[-1]
     return y, starts
 
 
-def _scan_back(
-    inputs: _Inputs, starts: Tensor, dy: Tensor, recurrence: Recurrence
+def _scan_backward(
+    inputs: _ScanInputs, starts: Tensor, dy: Tensor, recurrence: Recurrence
 ) -> tuple[Tensor, ...]:
     """Gradients of u, dt, A, B, C, from the last chunk to the first."""
-    grads = _Inputs(*(torch.zeros_like(tensor) for tensor in inputs))
-    *room, gradients = _room(inputs, recurrence, 3)
+    grads = _ScanInputs(*(torch.zeros_like(tensor) for tensor in inputs))
+    *room, gradients = _allocate_buffers(inputs, recurrence, 3)
     later = torch.zeros_like(inputs.A)  # what the chunk after this one asks of its start
-    for number, rows in reversed(list(enumerate(_chunks(len(dy), recurrence.chunk)))):
-        decay, states = _states(inputs, rows, starts[number], recurrence, room)
+    for number, rows in reversed(list(enumerate(_split_chunks(len(dy), recurrence.chunk)))):
+        decay, states = _compute_states(inputs, rows, starts[number], recurrence, room)
         g = gradients[: len(states)]  # of the states
         torch.mul(dy[rows, None], inputs.C[rows, :, None], out=g)
         g[-1].add_(later)
         recurrence.retreat(decay, g)
         later = decay[0] * g[0]
         grads.C[rows] = torch.bmm(states, dy[rows, :, None])[..., 0]
-        _collect(grads, inputs, rows, g, _of_exponents(decay, states, g, starts[number]))
+        _accumulate_gradients(
+            grads, inputs, rows, g, _compute_exponent_gradients(decay, states, g, starts[number])
+        )
     return tuple(grads)
 
 
-def _collect(grads: _Inputs, inputs: _Inputs, rows: slice, g: Tensor, exponents: Tensor) -> None:
+def _accumulate_gradients(
+    grads: _ScanInputs, inputs: _ScanInputs, rows: slice, g: Tensor, exponents: Tensor
+) -> None:
     """Add a chunk's share, from the gradients of its states and of its exponents dt A."""
     u, dt = inputs.u[rows], inputs.dt[rows]
     entered = torch.bmm(inputs.B[rows, None], g)[:, 0]  # gradient of dt u
@@ -174,7 +178,7 @@ def _collect(grads: _Inputs, inputs: _Inputs, rows: slice, g: Tensor, exponents:
     grads.A.add_(g.sum(0))
 
 
-def _of_exponents(decay: Tensor, states: Tensor, g: Tensor, start: Tensor) -> Tensor:
+def _compute_exponent_gradients(decay: Tensor, states: Tensor, g: Tensor, start: Tensor) -> Tensor:
     """g_t * s_{t-1} * a_t, written over the decays."""
     decay.mul_(g)
     decay[1:].mul_(states[:-1])
@@ -182,12 +186,12 @@ def _of_exponents(decay: Tensor, states: Tensor, g: Tensor, start: Tensor) -> Te
     return decay
 
 
-def _states(
-    inputs: _Inputs, rows: slice, start: Tensor, recurrence: Recurrence, room: list[Tensor]
+def _compute_states(
+    inputs: _ScanInputs, rows: slice, start: Tensor, recurrence: Recurrence, buffers: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Decays and states of a chunk, (chunk, state, channels), written into the given room."""
     dt = inputs.dt[rows]
-    decay, states = (buffer[: len(dt)] for buffer in room)
+    decay, states = (buffer[: len(dt)] for buffer in buffers)
     torch.mul(dt[:, None], inputs.A, out=decay).exp_()
     torch.mul((dt * inputs.u[rows])[:, None], inputs.B[rows, :, None], out=states)
     states[0].addcmul_(decay[0], start)
@@ -195,12 +199,12 @@ def _states(
     return decay, states
 
 
-def _room(inputs: _Inputs, recurrence: Recurrence, buffers: int) -> list[Tensor]:
+def _allocate_buffers(inputs: _ScanInputs, recurrence: Recurrence, count: int) -> list[Tensor]:
     steps = min(len(inputs.u), recurrence.chunk)
-    return [inputs.A.new_empty(steps, *inputs.A.shape) for _ in range(buffers)]
+    return [inputs.A.new_empty(steps, *inputs.A.shape) for _ in range(count)]
 
 
-def _chunks(length: int, chunk: int) -> Iterator[slice]:
+def _split_chunks(length: int, chunk: int) -> Iterator[slice]:
     return (slice(start, min(start + chunk, length)) for start in range(0, length, chunk))
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.nn.alibi import slopes, symmetric_bias
-from sacmil.nn.recomputation import recomputed
+from sacmil.nn.alibi import alibi_slopes, symmetric_bias
+from sacmil.nn.recomputation import recompute_in_backward
 
 
 class SelfAttention(nn.Module):
@@ -29,20 +29,26 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x (N, dim)."""
         q, k, v = self.qkv(x).unflatten(1, (3, self.heads, -1)).permute(1, 2, 0, 3)[:, None]
-        h = self._biased(q, k, v) if self.alibi else F.scaled_dot_product_attention(q, k, v)
+        h = (
+            self._attend_with_alibi(q, k, v)
+            if self.alibi
+            else F.scaled_dot_product_attention(q, k, v)
+        )
         y: Tensor = self.out(h[0].transpose(0, 1).flatten(1))
         return y
 
-    def _biased(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _attend_with_alibi(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         # One head at a time: 20,000 instances need 1.6 GB for each N x N bias, and there are heads
         # times depth of them.
         out = [
-            recomputed(_biased_head, slope, *(t[:, head, None] for t in (q, k, v)))
-            for head, slope in enumerate(slopes(self.heads))
+            recompute_in_backward(
+                _attend_head_with_alibi, slope, *(t[:, head, None] for t in (q, k, v))
+            )
+            for head, slope in enumerate(alibi_slopes(self.heads))
         ]
         return torch.cat(out, dim=1)
 
 
-def _biased_head(slope: float, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _attend_head_with_alibi(slope: float, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     bias = symmetric_bias(q.shape[2], slope, q)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)

@@ -7,13 +7,13 @@ import math
 import torch
 from torch import Tensor
 
-from sacmil.nn.sums import sums_by
+from sacmil.nn.scatter_sum import scatter_sum
 
 
-def square_rows(n: int, device: torch.device) -> Tensor:
+def fill_square(n: int, device: torch.device) -> Tensor:
     """(side * side,), which of the n rows stands in each cell.
 
-    >>> square_rows(5, torch.device("cpu")).tolist()
+    >>> fill_square(5, torch.device("cpu")).tolist()
     [0, 1, 2, 3, 4, 0, 1, 2, 3]
     """
     side = math.isqrt(n - 1) + 1
@@ -26,4 +26,4 @@ def sum_by_row(weights: Tensor, rows: Tensor, n: int) -> Tensor:
     >>> sum_by_row(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 1, 2, 0]), 3).tolist()
     [5.0, 2.0, 3.0]
     """
-    return sums_by(rows, weights, n)
+    return scatter_sum(rows, weights, n)

@@ -34,39 +34,43 @@ def state_space_duality(
     with torch.autocast(x.device.type, enabled=False):
         x, dt, A, B, C = (tensor.to(dtype) for tensor in (x, dt, A, B, C))
         if torch.compiler.is_compiling():  # neither a number of turns nor min() can be exported
-            return _scan_at_once(x * dt[..., None], dt * A, B, C, chunk)
+            return _scan_one_group(x * dt[..., None], dt * A, B, C, chunk)
         return _scan(x * dt[..., None], dt * A, B, C, min(chunk, len(x)))
 
 
 def _scan(entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int) -> Tensor:
     # Zeros at the end: they enter nothing, decay nothing, and are cut off again.
-    parts = [_chunks(tensor, chunk) for tensor in (entering, exponents, B, C)]
-    state = _nothing(entering, B)
+    parts = [_split_chunks(tensor, chunk) for tensor in (entering, exponents, B, C)]
+    state = _make_initial_state(entering, B)
     out = []
     # split, whose gradient is one concatenation; that of a slice is as long as the bag.
-    for group in zip(*(torch.split(part, _at_once(B)) for part in parts), strict=True):
-        y, state = _group(state, *group)
+    for group in zip(
+        *(torch.split(part, _count_chunks_per_group(B)) for part in parts), strict=True
+    ):
+        y, state = _scan_group(state, *group)
         out.append(y)
     return torch.cat(out).flatten(0, 1)[: len(B)]
 
 
-def _scan_at_once(entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int) -> Tensor:
+def _scan_one_group(
+    entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int
+) -> Tensor:
     """The same, all chunks being one group."""
-    parts = [_chunks(tensor, chunk) for tensor in (entering, exponents, B, C)]
-    return _group(_nothing(entering, B), *parts)[0].flatten(0, 1)[: B.shape[0]]
+    parts = [_split_chunks(tensor, chunk) for tensor in (entering, exponents, B, C)]
+    return _scan_group(_make_initial_state(entering, B), *parts)[0].flatten(0, 1)[: B.shape[0]]
 
 
-def _nothing(entering: Tensor, B: Tensor) -> Tensor:
+def _make_initial_state(entering: Tensor, B: Tensor) -> Tensor:
     """(1, state, heads * head_dim), the state before the first step."""
     return B.new_zeros(1, B.shape[1], entering.shape[1] * entering.shape[2])
 
 
-def _at_once(tensor: Tensor) -> int:
+def _count_chunks_per_group(tensor: Tensor) -> int:
     """Chunks to compute together: one fits a processor's cache, many fill a graphics card."""
     return 64 if tensor.is_cuda else 1
 
 
-def _chunks(tensor: Tensor, chunk: int) -> Tensor:
+def _split_chunks(tensor: Tensor, chunk: int) -> Tensor:
     """(N, ...) to (chunks, chunk, ...)."""
     n = tensor.shape[0]  # an export takes len() for a constant, and does not know -n % chunk
     missing = (n + chunk - 1) // chunk * chunk - n
@@ -74,22 +78,24 @@ def _chunks(tensor: Tensor, chunk: int) -> Tensor:
     return padded.view(-1, chunk, *tensor.shape[1:])
 
 
-def _group(
+def _scan_group(
     state: Tensor, entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Outputs of some chunks (G, Q, heads, head_dim), and the state after the last of them."""
-    decay = _decays(exponents.transpose(1, 2))  # (G, heads, Q, Q)
-    starts, state = _handed_over(state, _added(entering, decay, B), exponents.sum(1))
-    return _read(starts, entering, exponents, decay, B, C), state
+    decay = _make_decay_matrix(exponents.transpose(1, 2))  # (G, heads, Q, Q)
+    starts, state = _propagate_states(
+        state, _compute_chunk_states(entering, decay, B), exponents.sum(1)
+    )
+    return _compute_outputs(starts, entering, exponents, decay, B, C), state
 
 
-def _added(entering: Tensor, decay: Tensor, B: Tensor) -> Tensor:
+def _compute_chunk_states(entering: Tensor, decay: Tensor, B: Tensor) -> Tensor:
     """(G, state, heads * head_dim), what each chunk adds to the state at its end."""
     until_the_end = decay[..., -1, :].transpose(1, 2)[..., None]  # (G, Q, heads, 1)
     return B.mT @ (entering * until_the_end).flatten(2)
 
 
-def _read(
+def _compute_outputs(
     starts: Tensor, entering: Tensor, exponents: Tensor, decay: Tensor, B: Tensor, C: Tensor
 ) -> Tensor:
     """(G, Q, heads, head_dim), from the states at the chunks' starts and from inside them."""
@@ -100,7 +106,7 @@ def _read(
     return before + inside.transpose(1, 2)
 
 
-def _decays(exponents: Tensor) -> Tensor:
+def _make_decay_matrix(exponents: Tensor) -> Tensor:
     """exp(sum over j < k <= i), (..., Q, Q), zero for j > i; exponents are (..., Q).
 
     Sums are made of what is summed, not as differences of longer sums, which would lose digits.
@@ -112,22 +118,26 @@ def _decays(exponents: Tensor) -> Tensor:
     return sums.masked_fill(~ones.tril(), -torch.inf).exp()
 
 
-def _handed_over(state: Tensor, added: Tensor, exponents: Tensor) -> tuple[Tensor, Tensor]:
+def _propagate_states(
+    state: Tensor, chunk_states: Tensor, exponents: Tensor
+) -> tuple[Tensor, Tensor]:
     """The state before each chunk, (G, state, heads * head_dim), and after the last, (1, ...).
 
     Several at once by a matrix of the decays between them: a loop would keep a GPU waiting.
 
     Args:
         state: (1, state, heads * head_dim), before the first.
-        added: (G, state, heads * head_dim), what each chunk adds.
+        chunk_states: (G, state, heads * head_dim), what each chunk adds.
         exponents: (G, heads), how much each lets the earlier ones decay.
     """
     heads = exponents.shape[1]
-    if not torch.compiler.is_compiling() and len(added) == 1:
+    if not torch.compiler.is_compiling() and len(chunk_states) == 1:
         kept = exponents.exp()[:, None, :, None] * state.reshape(*state.shape[:2], heads, -1)
-        return state, added + kept.flatten(2)
-    decay = _decays(torch.cat((exponents.new_zeros(1, heads), exponents)).T)  # (heads, G+1, G+1)
-    given = torch.cat((state, added))
+        return state, chunk_states + kept.flatten(2)
+    decay = _make_decay_matrix(
+        torch.cat((exponents.new_zeros(1, heads), exponents)).T
+    )  # (heads, G+1, G+1)
+    given = torch.cat((state, chunk_states))
     by_head = given.reshape(*given.shape[:2], heads, -1).permute(2, 0, 1, 3)
     after = (decay @ by_head.flatten(2)).reshape(by_head.shape).permute(1, 2, 0, 3).flatten(2)
     return after[:-1], after[-1:]

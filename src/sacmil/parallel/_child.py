@@ -22,16 +22,16 @@ from sacmil.parallel._messages import SharedMemory, receive, send
 def main() -> None:
     """Serve the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is asked to stop, and stops us
-    tasks, answers = _streams()
+    tasks, answers = _open_streams()
     _limit_memory(int(sys.argv[1]))
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(tasks, inbox), daemon=True).start()
     shared = SharedMemory(int(sys.argv[2])) if len(sys.argv) > 2 else None
     while True:
-        send(answers, _answer(*inbox.get()), shared)
+        send(answers, _run_task(*inbox.get()), shared)
 
 
-def _streams() -> tuple[BufferedReader, BufferedWriter]:
+def _open_streams() -> tuple[BufferedReader, BufferedWriter]:
     tasks, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -58,9 +58,9 @@ def _limit_memory(limit: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _answer(function: str, arguments: tuple[Any, ...]) -> tuple[Any, str | None]:
+def _run_task(function: str, arguments: tuple[Any, ...]) -> tuple[Any, str | None]:
     try:
-        return _find(function)(*arguments), None
+        return _import_function(function)(*arguments), None
     except SacMILError as error:
         return None, str(error)
     except MemoryError:
@@ -71,7 +71,7 @@ def _answer(function: str, arguments: tuple[Any, ...]) -> tuple[Any, str | None]
         return None, f"a fault of sacmil, please report it: {type(error).__name__}: {error}"
 
 
-def _find(function: str) -> Callable[..., Any]:
+def _import_function(function: str) -> Callable[..., Any]:
     module, _, name = function.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return found

@@ -16,11 +16,11 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-_NUMBER = 8
-_LARGE = 2**16
+_INTEGER_BYTES = 8
+_MIN_SHARED_BYTES = 2**16
 
-Block = npt.NDArray[np.uint8]
-Room = Callable[[int], Block]
+ByteArray = npt.NDArray[np.uint8]
+Allocator = Callable[[int], ByteArray]
 """Gives so many bytes of memory."""
 
 
@@ -50,13 +50,13 @@ class SharedMemory:
             place[start : start + part.nbytes] = np.frombuffer(part, np.uint8)
             start += part.nbytes
 
-    def read(self, sizes: Sequence[int], room: Room) -> list[Block]:
+    def read(self, sizes: Sequence[int], allocate: Allocator) -> list[ByteArray]:
         """Copies of parts of these sizes."""
         place = self._view(sum(sizes))
         ends = np.cumsum(sizes).tolist()
         parts = []
         for size, end in zip(sizes, ends, strict=True):
-            part = room(size) if size >= _LARGE else own_room(size)
+            part = allocate(size) if size >= _MIN_SHARED_BYTES else allocate_bytes(size)
             part[:] = place[end - size : end]
             parts.append(part)
         return parts
@@ -78,48 +78,48 @@ def send(stream: BinaryIO, message: Any, shared: SharedMemory | None = None) -> 
     head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
     parts = [buffer.raw() for buffer in buffers]
     sizes = [part.nbytes for part in parts]
-    through_memory = shared is not None and sum(sizes) >= _LARGE
+    through_memory = shared is not None and sum(sizes) >= _MIN_SHARED_BYTES
     if shared is not None and through_memory:
         shared.write(parts, sum(sizes))  # before the other side hears of it
         parts = []
     numbers = [int(through_memory), len(head), len(sizes), *sizes]
-    stream.write(b"".join(number.to_bytes(_NUMBER, "little") for number in numbers))
+    stream.write(b"".join(number.to_bytes(_INTEGER_BYTES, "little") for number in numbers))
     stream.write(head)
     for part in parts:
         stream.write(part)
     stream.flush()
 
 
-def own_room(size: int) -> Block:
+def allocate_bytes(size: int) -> ByteArray:
     """Memory of this process."""
     return np.empty(size, np.uint8)
 
 
 def receive(
-    stream: BufferedReader, shared: SharedMemory | None = None, room: Room = own_room
+    stream: BufferedReader, shared: SharedMemory | None = None, allocate: Allocator = allocate_bytes
 ) -> Any:
     """Read one message; EOFError where the other side has gone.
 
     Args:
         stream: where it comes from.
         shared: where its large arrays lie.
-        room: makes the memory they are copied to.
+        allocate: makes the memory they are copied to.
     """
-    through_memory, head_size, count = (_number(stream) for _ in range(3))
-    sizes = [_number(stream) for _ in range(count)]
-    head = _exactly(stream, head_size)
+    through_memory, head_size, count = (_read_integer(stream) for _ in range(3))
+    sizes = [_read_integer(stream) for _ in range(count)]
+    head = _read_exactly(stream, head_size)
     if through_memory and shared is not None:
-        buffers: Sequence[Any] = shared.read(sizes, room)
+        buffers: Sequence[Any] = shared.read(sizes, allocate)
     else:
-        buffers = [_exactly(stream, size) for size in sizes]
+        buffers = [_read_exactly(stream, size) for size in sizes]
     return pickle.loads(head, buffers=buffers)  # noqa: S301 - written by our own child or parent
 
 
-def _number(stream: BufferedReader) -> int:
-    return int.from_bytes(_exactly(stream, _NUMBER), "little")
+def _read_integer(stream: BufferedReader) -> int:
+    return int.from_bytes(_read_exactly(stream, _INTEGER_BYTES), "little")
 
 
-def _exactly(stream: BufferedReader, size: int) -> bytearray:
+def _read_exactly(stream: BufferedReader, size: int) -> bytearray:
     data = bytearray(size)
     view, filled = memoryview(data), 0
     while filled < size:

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self, cast
 
 from sacmil.limits import max_worker_bytes
-from sacmil.parallel._messages import Room, SharedMemory, own_room, receive, send
+from sacmil.parallel._messages import Allocator, SharedMemory, allocate_bytes, receive, send
 
 
-class Outcome(NamedTuple):
+class TaskOutcome(NamedTuple):
     """How a task ended."""
 
     key: Any
@@ -36,32 +36,32 @@ class Outcome(NamedTuple):
     """Why there is no value."""
 
 
-class _Task(NamedTuple):
+class _QueuedCall(NamedTuple):
     key: Any
     function: str
     arguments: tuple[Any, ...]
     limit_s: float
 
 
-class _Worker:
+class _WorkerProcess:
     """One child, the task it is at, and until when it may be."""
 
     def __init__(
         self,
-        answers: queue.SimpleQueue[tuple[_Worker, Any]],
+        results: queue.SimpleQueue[tuple[_WorkerProcess, Any]],
         memory_limit: int,
         threads: int,
-        room: Room,
+        allocate: Allocator,
     ) -> None:
-        self.task: _Task | None = None
+        self.task: _QueuedCall | None = None
         self.deadline = float("inf")
-        self.stopped_for: str | None = None
+        self.stop_reason: str | None = None
         # Libraries must not start a thread per core in each of many processes.
         self._shared = SharedMemory.create()
         passed = [self._shared.descriptor] if self._shared else []
         environment = os.environ | {
             "OMP_NUM_THREADS": str(threads),
-            "PYTHONPATH": os.pathsep.join(import_folders()),
+            "PYTHONPATH": os.pathsep.join(list_import_folders()),
         }
         self.process = subprocess.Popen(
             [
@@ -77,31 +77,35 @@ class _Worker:
             stderr=subprocess.DEVNULL,
             env=environment,
         )
-        self._listener = threading.Thread(target=self._listen, args=(answers, room), daemon=True)
+        self._listener = threading.Thread(
+            target=self._listen, args=(results, allocate), daemon=True
+        )
         self._listener.start()
 
-    def _listen(self, answers: queue.SimpleQueue[tuple[_Worker, Any]], room: Room) -> None:
+    def _listen(
+        self, results: queue.SimpleQueue[tuple[_WorkerProcess, Any]], allocate: Allocator
+    ) -> None:
         stdout = cast("BufferedReader", self.process.stdout)
         try:
             while True:
-                answers.put((self, receive(stdout, self._shared, room)))
+                results.put((self, receive(stdout, self._shared, allocate)))
         except (EOFError, OSError, ValueError):
-            answers.put((self, None))
+            results.put((self, None))
 
     @property
     def is_idle(self) -> bool:
-        return self.task is None and self.stopped_for is None
+        return self.task is None and self.stop_reason is None
 
-    def begin(self, task: _Task) -> None:
+    def start(self, task: _QueuedCall) -> None:
         self.task, self.deadline = task, time.monotonic() + task.limit_s
         with contextlib.suppress(OSError):  # it has died; its end of the answers says so
             send(cast("BinaryIO", self.process.stdin), (task.function, task.arguments))
 
     def stop(self, reason: str | None = None) -> None:
-        self.stopped_for, self.deadline = reason, float("inf")
+        self.stop_reason, self.deadline = reason, float("inf")
         self.process.kill()
 
-    def end(self) -> int:
+    def join(self) -> int:
         """Wait for it to be gone, and let its pipes go; its exit code."""
         code = self.process.wait()
         self._listener.join()
@@ -112,23 +116,23 @@ class _Worker:
             self._shared.close()
         return code
 
-    def cause_of_death(self) -> str:
-        code = self.end()
-        if self.stopped_for:
-            return self.stopped_for
+    def describe_exit(self) -> str:
+        code = self.join()
+        if self.stop_reason:
+            return self.stop_reason
         if code < 0:
             return f"the process at it died ({signal.Signals(-code).name})"
         return f"the process at it ended by itself (exit code {code})"
 
 
-class Workers:
+class WorkerPool:
     """A number of worker processes; use it in a ``with`` block.
 
     Args:
         count: how many tasks run at the same time.
         memory_limit: bytes of address space each may take; 0 sets no limit, None that of limits.py.
         threads: of numeric libraries in each.
-        room: makes the memory that large arrays of their answers are put in.
+        allocate: makes the memory that large arrays of their answers are put in.
     """
 
     def __init__(
@@ -137,15 +141,15 @@ class Workers:
         *,
         memory_limit: int | None = None,
         threads: int = 1,
-        room: Room | None = None,
+        allocate: Allocator | None = None,
     ) -> None:
-        self._answers: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
-        self._waiting: deque[_Task] = deque()
+        self._results: queue.SimpleQueue[tuple[_WorkerProcess, Any]] = queue.SimpleQueue()
+        self._waiting: deque[_QueuedCall] = deque()
         self.count = count
         self._memory_limit = max_worker_bytes() if memory_limit is None else memory_limit
         self._threads = threads
-        self._room = room or own_room
-        self._workers: list[_Worker] = []
+        self._allocate = allocate or allocate_bytes
+        self._workers: list[_WorkerProcess] = []
 
     def __enter__(self) -> Self:
         return self
@@ -153,7 +157,7 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
             worker.stop()
-            worker.end()
+            worker.join()
 
     def kill(self) -> None:
         """End what runs now, so that its tasks fail; another thread may call this."""
@@ -168,58 +172,62 @@ class Workers:
         The function is found in the worker by its module and name; arguments and value travel.
         """
         name = f"{function.__module__}:{function.__qualname__}"
-        self._waiting.append(_Task(key, name, arguments, limit_s))
-        self._assign()
+        self._waiting.append(_QueuedCall(key, name, arguments, limit_s))
+        self._assign_tasks()
 
     @property
-    def under_way(self) -> int:
+    def pending_count(self) -> int:
         """How many tasks have been submitted and not yet returned by ``next_outcome``."""
         return len(self._waiting) + sum(worker.task is not None for worker in self._workers)
 
-    def next_outcome(self, timeout_s: float | None = None) -> Outcome | None:
+    def next_outcome(self, timeout_s: float | None = None) -> TaskOutcome | None:
         """The next task to end, however it ends; None if nothing does within the time given."""
         until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-        while self.under_way:
-            outcome = self._step(until)
+        while self.pending_count:
+            outcome = self._wait_for_result(until)
             if outcome is not None or time.monotonic() >= until:
                 return outcome
         return None
 
-    def _step(self, until: float) -> Outcome | None:
+    def _wait_for_result(self, until: float) -> TaskOutcome | None:
         now = time.monotonic()
         with contextlib.suppress(queue.Empty):  # an answer that is there was in time
-            return self._settle(*self._answers.get_nowait())
+            return self._finish_task(*self._results.get_nowait())
         for worker in self._workers:
             if worker.deadline <= now and worker.task is not None:
                 worker.stop(f"took longer than {worker.task.limit_s:g} s")
         nearest = min([until, *(worker.deadline for worker in self._workers)])
         try:
             patience = None if nearest == float("inf") else max(nearest - now, 0.0)
-            worker, answer = self._answers.get(timeout=patience)
+            worker, answer = self._results.get(timeout=patience)
         except queue.Empty:
             return None
-        return self._settle(worker, answer)
+        return self._finish_task(worker, answer)
 
-    def _settle(self, worker: _Worker, answer: tuple[Any, str | None] | None) -> Outcome | None:
+    def _finish_task(
+        self, worker: _WorkerProcess, result: tuple[Any, str | None] | None
+    ) -> TaskOutcome | None:
         task, worker.task, worker.deadline = worker.task, None, float("inf")
-        if answer is None:
-            answer = (None, worker.cause_of_death())
+        if result is None:
+            result = (None, worker.describe_exit())
             self._workers.remove(worker)
-        self._assign()
-        return None if task is None else Outcome(task.key, *answer)
+        self._assign_tasks()
+        return None if task is None else TaskOutcome(task.key, *result)
 
-    def _assign(self) -> None:
+    def _assign_tasks(self) -> None:
         while self._waiting:
             idle = next((worker for worker in self._workers if worker.is_idle), None)
             if idle is None and len(self._workers) < self.count:
-                idle = _Worker(self._answers, self._memory_limit, self._threads, self._room)
+                idle = _WorkerProcess(
+                    self._results, self._memory_limit, self._threads, self._allocate
+                )
                 self._workers.append(idle)
             if idle is None:
                 return
-            idle.begin(self._waiting.popleft())
+            idle.start(self._waiting.popleft())
 
 
-def import_folders() -> list[str]:
+def list_import_folders() -> list[str]:
     """Where a child process may import from: as this one, without the working directory.
 
     The working directory may hold downloaded files, and a queue.py in it must not run. It stays if
@@ -228,11 +236,11 @@ def import_folders() -> list[str]:
     here = Path.cwd()
     ours = str(Path(__file__).parents[2])
     others = [folder for folder in sys.path if folder and Path(folder).resolve() != here]
-    own = [str(here)] if _runs_code_from(here) else []
+    own = [str(here)] if _is_code_folder(here) else []
     return list(dict.fromkeys([*others, ours, *own]))
 
 
-def _runs_code_from(folder: Path) -> bool:
+def _is_code_folder(folder: Path) -> bool:
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     places = [Path(file) for file in files if file]
     homes = {
@@ -243,7 +251,7 @@ def _runs_code_from(folder: Path) -> bool:
 
 def run_each(
     function: Callable[[Any], Any], items: Iterable[Any], *, workers: int = 1, limit_s: float = 300
-) -> Iterator[Outcome]:
+) -> Iterator[TaskOutcome]:
     """Call a function with each item; outcomes come as they happen, with the item's index as key.
 
     Args:
@@ -252,7 +260,7 @@ def run_each(
         workers: how many run at the same time.
         limit_s: seconds one call may take.
     """
-    with Workers(workers) as pool:
+    with WorkerPool(workers) as pool:
         for index, item in enumerate(items):
             pool.submit(index, function, item, limit_s=limit_s)
         while (outcome := pool.next_outcome()) is not None:

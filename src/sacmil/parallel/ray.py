@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sacmil.errors import MissingExtraError, SacMILError
-from sacmil.parallel.local import Outcome, import_folders
+from sacmil.parallel.local import TaskOutcome, list_import_folders
 
 _POLL_S = 0.5
 
@@ -30,46 +30,46 @@ MAX_LOSSES = 10
 MAX_FAILED_STARTS = 3
 """No actor is started after this many failed starts in a row for each one that has room."""
 
-ROOM_PATIENCE_S = 300.0
+MAX_CAPACITY_WAIT_S = 300.0
 """How long a run waits for a node when the last one that has room for an actor is gone."""
 
 
 def run_each_on_ray(
-    make: Callable[..., Callable[[Any], Any]],
+    factory: Callable[..., Callable[[Any], Any]],
     arguments: tuple[Any, ...],
     items: Iterable[Any],
     *,
     cpus: int = 1,
     gpus: int = 0,
     address: str | None = None,
-    waiting: Callable[[], None] | None = None,
-) -> Iterator[Outcome]:
+    on_wait: Callable[[], None] | None = None,
+) -> Iterator[TaskOutcome]:
     """Call what ``make(*arguments)`` returns with each item; outcomes come as they happen.
 
     Args:
-        make: called once in every actor; what it returns is kept there.
+        factory: called once in every actor; what it returns is kept there.
         arguments: what it is called with.
         items: what the thing made is called with, one at a time.
         cpus: cores each actor takes; there are as many actors as the cluster has room for.
         gpus: GPUs each actor takes.
         address: of a running cluster. None uses the one ``RAY_ADDRESS`` names or one that runs on
             this machine, and starts a temporary one if there is none; "local" always starts one.
-        waiting: called now and then while nothing ends.
+        on_wait: called now and then while nothing ends.
     """
-    with _connection(address) as ray:
-        pool = _ActorPool(ray, (make, arguments), {"num_cpus": cpus, "num_gpus": gpus})
+    with _open_connection(address) as ray:
+        pool = _ActorPool(ray, (factory, arguments), {"num_cpus": cpus, "num_gpus": gpus})
         try:
             for outcome in pool.run(list(items)):
                 if outcome is not None:
                     yield outcome
-                elif waiting is not None:
-                    waiting()
+                elif on_wait is not None:
+                    on_wait()
         finally:
             pool.release_all()
 
 
 @contextlib.contextmanager
-def _connection(address: str | None) -> Iterator[Any]:
+def _open_connection(address: str | None) -> Iterator[Any]:
     """Ray, connected; a connection that the caller made before stays open."""
     try:
         import ray
@@ -78,20 +78,20 @@ def _connection(address: str | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    _connect(ray, address)
+    _init_ray(ray, address)
     try:
         yield ray
     finally:
         ray.shutdown()
 
 
-def _connect(ray: Any, address: str | None) -> None:
+def _init_ray(ray: Any, address: str | None) -> None:
     # An existing cluster rejects num_cpus and the like, so none of them is given.
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address in (None, "local"):
         options["include_dashboard"] = False
     try:
-        with contextlib.chdir(_folder_to_connect_from()):
+        with contextlib.chdir(_choose_working_directory()):
             ray.init(address=address, **options)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         place = address or os.environ.get("RAY_ADDRESS")
@@ -102,26 +102,26 @@ def _connect(ray: Any, address: str | None) -> None:
         ) from error
 
 
-def _folder_to_connect_from() -> Path:
+def _choose_working_directory() -> Path:
     """The working directory, or the standard library's folder if no code is to run from here.
 
     Ray puts the directory a driver connects from in front of the import path of all its workers,
     before any code of ours runs there. A queue.py among downloaded files must not run.
     """
     here = Path.cwd()
-    return here if str(here) in import_folders() else Path(sysconfig.get_path("stdlib"))
+    return here if str(here) in list_import_folders() else Path(sysconfig.get_path("stdlib"))
 
 
-class _Holder:
+class _RayActor:
     """What runs in an actor."""
 
     def __init__(
         self,
-        make: Callable[..., Callable[[Any], Any]],
+        factory: Callable[..., Callable[[Any], Any]],
         arguments: tuple[Any, ...],
         working_directory: str,
     ) -> None:
-        self._make, self._arguments = make, arguments
+        self._factory, self._arguments = factory, arguments
         self._call: Callable[[Any], Any] | None = None
         self._failure: str | None = None
         with contextlib.suppress(OSError):  # a machine may lack it; relative paths fail there
@@ -136,24 +136,24 @@ class _Holder:
     def run(self, item: Any) -> tuple[Any, str | None]:
         """The value, or why there is none."""
         try:
-            return self._made()(item), None
+            return self._get_callable()(item), None
         except SacMILError as error:
             return None, str(error)
 
-    def _made(self) -> Callable[[Any], Any]:
+    def _get_callable(self) -> Callable[[Any], Any]:
         """What is called with items; made at the first one, as only then a crash is counted."""
         if self._failure is not None:
             raise SacMILError(self._failure)
         if self._call is None:
             try:
-                self._call = self._make(*self._arguments)
+                self._call = self._factory(*self._arguments)
             except SacMILError as error:
                 self._failure = str(error)
                 raise
         return self._call
 
 
-class _Worker(NamedTuple):
+class _StartedActor(NamedTuple):
     """An actor that has started."""
 
     actor: Any
@@ -165,31 +165,34 @@ class _ActorPool:
 
     Args:
         ray: the module, connected.
-        work: the function that makes what is called, and its arguments.
-        size: what each actor takes, as options of ``ray.remote``.
+        factory_call: the function that makes what is called, and its arguments.
+        resources: what each actor takes, as options of ``ray.remote``.
     """
 
     def __init__(
-        self, ray: Any, work: tuple[Callable[..., Any], tuple[Any, ...]], size: Mapping[str, int]
+        self,
+        ray: Any,
+        factory_call: tuple[Callable[..., Any], tuple[Any, ...]],
+        resources: Mapping[str, int],
     ) -> None:
-        self._ray, self._size = ray, size
-        self._type = ray.remote(max_restarts=0, max_task_retries=0, **size)(_Holder)
-        self._arguments = (*work, str(Path.cwd()))
+        self._ray, self._resources = ray, resources
+        self._type = ray.remote(max_restarts=0, max_task_retries=0, **resources)(_RayActor)
+        self._arguments = (*factory_call, str(Path.cwd()))
         self._starting: dict[Any, Any] = {}
-        self._idle: list[_Worker] = []
-        self._running: dict[Any, tuple[int, _Worker]] = {}
+        self._idle: list[_StartedActor] = []
+        self._running: dict[Any, tuple[int, _StartedActor]] = {}
         self._losses: dict[int, list[str | None]] = {}
         """By item, the node of each worker lost at it; None where the node is at fault."""
         self._failed_starts, self._start_error = 0, ""
-        self._last_room = float("-inf")
+        self._last_capacity_time = float("-inf")
 
-    def run(self, items: Sequence[Any]) -> Iterator[Outcome | None]:
+    def run(self, items: Sequence[Any]) -> Iterator[TaskOutcome | None]:
         """Outcomes, and None whenever there is none for a while."""
         waiting = deque(range(len(items)))
         while waiting or self._running:
             self._start_actors(len(waiting))
             while waiting and self._idle:
-                self._begin(waiting.popleft(), items)
+                self._start_item(waiting.popleft(), items)
             if not waiting:
                 self._release_unused()
             yield self._next_outcome(waiting)
@@ -208,9 +211,9 @@ class _ActorPool:
         self._idle.clear()
 
     def _start_actors(self, waiting: int) -> None:
-        nodes = self._live_nodes()
-        room = sum(self._room_on(node) for node in nodes.values())
-        self._check_room(room, nodes)
+        nodes = self._find_live_nodes()
+        room = sum(self._count_actors_that_fit(node) for node in nodes.values())
+        self._check_capacity(room, nodes)
         present = len(self._starting) + len(self._idle) + len(self._running)
         if self._failed_starts >= MAX_FAILED_STARTS * max(room, 1):
             if not present:
@@ -223,31 +226,33 @@ class _ActorPool:
             actor = self._type.remote(*self._arguments)
             self._starting[actor.locate.remote()] = actor
 
-    def _live_nodes(self) -> dict[str, Mapping[str, float]]:
+    def _find_live_nodes(self) -> dict[str, Mapping[str, float]]:
         """What each node has, by its id."""
         return {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
 
-    def _room_on(self, resources: Mapping[str, float]) -> int:
+    def _count_actors_that_fit(self, resources: Mapping[str, float]) -> int:
         """How many actors one node can hold."""
         names = {"num_cpus": "CPU", "num_gpus": "GPU"}
-        return int(min(resources.get(names[key], 0) // n for key, n in self._size.items() if n))
+        return int(
+            min(resources.get(names[key], 0) // n for key, n in self._resources.items() if n)
+        )
 
-    def _check_room(self, room: int, nodes: Mapping[str, Mapping[str, float]]) -> None:
-        if room or self._running:
-            self._last_room = time.monotonic()
-        elif time.monotonic() - self._last_room >= ROOM_PATIENCE_S:
+    def _check_capacity(self, capacity: int, nodes: Mapping[str, Mapping[str, float]]) -> None:
+        if capacity or self._running:
+            self._last_capacity_time = time.monotonic()
+        elif time.monotonic() - self._last_capacity_time >= MAX_CAPACITY_WAIT_S:
             cores, gpus = (sum(n.get(name, 0) for n in nodes.values()) for name in ("CPU", "GPU"))
             raise SacMILError(
                 f"the Ray cluster has {len(nodes)} nodes with {cores:g} cores and {gpus:g} GPUs "
-                f"together; expected a node with at least {self._size['num_cpus']} cores and "
-                f"{self._size['num_gpus']} GPUs for a worker; add one, or ask for less"
+                f"together; expected a node with at least {self._resources['num_cpus']} cores and "
+                f"{self._resources['num_gpus']} GPUs for a worker; add one, or ask for less"
             )
 
-    def _begin(self, index: int, items: Sequence[Any]) -> None:
+    def _start_item(self, index: int, items: Sequence[Any]) -> None:
         worker = self._idle.pop()
         self._running[worker.actor.run.remote(items[index])] = (index, worker)
 
-    def _next_outcome(self, waiting: deque[int]) -> Outcome | None:
+    def _next_outcome(self, waiting: deque[int]) -> TaskOutcome | None:
         """Wait until an actor has started or its call has ended."""
         pending = [*self._running, *self._starting]
         if not pending:
@@ -255,23 +260,23 @@ class _ActorPool:
             return None
         ended, _ = self._ray.wait(pending, timeout=_POLL_S)
         if ended and ended[0] in self._running:
-            return self._settle(ended[0], waiting)
+            return self._finish_item(ended[0], waiting)
         if ended:
-            self._admit(ended[0])
+            self._add_started_actor(ended[0])
         return None
 
-    def _admit(self, ref: Any) -> None:
+    def _add_started_actor(self, ref: Any) -> None:
         """Take in an actor that has started, or drop one that could not."""
         actor = self._starting.pop(ref)
         try:
-            self._idle.append(_Worker(actor, self._ray.get(ref)))
+            self._idle.append(_StartedActor(actor, self._ray.get(ref)))
             self._failed_starts = 0
         except self._ray.exceptions.RayError as error:
             self._ray.kill(actor)
             self._failed_starts += 1
             self._start_error = str(error).strip().splitlines()[-1]  # the rest is a traceback
 
-    def _settle(self, ref: Any, waiting: deque[int]) -> Outcome | None:
+    def _finish_item(self, ref: Any, waiting: deque[int]) -> TaskOutcome | None:
         """The outcome of a call that has ended; None if its item was put back."""
         index, worker = self._running.pop(ref)
         exceptions = self._ray.exceptions
@@ -289,9 +294,9 @@ class _ActorPool:
             if reason is None:
                 waiting.append(index)
                 return None
-            return Outcome(index, None, reason)
+            return TaskOutcome(index, None, reason)
         self._idle.append(worker)
-        return Outcome(index, value, failure)
+        return TaskOutcome(index, value, failure)
 
     def _count_loss(self, index: int, node: str | None) -> str | None:
         """Note that a worker was lost at an item; the reason to give the item up, if there is one.
@@ -301,7 +306,7 @@ class _ActorPool:
         """
         losses = self._losses.setdefault(index, [])
         losses.append(node)
-        live = self._live_nodes()
+        live = self._find_live_nodes()
         crashes = sum(node in live for node in losses)
         if crashes >= MAX_CRASHES:
             return f"its worker process died {crashes} times"

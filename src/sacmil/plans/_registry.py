@@ -13,12 +13,12 @@ from typing import Any
 import numpy.typing as npt
 
 import sacmil.plans
-from sacmil.errors import InputError, OptionError, suggestion
+from sacmil.errors import InputError, OptionError, suggest_names
 
 Array = npt.NDArray[Any]
 Plan = dict[str, Array]
 
-_MOST_PATCHES = 2**31
+_MAX_PATCHES = 2**31
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Planner:
     """A file of sacmil.plans."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What its ``make`` takes besides the bag; numbers, text and lists of them."""
-    drawn: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
+    trace_options: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
     """Options to draw a graph with where a small bag's plans would have free axes of length one:
     two sets of them, whose plans differ in every axis that is free."""
 
@@ -55,7 +55,7 @@ def make_plan(
         InputError: coordinates are not finite, or farther apart than tiles of a slide can be.
     """
     _check_coords(coords)
-    make = _planner(name).make
+    make = _load_planner(name).make
     try:
         plan: Plan = make(coords, features, **options)
     except TypeError as error:
@@ -75,15 +75,15 @@ def _check_coords(coords: Array) -> None:
             "drop those instances or repair the file"
         )
     farthest = highest if highest > -lowest else lowest
-    if abs(farthest) > _MOST_PATCHES:
+    if abs(farthest) > _MAX_PATCHES:
         raise InputError(
             f"coordinates reach {farthest:g}; expected patch units (level-0 pixels / patch size), "
-            f"at most {_MOST_PATCHES:,}: look for stray values in the file"
+            f"at most {_MAX_PATCHES:,}: look for stray values in the file"
         )
 
 
-def _planner(name: str) -> ModuleType:
+def _load_planner(name: str) -> ModuleType:
     known = list_planners()
     if name not in known:  # so that nothing but a planner is ever imported by a card
-        raise OptionError(f"there is no planner {name!r}; {suggestion(name, known)}")
+        raise OptionError(f"there is no planner {name!r}; {suggest_names(name, known)}")
     return importlib.import_module(f"sacmil.plans.{name}")

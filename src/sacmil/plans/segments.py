@@ -31,19 +31,19 @@ def make(
     """
     tokens, plan = len(coords) + 1, {}
     for branch, (segment, dilation) in enumerate(zip(segments, dilations, strict=True)):
-        plan[f"seen_{branch}"] = seen(tokens, segment, dilation)
-        found = at(tokens, segment, dilation, legacy_placement=legacy_placement)
+        plan[f"seen_{branch}"] = list_attended_tokens(tokens, segment, dilation)
+        found = find_token_rows(tokens, segment, dilation, legacy_placement=legacy_placement)
         plan[f"at_{branch}"] = found[1:]
     return plan
 
 
-def seen(tokens: int, segment: int, dilation: int) -> Array:
+def list_attended_tokens(tokens: int, segment: int, dilation: int) -> Array:
     """(segments * dilation, T): tokens that meet; their number itself where one is missing.
 
-    >>> seen(5, 3, 2).tolist()  # 0 and 2 of the first three, 1 alone; then 3 alone, 4 alone
+    >>> list_attended_tokens(5, 3, 2).tolist()  # 0 and 2 of the first three; then 1, 3 and 4
     [[0, 2], [1, 5], [3, 5], [4, 5]]
     """
-    width, length = _sizes(tokens, segment, dilation)
+    width, length = _compute_segment_lengths(tokens, segment, dilation)
     offset = np.arange(length)
     token = np.arange(0, tokens, width)[:, None] + offset
     token = np.where((offset < width) & (token < tokens), token, tokens)
@@ -54,20 +54,22 @@ def seen(tokens: int, segment: int, dilation: int) -> Array:
     )
 
 
-def at(tokens: int, segment: int, dilation: int, *, legacy_placement: bool = False) -> Array:
+def find_token_rows(
+    tokens: int, segment: int, dilation: int, *, legacy_placement: bool = False
+) -> Array:
     """(tokens,), where among all that are seen each token's own answer stands.
 
     The official code leaves the filling of each segment where it is, which moves the rows of every
     later segment.
     """
-    width, length = _sizes(tokens, segment, dilation)
+    width, length = _compute_segment_lengths(tokens, segment, dilation)
     home, offset = np.divmod(np.arange(tokens), length if legacy_placement else width)
     slot, group = np.divmod(offset, dilation)
     found: Array = (home * dilation + group) * (length // dilation) + slot
     return found
 
 
-def _sizes(tokens: int, segment: int, dilation: int) -> tuple[int, int]:
+def _compute_segment_lengths(tokens: int, segment: int, dilation: int) -> tuple[int, int]:
     """How many tokens a segment has, and how many when filled up to whole groups."""
     width = min(segment, tokens)
     return width, -(-width // dilation) * dilation

@@ -30,13 +30,13 @@ def make(coords: Array, features: Array | None = None, *, side: int, apart: bool
     slots = home * side**2 + row % side * side + column % side
     taken, which = np.unique(slots, return_inverse=True)
     region, place = np.divmod(taken, side**2)
-    return {"slots": slots, "which": which, "places": place, "table": _table(region)}
+    return {"slots": slots, "which": which, "places": place, "table": _make_region_table(region)}
 
 
-def _table(home: Array) -> Array:
+def _make_region_table(region: Array) -> Array:
     """(regions, T), for each region the rows that have it as their home; home (M,) is sorted."""
-    sizes = np.bincount(home)
-    rows = np.arange(len(home))
-    table = np.full((len(sizes), sizes.max()), len(home))
-    table[home, rows - (np.cumsum(sizes) - sizes)[home]] = rows
+    sizes = np.bincount(region)
+    rows = np.arange(len(region))
+    table = np.full((len(sizes), sizes.max()), len(region))
+    table[region, rows - (np.cumsum(sizes) - sizes)[region]] = rows
     return table

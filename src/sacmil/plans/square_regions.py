@@ -25,12 +25,12 @@ def make(coords: Array, features: Array | None = None, **grids: int) -> Plan:
     """
     plan = {}
     for name, grid in grids.items():
-        plan[name] = _regions(len(coords), grid)
+        plan[name] = _make_regions(len(coords), grid)
         plan[f"{name}_at"] = np.argsort(plan[name], axis=None, kind="stable")[: len(coords)]
     return plan
 
 
-def _regions(n: int, grid: int) -> Array:
+def _make_regions(n: int, grid: int) -> Array:
     side = -(-(math.isqrt(n - 1) + 1) // grid)  # of a region
     cells = np.minimum(np.arange((grid * side) ** 2), n)
     return cells.reshape(grid, side, grid, side).swapaxes(1, 2).reshape(grid**2, -1)

@@ -28,8 +28,8 @@ def make(coords: Array, features: Array | None = None, *, neighbours: int) -> Pl
     neighbours (``neighbours``, N), N itself where a small bag has no further neighbour;
     orders (3, N). Without features the nearest count as the most alike.
     """
-    nearest = nearest_neighbours(coords, neighbours)
-    edges = edges_of(nearest)
+    nearest = find_nearest_neighbors(coords, neighbours)
+    edges = list_edges(nearest)
     weights = distance(coords, edges) if features is None else dissimilarity(features, edges)
     tree = spanning_tree(edges, weights, len(coords))
     walks = (depth_first_preorder, depth_first_postorder, breadth_first_order)
@@ -40,7 +40,7 @@ def make(coords: Array, features: Array | None = None, *, neighbours: int) -> Pl
     }
 
 
-def nearest_neighbours(coords: npt.NDArray[Any], count: int) -> Integers:
+def find_nearest_neighbors(coords: npt.NDArray[Any], count: int) -> Integers:
     """(K, N), row r holds the r-th nearest other patch of each patch; K = min(count, N - 1).
 
     Of patches equally far away the first comes first when reading along x, line by line down y; of
@@ -52,40 +52,42 @@ def nearest_neighbours(coords: npt.NDArray[Any], count: int) -> Integers:
     lines = np.round(lines - lines.min(axis=0), 3)
     places, place = np.unique(lines, axis=0, return_inverse=True)
     place = place.reshape(-1)  # numpy 2.0 gave it a second axis
-    candidates = _patches_at(_nearest_places(places, count + 1), place, count + 1)[place]
+    candidates = _list_nearest_patches(
+        _find_nearest_positions(places, count + 1), place, count + 1
+    )[place]
     others = candidates != np.arange(len(coords))[:, None]
     # Where duplicates crowd a patch out of its own list, the last candidate goes instead.
     others[others.all(axis=1), -1] = False
     return np.ascontiguousarray(candidates[others].reshape(len(coords), count).T)
 
 
-def _nearest_places(places: Floats, count: int) -> Integers:
+def _find_nearest_positions(positions: Floats, count: int) -> Integers:
     """(places, M), each place's nearest places, itself first; M = min(count, places)."""
-    tree, count = cKDTree(places), min(count, len(places))
-    found = np.empty((len(places), count), np.int64)
-    open_rows, reach = np.arange(len(places)), 2 * count
+    tree, count = cKDTree(positions), min(count, len(positions))
+    found = np.empty((len(positions), count), np.int64)
+    open_rows, reach = np.arange(len(positions)), 2 * count
     while len(open_rows):
-        reach = min(reach, len(places))
-        distances, indices = tree.query(places[open_rows], k=np.arange(1, reach + 1))
-        found[open_rows] = _in_order(places, open_rows, indices)[:, :count]
+        reach = min(reach, len(positions))
+        distances, indices = tree.query(positions[open_rows], k=np.arange(1, reach + 1))
+        found[open_rows] = _sort_by_distance(positions, open_rows, indices)[:, :count]
         # Ties that may go on beyond what was asked for: ask again, for more.
         unsure = distances[:, -1] <= distances[:, count - 1] * (1 + 1e-6)
-        open_rows = open_rows[unsure & (reach < len(places))]
+        open_rows = open_rows[unsure & (reach < len(positions))]
         reach *= 2
     return found
 
 
-def _in_order(places: Floats, rows: Integers, indices: Integers) -> Integers:
+def _sort_by_distance(positions: Floats, rows: Integers, indices: Integers) -> Integers:
     """Indices sorted by distance, then by place: places stand in reading order."""
-    squares = ((places[indices] - places[rows, None]) ** 2).sum(-1).astype(np.float32)
+    squares = ((positions[indices] - positions[rows, None]) ** 2).sum(-1).astype(np.float32)
     order = np.lexsort((indices, squares), axis=-1)
     return np.take_along_axis(indices, order, axis=1)
 
 
-def _patches_at(nearest: Integers, place: Integers, count: int) -> Integers:
+def _list_nearest_patches(nearest: Integers, position_of_patch: Integers, count: int) -> Integers:
     """(places, count), the first patches met when going through the nearest places in order."""
-    patches = np.argsort(place, kind="stable")
-    sizes = np.bincount(place)
+    patches = np.argsort(position_of_patch, kind="stable")
+    sizes = np.bincount(position_of_patch)
     starts = np.cumsum(sizes) - sizes
     ends = np.cumsum(sizes[nearest], axis=1)  # patches met up to and including each place
     rows = np.arange(len(nearest))
@@ -97,20 +99,20 @@ def _patches_at(nearest: Integers, place: Integers, count: int) -> Integers:
     return found
 
 
-def edges_of(neighbours: Integers) -> Integers:
+def list_edges(neighbors: Integers) -> Integers:
     """(2, E), each pair of patches once, smaller row first, of which one lists the other."""
-    nodes = neighbours.shape[1]
-    centres = np.broadcast_to(np.arange(nodes), neighbours.shape)
-    low, high = np.minimum(centres, neighbours), np.maximum(centres, neighbours)
+    nodes = neighbors.shape[1]
+    centres = np.broadcast_to(np.arange(nodes), neighbors.shape)
+    low, high = np.minimum(centres, neighbors), np.maximum(centres, neighbors)
     return np.stack(np.divmod(np.unique(low * nodes + high), nodes))
 
 
 def dissimilarity(features: npt.NDArray[Any], edges: Integers) -> Floats:
     """(E,), 1 - cos of the features at both ends; 1 where one has none."""
-    sizes = np.concatenate([_norms(features[rows]) for rows in _blocks(len(features))])
+    sizes = np.concatenate([_norms(features[rows]) for rows in _split_rows(len(features))])
     sizes[sizes == 0] = 1
     weights = np.empty(edges.shape[1])
-    for rows in _blocks(len(weights)):
+    for rows in _split_rows(len(weights)):
         one, other = (features[ends].astype(np.float64) for ends in edges[:, rows])
         scale = sizes[edges[0, rows]] * sizes[edges[1, rows]]
         weights[rows] = 1 - np.einsum("ij,ij->i", one, other) / scale
@@ -121,7 +123,7 @@ def _norms(features: npt.NDArray[Any]) -> Floats:
     return np.asarray(np.linalg.norm(features.astype(np.float64), axis=1))
 
 
-def _blocks(length: int, size: int = 4096) -> list[slice]:
+def _split_rows(length: int, size: int = 4096) -> list[slice]:
     return [slice(start, start + size) for start in range(0, length, size)]
 
 
@@ -156,13 +158,13 @@ def spanning_tree(edges: Integers, weights: Floats, nodes: int) -> Tree:
 def depth_first_preorder(tree: Tree) -> Integers:
     """(N,), parents before children; a component begins at its lowest row."""
     lightest_on_top = [children[::-1] for children in tree]
-    return np.array([n for part in _depth_first(lightest_on_top) for n in part], np.int64)
+    return np.array([n for part in _walk_depth_first(lightest_on_top) for n in part], np.int64)
 
 
 def depth_first_postorder(tree: Tree) -> Integers:
     """(N,), children before parents, in the walk of ``depth_first_preorder``."""
     # Going through children the other way round and reading backwards: each after its children.
-    return np.array([n for part in _depth_first(tree) for n in reversed(part)], np.int64)
+    return np.array([n for part in _walk_depth_first(tree) for n in reversed(part)], np.int64)
 
 
 def breadth_first_order(tree: Tree) -> Integers:
@@ -179,7 +181,7 @@ def breadth_first_order(tree: Tree) -> Integers:
     return np.array(order, np.int64)
 
 
-def _depth_first(tree: Tree) -> list[list[int]]:
+def _walk_depth_first(tree: Tree) -> list[list[int]]:
     """Each component's nodes before their children, the last child of a list first."""
     parts: list[list[int]] = []
     seen = bytearray(len(tree))

@@ -1,5 +1,5 @@
 """Arranging a bag: neighbouring instances become regions of k in one sequence."""
 
-from sacmil.regions.arrangement import CENTRES, ORDERS, arrange
+from sacmil.regions.arrangement import CENTERS, ORDERS, arrange
 
-__all__ = ["CENTRES", "ORDERS", "arrange"]
+__all__ = ["CENTERS", "ORDERS", "arrange"]

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sacmil.errors import OptionError, suggestion
-from sacmil.regions.bisection import bisected, middle_points
-from sacmil.regions.farthest import Field, farthest_points
+from sacmil.errors import OptionError, suggest_names
+from sacmil.regions.bisection import bisect_points, find_middle_points
+from sacmil.regions.farthest import DistanceField, sample_farthest_points
+from sacmil.regions.free_points import FreePoints
 from sacmil.regions.hilbert import hilbert_index
-from sacmil.regions.lattice import Ints, Lattice, lattice
-from sacmil.regions.supply import Supply
+from sacmil.regions.lattice import Ints, Lattice, make_lattice
 
 ORDERS = ("fps", "hilbert")
 
@@ -21,7 +21,7 @@ class Regions(NamedTuple):
     """Canonical indices: all points, k after k, and the centre of each k."""
 
     members: Ints
-    centres: Ints
+    centers: Ints
 
 
 def arrange(coords: ArrayLike, k: int, centres: str = "fps", order: str = "fps") -> Ints:
@@ -46,83 +46,83 @@ def arrange(coords: ArrayLike, k: int, centres: str = "fps", order: str = "fps")
         BagError: The coordinates are not a finite (N, 2) array.
         OptionError: k is not a positive whole number, or an option is unknown.
     """
-    _check_option("centres", centres, CENTRES)
+    _check_option("centres", centres, CENTERS)
     _check_option("order", order, ORDERS)
     _check_size(k)
-    points = lattice(coords)
+    points = make_lattice(coords)
     k = min(int(k), len(points.x))  # one region, whatever the rule
-    sequence = _by_distance(points, _MAKERS[centres](points, k), k)
+    sequence = _sort_by_distance(points, _MAKERS[centres](points, k), k)
     if order == "hilbert":
-        sequence = _along_hilbert(points, sequence, k)
+        sequence = _sort_along_hilbert(points, sequence, k)
     return points.file_index[sequence]
 
 
-def _all_farthest(points: Lattice, k: int) -> Regions:
+def _make_fps_regions(points: Lattice, k: int) -> Regions:
     """All centres are reserved before the first of them takes its neighbours."""
-    centres = farthest_points(points, -(-len(points.x) // k))
-    supply = Supply(points)
+    centres = sample_farthest_points(points, -(-len(points.x) // k))
+    supply = FreePoints(points)
     supply.remove(centres)
-    others = [supply.take(centre, k - 1)[0] for centre in centres.tolist()]
-    return _regions(centres, others, k)
+    others = [supply.take_nearest(centre, k - 1)[0] for centre in centres.tolist()]
+    return _join_regions(centres, others, k)
 
 
-def _free_farthest(points: Lattice, k: int) -> Regions:
+def _make_fps_free_regions(points: Lattice, k: int) -> Regions:
     """The next centre is the free point farthest from the centres so far."""
-    field, supply = Field(points), Supply(points)
+    field, supply = DistanceField(points), FreePoints(points)
     centres, others = [], []
-    while supply.left:
-        centre, far = field.farthest()
+    while supply.remaining:
+        centre, far = field.find_farthest()
         supply.remove(np.array([centre]))
-        members, reach = supply.take(centre, k - 1)
+        members, reach = supply.take_nearest(centre, k - 1)
         field.remove(centre)
         field.remove(members)
-        field.add_centre(centre, max(far, reach))
+        field.add_center(centre, max(far, reach))
         centres.append(centre)
         others.append(members)
-    return _regions(np.array(centres), others, k)
+    return _join_regions(np.array(centres), others, k)
 
 
-def _peeled(points: Lattice, k: int) -> Regions:
+def _make_peel_regions(points: Lattice, k: int) -> Regions:
     """The next centre is the free point farthest from the slide's centroid."""
     dx, dy = (axis - int(axis.sum()) / len(axis) for axis in (points.x, points.y))
-    supply = Supply(points)
+    supply = FreePoints(points)
     centres, others = [], []
     for centre in np.argsort(-(dx * dx + dy * dy), kind="stable").tolist():
         if supply.free[centre]:
             supply.remove(np.array([centre]))
             centres.append(centre)
-            others.append(supply.take(centre, k - 1)[0])
-    return _regions(np.array(centres), others, k)
+            others.append(supply.take_nearest(centre, k - 1)[0])
+    return _join_regions(np.array(centres), others, k)
 
 
-def _bisected(points: Lattice, k: int) -> Regions:
+def _make_kd_regions(points: Lattice, k: int) -> Regions:
     """The leaves of a bisection."""
-    members = bisected(points, k)
-    return Regions(members, middle_points(points, members, k))
+    members = bisect_points(points, k)
+    return Regions(members, find_middle_points(points, members, k))
 
 
-def _regions(centres: Ints, others: list[Ints], k: int) -> Regions:
+def _join_regions(centers: Ints, others: list[Ints], k: int) -> Regions:
     behind = np.concatenate(others)
-    members = np.empty(len(centres) + len(behind), dtype=np.int64)
+    members = np.empty(len(centers) + len(behind), dtype=np.int64)
     first = np.arange(len(members)) % k == 0
-    members[first], members[~first] = centres, behind
-    return Regions(members, centres)
+    members[first], members[~first] = centers, behind
+    return Regions(members, centers)
 
 
-def _by_distance(points: Lattice, regions: Regions, k: int) -> Ints:
+def _sort_by_distance(points: Lattice, regions: Regions, k: int) -> Ints:
     """Every region's centre first, then its members from near to far.
 
     A centre has the lowest index of those that share its place, so sorting puts it first.
     """
     members = regions.members
-    centre_of = np.repeat(regions.centres, k)[: len(members)]
-    keys = np.full(k * len(regions.centres), np.iinfo(np.int64).max)
+    centre_of = np.repeat(regions.centers, k)[: len(members)]
+    keys = np.full(k * len(regions.centers), np.iinfo(np.int64).max)
     keys[: len(members)] = points.keys(members, centre_of)
     keys.reshape(-1, k).sort(axis=1)
     return keys[: len(members)] % points.base
 
 
-def _along_hilbert(points: Lattice, sequence: Ints, k: int) -> Ints:
+def _sort_along_hilbert(points: Lattice, sequence: Ints, k: int) -> Ints:
     """Full regions in the order in which a Hilbert curve meets their centres."""
     whole = len(sequence) // k * k
     centres = sequence[:whole:k]
@@ -134,7 +134,7 @@ def _along_hilbert(points: Lattice, sequence: Ints, k: int) -> Ints:
 
 def _check_option(option: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise OptionError(f"{option}={value!r} is not known: {suggestion(value, known)}")
+        raise OptionError(f"{option}={value!r} is not known: {suggest_names(value, known)}")
 
 
 def _check_size(k: int) -> None:
@@ -143,9 +143,9 @@ def _check_size(k: int) -> None:
 
 
 _MAKERS = {
-    "fps": _all_farthest,
-    "fps_free": _free_farthest,
-    "peel": _peeled,
-    "kd": _bisected,
+    "fps": _make_fps_regions,
+    "fps_free": _make_fps_free_regions,
+    "peel": _make_peel_regions,
+    "kd": _make_kd_regions,
 }
-CENTRES = tuple(_MAKERS)
+CENTERS = tuple(_MAKERS)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sacmil.regions.lattice import COORDINATE_BITS, INDEX_BITS, Ints, Lattice, unpacked_index
+from sacmil.regions.lattice import COORDINATE_BITS, INDEX_BITS, Ints, Lattice, unpack_index
 
 
-def bisected(lattice: Lattice, k: int) -> Ints:
+def bisect_points(lattice: Lattice, k: int) -> Ints:
     """The points as stretches of k, the leaves of the bisection; only the last may be shorter.
 
     All parts of one depth are cut at once: a part is one stretch of the sequence, and cutting
@@ -17,14 +17,14 @@ def bisected(lattice: Lattice, k: int) -> Ints:
     starts = np.zeros(1, dtype=np.int64)
     sizes = np.array([len(sequence)])
     while sizes.max() > k:
-        sequence = _sorted_along_axes(lattice, sequence, starts, sizes)
-        cuts = (starts + _first_half(sizes, k))[sizes > k]
+        sequence = _sort_along_axes(lattice, sequence, starts, sizes)
+        cuts = (starts + _first_half_sizes(sizes, k))[sizes > k]
         starts = np.sort(np.concatenate([starts, cuts]))
         sizes = np.diff(starts, append=len(sequence))
     return sequence
 
 
-def middle_points(lattice: Lattice, sequence: Ints, k: int) -> Ints:
+def find_middle_points(lattice: Lattice, sequence: Ints, k: int) -> Ints:
     """The point nearest to the mean of each stretch of k, ties to the lower index."""
     starts = np.arange(0, len(sequence), k)
     sizes = np.diff(starts, append=len(sequence))
@@ -37,14 +37,14 @@ def middle_points(lattice: Lattice, sequence: Ints, k: int) -> Ints:
     return middles
 
 
-def _first_half(sizes: Ints, k: int) -> Ints:
+def _first_half_sizes(sizes: Ints, k: int) -> Ints:
     """The multiple of k^2, in smaller parts of k, nearest to half a size; ties to the lower."""
     unit = np.where(sizes > k * k, k * k, k)
     units: Ints = -((unit - sizes) // (2 * unit))
     return unit * units
 
 
-def _sorted_along_axes(lattice: Lattice, sequence: Ints, starts: Ints, sizes: Ints) -> Ints:
+def _sort_along_axes(lattice: Lattice, sequence: Ints, starts: Ints, sizes: Ints) -> Ints:
     x, y = lattice.x[sequence], lattice.y[sequence]
     upright = _extent(y, starts) > _extent(x, starts)
     along = np.where(np.repeat(upright, sizes), y, x)
@@ -52,7 +52,7 @@ def _sorted_along_axes(lattice: Lattice, sequence: Ints, starts: Ints, sizes: In
     # Part, coordinate and index fit one int64, which sorts faster than any lexsort.
     packed: Ints = (((part << COORDINATE_BITS) | along) << INDEX_BITS) | sequence
     packed.sort()
-    return unpacked_index(packed)
+    return unpack_index(packed)
 
 
 def _extent(coordinate: Ints, starts: Ints) -> Ints:

@@ -6,13 +6,13 @@ from math import isqrt
 
 import numpy as np
 
-from sacmil.regions.grid import Grid
+from sacmil.regions.grid import PointGrid
 from sacmil.regions.lattice import Ints, Lattice
 
-GONE = -1  # below every key
+REMOVED = -1  # below every key
 
 
-class Field:
+class DistanceField:
     """Every point's squared distance to its nearest centre, ready to give up the largest.
 
     Kept as keys with n - index for a tie: the largest belongs to the farthest point, among
@@ -23,14 +23,14 @@ class Field:
         self.lattice = lattice
         self.count = len(lattice.x)
         points = np.arange(self.count)
-        self.grid = Grid(lattice, points, self.count - points, empty=0)
+        self.grid = PointGrid(lattice, points, self.count - points, empty=0)
         # Without centres all points are equally, and more than possibly, far.
-        self.values = np.full(self.grid.weights.shape, GONE, dtype=np.int64)
+        self.values = np.full(self.grid.weights.shape, REMOVED, dtype=np.int64)
         self.flat = self.values.reshape(-1)
-        self.flat[self.grid.slot_of] = lattice.beyond + self.count - points
+        self.flat[self.grid.slot_of] = lattice.key_bound + self.count - points
         self.row_maxima = self.values.max(axis=1)
 
-    def farthest(self) -> tuple[int, int]:
+    def find_farthest(self) -> tuple[int, int]:
         """The point farthest from all centres, and its squared distance to them."""
         largest = self.row_maxima[self.row_maxima.argmax()]  # in less time than max()
         distance, tie = divmod(int(largest), self.lattice.base)
@@ -38,11 +38,11 @@ class Field:
 
     def remove(self, points: Ints | int) -> None:
         """Takes points out of the choice, once a centre is added that reaches them."""
-        self.flat[self.grid.slot_of[points]] = GONE
+        self.flat[self.grid.slot_of[points]] = REMOVED
 
-    def add_centre(self, centre: int, squared_radius: int) -> None:
+    def add_center(self, center: int, squared_radius: int) -> None:
         """Brings everything within a radius of a new centre up to date."""
-        x, y = self.lattice.place(centre)
+        x, y = self.lattice.get_position(center)
         window, _ = self.grid.window(x, y, isqrt(squared_radius))
         values = self.values[window]
         np.minimum(values, self.grid.keys(x, y, window), out=values)
@@ -50,15 +50,15 @@ class Field:
         np.maximum.reduce(self.values[rows], axis=1, out=self.row_maxima[rows])
 
 
-def farthest_points(lattice: Lattice, count: int) -> Ints:
+def sample_farthest_points(lattice: Lattice, count: int) -> Ints:
     """The first points of farthest-point sampling from canonical point 0."""
-    field = Field(lattice)
+    field = DistanceField(lattice)
     chosen = []
     for _ in range(count):
         # No point is farther from its centre than this one, so what lies beyond that distance
         # has a nearer centre already.
-        centre, far = field.farthest()
+        centre, far = field.find_farthest()
         field.remove(centre)
-        field.add_centre(centre, far)
+        field.add_center(centre, far)
         chosen.append(centre)
     return np.array(chosen)

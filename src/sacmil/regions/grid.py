@@ -9,30 +9,30 @@ import numpy as np
 
 from sacmil.regions.lattice import Ints, Lattice
 
-PER_CELL = 9  # fewer make more rows to visit, more make windows coarser
-MOST_PADDING = 6  # slots per point; points spread too unevenly for that get larger cells
-ONE_CELL = 500  # so few points are searched faster all at once
+POINTS_PER_CELL = 9  # fewer make more rows to visit, more make windows coarser
+MAX_PADDING = 6  # slots per point; points spread too unevenly for that get larger cells
+MAX_POINTS_IN_ONE_CELL = 500  # so few points are searched faster all at once
 
-EVERYWHERE = 1 << 30  # farther than any two points are apart
+UNBOUNDED = 1 << 30  # farther than any two points are apart
 
 Window = tuple[slice, slice]
 
 
-class Cells(NamedTuple):
+class CellLayout(NamedTuple):
     """The cell of each point, for one size of cells."""
 
     side: int
     shape: tuple[int, int]
-    cell: Ints
+    cell_of_point: Ints
     counts: Ints
 
     @property
-    def slots(self) -> int:
+    def slot_count(self) -> int:
         """What it takes to give every cell as many slots as the fullest needs."""
         return int(self.counts.max()) * len(self.counts)
 
 
-class Grid:
+class PointGrid:
     """Some points of a lattice, each with a number that settles ties between equal distances.
 
     A row of cells is a row of slots, so a window of cells is a rectangle of slots. The key of
@@ -49,10 +49,10 @@ class Grid:
         x, y = lattice.x[points], lattice.y[points]
         self.base = lattice.base
         self.left, self.bottom = int(x.min()), int(y.min())
-        cells = _fitting_cells(x - self.left, y - self.bottom)
+        cells = _choose_cells(x - self.left, y - self.bottom)
         self.side, (self.rows, self.columns) = cells.side, cells.shape
         self.depth = int(cells.counts.max())
-        slots = _slots(cells)
+        slots = _assign_slots(cells)
         self.slot_of = np.empty(len(lattice.x), dtype=np.int64)
         self.slot_of[points] = slots
         planes = np.zeros((4, self.rows, self.columns * self.depth), dtype=np.int64)
@@ -66,8 +66,8 @@ class Grid:
     def window(self, x: int, y: int, radius: int) -> tuple[Window, int]:
         """The slots of the cells within a radius, and how far away the other cells begin."""
         x, y = x - self.left, y - self.bottom
-        rows, row_end = _range(x, radius, self.side, self.rows)
-        columns, column_end = _range(y, radius, self.side, self.columns)
+        rows, row_end = _find_cell_range(x, radius, self.side, self.rows)
+        columns, column_end = _find_cell_range(y, radius, self.side, self.columns)
         slots = slice(columns.start * self.depth, columns.stop * self.depth)
         return (rows, slots), min(row_end, column_end)
 
@@ -80,18 +80,18 @@ class Grid:
         return keys
 
 
-def _range(at: int, radius: int, side: int, count: int) -> tuple[slice, int]:
+def _find_cell_range(position: int, radius: int, side: int, count: int) -> tuple[slice, int]:
     """The cells of one axis within a radius of a place, and the distance to the next ones."""
-    first, stop = (at - radius) // side, (at + radius) // side + 1
-    before = at - first * side + 1 if first > 0 else EVERYWHERE
-    after = stop * side - at if stop < count else EVERYWHERE
+    first, stop = (position - radius) // side, (position + radius) // side + 1
+    before = position - first * side + 1 if first > 0 else UNBOUNDED
+    after = stop * side - position if stop < count else UNBOUNDED
     # A place outside the grid may have no cells within the radius.
     return slice(max(first, 0), max(min(stop, count), 0)), min(before, after)
 
 
-def _slots(cells: Cells) -> Ints:
+def _assign_slots(cells: CellLayout) -> Ints:
     """Which slot each point gets: those of a cell one after the other."""
-    order = np.argsort(cells.cell, kind="stable")
+    order = np.argsort(cells.cell_of_point, kind="stable")
     first_slot = np.arange(len(cells.counts)) * int(cells.counts.max())
     skipped = first_slot - (np.cumsum(cells.counts) - cells.counts)
     slots = np.empty_like(order)
@@ -99,20 +99,20 @@ def _slots(cells: Cells) -> Ints:
     return slots
 
 
-def _fitting_cells(x: Ints, y: Ints) -> Cells:
+def _choose_cells(x: Ints, y: Ints) -> CellLayout:
     """Cells of about 9 points where there are points; larger ones if many slots stayed empty."""
     width, height, count = int(x.max()) + 1, int(y.max()) + 1, len(x)
-    if count <= ONE_CELL:
-        return _cells(x, y, max(width, height))
-    coarse = _cells(x, y, ceil(sqrt(4 * PER_CELL * width * height / count)))
+    if count <= MAX_POINTS_IN_ONE_CELL:
+        return _make_cells(x, y, max(width, height))
+    coarse = _make_cells(x, y, ceil(sqrt(4 * POINTS_PER_CELL * width * height / count)))
     occupied = np.count_nonzero(coarse.counts) * coarse.side**2
-    cells = _cells(x, y, ceil(sqrt(PER_CELL * occupied / count)))
-    while cells.slots > MOST_PADDING * count:
-        cells = _cells(x, y, 2 * cells.side)
+    cells = _make_cells(x, y, ceil(sqrt(POINTS_PER_CELL * occupied / count)))
+    while cells.slot_count > MAX_PADDING * count:
+        cells = _make_cells(x, y, 2 * cells.side)
     return cells
 
 
-def _cells(x: Ints, y: Ints, side: int) -> Cells:
+def _make_cells(x: Ints, y: Ints, side: int) -> CellLayout:
     shape = int(x.max()) // side + 1, int(y.max()) // side + 1
     cell = (x // side) * shape[1] + y // side
-    return Cells(side, shape, cell, np.bincount(cell, minlength=shape[0] * shape[1]))
+    return CellLayout(side, shape, cell, np.bincount(cell, minlength=shape[0] * shape[1]))

@@ -14,7 +14,7 @@ Ints: TypeAlias = NDArray[np.int64]
 
 COORDINATE_BITS = 20
 INDEX_BITS = 21
-MOST_INSTANCES = 2**INDEX_BITS
+MAX_INSTANCES = 2**INDEX_BITS
 FRACTION_BITS = 12
 SPAN_BITS = 48  # with the fraction of a float still within int64
 
@@ -36,21 +36,21 @@ class Lattice(NamedTuple):
         return len(self.x) + 1
 
     @property
-    def beyond(self) -> int:
+    def key_bound(self) -> int:
         """A key, without an index, that is larger than any distance makes it."""
         return (int(self.x.max()) ** 2 + int(self.y.max()) ** 2 + 1) * self.base
 
-    def place(self, point: int) -> tuple[int, int]:
+    def get_position(self, point: int) -> tuple[int, int]:
         """The coordinates of one point."""
         return int(self.x[point]), int(self.y[point])
 
-    def keys(self, points: Ints, centres: Ints) -> Ints:
+    def keys(self, points: Ints, centers: Ints) -> Ints:
         """Keys that sort points by squared distance to their centre, then canonical index."""
-        dx, dy = self.x[points] - self.x[centres], self.y[points] - self.y[centres]
+        dx, dy = self.x[points] - self.x[centers], self.y[points] - self.y[centers]
         return (dx * dx + dy * dy) * self.base + points
 
 
-def lattice(coords: ArrayLike) -> Lattice:
+def make_lattice(coords: ArrayLike) -> Lattice:
     """Places coordinates on the coarsest lattice that holds them exactly.
 
     The smallest x and y become 0. Whole numbers stay exact; other floats are snapped to
@@ -64,8 +64,8 @@ def lattice(coords: ArrayLike) -> Lattice:
     Raises:
         BagError: The array is not (N, 2), is empty, too long, too wide, or not finite.
     """
-    axes = _axes(coords)
-    steps = _whole_steps(axes)
+    axes = _check_and_split_axes(coords)
+    steps = _to_lattice_steps(axes)
     steps //= max(1, int(np.gcd.reduce(steps, axis=None)))
     steps >>= max(0, int(steps.max()).bit_length() - COORDINATE_BITS)
     order = _canonical_order(steps, axes)
@@ -78,20 +78,20 @@ def _canonical_order(steps: Ints, axes: NDArray[Any]) -> Ints:
     packed: Ints = (((x << COORDINATE_BITS) | y) << INDEX_BITS) | np.arange(len(x))
     packed.sort()
     if np.all(np.diff(packed >> INDEX_BITS)):
-        return unpacked_index(packed)
+        return unpack_index(packed)
     # Points that share a place may have been snapped to it: then where they were decides,
     # or else the file's order would show.
     order: Ints = np.lexsort((axes[1], axes[0], y, x))
     return order
 
 
-def unpacked_index(packed: Ints) -> Ints:
+def unpack_index(packed: Ints) -> Ints:
     """The index in the lowest bits of packed integers."""
-    index: Ints = packed & (MOST_INSTANCES - 1)
+    index: Ints = packed & (MAX_INSTANCES - 1)
     return index
 
 
-def _whole_steps(axes: NDArray[Any]) -> Ints:
+def _to_lattice_steps(axes: NDArray[Any]) -> Ints:
     """Coordinates above their minimum, counted in whole lattice steps."""
     span = max(int(axis.max()) - int(axis.min()) for axis in axes)
     if span >= 1 << SPAN_BITS:
@@ -113,7 +113,7 @@ def _fraction_bits(span: float) -> int:
     return COORDINATE_BITS - math.frexp(span)[1]
 
 
-def _axes(coords: ArrayLike) -> NDArray[Any]:
+def _check_and_split_axes(coords: ArrayLike) -> NDArray[Any]:
     """All x in one row, all y in another, as float64, int64 or uint64, after a look at them."""
     try:
         array = np.asarray(coords)
@@ -132,9 +132,9 @@ def _axes(coords: ArrayLike) -> NDArray[Any]:
             f"coordinates have shape {array.shape}, expected (N, 2): give one (x, y) row "
             "per instance"
         )
-    if not 1 <= len(array) <= MOST_INSTANCES:
+    if not 1 <= len(array) <= MAX_INSTANCES:
         raise BagError(
-            f"coordinates of {len(array):,} instances, expected 1 to {MOST_INSTANCES:,}: "
+            f"coordinates of {len(array):,} instances, expected 1 to {MAX_INSTANCES:,}: "
             "leave empty slides out, split larger ones"
         )
     kind = {"f": np.float64, "i": np.int64, "u": np.uint64}[array.dtype.kind]

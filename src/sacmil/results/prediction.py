@@ -26,7 +26,7 @@ class Prediction:
     """Names of the classes, where the model knows them."""
 
     @classmethod
-    def of(
+    def from_output(
         cls,
         slide_id: str,
         probabilities: npt.NDArray[np.float64],
@@ -44,7 +44,7 @@ class Prediction:
         """
         found = cls(slide_id, probabilities, scores, class_scores, classes)
         found.check_is_finite()
-        return replace(found, scores=scores_of_class(scores, class_scores, found.label))
+        return replace(found, scores=select_class_scores(scores, class_scores, found.label))
 
     def check_is_finite(self) -> None:
         """Reject NaN and infinity, which features that are far too large lead to."""
@@ -63,7 +63,7 @@ class Prediction:
     @property
     def label(self) -> int:
         """Index of the most probable class."""
-        return most_probable(self.probabilities)
+        return most_probable_class(self.probabilities)
 
     @property
     def score_class(self) -> int | None:
@@ -89,10 +89,10 @@ class Prediction:
                 "there are no scores for class 0: a model with a single output scores instances "
                 "for class 1 alone; take scores_for(1)"
             )
-        return scores_of_class(self.scores, self.class_scores, label)
+        return select_class_scores(self.scores, self.class_scores, label)
 
 
-def scores_of_class(
+def select_class_scores(
     scores: npt.NDArray[np.float32], class_scores: npt.NDArray[np.float32] | None, label: int
 ) -> npt.NDArray[np.float32]:
     """(N,), scores for a class; the only scores where there are none by class."""
@@ -101,7 +101,7 @@ def scores_of_class(
     return class_scores[:, label]
 
 
-def most_probable(probabilities: npt.NDArray[np.float64]) -> int:
+def most_probable_class(probabilities: npt.NDArray[np.float64]) -> int:
     """Index of the most probable class; a single number is the probability of class 1."""
     if len(probabilities) == 1:
         return int(probabilities[0] >= 0.5)

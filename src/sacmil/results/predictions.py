@@ -12,13 +12,13 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.atomic import whole_file
+from sacmil.atomic import atomic_write
 from sacmil.csv_text import escape_cells, restore_cells
 from sacmil.errors import RunError
 
-PREDICTIONS = "predictions.csv"
+PREDICTIONS_FILE = "predictions.csv"
 _SPLITS = ("train", "val", "test")
-KEYS = ("slide_id", "patient_id", "split", "fold", "seed", "model", "label")
+KEY_COLUMNS = ("slide_id", "patient_id", "split", "fold", "seed", "model", "label")
 """Columns before the probabilities."""
 
 
@@ -43,29 +43,29 @@ class Predictions:
     def __len__(self) -> int:
         return len(self.slide_id)
 
-    def where(self, chosen: npt.NDArray[Any]) -> Self:
+    def select(self, rows: npt.NDArray[Any]) -> Self:
         """Some of the rows, by mask or by index."""
-        return replace(self, **{name: getattr(self, name)[chosen] for name in _COLUMNS})
+        return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
 
     @classmethod
-    def of(
+    def from_rows(
         cls, classes: Iterable[str], rows: Iterable[tuple[Any, ...]], probabilities: npt.ArrayLike
     ) -> Self:
         """Made from one tuple per row, in the order of KEYS, the label as an index."""
         listed = list(rows)
         names = tuple(classes)
-        columns = zip(*listed, strict=True) if listed else ((),) * len(KEYS)
+        columns = zip(*listed, strict=True) if listed else ((),) * len(KEY_COLUMNS)
         typed: dict[str, Any] = {
-            key: np.array(column, dtype=np.int64 if key in _WHOLE else np.str_)
-            for key, column in zip(KEYS, columns, strict=True)
+            key: np.array(column, dtype=np.int64 if key in _INTEGER_COLUMNS else np.str_)
+            for key, column in zip(KEY_COLUMNS, columns, strict=True)
         }
         values = np.asarray(probabilities, dtype=np.float64).reshape(len(listed), len(names))
         return cls(names, **typed, probabilities=values)
 
     @classmethod
-    def joined(cls, parts: Iterable[Predictions]) -> Predictions:
+    def concatenate(cls, tables: Iterable[Predictions]) -> Predictions:
         """The rows of several, which must know the same classes."""
-        listed = list(parts)
+        listed = list(tables)
         if len({part.classes for part in listed}) != 1:
             raise RunError(
                 "predictions of different classes cannot be joined: found "
@@ -75,17 +75,17 @@ class Predictions:
         return cls(listed[0].classes, **joined)
 
 
-_WHOLE = frozenset({"fold", "seed", "label"})
+_INTEGER_COLUMNS = frozenset({"fold", "seed", "label"})
 _COLUMNS = tuple(field.name for field in fields(Predictions) if field.name != "classes")
 
 
 def write_predictions(path: str | Path, predictions: Predictions) -> None:
     """Write predictions.csv, labels by name, probabilities so that they read back exactly."""
-    with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*KEYS, *(f"p_{name}" for name in predictions.classes)])
+        writer.writerow([*KEY_COLUMNS, *(f"p_{name}" for name in predictions.classes)])
         for row in range(len(predictions)):
-            keys = [getattr(predictions, key)[row] for key in KEYS[:-1]]
+            keys = [getattr(predictions, key)[row] for key in KEY_COLUMNS[:-1]]
             label = predictions.classes[predictions.label[row]]
             values = map(repr, predictions.probabilities[row].tolist())
             writer.writerow([*escape_cells([*keys, label]), *values])
@@ -93,27 +93,29 @@ def write_predictions(path: str | Path, predictions: Predictions) -> None:
 
 def read_predictions(path: str | Path) -> Predictions:
     """Read predictions.csv, or that of a run folder."""
-    file = Path(path) / PREDICTIONS if Path(path).is_dir() else Path(path)
+    file = Path(path) / PREDICTIONS_FILE if Path(path).is_dir() else Path(path)
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
             header, *rows = [restore_cells(row) for row in csv.reader(stream)] or [[]]
     except FileNotFoundError:
         raise RunError(
             f"{file}: is not there; expected a finished run folder (sacmil train, sacmil crossval) "
-            f"or a file such as {PREDICTIONS}"
+            f"or a file such as {PREDICTIONS_FILE}"
         ) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise RunError(f"{file}: cannot be read as a table ({error})") from error
-    return _parsed(file, header, rows)
+    return _parse_predictions(file, header, rows)
 
 
-def _parsed(file: Path, header: list[str], rows: list[list[str]]) -> Predictions:
-    missing = [key for key in KEYS if key not in header]
+def _parse_predictions(file: Path, header: list[str], rows: list[list[str]]) -> Predictions:
+    missing = [key for key in KEY_COLUMNS if key not in header]
     classes = [name[2:] for name in header if name.startswith("p_")]
     if missing or len(classes) < 2 or "" in classes:
         lacking = ", ".join(missing) or "p_<class> columns"
         hint = f" (its header is {header[0]!r}: save it with commas)" if len(header) == 1 else ""
-        raise RunError(f"{file}: lacks {lacking}{hint}; expected {', '.join(KEYS)}, p_<class>…")
+        raise RunError(
+            f"{file}: lacks {lacking}{hint}; expected {', '.join(KEY_COLUMNS)}, p_<class>…"
+        )
     if len(set(header)) < len(header):
         twice = sorted({name for name in header if header.count(name) > 1})
         raise RunError(f"{file}: has columns twice: {', '.join(twice)}; expected each once")
@@ -125,15 +127,15 @@ def _parsed(file: Path, header: list[str], rows: list[list[str]]) -> Predictions
         try:
             if len(row) > len(header):
                 raise ValueError(f"{len(row)} cells under {len(header)} columns")
-            keys.append(_keys([row[place[key]] for key in KEYS], classes))
-            values.append(_probabilities([row[place[f"p_{name}"]] for name in classes]))
+            keys.append(_parse_keys([row[place[key]] for key in KEY_COLUMNS], classes))
+            values.append(_parse_probabilities([row[place[f"p_{name}"]] for name in classes]))
         except (IndexError, ValueError, OverflowError) as error:
             raise RunError(
                 f"{file}, line {number}: cannot be understood ({error}); expected whole numbers "
                 f"for fold and seed, a label among {', '.join(classes)}, and probabilities of all "
                 "classes that sum to one"
             ) from error
-    found = Predictions.of(classes, keys, values)
+    found = Predictions.from_rows(classes, keys, values)
     _check_consistent(file, found)
     return found
 
@@ -152,7 +154,7 @@ def _check_consistent(file: Path, predictions: Predictions) -> None:
                 raise RunError(f"{file}: slide {pair[-1]!r} has {times} {told}; expected one")
 
 
-def _keys(texts: list[str], classes: list[str]) -> tuple[Any, ...]:
+def _parse_keys(texts: list[str], classes: list[str]) -> tuple[Any, ...]:
     slide, patient, split, fold, seed, model, label = texts
     if not (slide and patient and model):
         raise ValueError("slide_id, patient_id or model is empty")
@@ -169,7 +171,7 @@ def _keys(texts: list[str], classes: list[str]) -> tuple[Any, ...]:
     )
 
 
-def _probabilities(texts: list[str]) -> list[float]:
+def _parse_probabilities(texts: list[str]) -> list[float]:
     values = [float(text) for text in texts]
     if not (all(p >= 0 for p in values) and abs(sum(values) - 1) < 1e-3):
         raise ValueError(f"probabilities {values}")

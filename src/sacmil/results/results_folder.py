@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.atomic import whole_file
+from sacmil.atomic import atomic_write
 from sacmil.errors import FormatError, RunError
 from sacmil.limits import check_zip_size
 
-RESULTS = "results.json"
+RESULTS_FILE = "results.json"
 SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelInfo:
     """A model, or an ensemble, that answered."""
 
     name: str
@@ -41,7 +41,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Answer:
+class StoredPrediction:
     """What one model said of one slide."""
 
     model: str
@@ -60,7 +60,7 @@ class SlideResult:
     """One slide, what is known of it and what was said of it."""
 
     slide_id: str
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[StoredPrediction, ...] = ()
     label: str | None = None
     slide: str | None = None
     """Path of the slide: absolute, or relative to the folder."""
@@ -77,25 +77,25 @@ class Results:
     """Everything results.json says."""
 
     classes: tuple[str, ...]
-    models: tuple[Model, ...]
+    models: tuple[ModelInfo, ...]
     slides: tuple[SlideResult, ...]
 
 
 def write_results(folder: str | Path, results: Results) -> None:
     """Write results.json."""
     whole = {"schema_version": SCHEMA_VERSION, **asdict(results)}
-    with whole_file(Path(folder) / RESULTS) as partial:
+    with atomic_write(Path(folder) / RESULTS_FILE) as partial:
         partial.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_results(folder: str | Path) -> Results:
     """Read and check results.json; a path that leads out of the folder is refused."""
-    file = Path(folder) / RESULTS
+    file = Path(folder) / RESULTS_FILE
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RunError(
-            f"{folder}: there is no {RESULTS}; expected a folder that sacmil predict wrote"
+            f"{folder}: there is no {RESULTS_FILE}; expected a folder that sacmil predict wrote"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{file}: cannot be read as JSON ({error})") from error
@@ -104,10 +104,10 @@ def read_results(folder: str | Path) -> Results:
             raise ValueError(f"schema version {found['schema_version']}")
         results = Results(
             tuple(map(str, found["classes"])),
-            tuple(Model(**model) for model in found["models"]),
-            tuple(_slide(slide) for slide in found["slides"]),
+            tuple(ModelInfo(**model) for model in found["models"]),
+            tuple(_parse_slide(slide) for slide in found["slides"]),
         )
-        _check(results)
+        _check_results(results)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RunError(
             f"{file}: is not what sacmil predict writes ({type(error).__name__}: {error}); run it "
@@ -116,8 +116,8 @@ def read_results(folder: str | Path) -> Results:
     return results
 
 
-def _slide(found: dict[str, Any]) -> SlideResult:
-    answers = tuple(_answer(answer) for answer in found["answers"])
+def _parse_slide(found: dict[str, Any]) -> SlideResult:
+    answers = tuple(_parse_prediction(answer) for answer in found["answers"])
     size = found.get("size")
     if size is not None:
         width, height = map(int, size)
@@ -127,9 +127,9 @@ def _slide(found: dict[str, Any]) -> SlideResult:
     return SlideResult(**found | known)
 
 
-def _answer(found: dict[str, Any]) -> Answer:
+def _parse_prediction(found: dict[str, Any]) -> StoredPrediction:
     spread = found.get("spread")
-    return Answer(
+    return StoredPrediction(
         **found
         | {
             "probabilities": tuple(map(float, found["probabilities"])),
@@ -139,7 +139,7 @@ def _answer(found: dict[str, Any]) -> Answer:
     )
 
 
-def _check(results: Results) -> None:
+def _check_results(results: Results) -> None:
     for model in results.models:
         if not (isinstance(model.name, str) and isinstance(model.hash, str)):
             raise TypeError(f"a model is called {model.name!r}")
@@ -161,39 +161,43 @@ def _check(results: Results) -> None:
         if slide.mpp is not None and not 0 < slide.mpp < math.inf:
             raise ValueError(f"{slide.slide_id} has {slide.mpp!r} microns per pixel")
         for answer in slide.answers:
-            _check_answer(slide.slide_id, answer, names, len(results.classes))
+            _check_prediction(slide.slide_id, answer, names, len(results.classes))
         for path in (slide.thumbnail, slide.truth):
             _check_path(path)
 
 
-def _check_answer(slide_id: str, answer: Answer, models: set[str], classes: int) -> None:
-    if answer.model not in models:
-        raise ValueError(f"{slide_id} has an answer of {answer.model!r}, which is no model here")
-    given = answer.probabilities
+def _check_prediction(
+    slide_id: str, prediction: StoredPrediction, models: set[str], classes: int
+) -> None:
+    if prediction.model not in models:
+        raise ValueError(
+            f"{slide_id} has an answer of {prediction.model!r}, which is no model here"
+        )
+    given = prediction.probabilities
     # not "any(p < 0)": NaN must not pass
     if len(given) != classes or not all(p >= 0 for p in given) or not abs(sum(given) - 1) < 1e-3:
         raise ValueError(f"{slide_id} has probabilities {given} for {classes} classes")
-    if answer.spread is not None and (
-        len(answer.spread) != classes or not all(0 <= s < math.inf for s in answer.spread)
+    if prediction.spread is not None and (
+        len(prediction.spread) != classes or not all(0 <= s < math.inf for s in prediction.spread)
     ):
-        raise ValueError(f"{slide_id} has a spread of {answer.spread} for {classes} classes")
-    for path in (answer.scores, *answer.heatmaps.values()):
+        raise ValueError(f"{slide_id} has a spread of {prediction.spread} for {classes} classes")
+    for path in (prediction.scores, *prediction.heatmaps.values()):
         _check_path(path)
 
 
 def _check_path(path: str | None) -> None:
-    if path is not None and not _stays_inside(path):
+    if path is not None and not _is_inside_folder(path):
         raise ValueError(f"{path!r} leads out of the folder")
 
 
-def _stays_inside(path: str) -> bool:
+def _is_inside_folder(path: str) -> bool:
     pure = PurePosixPath(path)
     odd = any(letter in path for letter in "\\:\0")
     return bool(pure.parts) and not (pure.is_absolute() or ".." in pure.parts or odd)
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class InstanceScores:
     """Where instances are and what a model gave them."""
 
     coords: npt.NDArray[np.number]
@@ -209,7 +213,7 @@ class Scores:
     earlier versions, which do not say."""
 
 
-def write_scores(path: str | Path, scores: Scores) -> None:
+def write_scores(path: str | Path, scores: InstanceScores) -> None:
     """Write the npz of one slide and model."""
     arrays: dict[str, Any] = {
         "coords": scores.coords,
@@ -220,11 +224,11 @@ def write_scores(path: str | Path, scores: Scores) -> None:
         arrays["class_scores"] = scores.class_scores.astype(np.float32)
     if scores.score_class is not None:
         arrays["score_class"] = np.int64(scores.score_class)
-    with whole_file(path) as partial, partial.open("wb") as file:
+    with atomic_write(path) as partial, partial.open("wb") as file:
         np.savez_compressed(file, **arrays)
 
 
-def read_scores(path: str | Path) -> Scores:
+def read_scores(path: str | Path) -> InstanceScores:
     """Read such a file; nothing in it is unpickled, and what unpacks to too much is rejected."""
     try:
         check_zip_size(Path(path))
@@ -232,7 +236,7 @@ def read_scores(path: str | Path) -> Scores:
         with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             # numpy gives a member that is no array as bytes
             arrays = {name: np.asarray(file[name]) for name in file.files}
-            found = Scores(
+            found = InstanceScores(
                 arrays["coords"],
                 float(arrays["patch_size"]),
                 arrays["scores"],
@@ -255,7 +259,7 @@ def read_scores(path: str | Path) -> Scores:
     return found
 
 
-def _check_scores(path: str | Path, found: Scores) -> None:
+def _check_scores(path: str | Path, found: InstanceScores) -> None:
     arrays = [found.coords, found.scores]
     arrays += [] if found.class_scores is None else [found.class_scores]
     if found.scores.ndim != 1 or found.coords.shape != (len(found.scores), 2):

@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Tiles = npt.NDArray[np.uint8]
-Truths = npt.NDArray[np.bool_]
+TileImages = npt.NDArray[np.uint8]
+BoolArray = npt.NDArray[np.bool_]
 
 
-def is_white(tiles: Tiles, *, brightness: int = 210, share: float = 0.95) -> Truths:
+def is_white(tiles: TileImages, *, brightness: int = 210, share: float = 0.95) -> BoolArray:
     """Whether a tile is bare glass.
 
     Args:
@@ -24,17 +24,17 @@ def is_white(tiles: Tiles, *, brightness: int = 210, share: float = 0.95) -> Tru
     return np.asarray(bright.mean(axis=(-2, -1)) >= share)
 
 
-def is_blurred(tiles: Tiles, *, sharpness: float = 30.0) -> Truths:
+def is_blurred(tiles: TileImages, *, sharpness: float = 30.0) -> BoolArray:
     """Whether a tile is out of focus.
 
     Args:
         tiles: RGB.
-        sharpness: below this a tile is blurred, see ``sharpness_of``.
+        sharpness: below this a tile is blurred, see ``compute_sharpness``.
     """
-    return np.asarray(sharpness_of(tiles) < sharpness)
+    return np.asarray(compute_sharpness(tiles) < sharpness)
 
 
-def sharpness_of(tiles: Tiles) -> npt.NDArray[np.float64]:
+def compute_sharpness(tiles: TileImages) -> npt.NDArray[np.float64]:
     """Variance of the Laplacian of grey levels from 0 to 255, over the inside of each tile.
 
     Sharp tissue at 0.25 to 0.5 µm per pixel has 70 to 2,400; the same tiles blurred by a standard

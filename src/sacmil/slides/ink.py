@@ -33,10 +33,10 @@ _BLACK_CHROMA = 0.12
 _RIM_COLD = (65.0, 255.0)
 _RIM_RED = (349.0, 25.0)
 _RIM_CHROMA = 0.02
-_ROWS = 256  # judged at a time, to bound the memory
+_CHUNK_ROWS = 256  # judged at a time, to bound the memory
 
 
-class Colours(NamedTuple):
+class PixelColors(NamedTuple):
     """What the colours of a picture tell, pixel by pixel, each (h, w)."""
 
     chroma: Floats
@@ -47,35 +47,35 @@ class Colours(NamedTuple):
     """Ink thinned out to a pale rim may have this colour, and so may tissue."""
 
 
-def read_colours(pixels: Pixels, background: npt.NDArray[np.float32]) -> Colours:
+def classify_colors(pixels: Pixels, background: npt.NDArray[np.float32]) -> PixelColors:
     """Judge each pixel by the share of the background's light that comes through.
 
     Args:
         pixels: (h, w, 3), RGB.
         background: (3,), the colour of bare glass.
     """
-    parts = np.array_split(pixels, math.ceil(len(pixels) / _ROWS))
-    colours = [_colours(np.minimum(part / background, 1)) for part in parts]
-    return Colours(*(np.concatenate(parts) for parts in zip(*colours, strict=True)))
+    parts = np.array_split(pixels, math.ceil(len(pixels) / _CHUNK_ROWS))
+    colours = [_classify_chunk(np.minimum(part / background, 1)) for part in parts]
+    return PixelColors(*(np.concatenate(parts) for parts in zip(*colours, strict=True)))
 
 
-def find_ink(colours: Colours, *, rim_px: int, min_px: float) -> Mask:
+def find_ink(colors: PixelColors, *, rim_px: int, min_px: float) -> Mask:
     """Where ink and black borders are.
 
     Args:
-        colours: of the picture.
+        colors: of the picture.
         rim_px: how far the pale rim of a stroke may reach.
         min_px: areas below this many pixels are no stroke: pigment, a fold, a bubble.
     """
-    core = without_specks(colours.ink, min_px)
+    core = remove_specks(colors.ink, min_px)
     if not core.any():
         return core
-    stroke = ndimage.binary_dilation(core, iterations=rim_px, mask=colours.rim | core)
+    stroke = ndimage.binary_dilation(core, iterations=rim_px, mask=colors.rim | core)
     # where a stroke thins out over a pixel, its colour is already mixed with what is beneath
     return np.asarray(ndimage.binary_dilation(stroke, structure=np.ones((3, 3), bool)), bool)
 
 
-def without_specks(mask: Mask, min_px: float) -> Mask:
+def remove_specks(mask: Mask, min_px: float) -> Mask:
     """The mask without connected areas of fewer pixels than ``min_px``."""
     labels, _ = ndimage.label(mask)
     sizes = np.bincount(labels.ravel())
@@ -84,18 +84,18 @@ def without_specks(mask: Mask, min_px: float) -> Mask:
     return np.asarray(kept[labels], bool)
 
 
-def _colours(light: Floats) -> Colours:
+def _classify_chunk(light: Floats) -> PixelColors:
     red, green, blue = np.moveaxis(light, -1, 0)
     brightest = np.maximum(np.maximum(red, green), blue)
     chroma = brightest - np.minimum(np.minimum(red, green), blue)
     hue = _hue(light, brightest, chroma)
     ink = (brightest < _BLACK_LIGHT) & (chroma < _BLACK_CHROMA)
-    ink |= _within(hue, _GREEN) & (chroma > _GREEN_CHROMA)
-    ink |= _within(hue, _BLUE) & (chroma > _BLUE_CHROMA)
-    ink |= _within(hue, _PALE_BLUE) & (chroma > _PALE_BLUE_CHROMA)
-    ink |= _within(hue, _RED) & (chroma > _RED_CHROMA)
-    rim = (_within(hue, _RIM_COLD) | _within(hue, _RIM_RED)) & (chroma > _RIM_CHROMA)
-    return Colours(chroma, ink, rim)
+    ink |= _is_hue_within(hue, _GREEN) & (chroma > _GREEN_CHROMA)
+    ink |= _is_hue_within(hue, _BLUE) & (chroma > _BLUE_CHROMA)
+    ink |= _is_hue_within(hue, _PALE_BLUE) & (chroma > _PALE_BLUE_CHROMA)
+    ink |= _is_hue_within(hue, _RED) & (chroma > _RED_CHROMA)
+    rim = (_is_hue_within(hue, _RIM_COLD) | _is_hue_within(hue, _RIM_RED)) & (chroma > _RIM_CHROMA)
+    return PixelColors(chroma, ink, rim)
 
 
 def _hue(light: Floats, brightest: Floats, chroma: Floats) -> Floats:
@@ -107,7 +107,7 @@ def _hue(light: Floats, brightest: Floats, chroma: Floats) -> Floats:
     return np.where(chroma > 0, 60 * hue, 300).astype(np.float32)
 
 
-def _within(hue: Floats, bounds: tuple[float, float]) -> Mask:
+def _is_hue_within(hue: Floats, bounds: tuple[float, float]) -> Mask:
     low, high = bounds
     if low <= high:
         return np.asarray((hue >= low) & (hue < high), bool)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from sacmil.errors import FormatError, MissingExtraError, NoTissueError
 from sacmil.slides.ink import Mask
-from sacmil.slides.thumbnail import shape_at
+from sacmil.slides.thumbnail import scaled_shape
 from sacmil.slides.tissue import Tissue
 
 Ring = npt.NDArray[np.float64]
@@ -30,14 +30,14 @@ Polygon = list[Ring]
 """The outer ring, then its holes."""
 
 _NAMESPACE = uuid.UUID("6f1de1f8-52cf-5c9c-9d0a-5ac311000001")
-_COLOUR = [0, 160, 60]
+_COLOR = [0, 160, 60]
 _MAX_BYTES = 1_000_000
 _TOLERANCES = (0.4, 0.8, 1.6, 3.2, 6.4)  # pixels of the mask a border may be moved by
-_FARTHEST = 1e9  # pixels; no slide has as many
-_CROSSINGS = 4_000_000  # how many are held at a time
-_AREAS = ("Polygon", "MultiPolygon")
-_WITHOUT_AREA = ("Point", "MultiPoint", "LineString", "MultiLineString")
-_ADVICE = "export the annotations from QuPath as GeoJSON, or delete the file to find tissue anew"
+_MAX_COORDINATE = 1e9  # pixels; no slide has as many
+_CHUNK_CROSSINGS = 4_000_000  # how many are held at a time
+_AREA_TYPES = ("Polygon", "MultiPolygon")
+_AREALESS_TYPES = ("Point", "MultiPoint", "LineString", "MultiLineString")
+_FIX_HINT = "export the annotations from QuPath as GeoJSON, or delete the file to find tissue anew"
 
 
 def to_geojson(tissue: Tissue, bounds_origin: tuple[int, int] | None = None) -> str:
@@ -47,11 +47,11 @@ def to_geojson(tissue: Tissue, bounds_origin: tuple[int, int] | None = None) -> 
         tissue: what to outline.
         bounds_origin: the slide's, where it has one: QuPath counts from there.
     """
-    polygons = _trace(tissue)
+    polygons = _trace_polygons(tissue)
     text = ""
     for tolerance in _TOLERANCES:
         step = tolerance * tissue.downsample
-        features = [_feature(polygon, step, tissue, bounds_origin) for polygon in polygons]
+        features = [_make_feature(polygon, step, tissue, bounds_origin) for polygon in polygons]
         present = [feature for feature in features if feature]
         text = json.dumps({"type": "FeatureCollection", "features": present}, separators=(",", ":"))
         if len(text) <= _MAX_BYTES:
@@ -59,14 +59,14 @@ def to_geojson(tissue: Tissue, bounds_origin: tuple[int, int] | None = None) -> 
     return text
 
 
-def add_mode(text: str, mode: str) -> str:
+def add_tissue_mode(text: str, mode: str) -> str:
     """The outline with how it was found, as long as nobody edits it: detect or all."""
     outline = json.loads(text)
     outline["sacmil"] = {"tissue": mode, "hash": _hash_features(outline["features"])}
     return json.dumps(outline, separators=(",", ":"))
 
 
-def read_mode(text: str | bytes) -> str | None:
+def read_tissue_mode(text: str | bytes) -> str | None:
     """How an outline was found; None where it was drawn or edited by hand or does not say."""
     try:
         outline = json.loads(text)
@@ -98,20 +98,20 @@ def from_geojson(
         downsample: level-0 pixels per pixel of the mask, see ``tissue.mask_downsample``.
         source: the file, for messages.
     """
-    shape = shape_at(slide_size, downsample)
+    shape = scaled_shape(slide_size, downsample)
     kept, cut = np.zeros(shape, bool), np.zeros(shape, bool)
     origin = np.array(bounds_origin or (0, 0), np.float64)
     try:
-        for polygon, is_cut in _polygons(_parse(text, source), source):
-            rings = [_on_mask(ring + origin, slide_size, downsample) for ring in polygon]
-            _fill(cut if is_cut else kept, rings)
+        for polygon, is_cut in _iter_polygons(_parse_json(text, source), source):
+            rings = [_to_mask_pixels(ring + origin, slide_size, downsample) for ring in polygon]
+            _fill_polygon(cut if is_cut else kept, rings)
     except RecursionError as error:
-        raise FormatError(f"{source}: is nested too deeply for GeoJSON; {_ADVICE}") from error
+        raise FormatError(f"{source}: is nested too deeply for GeoJSON; {_FIX_HINT}") from error
     kept &= ~cut
     if not kept.any():
         raise NoTissueError(
             f"{source}: encloses no tissue on the slide ({slide_size[0]} x {slide_size[1]} "
-            f"level-0 pixels); {_ADVICE}"
+            f"level-0 pixels); {_FIX_HINT}"
         )
     return Tissue(kept, downsample, slide_size)
 
@@ -119,7 +119,7 @@ def from_geojson(
 # Tracing ---------------------------------------------------------------------------------------
 
 
-def _trace(tissue: Tissue) -> list[Polygon]:
+def _trace_polygons(tissue: Tissue) -> list[Polygon]:
     """The borders of the mask in level-0 pixels."""
     try:
         from contourpy import FillType, contour_generator
@@ -136,11 +136,11 @@ def _trace(tissue: Tissue) -> list[Polygon]:
     return polygons
 
 
-def _feature(
+def _make_feature(
     polygon: Polygon, step: float, tissue: Tissue, bounds_origin: tuple[int, int] | None
 ) -> dict[str, Any] | None:
-    simple = [_simplified(ring, step).clip(0, tissue.slide_size) for ring in polygon]
-    rings = [_whole_ring(ring - (bounds_origin or (0, 0))) for ring in simple]
+    simple = [_simplify_ring(ring, step).clip(0, tissue.slide_size) for ring in polygon]
+    rings = [_round_ring(ring - (bounds_origin or (0, 0))) for ring in simple]
     if not rings[0]:
         return None
     coordinates = [ring for ring in rings if ring]
@@ -150,26 +150,26 @@ def _feature(
         "geometry": {"type": "Polygon", "coordinates": coordinates},
         "properties": {
             "objectType": "annotation",
-            "classification": {"name": "Tissue", "color": _COLOUR},
+            "classification": {"name": "Tissue", "color": _COLOR},
             "isLocked": False,
         },
     }
 
 
-def _whole_ring(ring: Ring) -> list[list[int]]:
+def _round_ring(ring: Ring) -> list[list[int]]:
     """The ring in whole pixels, closed; empty where nothing of its area is left."""
     places = np.rint(ring).astype(np.int64)
     moved = np.any(places[1:] != places[:-1], axis=1)
     places = places[np.concatenate([[True], moved])]
-    return places.tolist() if len(places) >= 4 and _area(places) else []
+    return places.tolist() if len(places) >= 4 and _ring_area(places) else []
 
 
-def _area(ring: npt.NDArray[Any]) -> float:
+def _ring_area(ring: npt.NDArray[Any]) -> float:
     (x, y), (next_x, next_y) = ring[:-1].T, ring[1:].T
     return float(abs((x * next_y - next_x * y).sum()) / 2)
 
 
-def _simplified(ring: Ring, tolerance: float) -> Ring:
+def _simplify_ring(ring: Ring, tolerance: float) -> Ring:
     """A closed ring with fewer corners, none of the others farther off than the tolerance.
 
     Douglas and Peucker's way, begun from the two corners farthest apart from each other.
@@ -182,7 +182,7 @@ def _simplified(ring: Ring, tolerance: float) -> Ring:
         start, end = spans.pop()
         if end - start < 2:
             continue
-        distances = _distances(ring[start + 1 : end], ring[start], ring[end])
+        distances = _line_distances(ring[start + 1 : end], ring[start], ring[end])
         worst = int(distances.argmax())
         if distances[worst] > tolerance:
             middle = start + 1 + worst
@@ -191,7 +191,7 @@ def _simplified(ring: Ring, tolerance: float) -> Ring:
     return ring[keep]
 
 
-def _distances(points: Ring, start: Ring, end: Ring) -> npt.NDArray[np.float64]:
+def _line_distances(points: Ring, start: Ring, end: Ring) -> npt.NDArray[np.float64]:
     """From each point to the line between two others."""
     across, along = (end - start).tolist()
     length = math.hypot(across, along)
@@ -204,57 +204,60 @@ def _distances(points: Ring, start: Ring, end: Ring) -> npt.NDArray[np.float64]:
 # Reading ---------------------------------------------------------------------------------------
 
 
-def _parse(text: str | bytes, source: str | Path) -> Any:
+def _parse_json(text: str | bytes, source: str | Path) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:  # also bytes that are no text
-        raise FormatError(f"{source}: is not JSON ({error}); {_ADVICE}") from error
+        raise FormatError(f"{source}: is not JSON ({error}); {_FIX_HINT}") from error
 
 
-def _polygons(node: Any, source: str | Path) -> Iterator[tuple[Polygon, bool]]:
+def _iter_polygons(node: Any, source: str | Path) -> Iterator[tuple[Polygon, bool]]:
     """Every polygon below a node of the document, and whether it is to be cut out."""
     if isinstance(node, list):
         for item in node:
-            yield from _polygons(item, source)
+            yield from _iter_polygons(item, source)
         return
     kind = node.get("type") if isinstance(node, dict) else None
     if kind == "FeatureCollection":
-        yield from _polygons(_list(node, "features", source), source)
+        yield from _iter_polygons(_require_list(node, "features", source), source)
     elif kind == "Feature":
         is_cut = _is_ignored(node.get("properties"))
-        for polygon, _ in _polygons(node.get("geometry") or [], source):
+        for polygon, _ in _iter_polygons(node.get("geometry") or [], source):
             yield polygon, is_cut
     elif kind == "GeometryCollection":
-        yield from _polygons(_list(node, "geometries", source), source)
-    elif kind in _AREAS:
-        coordinates = _list(node, "coordinates", source)
+        yield from _iter_polygons(_require_list(node, "geometries", source), source)
+    elif kind in _AREA_TYPES:
+        coordinates = _require_list(node, "coordinates", source)
         for rings in coordinates if kind == "MultiPolygon" else [coordinates]:
-            yield _polygon(rings, source), False
-    elif kind not in _WITHOUT_AREA:
+            yield _parse_polygon(rings, source), False
+    elif kind not in _AREALESS_TYPES:
         raise FormatError(
-            f"{source}: holds {_words(node)} where a GeoJSON feature or geometry was expected; "
-            f"{_ADVICE}"
+            f"{source}: holds {_describe_value(node)} where a GeoJSON feature or geometry was "
+            "expected; "
+            f"{_FIX_HINT}"
         )
 
 
-def _list(node: dict[str, Any], name: str, source: str | Path) -> list[Any]:
+def _require_list(node: dict[str, Any], name: str, source: str | Path) -> list[Any]:
     value = node.get(name)
     if not isinstance(value, list):
         raise FormatError(
-            f"{source}: {name!r} of a {node['type']} is {_words(value)}; expected a list; {_ADVICE}"
+            f"{source}: {name!r} of a {node['type']} is {_describe_value(value)}; expected a "
+            f"list; {_FIX_HINT}"
         )
     return value
 
 
-def _polygon(rings: Any, source: str | Path) -> Polygon:
+def _parse_polygon(rings: Any, source: str | Path) -> Polygon:
     if not isinstance(rings, list) or not rings:
         raise FormatError(
-            f"{source}: a polygon is {_words(rings)}; expected a list of rings; {_ADVICE}"
+            f"{source}: a polygon is {_describe_value(rings)}; expected a list of rings; "
+            f"{_FIX_HINT}"
         )
-    return [_ring(ring, source) for ring in rings]
+    return [_parse_ring(ring, source) for ring in rings]
 
 
-def _ring(values: Any, source: str | Path) -> Ring:
+def _parse_ring(values: Any, source: str | Path) -> Ring:
     try:
         ring = np.asarray(values)
     except ValueError:  # corners of different lengths
@@ -262,14 +265,16 @@ def _ring(values: Any, source: str | Path) -> Ring:
     is_numbers = ring.dtype.kind in "iuf" and ring.ndim == 2 and ring.shape[1] in (2, 3)
     if not is_numbers or len(ring) < 3:
         raise FormatError(
-            f"{source}: a ring is {_words(values)}; expected at least three corners [x, y] in "
-            f"level-0 pixels; {_ADVICE}"
+            f"{source}: a ring is {_describe_value(values)}; expected at least three corners [x, "
+            "y] in "
+            f"level-0 pixels; {_FIX_HINT}"
         )
     corners = ring[:, :2].astype(np.float64)
-    if not (np.abs(corners) < _FARTHEST).all():  # also false for NaN
+    if not (np.abs(corners) < _MAX_COORDINATE).all():  # also false for NaN
         raise FormatError(
-            f"{source}: a corner lies at NaN, infinity or beyond {_FARTHEST:.0e}; expected level-0 "
-            f"pixels; {_ADVICE}"
+            f"{source}: a corner lies at NaN, infinity or beyond {_MAX_COORDINATE:.0e}; expected "
+            "level-0 "
+            f"pixels; {_FIX_HINT}"
         )
     return corners
 
@@ -286,7 +291,7 @@ def _is_ignored(properties: Any) -> bool:
     return name.startswith(("ignore", "exclude")) or name.endswith("*")
 
 
-def _words(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     """A value in a few words, for a message."""
     if isinstance(value, dict):
         kind = value.get("type")
@@ -297,24 +302,24 @@ def _words(value: Any) -> str:
 # Filling ---------------------------------------------------------------------------------------
 
 
-def _on_mask(ring: Ring, slide_size: tuple[int, int], downsample: float) -> Ring:
+def _to_mask_pixels(ring: Ring, slide_size: tuple[int, int], downsample: float) -> Ring:
     """The ring in pixels of the mask.
 
     The last pixels of the mask may have their centres beyond the slide: a border along the
     slide's edge is moved to the mask's. What was drawn farther out keeps its place.
     """
-    height, width = shape_at(slide_size, downsample)
+    height, width = scaled_shape(slide_size, downsample)
     places = ring / downsample
     at_edge = (ring >= np.array(slide_size) - 0.5) & (places <= (width, height))
     return np.where(at_edge, (width, height), places)
 
 
-def _fill(mask: Mask, rings: Polygon) -> None:
+def _fill_polygon(mask: Mask, rings: Polygon) -> None:
     """Set the pixels of the mask whose centres lie inside; rings in pixels of the mask.
 
     A centre is inside where a line to its left crosses the rings an odd number of times.
     """
-    box = _box(mask, rings)
+    box = _find_bounds(mask, rings)
     region = mask[box]
     rows, columns = region.shape
     if region.size == 0:
@@ -323,12 +328,12 @@ def _fill(mask: Mask, rings: Polygon) -> None:
     flips = np.zeros((rows, columns + 1), np.uint8)
     for ring in rings:
         closed = np.concatenate([ring, ring[:1]]) - corner - 0.5  # centres on whole numbers
-        for row, column in _crossings(closed, rows, columns):
+        for row, column in _iter_crossings(closed, rows, columns):
             np.add.at(flips, (row, column), 1)  # overflow keeps what counts: odd or even
     region |= np.bitwise_xor.accumulate(flips[:, :-1] & 1, axis=1).astype(bool)
 
 
-def _box(mask: Mask, rings: Polygon) -> tuple[slice, slice]:
+def _find_bounds(mask: Mask, rings: Polygon) -> tuple[slice, slice]:
     """The part of the mask the outer ring can reach."""
     corners = np.concatenate(rings)
     low = np.clip(np.floor(corners.min(axis=0)), 0, mask.shape[::-1]).astype(int)
@@ -336,7 +341,7 @@ def _box(mask: Mask, rings: Polygon) -> tuple[slice, slice]:
     return slice(low[1], high[1]), slice(low[0], high[0])
 
 
-def _crossings(
+def _iter_crossings(
     ring: Ring, rows: int, columns: int
 ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
     """Where a closed ring crosses the rows: the row, and the first column right of the crossing."""
@@ -346,7 +351,7 @@ def _crossings(
     first = np.clip(np.ceil(upper[:, 1]), 0, rows).astype(np.int64)
     counts = np.clip(np.ceil(lower[:, 1]), 0, rows).astype(np.int64) - first
     edges = np.flatnonzero(counts)
-    pieces = 1 + int(counts.sum()) // _CROSSINGS
+    pieces = 1 + int(counts.sum()) // _CHUNK_CROSSINGS
     for part in np.array_split(edges, pieces):
         edge = np.repeat(part, counts[part])
         before = np.repeat(counts[part].cumsum() - counts[part], counts[part])

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from sacmil.errors import MissingExtraError, SlideError, suggestion
+from sacmil.errors import MissingExtraError, SlideError, suggest_names
 from sacmil.slides.readers._base import Pixels, Slide
 from sacmil.units import Level0Px, TilePx
 
 RESAMPLES = ("bilinear", "bicubic")
-_EXACT_ENOUGH = 1.0001  # a level of 4.0003 serves tiles that want 4
+_LEVEL_TOLERANCE = 1.0001  # a level of 4.0003 serves tiles that want 4
 
 
 def read_tile(
@@ -38,35 +38,39 @@ def read_tile(
         resample: how patch becomes image, by the encoder's card: bilinear or bicubic.
     """
     if resample not in RESAMPLES:
-        raise SlideError(f"there is no resampling {resample!r}; {suggestion(resample, RESAMPLES)}")
-    patch = _resized(_square(slide, x, y, side, patch_px), patch_px, "bicubic")
-    return _resized(patch, input_px, resample)
+        raise SlideError(
+            f"there is no resampling {resample!r}; {suggest_names(resample, RESAMPLES)}"
+        )
+    patch = _resize_square(_read_square(slide, x, y, side, patch_px), patch_px, "bicubic")
+    return _resize_square(patch, input_px, resample)
 
 
-def best_level(slide: Slide, downsample: float) -> int:
+def choose_level(slide: Slide, downsample: float) -> int:
     """Index of the coarsest level that is not coarser than needed; 0 if all are."""
     fine = [
         number
         for number, level in enumerate(slide.levels)
-        if level.downsample <= downsample * _EXACT_ENOUGH
+        if level.downsample <= downsample * _LEVEL_TOLERANCE
     ]
     return max(fine, key=lambda number: slide.levels[number].downsample, default=0)
 
 
-def _square(slide: Slide, x: int, y: int, side: float, patch_px: int) -> Pixels:
+def _read_square(slide: Slide, x: int, y: int, side: float, patch_px: int) -> Pixels:
     """Read on pixel borders of the level; sizes are equal, so neighbours may be one pixel off."""
-    number = best_level(slide, side / patch_px)
+    number = choose_level(slide, side / patch_px)
     downsample = slide.levels[number].downsample
-    size = max(_rounded(side / downsample), 1)
-    left, top = (_rounded(_rounded(place / downsample) * downsample) for place in (x, y))
+    size = max(_round_half_up(side / downsample), 1)
+    left, top = (
+        _round_half_up(_round_half_up(place / downsample) * downsample) for place in (x, y)
+    )
     return slide.read(left, top, number, size, size)
 
 
-def _rounded(value: float) -> int:
+def _round_half_up(value: float) -> int:
     return math.floor(value + 0.5)
 
 
-def _resized(pixels: Pixels, side: int, resample: str) -> Pixels:
+def _resize_square(pixels: Pixels, side: int, resample: str) -> Pixels:
     if pixels.shape[:2] == (side, side):
         return pixels
     try:

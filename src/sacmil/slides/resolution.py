@@ -14,14 +14,14 @@ from sacmil.errors import ResolutionError
 from sacmil.slides.readers._base import Slide
 from sacmil.units import MicronsPerPixel
 
-FINEST, COARSEST = 0.05, 20.0
+MIN_MPP, MAX_MPP = 0.05, 20.0
 """What a scan of tissue can have; beyond lies a unit mistaken (896: pixels per something)."""
 
 TOLERANCE = 0.02
 """Slides called 0.5 state 0.494 to 0.504; stretching a tile by 2 % (5 of 256 pixels) changes less
 than a change of scanner does, stretching by more shows an encoder detail that is not there."""
 
-_WAYS_OUT = (
+_FIX_HINT = (
     "say it with --slide-mpp 0.25 (one value for all slides) or --slide-mpp FILE.csv "
     "(columns wsi,mpp), or cut an image of unknown scale by `sacmil extract --mpp none "
     "--patch-size 115px`"
@@ -42,44 +42,44 @@ class SlideResolutions:
             if value is not None:
                 if isinstance(value, bool) or not isinstance(value, numbers.Real):
                     raise ResolutionError(f"slide mpp is {value!r}; expected a number such as 0.25")
-                _plausible(float(value), "the slide mpp given")
+                _check_plausible(float(value), "the slide mpp given")
 
     @classmethod
     def parse(cls, text: str) -> SlideResolutions:
         """Read the value of ``--slide-mpp``: a number, or a CSV file with columns wsi,mpp."""
-        number = _number(text)
+        number = _parse_number(text)
         if number is not None:
-            return cls(everywhere=_plausible(number, f"--slide-mpp {text}"))
+            return cls(everywhere=_check_plausible(number, f"--slide-mpp {text}"))
         path = Path(text)
         try:
             content = path.read_text(encoding="utf-8-sig")
         except (FileNotFoundError, ValueError, OSError) as error:
             raise ResolutionError(
                 f"--slide-mpp is {text!r}: neither a number nor a CSV file that can be read "
-                f"({_why(error)}); expected --slide-mpp 0.25 or --slide-mpp FILE.csv"
+                f"({_describe_error(error)}); expected --slide-mpp 0.25 or --slide-mpp FILE.csv"
             ) from None
         return cls(by_slide=_parse_table(path, content))
 
-    def of(self, path: Path) -> MicronsPerPixel | None:
+    def find(self, path: Path) -> MicronsPerPixel | None:
         """What the user says of one slide; the longest matching path wins."""
         if self.everywhere is not None:
             return self.everywhere
-        return next((self.by_slide[key] for key in _keys(path) if key in self.by_slide), None)
+        return next((self.by_slide[key] for key in _iter_keys(path) if key in self.by_slide), None)
 
-    def unmatched(self, paths: Iterable[Path]) -> list[str]:
+    def find_unmatched(self, paths: Iterable[Path]) -> list[str]:
         """Lines of the table that are about none of these slides."""
-        named = {key for path in paths for key in _keys(path)}
+        named = {key for path in paths for key in _iter_keys(path)}
         return [key for key in self.by_slide if key not in named]
 
 
-def slide_mpp(slide: Slide, resolutions: SlideResolutions | None = None) -> MicronsPerPixel:
+def find_slide_mpp(slide: Slide, resolutions: SlideResolutions | None = None) -> MicronsPerPixel:
     """Microns per level-0 pixel: the user's word, else the file's; an error if neither will do.
 
     Args:
         slide: an open slide.
         resolutions: the user's word, which replaces the file's.
     """
-    said = resolutions.of(slide.path) if resolutions else None
+    said = resolutions.find(slide.path) if resolutions else None
     if said is not None:
         return said
     if slide.mpp is None:
@@ -88,11 +88,11 @@ def slide_mpp(slide: Slide, resolutions: SlideResolutions | None = None) -> Micr
             if resolutions and resolutions.by_slide
             else ""
         )
-        raise ResolutionError(f"{slide.path}: the file states no µm per pixel{table}; {_WAYS_OUT}")
-    return _plausible(slide.mpp, f"{slide.path}: the file", _WAYS_OUT)
+        raise ResolutionError(f"{slide.path}: the file states no µm per pixel{table}; {_FIX_HINT}")
+    return _check_plausible(slide.mpp, f"{slide.path}: the file", _FIX_HINT)
 
 
-def check_target(
+def check_target_mpp(
     target_mpp: float,
     slide_mpp: MicronsPerPixel,
     *,
@@ -117,10 +117,10 @@ def check_target(
         )
 
 
-def mpp_of_magnification(magnification: float) -> MicronsPerPixel:
+def magnification_to_mpp(magnification: float) -> MicronsPerPixel:
     """What peers mean by an objective power: 10 µm per pixel divided by it.
 
-    >>> mpp_of_magnification(20)
+    >>> magnification_to_mpp(20)
     0.5
     """
     if not (math.isfinite(magnification) and magnification > 0):
@@ -130,16 +130,16 @@ def mpp_of_magnification(magnification: float) -> MicronsPerPixel:
     return MicronsPerPixel(10 / magnification)
 
 
-def _plausible(mpp: float, source: str, ways_out: str = "") -> MicronsPerPixel:
-    if FINEST <= mpp <= COARSEST:
+def _check_plausible(mpp: float, source: str, fix_hint: str = "") -> MicronsPerPixel:
+    if MIN_MPP <= mpp <= MAX_MPP:
         return MicronsPerPixel(mpp)
     raise ResolutionError(
-        f"{source} states {mpp:g} µm per pixel; expected {FINEST} to {COARSEST:g}"
-        + (f", {ways_out}" if ways_out else "")
+        f"{source} states {mpp:g} µm per pixel; expected {MIN_MPP} to {MAX_MPP:g}"
+        + (f", {fix_hint}" if fix_hint else "")
     )
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
@@ -149,18 +149,18 @@ def _number(text: str) -> float | None:
 def _parse_table(path: Path, content: str) -> dict[str, MicronsPerPixel]:
     values: dict[str, MicronsPerPixel] = {}
     lines: dict[str, int] = {}
-    for line, wsi, mpp in _rows(path, content):
+    for line, wsi, mpp in _iter_rows(path, content):
         key = PurePosixPath(wsi.replace("\\", "/")).as_posix()
         if key in lines:
             raise ResolutionError(
                 f"{path}: line {line} names {wsi!r} again (first in line {lines[key]}); expected "
                 "one line per slide"
             )
-        lines[key], values[key] = line, _cell(mpp, f"{path}: line {line} ({wsi})")
+        lines[key], values[key] = line, _parse_mpp(mpp, f"{path}: line {line} ({wsi})")
     return values
 
 
-def _rows(path: Path, content: str) -> Iterator[tuple[int, str, str]]:
+def _iter_rows(path: Path, content: str) -> Iterator[tuple[int, str, str]]:
     """Line number, wsi and mpp of every line that is not empty."""
     reader = csv.reader(content.splitlines())
     try:
@@ -179,14 +179,14 @@ def _rows(path: Path, content: str) -> Iterator[tuple[int, str, str]]:
         raise ResolutionError(f"{path}: line {reader.line_num} is no CSV ({error})") from error
 
 
-def _cell(text: str, source: str) -> MicronsPerPixel:
-    number = _number(text)
+def _parse_mpp(text: str, source: str) -> MicronsPerPixel:
+    number = _parse_number(text)
     if number is None:
         raise ResolutionError(f"{source}: mpp is {text!r}; expected a number such as 0.25")
-    return _plausible(number, source)
+    return _check_plausible(number, source)
 
 
-def _keys(path: Path) -> Iterator[str]:
+def _iter_keys(path: Path) -> Iterator[str]:
     """Every end of a path, the longest first, with and then without its extension."""
     for whole in (path, path.with_suffix("")):
         parts = whole.parts
@@ -194,7 +194,7 @@ def _keys(path: Path) -> Iterator[str]:
             yield PurePosixPath(*parts[start:]).as_posix()
 
 
-def _why(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return "it is not text" if isinstance(error, UnicodeError) else str(error)

@@ -8,20 +8,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sacmil.errors import SlideError
-from sacmil.slides.readers._registry import further_extensions
+from sacmil.slides.readers._registry import list_extra_extensions
 
 _EXTENSIONS = frozenset(
     {".svs", ".tif", ".tiff", ".btf", ".ndpi", ".mrxs", ".vms", ".vmu", ".scn", ".bif"}
     | {".svslide", ".dcm", ".png", ".jpg", ".jpeg", ".bmp"}
 )
 
-_LISTS = {".vms", ".vmu"}  # Hamamatsu: text that names the JPEGs a slide is made of
-_MOST_LIST_BYTES = 2**20
+_LIST_EXTENSIONS = {".vms", ".vmu"}  # Hamamatsu: text that names the JPEGs a slide is made of
+_MAX_LIST_BYTES = 2**20
 
 
-def extensions() -> frozenset[str]:
+def list_extensions() -> frozenset[str]:
     """What a folder is searched for; a file named outright may have any extension."""
-    return _EXTENSIONS | further_extensions()
+    return _EXTENSIONS | list_extra_extensions()
 
 
 def find_slides(
@@ -44,17 +44,17 @@ def find_slides(
     found: dict[str, Path] = {}
     names = NameFilter(include_names, exclude_names)
     for place in places:
-        for path in _slides_of(place, excluded):
+        for path in _find_slides_in(place, excluded):
             if names.accepts(path, place):
                 found.setdefault(os.path.realpath(path), path)
     names.check_all_matched()
     if not found:
         raise SlideError(
             f"no slides found in {', '.join(map(str, places)) or 'nothing'}; expected files named "
-            f"{' '.join(sorted(extensions()))}"
+            f"{' '.join(sorted(list_extensions()))}"
         )
     slides = sorted(found.values())
-    _check_stems(slides)
+    _check_unique_stems(slides)
     return slides
 
 
@@ -96,38 +96,38 @@ def _matches(pattern: str, name: str, below: str) -> bool:
     return fnmatch.fnmatchcase(below if "/" in pattern else name, pattern)
 
 
-def _slides_of(item: Path, excluded: set[str]) -> Iterable[Path]:
+def _find_slides_in(item: Path, excluded: set[str]) -> Iterable[Path]:
     if item.is_dir():
-        return _search(item, set(excluded))
+        return _search_folder(item, set(excluded))
     if not item.exists():
         raise SlideError(f"{item}: there is no such file or folder; check the path")
     return [item]
 
 
-def _search(folder: Path, seen: set[str]) -> Iterator[Path]:
+def _search_folder(folder: Path, seen: set[str]) -> Iterator[Path]:
     """Slides below a folder; ``seen`` holds the real paths of folders not to enter (again)."""
     place = os.path.realpath(folder)
     if place in seen:  # a link that leads back up
         return
     seen.add(place)
-    entries = _visible(folder)
+    entries = _list_visible(folder)
     files = [entry for entry in entries if entry.is_file()]
-    slides = [file for file in files if file.suffix.lower() in extensions()]
-    yield from _one_per_series(_without_parts(slides))
-    yield from (entry for entry in entries if _is_lost(entry))
+    slides = [file for file in files if file.suffix.lower() in list_extensions()]
+    yield from _keep_one_per_series(_drop_parts(slides))
+    yield from (entry for entry in entries if _is_broken_link(entry))
     companions = {file.stem for file in slides if file.suffix.lower() == ".mrxs"}
     for entry in entries:
         ours = entry.name == "tissue" and folder / "extraction.csv" in files  # previews
         if entry.is_dir() and entry.name not in companions and not ours:
-            yield from _search(entry, seen)
+            yield from _search_folder(entry, seen)
 
 
-def _is_lost(entry: Path) -> bool:
+def _is_broken_link(entry: Path) -> bool:
     """A link to a slide that is gone: not to be passed over, but told like other failures."""
-    return entry.suffix.lower() in extensions() and entry.is_symlink() and not entry.exists()
+    return entry.suffix.lower() in list_extensions() and entry.is_symlink() and not entry.exists()
 
 
-def _visible(folder: Path) -> list[Path]:
+def _list_visible(folder: Path) -> list[Path]:
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
@@ -137,25 +137,28 @@ def _visible(folder: Path) -> list[Path]:
     return [entry for entry in entries if not entry.name.startswith(".")]
 
 
-def _without_parts(slides: list[Path]) -> list[Path]:
+def _drop_parts(slides: list[Path]) -> list[Path]:
     """Without the pictures that a slide beside them is made of."""
     parts = {
-        name for slide in slides if slide.suffix.lower() in _LISTS for name in _parts_of(slide)
+        name
+        for slide in slides
+        if slide.suffix.lower() in _LIST_EXTENSIONS
+        for name in _read_part_names(slide)
     }
     return [slide for slide in slides if slide.name not in parts]
 
 
-def _parts_of(slide: Path) -> set[str]:
+def _read_part_names(slide: Path) -> set[str]:
     with slide.open("rb") as file:
-        lines = file.read(_MOST_LIST_BYTES).decode("utf-8", errors="replace").splitlines()
+        lines = file.read(_MAX_LIST_BYTES).decode("utf-8", errors="replace").splitlines()
     return {line.partition("=")[2].strip() for line in lines if "=" in line}
 
 
-def _one_per_series(slides: list[Path]) -> Iterator[Path]:
+def _keep_one_per_series(slides: list[Path]) -> Iterator[Path]:
     """Of the DICOM files that are the levels of one slide only the largest, its finest level."""
     series: dict[bytes, Path] = {}
     for slide in slides:
-        name = _dicom_series(slide) if slide.suffix.lower() == ".dcm" else None
+        name = _read_dicom_series(slide) if slide.suffix.lower() == ".dcm" else None
         if name is None:
             yield slide
         elif name not in series or slide.stat().st_size > series[name].stat().st_size:
@@ -163,7 +166,7 @@ def _one_per_series(slides: list[Path]) -> Iterator[Path]:
     yield from series.values()
 
 
-def _dicom_series(path: Path) -> bytes | None:
+def _read_dicom_series(path: Path) -> bytes | None:
     """The file's SeriesInstanceUID (0020,000E), which stands long before the pixels."""
     with path.open("rb") as file:
         start = file.read(2**16)
@@ -172,7 +175,7 @@ def _dicom_series(path: Path) -> bytes | None:
     return rest[2 : 2 + length].strip(b"\0 ") if tag and length else None
 
 
-def _check_stems(slides: list[Path]) -> None:
+def _check_unique_stems(slides: list[Path]) -> None:
     """Bags take their names from the stems: two slides would write one file."""
     by_stem: dict[str, Path] = {}
     for slide in slides:

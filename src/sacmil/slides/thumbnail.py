@@ -17,9 +17,7 @@ import numpy.typing as npt
 from sacmil.slides.readers._base import Pixels, Slide
 
 _PIECE_PX = 2048
-_MOST_SHRINK = (
-    6  # reading more than 36 pixels for one is dear: rather a level up to twice as coarse
-)
+_MAX_SHRINK = 6  # reading more than 36 pixels for one is dear: rather a level up to twice as coarse
 
 
 class Thumbnail(NamedTuple):
@@ -37,19 +35,19 @@ class Thumbnail(NamedTuple):
     def shrink(self, factor: int) -> Thumbnail:
         """The same picture, smaller by a whole factor; what is missing at its edge is repeated."""
         downsample = self.downsample * factor
-        height, width = shape_at(self.slide_size, downsample)
-        pixels = _block_means(_fitted(self.pixels, height * factor, width * factor), factor)
+        height, width = scaled_shape(self.slide_size, downsample)
+        pixels = _block_means(_fit_size(self.pixels, height * factor, width * factor), factor)
         return Thumbnail(pixels, downsample, self.slide_size, self.path)
 
 
-class Cut(NamedTuple):
+class ThumbnailSource(NamedTuple):
     """Which level a thumbnail is made of, and how many of its pixels become one."""
 
     level: int
     factor: int
 
 
-def thumbnail(slide: Slide, downsample: float, *, max_side: int = 4000) -> Thumbnail:
+def make_thumbnail(slide: Slide, downsample: float, *, max_side: int = 4000) -> Thumbnail:
     """The slide at about a downsample, or coarser where a side would exceed ``max_side``.
 
     Args:
@@ -57,58 +55,62 @@ def thumbnail(slide: Slide, downsample: float, *, max_side: int = 4000) -> Thumb
         downsample: level-0 pixels per pixel of the picture; met to within a factor of 2.
         max_side: the most pixels either side may have.
     """
-    cut = cut_for(slide, downsample, max_side=max_side)
-    exact = downsample_of(slide, cut)
-    height, width = shape_at(slide.size, exact)
+    cut = choose_source(slide, downsample, max_side=max_side)
+    exact = compute_downsample(slide, cut)
+    height, width = scaled_shape(slide.size, exact)
     pixels = np.empty((height, width, 3), np.uint8)
     step = max(1, _PIECE_PX // cut.factor)
     for top in range(0, height, step):
         for left in range(0, width, step):
             piece = pixels[top : top + step, left : left + step]
-            piece[...] = _read_small(slide, cut, left, top, piece.shape[1], piece.shape[0])
+            piece[...] = _read_block(slide, cut, left, top, piece.shape[1], piece.shape[0])
     return Thumbnail(pixels, exact, slide.size, slide.path)
 
 
-def shape_at(slide_size: tuple[int, int], downsample: float) -> tuple[int, int]:
+def scaled_shape(slide_size: tuple[int, int], downsample: float) -> tuple[int, int]:
     """(h, w) of any picture or mask of the whole slide at a downsample."""
     width, height = slide_size
     return math.ceil(height / downsample), math.ceil(width / downsample)
 
 
-def cut_for(slide: Slide, downsample: float, *, max_side: int = 4000) -> Cut:
+def choose_source(slide: Slide, downsample: float, *, max_side: int = 4000) -> ThumbnailSource:
     """The cheapest level that is fine enough, and the whole factor that remains."""
     longest = max(slide.size)
     wanted = max(1.0, downsample, longest / max_side)
     # a level is often a hair coarser than its nominal 16: it is meant all the same
-    chosen = _coarsest(slide, 1.1 * wanted)
-    if wanted / slide.levels[chosen].downsample > _MOST_SHRINK:
-        chosen = _coarsest(slide, 2 * wanted)
+    chosen = _find_coarsest_level(slide, 1.1 * wanted)
+    if wanted / slide.levels[chosen].downsample > _MAX_SHRINK:
+        chosen = _find_coarsest_level(slide, 2 * wanted)
     level = slide.levels[chosen]
     factor = max(1, round(wanted / level.downsample))
-    return Cut(chosen, max(factor, math.ceil(longest / level.downsample / max_side)))
+    return ThumbnailSource(chosen, max(factor, math.ceil(longest / level.downsample / max_side)))
 
 
-def _coarsest(slide: Slide, limit: float) -> int:
+def _find_coarsest_level(slide: Slide, limit: float) -> int:
     fine_enough = [i for i, level in enumerate(slide.levels) if level.downsample <= limit]
     return max(fine_enough, key=lambda i: slide.levels[i].downsample, default=0)
 
 
-def downsample_of(slide: Slide, cut: Cut) -> float:
+def compute_downsample(slide: Slide, source: ThumbnailSource) -> float:
     """Level-0 pixels per pixel of a thumbnail cut that way."""
-    return slide.levels[cut.level].downsample * cut.factor
+    return slide.levels[source.level].downsample * source.factor
 
 
-def _read_small(slide: Slide, cut: Cut, left: int, top: int, width: int, height: int) -> Pixels:
+def _read_block(
+    slide: Slide, source: ThumbnailSource, left: int, top: int, width: int, height: int
+) -> Pixels:
     """A piece of the thumbnail; its place and size in pixels of the thumbnail."""
-    level = slide.levels[cut.level]
-    x, y = (round(start * cut.factor * level.downsample) for start in (left, top))
-    wide = min(width * cut.factor, max(1, level.width - left * cut.factor))
-    high = min(height * cut.factor, max(1, level.height - top * cut.factor))
-    pixels = slide.read(x, y, cut.level, wide, high)
-    return _block_means(_fitted(pixels, height * cut.factor, width * cut.factor), cut.factor)
+    level = slide.levels[source.level]
+    x, y = (round(start * source.factor * level.downsample) for start in (left, top))
+    wide = min(width * source.factor, max(1, level.width - left * source.factor))
+    high = min(height * source.factor, max(1, level.height - top * source.factor))
+    pixels = slide.read(x, y, source.level, wide, high)
+    return _block_means(
+        _fit_size(pixels, height * source.factor, width * source.factor), source.factor
+    )
 
 
-def _fitted(pixels: Pixels, height: int, width: int) -> Pixels:
+def _fit_size(pixels: Pixels, height: int, width: int) -> Pixels:
     """Cut to size; where pixels are missing at the slide's edge, the last ones are repeated.
 
     White in their place would pale a border of tissue.

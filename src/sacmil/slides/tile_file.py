@@ -23,7 +23,7 @@ import h5py
 import numpy as np
 
 from sacmil._version import __version__
-from sacmil.atomic import whole_file
+from sacmil.atomic import atomic_write
 from sacmil.errors import FormatError, OptionError
 from sacmil.hdf5 import open_hdf5
 from sacmil.slides.tiling import Tiles, TileSpec
@@ -32,12 +32,12 @@ from sacmil.units import Level0Px, MicronsPerPixel, TilePx, nominal_magnificatio
 LAYOUT = "sacmil tiles"
 SCHEMA_VERSION = 1
 _UNKNOWN = "None"
-_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 keeps checksums of its own bookkeeping
-_ADVICE = "delete the file and run sacmil extract again"
+_HDF5_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 keeps checksums of its own bookkeeping
+_FIX_HINT = "delete the file and run sacmil extract again"
 
 
 @dataclass(frozen=True, eq=False)
-class TileSheet:
+class SlideTiles:
     """The tiles of a slide and all they were made from."""
 
     slide_id: str
@@ -51,73 +51,75 @@ class TileSheet:
     """Of the tissue the tiles were laid on: another hash means they are stale."""
 
 
-def write_tiles(path: str | Path, sheet: TileSheet) -> None:
+def write_tiles(path: str | Path, slide_tiles: SlideTiles) -> None:
     """Write the tiles; the file appears under its name only when it is complete."""
-    with whole_file(path) as partial:
-        partial.write_bytes(_image(sheet))
+    with atomic_write(path) as partial:
+        partial.write_bytes(_to_hdf5_bytes(slide_tiles))
 
 
-def read_tiles(path: str | Path) -> TileSheet:
+def read_tiles(path: str | Path) -> SlideTiles:
     """Read what ``write_tiles`` wrote; FormatError for whatever else it may be."""
     try:
         with open_hdf5(path) as file:
             _check_layout(path, file)
             coords, facts = file["coords"][()], dict(file["coords"].attrs)
-        return _sheet(path, coords, facts)
+        return _parse_slide_tiles(path, coords, facts)
     except FormatError:
         raise
     except OptionError as error:
-        raise FormatError(f"{path}: {error}; {_ADVICE}") from error
+        raise FormatError(f"{path}: {error}; {_FIX_HINT}") from error
     # h5py reports damage by whichever of these its C library happens to produce
     except (OSError, RuntimeError, LookupError, ValueError, TypeError, MemoryError) as error:
         detail = " ".join(str(error).split()) or type(error).__name__
-        raise FormatError(f"{path}: cannot be read as tiles ({detail}); {_ADVICE}") from error
+        raise FormatError(f"{path}: cannot be read as tiles ({detail}); {_FIX_HINT}") from error
 
 
-def _image(sheet: TileSheet) -> bytes:
+def _to_hdf5_bytes(slide_tiles: SlideTiles) -> bytes:
     """The file's bytes, made in memory: on a full disk HDF5 itself would crash the process."""
-    in_memory = {"driver": "core", "backing_store": False, "libver": _VERSIONS}
+    in_memory = {"driver": "core", "backing_store": False, "libver": _HDF5_VERSIONS}
     with h5py.File("tiles", "w", **in_memory) as file:
         file.attrs.update(layout=LAYOUT, schema_version=SCHEMA_VERSION, sacmil_version=__version__)
-        coords = file.create_dataset("coords", data=sheet.tiles.coords, track_times=False)
-        coords.attrs.update(_trident_attributes(sheet) | _own_attributes(sheet))
+        coords = file.create_dataset("coords", data=slide_tiles.tiles.coords, track_times=False)
+        coords.attrs.update(_trident_attributes(slide_tiles) | _sacmil_attributes(slide_tiles))
         file.flush()
         image: bytes = file.id.get_file_image()
     return image
 
 
-def _trident_attributes(sheet: TileSheet) -> dict[str, Any]:
-    side, mpp = sheet.tiles.side, sheet.slide_mpp
+def _trident_attributes(slide_tiles: SlideTiles) -> dict[str, Any]:
+    side, mpp = slide_tiles.tiles.side, slide_tiles.slide_mpp
     magnification = None if mpp is None else nominal_magnification(mpp)
-    shrink = sheet.tiles.tile_px / side
+    shrink = slide_tiles.tiles.tile_px / side
     return {
-        "name": sheet.slide_id,
+        "name": slide_tiles.slide_id,
         "savetodir": _UNKNOWN,
-        "patch_size": sheet.tiles.tile_px,
-        "patch_size_level0": _whole(side),
-        "overlap": sheet.spec.overlap,
+        "patch_size": slide_tiles.tiles.tile_px,
+        "patch_size_level0": _to_int_if_whole(side),
+        "overlap": slide_tiles.spec.overlap,
         "level0_magnification": magnification or _UNKNOWN,
-        "target_magnification": _whole(magnification * shrink) if magnification else _UNKNOWN,
-        "level0_width": sheet.slide_size[0],
-        "level0_height": sheet.slide_size[1],
+        "target_magnification": _to_int_if_whole(magnification * shrink)
+        if magnification
+        else _UNKNOWN,
+        "level0_width": slide_tiles.slide_size[0],
+        "level0_height": slide_tiles.slide_size[1],
     }
 
 
-def _own_attributes(sheet: TileSheet) -> dict[str, Any]:
+def _sacmil_attributes(slide_tiles: SlideTiles) -> dict[str, Any]:
     return {
-        "mpp_level0": _UNKNOWN if sheet.slide_mpp is None else float(sheet.slide_mpp),
-        "mpp": _UNKNOWN if sheet.spec.mpp is None else float(sheet.spec.mpp),
-        "side_level0": float(sheet.tiles.side),
-        "stride_level0": float(sheet.tiles.stride),
-        "min_tissue": float(sheet.spec.min_tissue),
-        "mask_hash": sheet.mask_hash,
+        "mpp_level0": _UNKNOWN if slide_tiles.slide_mpp is None else float(slide_tiles.slide_mpp),
+        "mpp": _UNKNOWN if slide_tiles.spec.mpp is None else float(slide_tiles.spec.mpp),
+        "side_level0": float(slide_tiles.tiles.side),
+        "stride_level0": float(slide_tiles.tiles.stride),
+        "min_tissue": float(slide_tiles.spec.min_tissue),
+        "mask_hash": slide_tiles.mask_hash,
     }
 
 
 def _check_layout(path: str | Path, file: h5py.File) -> None:
     layout = file.attrs.get("layout")
     if not isinstance(layout, str) or layout != LAYOUT:
-        raise FormatError(f"{path}: has layout {layout!r}; expected {LAYOUT!r}; {_ADVICE}")
+        raise FormatError(f"{path}: has layout {layout!r}; expected {LAYOUT!r}; {_FIX_HINT}")
     version = int(file.attrs.get("schema_version", 0))
     if not 1 <= version <= SCHEMA_VERSION:
         raise FormatError(
@@ -126,62 +128,67 @@ def _check_layout(path: str | Path, file: h5py.File) -> None:
         )
 
 
-def _sheet(path: str | Path, coords: Any, facts: dict[str, Any]) -> TileSheet:
+def _parse_slide_tiles(path: str | Path, coords: Any, attributes: dict[str, Any]) -> SlideTiles:
     tiles = Tiles(
-        _checked(path, coords),
-        Level0Px(float(facts["side_level0"])),
-        Level0Px(float(facts["stride_level0"])),
-        TilePx(int(facts["patch_size"])),
+        _check_coords(path, coords),
+        Level0Px(float(attributes["side_level0"])),
+        Level0Px(float(attributes["stride_level0"])),
+        TilePx(int(attributes["patch_size"])),
     )
     spec = TileSpec(
-        mpp=_number_or_none(facts["mpp"]),
-        patch_size=int(facts["patch_size"]),
-        overlap=int(facts["overlap"]),
-        min_tissue=float(facts["min_tissue"]),
+        mpp=_parse_number(attributes["mpp"]),
+        patch_size=int(attributes["patch_size"]),
+        overlap=int(attributes["overlap"]),
+        min_tissue=float(attributes["min_tissue"]),
     )
-    mpp = _number_or_none(facts["mpp_level0"])
-    sheet = TileSheet(
-        str(facts["name"]),
+    mpp = _parse_number(attributes["mpp_level0"])
+    sheet = SlideTiles(
+        str(attributes["name"]),
         tiles,
         spec,
         None if mpp is None else MicronsPerPixel(mpp),
-        (int(facts["level0_width"]), int(facts["level0_height"])),
-        str(facts["mask_hash"]),
+        (int(attributes["level0_width"]), int(attributes["level0_height"])),
+        str(attributes["mask_hash"]),
     )
-    _check_agreement(path, sheet)
+    _check_consistent(path, sheet)
     return sheet
 
 
-def _checked(path: str | Path, coords: Any) -> Any:
+def _check_coords(path: str | Path, coords: Any) -> Any:
     if coords.dtype != np.int64 or coords.ndim != 2 or coords.shape[1] != 2 or not len(coords):
         raise FormatError(
             f"{path}: 'coords' are {coords.dtype} of shape {coords.shape}; expected int64 (N, 2); "
-            f"{_ADVICE}"
+            f"{_FIX_HINT}"
         )
     return coords
 
 
-def _check_agreement(path: str | Path, sheet: TileSheet) -> None:
+def _check_consistent(path: str | Path, slide_tiles: SlideTiles) -> None:
     """Damage that left the file readable shows where its facts no longer fit together."""
-    tiles, mpp = sheet.tiles, sheet.slide_mpp
-    known = (mpp is None) == (sheet.spec.mpp is None) and (mpp is None or 0 < mpp < float("inf"))
-    fits = known and (tiles.side, tiles.stride) == (sheet.spec.side(mpp), sheet.spec.stride(mpp))
+    tiles, mpp = slide_tiles.tiles, slide_tiles.slide_mpp
+    known = (mpp is None) == (slide_tiles.spec.mpp is None) and (
+        mpp is None or 0 < mpp < float("inf")
+    )
+    fits = known and (tiles.side, tiles.stride) == (
+        slide_tiles.spec.side(mpp),
+        slide_tiles.spec.stride(mpp),
+    )
     if not fits:
         raise FormatError(
             f"{path}: tiles of {tiles.side:g} level-0 pixels every {tiles.stride:g} do not follow "
-            f"from {sheet.spec} on a slide of {mpp or 'unknown'} µm per pixel; {_ADVICE}"
+            f"from {slide_tiles.spec} on a slide of {mpp or 'unknown'} µm per pixel; {_FIX_HINT}"
         )
-    if tiles.coords.min() < 0 or (tiles.coords + tiles.side > sheet.slide_size).any():
+    if tiles.coords.min() < 0 or (tiles.coords + tiles.side > slide_tiles.slide_size).any():
         raise FormatError(
-            f"{path}: a tile lies beyond the slide's {sheet.slide_size[0]} x "
-            f"{sheet.slide_size[1]} pixels; {_ADVICE}"
+            f"{path}: a tile lies beyond the slide's {slide_tiles.slide_size[0]} x "
+            f"{slide_tiles.slide_size[1]} pixels; {_FIX_HINT}"
         )
 
 
-def _number_or_none(value: Any) -> float | None:
+def _parse_number(value: Any) -> float | None:
     is_unknown = isinstance(value, str) and value == _UNKNOWN
     return None if is_unknown else float(value)
 
 
-def _whole(value: float) -> int | float:
+def _to_int_if_whole(value: float) -> int | float:
     return int(value) if float(value).is_integer() else float(value)

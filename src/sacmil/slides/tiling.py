@@ -19,10 +19,10 @@ from sacmil.errors import NoTissueError, OptionError, SlideError
 from sacmil.slides.tissue import Tissue
 from sacmil.units import Level0Px, MicronsPerPixel, TilePx
 
-_MOST_PLACES = 20_000_000
-_USUAL_TILE_UM = 128.0  # 256 pixels of 0.5 µm
-_BAND = 1024  # rows of tiles weighed at a time, to bound the memory
-_ALMOST = 1e-9  # shares are sums of floats: exactly a quarter must count as a quarter
+_MAX_TILES = 20_000_000
+_DEFAULT_TILE_UM = 128.0  # 256 pixels of 0.5 µm
+_CHUNK_ROWS = 1024  # rows of tiles weighed at a time, to bound the memory
+_SHARE_TOLERANCE = 1e-9  # shares are sums of floats: exactly a quarter must count as a quarter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,19 +40,23 @@ class TileSpec:
 
     def __post_init__(self) -> None:
         if self.mpp is not None and not (_is_number(self.mpp) and 0 < self.mpp < math.inf):
-            raise _wrong("mpp", self.mpp, "microns per pixel above zero, such as 0.5")
-        if not _is_whole(self.patch_size) or self.patch_size < 1:
-            raise _wrong("patch_size", self.patch_size, "whole pixels above zero, such as 256")
-        if not _is_whole(self.overlap) or not 0 <= self.overlap < self.patch_size:
+            raise _make_option_error("mpp", self.mpp, "microns per pixel above zero, such as 0.5")
+        if not _is_integer(self.patch_size) or self.patch_size < 1:
+            raise _make_option_error(
+                "patch_size", self.patch_size, "whole pixels above zero, such as 256"
+            )
+        if not _is_integer(self.overlap) or not 0 <= self.overlap < self.patch_size:
             expected = f"whole pixels from 0 to below the patch size, {self.patch_size}"
-            raise _wrong("overlap", self.overlap, expected)
+            raise _make_option_error("overlap", self.overlap, expected)
         if not _is_number(self.min_tissue) or not 0 <= self.min_tissue <= 1:
-            raise _wrong("min_tissue", self.min_tissue, "a share from 0 to 1, such as 0.25")
+            raise _make_option_error(
+                "min_tissue", self.min_tissue, "a share from 0 to 1, such as 0.25"
+            )
 
     @property
     def tissue_mpp(self) -> MicronsPerPixel:
         """What tissue detection counts a pixel as where µm are unknown: a tile is 128 µm wide."""
-        return MicronsPerPixel(_USUAL_TILE_UM / self.patch_size)
+        return MicronsPerPixel(_DEFAULT_TILE_UM / self.patch_size)
 
     def side(self, slide_mpp: MicronsPerPixel | None) -> Level0Px:
         """A tile's side on a slide of that resolution.
@@ -60,17 +64,17 @@ class TileSpec:
         >>> TileSpec(mpp=0.5, patch_size=256).side(MicronsPerPixel(0.25))
         512.0
         """
-        return self._on_slide(self.patch_size, slide_mpp)
+        return self._to_level0_px(self.patch_size, slide_mpp)
 
     def stride(self, slide_mpp: MicronsPerPixel | None) -> Level0Px:
         """The distance from one tile to the next on a slide of that resolution."""
-        return self._on_slide(self.patch_size - self.overlap, slide_mpp)
+        return self._to_level0_px(self.patch_size - self.overlap, slide_mpp)
 
-    def _on_slide(self, pixels: int, slide_mpp: MicronsPerPixel | None) -> Level0Px:
+    def _to_level0_px(self, pixels: int, slide_mpp: MicronsPerPixel | None) -> Level0Px:
         if self.mpp is None:
             return Level0Px(float(pixels))
         assert slide_mpp is not None
-        return _level0(pixels * self.mpp / slide_mpp)
+        return _round_length(pixels * self.mpp / slide_mpp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,11 +103,11 @@ def lay_tiles(tissue: Tissue, slide_mpp: MicronsPerPixel | None, spec: TileSpec)
         spec: which tiles are wanted.
     """
     side, stride = spec.side(slide_mpp), spec.stride(slide_mpp)
-    left, top = (_starts(length, side, stride) for length in tissue.slide_size)
+    left, top = (_find_starts(length, side, stride) for length in tissue.slide_size)
     _check_grid(tissue, len(left), len(top), side, stride)
-    bands = np.array_split(top, math.ceil(len(top) / _BAND))
-    shares = np.concatenate([_shares(tissue, left, band, side) for band in bands])
-    enough = shares >= max(spec.min_tissue - _ALMOST, _ALMOST)
+    bands = np.array_split(top, math.ceil(len(top) / _CHUNK_ROWS))
+    shares = np.concatenate([_compute_tissue_shares(tissue, left, band, side) for band in bands])
+    enough = shares >= max(spec.min_tissue - _SHARE_TOLERANCE, _SHARE_TOLERANCE)
     if not enough.any():
         raise NoTissueError(
             f"none of {enough.size} tiles holds {spec.min_tissue:.0%} tissue, the most is "
@@ -115,11 +119,11 @@ def lay_tiles(tissue: Tissue, slide_mpp: MicronsPerPixel | None, spec: TileSpec)
     return Tiles(coords, side, stride, TilePx(spec.patch_size))
 
 
-def _starts(length: int, side: float, stride: float) -> npt.NDArray[np.int64]:
+def _find_starts(length: int, side: float, stride: float) -> npt.NDArray[np.int64]:
     """Where tiles begin along one axis; those that would stick out are left out."""
     if side > length:
         return np.empty(0, np.int64)
-    count = min(int((length - side) / stride) + 2, _MOST_PLACES)
+    count = min(int((length - side) / stride) + 2, _MAX_TILES)
     starts = np.rint(np.arange(count) * stride).astype(np.int64)
     return np.asarray(starts[starts + side <= length])
 
@@ -131,14 +135,14 @@ def _check_grid(tissue: Tissue, columns: int, rows: int, side: float, stride: fl
             f"a tile covers {side:g} x {side:g} level-0 pixels, the slide has only {width} x "
             f"{height}; cut smaller tiles, or leave this one out"
         )
-    if stride < 1 or columns * rows > _MOST_PLACES:
+    if stride < 1 or columns * rows > _MAX_TILES:
         raise OptionError(
             f"tiles {stride:g} level-0 pixels apart would be {columns * rows:,} on this slide of "
             f"{width} x {height}; give a smaller --overlap"
         )
 
 
-def _shares(
+def _compute_tissue_shares(
     tissue: Tissue, left: npt.NDArray[np.int64], top: npt.NDArray[np.int64], side: float
 ) -> npt.NDArray[np.float64]:
     """(rows, columns), how much of each tile is tissue.
@@ -147,13 +151,19 @@ def _shares(
     reading the summed mask between its corners by interpolation gives areas without rounding.
     """
     summed = np.pad(tissue.mask.cumsum(axis=0, dtype=np.int32), ((1, 0), (0, 0)))
-    down = _at(summed, (top + side) / tissue.downsample) - _at(summed, top / tissue.downsample)
+    down = _interpolate_rows(summed, (top + side) / tissue.downsample) - _interpolate_rows(
+        summed, top / tissue.downsample
+    )
     across = np.pad(down.cumsum(axis=1), ((0, 0), (1, 0))).T
-    area = _at(across, (left + side) / tissue.downsample) - _at(across, left / tissue.downsample)
+    area = _interpolate_rows(across, (left + side) / tissue.downsample) - _interpolate_rows(
+        across, left / tissue.downsample
+    )
     return np.asarray(area.T / (side / tissue.downsample) ** 2)
 
 
-def _at(summed: npt.NDArray[Any], places: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+def _interpolate_rows(
+    summed: npt.NDArray[Any], places: npt.NDArray[np.floating]
+) -> npt.NDArray[np.float64]:
     """Rows of an array at fractional places, by interpolation."""
     last = len(summed) - 1
     places = np.clip(places, 0, last)
@@ -162,12 +172,12 @@ def _at(summed: npt.NDArray[Any], places: npt.NDArray[np.floating]) -> npt.NDArr
     return np.asarray(summed[before] * (1 - weight) + summed[before + 1] * weight)
 
 
-def _level0(length: float) -> Level0Px:
+def _round_length(length: float) -> Level0Px:
     """A length without the noise of its division: 0.5 / 0.1 * 256 is meant to be 1280."""
     return Level0Px(round(length, 6))
 
 
-def _is_whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
@@ -175,5 +185,5 @@ def _is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def _wrong(name: str, value: object, expected: str) -> OptionError:
+def _make_option_error(name: str, value: object, expected: str) -> OptionError:
     return OptionError(f"{name} is {value!r}; expected {expected}")

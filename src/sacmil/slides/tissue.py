@@ -20,27 +20,34 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from sacmil.errors import NoTissueError
-from sacmil.slides.ink import Mask, find_ink, read_colours, without_specks
+from sacmil.slides.ink import Mask, classify_colors, find_ink, remove_specks
 from sacmil.slides.readers._base import Pixels, Slide
-from sacmil.slides.thumbnail import Cut, Thumbnail, cut_for, downsample_of, shape_at, thumbnail
+from sacmil.slides.thumbnail import (
+    Thumbnail,
+    ThumbnailSource,
+    choose_source,
+    compute_downsample,
+    make_thumbnail,
+    scaled_shape,
+)
 from sacmil.units import MicronsPerPixel
 
-MODES = ("auto", "detect", "all")
+TISSUE_MODES = ("auto", "detect", "all")
 """How tissue is found: ``all`` takes the whole image, ``auto`` chooses."""
-FIELD_PIXELS = 16_000_000
+MAX_FIELD_PIXELS = 16_000_000
 """Up to this size (4,000 x 4,000) a plain image may be a field of view, all of it tissue."""
-FIELD_GLASS = 0.4
+MAX_FIELD_GLASS_SHARE = 0.4
 """And it is one unless more than this share of it looks like bare glass."""
 
-_FIELD_SIDE = 256  # pixels in which glass is looked for
+_FIELD_THUMBNAIL_SIDE = 256  # pixels in which glass is looked for
 _PICTURE_SIDE = 1200  # a picture for the eye should have that many pixels, where the slide has
 _MAX_SIDE = 4000
 _SPECK_SHARE = 0.05  # of a small picture
 _TEXTURE_PX = 2  # pixels of the mask; nuclei and fibres differ from their surroundings by as far
-_SMOOTH = 3.0  # times the texture of glass
-_LEAST_GLASS = 0.01  # of a picture, to measure the texture of glass
-_LEAST_TEXTURED = 0.25  # of what is coloured
-_HALO_STAIN = 0.7  # of the light the tissue takes
+_SMOOTHNESS_FACTOR = 3.0  # times the texture of glass
+_MIN_GLASS_SHARE = 0.01  # of a picture, to measure the texture of glass
+_MIN_TEXTURED_SHARE = 0.25  # of what is coloured
+_MAX_HALO_STAIN = 0.7  # of the light the tissue takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +62,9 @@ class TissueSettings:
     """Smaller holes (lumen, fat) are filled; larger ones stay open."""
     smoothing_um: float = 16.0
     """Standard deviation of the blur before the threshold."""
-    faintest: float = 0.03
+    min_chroma_threshold: float = 0.03
     """Chroma below which nothing is tissue, 0 to 1; lower it for very pale stains."""
-    boldest: float = 0.06
+    max_chroma_threshold: float = 0.06
     """Chroma above which everything is, whatever Otsu's threshold says."""
     ink_rim_um: float = 200.0
     """How far the pale rim of a pen stroke may reach."""
@@ -97,9 +104,9 @@ def find_tissue(
         settings: thresholds other than the usual.
     """
     settings = settings or TissueSettings()
-    picture = slide if isinstance(slide, Thumbnail) else survey(slide, mpp, settings)
-    small = picture.shrink(_extra_factor(picture.downsample, mpp, settings))
-    mask = _mask(small.pixels, small.downsample * mpp, settings)
+    picture = slide if isinstance(slide, Thumbnail) else make_overview(slide, mpp, settings)
+    small = picture.shrink(_shrink_factor(picture.downsample, mpp, settings))
+    mask = _find_mask(small.pixels, small.downsample * mpp, settings)
     if not mask.any():
         raise NoTissueError(
             f"{picture.path}: nothing on the slide looks like tissue; look at its preview, and "
@@ -108,7 +115,7 @@ def find_tissue(
     return Tissue(mask, small.downsample, picture.slide_size)
 
 
-def choose_mode(slide: Slide, mode: str = "auto") -> str:
+def choose_tissue_mode(slide: Slide, mode: str = "auto") -> str:
     """How the tissue of a slide is found, ``detect`` or ``all``; the same at every scale.
 
     Args:
@@ -118,22 +125,26 @@ def choose_mode(slide: Slide, mode: str = "auto") -> str:
     if mode != "auto":
         return mode
     width, height = slide.size
-    if slide.reader != "image" or width * height > FIELD_PIXELS:
+    if slide.reader != "image" or width * height > MAX_FIELD_PIXELS:
         return "detect"
-    small = thumbnail(slide, max(1.0, max(slide.size) / _FIELD_SIDE))
-    return "all" if _looks_like_glass(small.pixels).mean() <= FIELD_GLASS else "detect"
+    small = make_thumbnail(slide, max(1.0, max(slide.size) / _FIELD_THUMBNAIL_SIDE))
+    return "all" if _looks_like_glass(small.pixels).mean() <= MAX_FIELD_GLASS_SHARE else "detect"
 
 
-def take_all(slide: Slide, mpp: MicronsPerPixel, settings: TissueSettings | None = None) -> Tissue:
+def mark_all_as_tissue(
+    slide: Slide, mpp: MicronsPerPixel, settings: TissueSettings | None = None
+) -> Tissue:
     """The whole image as tissue."""
     downsample = mask_downsample(slide, mpp, settings)
-    return Tissue(np.ones(shape_at(slide.size, downsample), bool), downsample, slide.size)
+    return Tissue(np.ones(scaled_shape(slide.size, downsample), bool), downsample, slide.size)
 
 
-def survey(slide: Slide, mpp: MicronsPerPixel, settings: TissueSettings | None = None) -> Thumbnail:
+def make_overview(
+    slide: Slide, mpp: MicronsPerPixel, settings: TissueSettings | None = None
+) -> Thumbnail:
     """The one picture of a slide that both the tissue mask and the preview are made of."""
     target = _picture_downsample(slide, mpp, settings or TissueSettings())
-    return thumbnail(slide, target, max_side=_MAX_SIDE)
+    return make_thumbnail(slide, target, max_side=_MAX_SIDE)
 
 
 def mask_downsample(
@@ -141,38 +152,44 @@ def mask_downsample(
 ) -> float:
     """The downsample ``find_tissue`` would give its mask, without reading a pixel."""
     settings = settings or TissueSettings()
-    cut: Cut = cut_for(slide, _picture_downsample(slide, mpp, settings), max_side=_MAX_SIDE)
-    fine = downsample_of(slide, cut)
-    return fine * _extra_factor(fine, mpp, settings)
+    cut: ThumbnailSource = choose_source(
+        slide, _picture_downsample(slide, mpp, settings), max_side=_MAX_SIDE
+    )
+    fine = compute_downsample(slide, cut)
+    return fine * _shrink_factor(fine, mpp, settings)
 
 
 def _picture_downsample(slide: Slide, mpp: MicronsPerPixel, settings: TissueSettings) -> float:
     return min(settings.mpp / mpp, max(slide.size) / _PICTURE_SIDE)
 
 
-def _extra_factor(downsample: float, mpp: float, settings: TissueSettings) -> int:
+def _shrink_factor(downsample: float, mpp: float, settings: TissueSettings) -> int:
     return max(1, round(settings.mpp / (downsample * mpp)))
 
 
-def _mask(pixels: Pixels, mpp: float, settings: TissueSettings) -> Mask:
+def _find_mask(pixels: Pixels, mpp: float, settings: TissueSettings) -> Mask:
     """The tissue in a picture of so many microns per pixel."""
     pixels_per_mm2 = (1000 / mpp) ** 2
-    colours = read_colours(pixels, _background(pixels))
+    colours = classify_colors(pixels, _find_background(pixels))
     ink = find_ink(
         colours,
         rim_px=max(1, round(settings.ink_rim_um / mpp)),
         min_px=settings.min_area_mm2 * pixels_per_mm2,
     )
     # bold tissue counts no more than twice the threshold, or its blur would widen the outline
-    chroma = np.where(ink, np.float32(0), np.minimum(colours.chroma, 2 * settings.boldest))
+    chroma = np.where(
+        ink, np.float32(0), np.minimum(colours.chroma, 2 * settings.max_chroma_threshold)
+    )
     chroma = ndimage.gaussian_filter(chroma, settings.smoothing_um / mpp)
-    threshold = np.clip(_otsu(chroma[~ink]), settings.faintest, settings.boldest)
+    threshold = np.clip(
+        _otsu_threshold(chroma[~ink]), settings.min_chroma_threshold, settings.max_chroma_threshold
+    )
     tissue = np.asarray(chroma > threshold, bool) & ~ink
     tissue &= ~_find_halo(pixels, tissue, ink)
     # A picture of a few tiles is no larger than what would be a speck or a hole on a slide.
     most = _SPECK_SHARE * tissue.size
-    tissue = without_specks(tissue, min(settings.min_area_mm2 * pixels_per_mm2, most))
-    filled = ~without_specks(~tissue, min(settings.max_hole_mm2 * pixels_per_mm2, most))
+    tissue = remove_specks(tissue, min(settings.min_area_mm2 * pixels_per_mm2, most))
+    filled = ~remove_specks(~tissue, min(settings.max_hole_mm2 * pixels_per_mm2, most))
     return filled & ~ink
 
 
@@ -183,17 +200,17 @@ def _find_halo(pixels: Pixels, tissue: Mask, ink: Mask) -> Mask:
     texture. A picture without glass or without textured tissue has no halo.
     """
     glass = ~tissue & ~ink
-    if glass.mean() < _LEAST_GLASS or not tissue.any():
+    if glass.mean() < _MIN_GLASS_SHARE or not tissue.any():
         return np.zeros_like(tissue)
     grey = pixels.astype(np.float32).mean(axis=-1)
     fine = np.abs(grey - ndimage.gaussian_filter(grey, _TEXTURE_PX))
     texture = ndimage.uniform_filter(fine, 2 * _TEXTURE_PX + 1)
-    smooth = texture < max(_SMOOTH * float(np.median(texture[glass])), 0.5)
+    smooth = texture < max(_SMOOTHNESS_FACTOR * float(np.median(texture[glass])), 0.5)
     textured = tissue & ~smooth
-    if textured.sum() < _LEAST_TEXTURED * tissue.sum():
+    if textured.sum() < _MIN_TEXTURED_SHARE * tissue.sum():
         return np.zeros_like(tissue)
     bright, dark = np.median(grey[glass]), np.median(grey[textured])
-    pale = grey > bright - _HALO_STAIN * (bright - dark)
+    pale = grey > bright - _MAX_HALO_STAIN * (bright - dark)
     halo = tissue & smooth & pale
     return np.asarray(tissue & ndimage.binary_propagation(glass, mask=glass | halo), bool)
 
@@ -212,7 +229,7 @@ def _looks_like_glass(pixels: Pixels) -> Mask:
     return np.asarray(flat & bright & (brightest - darkest <= 24), bool)
 
 
-def _background(pixels: Pixels) -> npt.NDArray[np.float32]:
+def _find_background(pixels: Pixels) -> npt.NDArray[np.float32]:
     """The colour of bare glass: the commonest among bright, nearly grey, flat places.
 
     White padding says nothing of the glass, and pale tissue is never flat.
@@ -230,7 +247,7 @@ def _background(pixels: Pixels) -> npt.NDArray[np.float32]:
     return np.asarray(np.median(pixels[common], axis=0), np.float32)
 
 
-def _otsu(values: npt.NDArray[Any]) -> float:
+def _otsu_threshold(values: npt.NDArray[Any]) -> float:
     """The threshold that parts values into two groups of least variance within."""
     if values.size == 0:
         return 0.0

@@ -17,13 +17,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from sacmil.atomic import whole_file
+from sacmil.atomic import atomic_write
 
 State = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Epoch:
+class EpochMetrics:
     """One line of metrics.csv."""
 
     stage: int
@@ -38,7 +38,7 @@ class Epoch:
 
 
 @dataclass
-class Progress:
+class TrainingState:
     """All that training must remember between two epochs."""
 
     fingerprint: str
@@ -53,19 +53,19 @@ class Progress:
     best_epoch: int = 0
     finished: State = field(default_factory=dict)
     """Weights of the stages before, ``<stage>/<name>``."""
-    history: list[Epoch] = field(default_factory=list)
+    history: list[EpochMetrics] = field(default_factory=list)
 
     @property
-    def best_line(self) -> Epoch | None:
+    def best_metrics(self) -> EpochMetrics | None:
         """Of the best epoch so far."""
         of_stage = (line for line in self.history if line.stage == self.stage)
         return next((line for line in of_stage if line.epoch == self.best_epoch), None)
 
 
-_DAMAGED = (OSError, SafetensorError, KeyError, TypeError, ValueError)
+_READ_ERRORS = (OSError, SafetensorError, KeyError, TypeError, ValueError)
 """What reading a file that is missing, cut short or something else ends in."""
 
-_TENSORS = ("weights", "optimisers", "best", "finished")
+_TENSOR_FIELDS = ("weights", "optimisers", "best", "finished")
 
 
 class Checkpoint:
@@ -80,31 +80,33 @@ class Checkpoint:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
 
-    def read(self, fingerprint: str) -> Progress | None:
+    def read(self, fingerprint: str) -> TrainingState | None:
         """Where training of this stands; None if there is nothing to take up."""
         try:
             with safe_open(self.path, "pt") as file:
                 facts = json.loads(file.metadata()["progress"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return _rebuilt(facts, tensors) if facts["fingerprint"] == fingerprint else None
-        except _DAMAGED:
+            return (
+                _deserialize_state(facts, tensors) if facts["fingerprint"] == fingerprint else None
+            )
+        except _READ_ERRORS:
             return None
 
-    def fingerprint(self) -> str | None:
+    def read_fingerprint(self) -> str | None:
         """Of what has been begun here; None if nothing has."""
         try:
             with safe_open(self.path, "pt") as file:
                 return str(json.loads(file.metadata()["progress"])["fingerprint"])
-        except _DAMAGED:
+        except _READ_ERRORS:
             return None
 
-    def write(self, progress: Progress) -> None:
+    def write(self, state: TrainingState) -> None:
         """Keep this, unless the one before is still being written: then the next will do."""
         if self._writing is None or self._writing.done():
-            self.finish()
-            self._writing = self._writer.submit(_write, self.path, *_taken_apart(progress))
+            self.wait_for_write()
+            self._writing = self._writer.submit(_write_file, self.path, *_serialize_state(state))
 
-    def finish(self) -> None:
+    def wait_for_write(self) -> None:
         """Wait for what is being written; raises what went wrong there."""
         if self._writing is not None:
             self._writing.result()
@@ -112,42 +114,42 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Training is over."""
-        self.finish()
+        self.wait_for_write()
         self.path.unlink(missing_ok=True)
 
 
-def copied(state: Mapping[str, Tensor]) -> State:
+def copy_to_cpu(state: Mapping[str, Tensor]) -> State:
     """Tensors of their own on the CPU, which later steps do not change."""
     return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
 
 
-def _taken_apart(progress: Progress) -> tuple[State, str]:
+def _serialize_state(state: TrainingState) -> tuple[State, str]:
     tensors = {
         f"{kind}:{name}": value.contiguous()
-        for kind in _TENSORS
-        for name, value in getattr(progress, kind).items()
+        for kind in _TENSOR_FIELDS
+        for name, value in getattr(state, kind).items()
     }
     facts = {
-        "fingerprint": progress.fingerprint,
-        "stage": progress.stage,
-        "epoch": progress.epoch,
-        "best_epoch": progress.best_epoch,
-        "history": [asdict(line) for line in progress.history],
+        "fingerprint": state.fingerprint,
+        "stage": state.stage,
+        "epoch": state.epoch,
+        "best_epoch": state.best_epoch,
+        "history": [asdict(line) for line in state.history],
     }
     return tensors, json.dumps(facts)
 
 
-def _rebuilt(facts: dict[str, Any], tensors: State) -> Progress:
-    states: dict[str, Any] = {kind: {} for kind in _TENSORS}
+def _deserialize_state(facts: dict[str, Any], tensors: State) -> TrainingState:
+    states: dict[str, Any] = {kind: {} for kind in _TENSOR_FIELDS}
     for name, value in tensors.items():
         kind, _, rest = name.partition(":")
         states[kind][rest] = value
-    facts["history"] = [Epoch(**line) for line in facts["history"]]
-    return Progress(**facts, **states)
+    facts["history"] = [EpochMetrics(**line) for line in facts["history"]]
+    return TrainingState(**facts, **states)
 
 
-def _write(path: Path, tensors: State, facts: str) -> None:
+def _write_file(path: Path, tensors: State, facts: str) -> None:
     # save_file would write a temporary file of its own, readable by the user alone.
     content = save(tensors, metadata={"progress": facts})
-    with whole_file(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_bytes(content)

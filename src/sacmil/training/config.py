@@ -21,10 +21,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from sacmil.errors import ConfigError, shorten, suggestion
+from sacmil.errors import ConfigError, shorten_value, suggest_names
 from sacmil.models import Recipe, describe_model
 from sacmil.models._recipe import Lookahead
-from sacmil.models._registry import recipes_of
+from sacmil.models._registry import get_recipes
 from sacmil.yaml_values import read_yaml
 
 DEFAULT_MODEL = "sac_mil_local"
@@ -34,7 +34,7 @@ Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class TrainingConfig:
     """One way of training one model; with the data, all that decides its weights."""
 
     model: str = DEFAULT_MODEL
@@ -50,21 +50,21 @@ class Config:
 
     def __post_init__(self) -> None:
         options = describe_model(self.model).options
-        _known(f"option of {self.model}", self.options, options)
-        _known(f"recipe of {self.model}", [self.recipe], recipes_of(self.model))
-        _known("setting of training", self.training, _RECIPE_FIELDS)
+        _check_known(f"option of {self.model}", self.options, options)
+        _check_known(f"recipe of {self.model}", [self.recipe], get_recipes(self.model))
+        _check_known("setting of training", self.training, _RECIPE_FIELDS)
         for name in ("seed", "precision"):
-            object.__setattr__(self, name, _checked(name, getattr(self, name), _HINTS[name]))
+            object.__setattr__(self, name, _convert_value(name, getattr(self, name), _HINTS[name]))
         if self.seed < 0:
             raise ConfigError(f"seed={self.seed}; expected a whole number from 0 up")
         self.to_recipe()
 
     def to_recipe(self) -> Recipe:
         """How to train, everything filled in."""
-        given = {k: _checked(k, v, _RECIPE_HINTS[k]) for k, v in self.training.items()}
+        given = {k: _convert_value(k, v, _RECIPE_HINTS[k]) for k, v in self.training.items()}
         if "epochs" in given:  # so many are meant
             given = {"min_steps": 0, **given}
-        return dataclasses.replace(recipes_of(self.model)[self.recipe], **given)
+        return dataclasses.replace(get_recipes(self.model)[self.recipe], **given)
 
     def model_options(self) -> dict[str, Any]:
         """What the constructor is called with: what was asked for, over what the recipe asks."""
@@ -82,13 +82,13 @@ class Config:
         }
 
 
-_HINTS = get_type_hints(Config)
+_HINTS = get_type_hints(TrainingConfig)
 _FIELDS = tuple(_HINTS)
 _RECIPE_HINTS = get_type_hints(Recipe)
 _RECIPE_FIELDS = tuple(name for name in _RECIPE_HINTS if name not in ("options", "clip"))
 
 
-def make_config(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> Config:
+def make_config(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> TrainingConfig:
     """A configuration from what a YAML file holds and what the command line adds.
 
     Args:
@@ -96,21 +96,21 @@ def make_config(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> Con
         overrides: ``key=value``; the key is one of the configuration, of the recipe or of the
             model, with ``training.`` or ``options.`` before it or without.
     """
-    _known("setting", values, _FIELDS)
+    _check_known("setting", values, _FIELDS)
     merged: dict[str, Any] = {**values}
     for name in ("options", "training"):
-        merged[name] = _mapping(name, merged.get(name))
+        merged[name] = _check_mapping(name, merged.get(name))
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"{text!r}; expected key=value, such as lr=2e-4")
-        _put(merged, key, _yaml(value, text))
-    return Config(**merged)
+        _set_key(merged, key, _parse_yaml(value, text))
+    return TrainingConfig(**merged)
 
 
 def make_configs(
     models: Iterable[str], values: Mapping[str, Any], overrides: Iterable[str] = ()
-) -> dict[str, Config]:
+) -> dict[str, TrainingConfig]:
     """A configuration per model.
 
     Args:
@@ -124,12 +124,12 @@ def make_configs(
             raise ConfigError(f"-o {text}: models are named by --model or --models")
     several = bool(values) and not set(values) & set(_FIELDS)
     if several:
-        _known("model in the configuration", names, values)
+        _check_known("model in the configuration", names, values)
     configs, used = {}, set()
     for name in names:
-        own = _mapping(name, values[name]) if several else {**values, "model": name}
+        own = _check_mapping(name, values[name]) if several else {**values, "model": name}
         model = own.setdefault("model", name)
-        mine = [text for text in given if _is_for(text, name, model, names)]
+        mine = [text for text in given if _is_override_for(text, name, model, names)]
         used |= set(mine)
         configs[name] = make_config(own, [text.removeprefix(f"{name}.") for text in mine])
     for text in given:
@@ -138,7 +138,7 @@ def make_configs(
     return configs
 
 
-def _is_for(text: str, name: str, model: str, names: list[str]) -> bool:
+def _is_override_for(text: str, name: str, model: str, names: list[str]) -> bool:
     key = text.partition("=")[0]
     place = key.partition(".")[0]
     if place in names:
@@ -150,7 +150,7 @@ def _is_for(text: str, name: str, model: str, names: list[str]) -> bool:
 def read_config(path: str | Path) -> dict[str, Any]:
     """What a YAML file holds, for make_config."""
     try:
-        found = _yaml(Path(path).read_text(encoding="utf-8"), str(path))
+        found = _parse_yaml(Path(path).read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
     if found is not None and not isinstance(found, dict):
@@ -158,7 +158,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     return found or {}
 
 
-def _yaml(text: str, where: str) -> Any:
+def _parse_yaml(text: str, where: str) -> Any:
     try:
         return read_yaml(text)
     except yaml.YAMLError as error:
@@ -166,7 +166,7 @@ def _yaml(text: str, where: str) -> Any:
         raise ConfigError(f"{where}: is not YAML ({reason}); expected key: value") from error
 
 
-def _put(merged: dict[str, Any], key: str, value: Any) -> None:
+def _set_key(merged: dict[str, Any], key: str, value: Any) -> None:
     """Set one key where it belongs; a bare name is looked for everywhere."""
     place, dot, name = key.partition(".")
     if dot and place in ("options", "training"):
@@ -176,45 +176,48 @@ def _put(merged: dict[str, Any], key: str, value: Any) -> None:
     elif key in _RECIPE_FIELDS:
         merged["training"][key] = value
     else:
-        options = describe_model(merged.get("model", Config.model)).options
-        _known("setting", [key], [*_FIELDS, *_RECIPE_FIELDS, *options])
+        options = describe_model(merged.get("model", TrainingConfig.model)).options
+        _check_known("setting", [key], [*_FIELDS, *_RECIPE_FIELDS, *options])
         merged["options"][key] = value
 
 
-def _mapping(name: str, value: Any) -> dict[str, Any]:
+def _check_mapping(name: str, value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{name} is {shorten(value)}; expected keys and values under it")
+        raise ConfigError(f"{name} is {shorten_value(value)}; expected keys and values under it")
     return dict(value)
 
 
-def _known(what: str, given: Iterable[Any], known: Iterable[str]) -> None:
+def _check_known(kind: str, given: Iterable[Any], known: Iterable[str]) -> None:
     names = list(known)
     for name in given:
         if name not in names:
-            raise ConfigError(f"there is no {what} {shorten(name)}; {suggestion(str(name), names)}")
+            raise ConfigError(
+                f"there is no {kind} {shorten_value(name)}; {suggest_names(str(name), names)}"
+            )
 
 
-def _checked(name: str, value: Any, hint: Any) -> Any:
+def _convert_value(name: str, value: Any, hint: Any) -> Any:
     """The value as its annotation wants it: YAML has no tuples, and callers may have text."""
     origin, choices = get_origin(hint), get_args(hint)
     if origin is Literal:
         if value not in choices:
             raise ConfigError(
-                f"{name}={shorten(value)} is not known; {suggestion(str(value), map(str, choices))}"
+                f"{name}={shorten_value(value)} is not known; "
+                f"{suggest_names(str(value), map(str, choices))}"
             )
         return value
     if origin in (Union, types.UnionType):
-        return None if value is None else _checked(name, value, choices[0])
+        return None if value is None else _convert_value(name, value, choices[0])
     if hint is Lookahead:
-        return _lookahead(name, value)
+        return _convert_lookahead(name, value)
     if origin is tuple:
-        return _tuple(name, value, choices)
-    return _number(name, value, hint)
+        return _convert_tuple(name, value, choices)
+    return _convert_number(name, value, hint)
 
 
-def _number(name: str, value: Any, kind: type) -> Any:
+def _convert_number(name: str, value: Any, kind: type) -> Any:
     wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
     if isinstance(value, bool) == (kind is bool):
         try:
@@ -223,21 +226,23 @@ def _number(name: str, value: Any, kind: type) -> Any:
             number = None
         if number is not None and (kind is float or number == value):
             return number
-    raise ConfigError(f"{name}={shorten(value)}; expected {wanted}")
+    raise ConfigError(f"{name}={shorten_value(value)}; expected {wanted}")
 
 
-def _tuple(name: str, value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
+def _convert_tuple(name: str, value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
     length = None if kinds[-1] is Ellipsis else len(kinds)
     if not isinstance(value, list | tuple) or (length is not None and len(value) != length):
-        raise ConfigError(f"{name}={shorten(value)}; expected a list of {length or 'some'} numbers")
-    return tuple(_checked(name, item, kinds[0]) for item in value)
+        raise ConfigError(
+            f"{name}={shorten_value(value)}; expected a list of {length or 'some'} numbers"
+        )
+    return tuple(_convert_value(name, item, kinds[0]) for item in value)
 
 
-def _lookahead(name: str, value: Any) -> Lookahead:
+def _convert_lookahead(name: str, value: Any) -> Lookahead:
     fields = Lookahead._fields
     if not isinstance(value, dict) or set(value) - set(fields):
         raise ConfigError(
-            f"{name}={shorten(value)}; expected keys among {', '.join(fields)}, or null"
+            f"{name}={shorten_value(value)}; expected keys among {', '.join(fields)}, or null"
         )
     hints = get_type_hints(Lookahead)
-    return Lookahead(**{key: _checked(key, item, hints[key]) for key, item in value.items()})
+    return Lookahead(**{key: _convert_value(key, item, hints[key]) for key, item in value.items()})

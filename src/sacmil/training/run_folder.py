@@ -11,18 +11,18 @@ from typing import Any
 
 import yaml
 
-from sacmil.alone import alone_in, remove_leftovers
-from sacmil.atomic import whole_file
+from sacmil.atomic import atomic_write
+from sacmil.cohorts.cohort import Cohort
 from sacmil.cohorts.split_files import write_splits
 from sacmil.cohorts.splits import Fold
-from sacmil.cohorts.table import Cohort
-from sacmil.errors import ConfigError, RunError, shorten
-from sacmil.installation import devices, versions
-from sacmil.training.config import Config, read_config
+from sacmil.environment import list_devices, list_versions
+from sacmil.errors import ConfigError, RunError, shorten_value
+from sacmil.locking import exclusive, remove_partial_files
+from sacmil.training.config import TrainingConfig, read_config
 
-CONFIG = "config.yaml"
-PROVENANCE = "provenance.json"
-_OTHER = {"cohort": "another cohort", "folds": "other folds"}
+CONFIG_FILE = "config.yaml"
+PROVENANCE_FILE = "provenance.json"
+_MISMATCH_WORDS = {"cohort": "another cohort", "folds": "other folds"}
 """What a run may be about, in words."""
 
 
@@ -35,86 +35,90 @@ def open_run(
     Models and seeds may be added to a run; its slides, labels and folds stay what they are. Two
     commands cannot work in one run at the same time.
     """
-    _check_own(out)
-    with alone_in(out, what="run"):
-        remove_leftovers(out)
+    _check_is_run_folder(out)
+    with exclusive(out, purpose="run"):
+        remove_partial_files(out)
         before = _read_provenance(out)
         _check_command(out, command, before.get("command", command))
-        _open(out, cohort, folds, before, command, seeds)
+        _write_provenance(out, cohort, folds, before, command, seeds)
         yield
 
 
-def _check_command(out: Path, command: str, before: str) -> None:
+def _check_command(out: Path, command: str, recorded: str) -> None:
     """A trained part and a cross-validation would take each other's files for their own."""
-    if before != command:
+    if recorded != command:
         raise RunError(
-            f"{out}: is a run of sacmil {before}, not of sacmil {command}; choose another --out"
+            f"{out}: is a run of sacmil {recorded}, not of sacmil {command}; choose another --out"
         )
 
 
-def _check_own(out: Path) -> None:
+def _check_is_run_folder(out: Path) -> None:
     """A folder of something else is not touched; what a run killed at its start left is ours."""
-    if (out / PROVENANCE).is_file() or not out.exists():
+    if (out / PROVENANCE_FILE).is_file() or not out.exists():
         return
     foreign = [file.name for file in out.iterdir() if file.name not in ("splits", ".run.lock")]
     if foreign:
         raise RunError(
-            f"{out}: holds {foreign[0]} and is no run folder (no {PROVENANCE}); choose another "
+            f"{out}: holds {foreign[0]} and is no run folder (no {PROVENANCE_FILE}); choose "
+            "another "
             "--out"
         )
 
 
-def _open(
+def _write_provenance(
     out: Path,
     cohort: Cohort,
     folds: Sequence[Fold],
-    before: dict[str, Any],
+    recorded: dict[str, Any],
     command: str,
     seeds: Sequence[int],
 ) -> None:
-    facts = {"cohort": cohort.sha256, "folds": _hash([list(map(list, f)) for f in folds])}
+    facts = {"cohort": cohort.sha256, "folds": _hash_json([list(map(list, f)) for f in folds])}
     for name, value in facts.items():
-        if before and before.get(name) != value:
+        if recorded and recorded.get(name) != value:
             raise RunError(
-                f"{out}: is a run over {_OTHER[name]} (by {PROVENANCE} there); choose another --out"
+                f"{out}: is a run over {_MISMATCH_WORDS[name]} (by {PROVENANCE_FILE} there); "
+                "choose another --out"
             )
-    write_splits(out / "splits", folds, cohort, overwrite=not before)
-    with whole_file(out / PROVENANCE) as partial:
-        asked = {"command": command, "seeds": sorted({*before.get("seeds", ()), *seeds})}
-        whole = asked | facts | {"versions": versions(), "devices": devices()}
+    write_splits(out / "splits", folds, cohort, overwrite=not recorded)
+    with atomic_write(out / PROVENANCE_FILE) as partial:
+        asked = {"command": command, "seeds": sorted({*recorded.get("seeds", ()), *seeds})}
+        whole = asked | facts | {"versions": list_versions(), "devices": list_devices()}
         partial.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 
-def _hash(value: Any) -> str:
+def _hash_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def _read_provenance(out: Path) -> dict[str, Any]:
     try:
-        found: Any = json.loads((out / PROVENANCE).read_text(encoding="utf-8"))
+        found: Any = json.loads((out / PROVENANCE_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(
-            f"{out / PROVENANCE}: cannot be read ({error}); restore it, or choose another --out"
+            f"{out / PROVENANCE_FILE}: cannot be read ({error}); restore it, or choose another "
+            "--out"
         ) from error
     seeds = found.get("seeds", []) if isinstance(found, dict) else None
     if not isinstance(seeds, list) or not all(isinstance(seed, int) for seed in seeds):
         raise RunError(
-            f"{out / PROVENANCE}: is not what a run writes (seeds: {shorten(seeds)}); restore it, "
+            f"{out / PROVENANCE_FILE}: is not what a run writes (seeds: {shorten_value(seeds)}); "
+            "restore it, "
             "or choose another --out"
         )
     return dict(found)
 
 
-def write_configs(out: Path, configs: Mapping[str, Config]) -> None:
+def write_configs(out: Path, configs: Mapping[str, TrainingConfig]) -> None:
     """By name, what was asked for; what the file holds of other models stays."""
     known: dict[str, Any] = {}
-    path = out / CONFIG
+    path = out / CONFIG_FILE
     if path.is_file():
         known = _read_configs(path)
     known |= {name: config.to_dict() for name, config in configs.items()}
-    with whole_file(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(yaml.safe_dump(known, sort_keys=False), encoding="utf-8")
 
 

@@ -50,21 +50,21 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from sacmil.errors import SacMILError
-from sacmil.viewer.content import DOCUMENTS_AT_ONCE, AbsentError, Content
-from sacmil.viewer.documents import packed
-from sacmil.viewer.gate import Gate
-from sacmil.viewer.hosts import Hosts
-from sacmil.viewer.page import STATIC, page_files
-from sacmil.viewer.refusal import refusal
+from sacmil.viewer.allowed_hosts import AllowedHosts
+from sacmil.viewer.content import DOCUMENTS_AT_ONCE, NotFoundError, ResultsApi
+from sacmil.viewer.documents import pack_json
+from sacmil.viewer.error_responses import make_error_response
+from sacmil.viewer.middleware import AccessMiddleware
+from sacmil.viewer.page import STATIC, read_page_files
 from sacmil.viewer.unpacked_response import UnpackedResponse
-from sacmil.viewer.work_queue import FullError, GoneError, WorkQueue
+from sacmil.viewer.work_queue import ClientGoneError, QueueFullError, WorkQueue
 
 _NUMBER = re.compile(r"[0-9]{1,9}")  # not \d: other scripts have digits too
 _TILE = re.compile(r"([0-9]{1,9})_([0-9]{1,9})\.jpg")
-_NOTHING_THERE = "there is nothing at this address"
+_NOT_FOUND_MESSAGE = "there is nothing at this address"
 
 
-class Document(NamedTuple):
+class ResponseDocument(NamedTuple):
     """What an address answers with."""
 
     body: bytes
@@ -73,8 +73,8 @@ class Document(NamedTuple):
 
 
 def create_app(
-    content: Content,
-    hosts: Hosts,
+    content: ResultsApi,
+    hosts: AllowedHosts,
     *,
     token: str | None = None,
     queue: WorkQueue | None = None,
@@ -106,87 +106,102 @@ def create_app(
 
     app = Starlette(
         routes=[*_page_routes(static), *_content_routes(content, work, document_work)],
-        exception_handlers={HTTPException: _no_such_address},
+        exception_handlers={HTTPException: _handle_http_error},
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
-    return Gate(app, hosts, token)
+    return AccessMiddleware(app, hosts, token)
 
 
 def _page_routes(static: Path) -> list[Route]:
-    def route(address: str, document: Document) -> Route:
+    def route(address: str, document: ResponseDocument) -> Route:
         async def answer(request: Request) -> Response:
-            return _answer(request, document)
+            return _make_response(request, document)
 
         return Route(address, answer)
 
-    return [route(address, Document(*file)) for address, file in page_files(static).items()]
-
-
-def _content_routes(content: Content, work: WorkQueue, document_work: WorkQueue) -> list[Route]:
-    asked: dict[str, Callable[[Request], Document]] = {
-        "/api/results": lambda _: _json(content.results()),
-        "/api/slides/{n}": lambda r: _json(packed(content.slide(_number(r, "n")))),
-        "/api/slides/{n}/tiles/{level}/{tile}": lambda r: _tile(content, r),
-        "/api/slides/{n}/thumbnail": lambda r: Document(*content.thumbnail(_number(r, "n"))),
-    }
-    documents: dict[str, Callable[[Request], Document]] = {
-        "/api/slides/{n}/truth": lambda r: _json(content.truth(_number(r, "n"))),
-        "/api/slides/{n}/scores/{m}": lambda r: _json(
-            content.scores(_number(r, "n"), _number(r, "m"))
-        ),
-    }
     return [
-        *(Route(address, _worked(make, work)) for address, make in asked.items()),
-        *(Route(address, _worked(make, document_work)) for address, make in documents.items()),
+        route(address, ResponseDocument(*file)) for address, file in read_page_files(static).items()
     ]
 
 
-def _worked(
-    make: Callable[[Request], Document], work: WorkQueue
+def _content_routes(content: ResultsApi, work: WorkQueue, document_work: WorkQueue) -> list[Route]:
+    asked: dict[str, Callable[[Request], ResponseDocument]] = {
+        "/api/results": lambda _: _make_json_document(content.get_results()),
+        "/api/slides/{n}": lambda r: _make_json_document(
+            pack_json(content.get_slide(_parse_number(r, "n")))
+        ),
+        "/api/slides/{n}/tiles/{level}/{tile}": lambda r: _make_tile_document(content, r),
+        "/api/slides/{n}/thumbnail": lambda r: ResponseDocument(
+            *content.get_thumbnail(_parse_number(r, "n"))
+        ),
+    }
+    documents: dict[str, Callable[[Request], ResponseDocument]] = {
+        "/api/slides/{n}/truth": lambda r: _make_json_document(
+            content.get_truth(_parse_number(r, "n"))
+        ),
+        "/api/slides/{n}/scores/{m}": lambda r: _make_json_document(
+            content.get_scores(_parse_number(r, "n"), _parse_number(r, "m"))
+        ),
+    }
+    return [
+        *(Route(address, _make_endpoint(make, work)) for address, make in asked.items()),
+        *(
+            Route(address, _make_endpoint(make, document_work))
+            for address, make in documents.items()
+        ),
+    ]
+
+
+def _make_endpoint(
+    make: Callable[[Request], ResponseDocument], work: WorkQueue
 ) -> Callable[[Request], Awaitable[Response]]:
     """An endpoint that makes its answer in a thread and turns what is wrong into a sentence."""
 
     async def answer(request: Request) -> Response:
         try:
             # hashing takes a thread too, for a thumbnail may have megabytes
-            return await work.do(lambda: _answer(request, make(request)), request.is_disconnected)
-        except AbsentError as error:
-            return refusal(404, str(error))
+            return await work.run(
+                lambda: _make_response(request, make(request)), request.is_disconnected
+            )
+        except NotFoundError as error:
+            return make_error_response(404, str(error))
         except SacMILError as error:
-            return refusal(422, str(error))
+            return make_error_response(422, str(error))
         except OSError as error:
-            return refusal(422, f"a file cannot be read ({error.strerror})")
-        except FullError:
-            return refusal(503, "too much is asked for at once", {"Retry-After": "1"})
-        except GoneError:
+            return make_error_response(422, f"a file cannot be read ({error.strerror})")
+        except QueueFullError:
+            return make_error_response(503, "too much is asked for at once", {"Retry-After": "1"})
+        except ClientGoneError:
             return Response(status_code=499)  # nobody reads it
 
     return answer
 
 
-def _tile(content: Content, request: Request) -> Document:
+def _make_tile_document(content: ResultsApi, request: Request) -> ResponseDocument:
     place = _TILE.fullmatch(request.path_params["tile"])
     if place is None:
-        raise AbsentError("a tile is called x_y.jpg, by its column and row")
-    number, level = _number(request, "n"), _number(request, "level")
-    return Document(content.tile(number, level, int(place[1]), int(place[2])), "image/jpeg")
+        raise NotFoundError("a tile is called x_y.jpg, by its column and row")
+    number, level = _parse_number(request, "n"), _parse_number(request, "level")
+    return ResponseDocument(
+        content.get_tile(number, level, int(place[1]), int(place[2])), "image/jpeg"
+    )
 
 
-def _number(request: Request, name: str) -> int:
+def _parse_number(request: Request, name: str) -> int:
     text = request.path_params[name]
     if _NUMBER.fullmatch(text) is None:
-        raise AbsentError(_NOTHING_THERE)
+        raise NotFoundError(_NOT_FOUND_MESSAGE)
     return int(text)
 
 
-def _json(body: bytes) -> Document:
-    return Document(body, "application/json", gzipped=True)
+def _make_json_document(body: bytes) -> ResponseDocument:
+    return ResponseDocument(body, "application/json", gzipped=True)
 
 
-def _answer(request: Request, document: Document) -> Response:
+def _make_response(request: Request, document: ResponseDocument) -> Response:
     """A browser asks each time whether what it has is still right: numbers change their meaning."""
-    tag = _tag(document)
+    tag = _make_etag(document)
     headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
     if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
@@ -197,13 +212,13 @@ def _answer(request: Request, document: Document) -> Response:
     return Response(document.body, headers=headers, media_type=document.media_type)
 
 
-def _tag(document: Document) -> str:
+def _make_etag(document: ResponseDocument) -> str:
     """Another one whenever the document is."""
     if document.gzipped:  # which ends with the CRC and the length of what is packed
         return f'"{document.body[-8:].hex()}-{len(document.body):x}"'
     return f'"{hashlib.blake2b(document.body, digest_size=16).hexdigest()}"'
 
 
-async def _no_such_address(_: Request, error: Exception) -> Response:
+async def _handle_http_error(_: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return refusal(status, _NOTHING_THERE)
+    return make_error_response(status, _NOT_FOUND_MESSAGE)

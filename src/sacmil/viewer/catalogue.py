@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sacmil.errors import SacMILError
-from sacmil.heatmap.colours import colour_scale
-from sacmil.results import Answer, Results, SlideResult
+from sacmil.heatmap.colors import make_color_scale
+from sacmil.results import Results, SlideResult, StoredPrediction
 
 
-def catalogue(
+def make_results_document(
     title: str,
     results: Results,
     find: Callable[[SlideResult], object],
-    is_there: Callable[[str | None], bool],
+    has_file: Callable[[str | None], bool],
 ) -> dict[str, Any]:
     """All of /api/results.
 
@@ -22,7 +22,7 @@ def catalogue(
         title: of the page.
         results: what results.json says.
         find: finds a slide without opening it, or raises a SacMILError.
-        is_there: whether a path of results.json leads to a file that may be read.
+        has_file: whether a path of results.json leads to a file that may be read.
     """
     numbers = {model.name: number for number, model in enumerate(results.models)}
     return {
@@ -32,12 +32,13 @@ def catalogue(
             {"name": model.name, "hash": model.hash, "members": model.members}
             for model in results.models
         ],
-        "colours": colour_scale().tolist(),
+        "colours": make_color_scale().tolist(),
         "slides": [
-            _slide(slide, why_not(slide, find), is_there)
+            _make_slide_entry(slide, explain_unavailable(slide, find), has_file)
             | {
                 "answers": [
-                    _answer(answer, numbers, results.classes, is_there) for answer in slide.answers
+                    _make_prediction_entry(answer, numbers, results.classes, has_file)
+                    for answer in slide.answers
                 ]
             }
             for slide in results.slides
@@ -45,7 +46,7 @@ def catalogue(
     }
 
 
-def why_not(slide: SlideResult, find: Callable[[SlideResult], object]) -> str | None:
+def explain_unavailable(slide: SlideResult, find: Callable[[SlideResult], object]) -> str | None:
     """Why a slide cannot be shown, as far as that is known without opening it."""
     try:
         find(slide)
@@ -54,8 +55,8 @@ def why_not(slide: SlideResult, find: Callable[[SlideResult], object]) -> str | 
     return None
 
 
-def _slide(
-    slide: SlideResult, reason: str | None, is_there: Callable[[str | None], bool]
+def _make_slide_entry(
+    slide: SlideResult, reason: str | None, has_file: Callable[[str | None], bool]
 ) -> dict[str, Any]:
     return {
         "slide_id": slide.slide_id,
@@ -64,22 +65,22 @@ def _slide(
         "mpp": slide.mpp,
         "zoomable": reason is None,
         "why_not": reason,
-        "thumbnail": is_there(slide.thumbnail),
-        "truth": is_there(slide.truth),
+        "thumbnail": has_file(slide.thumbnail),
+        "truth": has_file(slide.truth),
     }
 
 
-def _answer(
-    answer: Answer,
+def _make_prediction_entry(
+    prediction: StoredPrediction,
     numbers: Mapping[str, int],
     classes: tuple[str, ...],
-    is_there: Callable[[str | None], bool],
+    has_file: Callable[[str | None], bool],
 ) -> dict[str, Any]:
-    likeliest = max(range(len(classes)), key=lambda c: answer.probabilities[c])
+    likeliest = max(range(len(classes)), key=lambda c: prediction.probabilities[c])
     return {
-        "model": numbers[answer.model],
-        "probabilities": answer.probabilities,
-        "spread": answer.spread,
+        "model": numbers[prediction.model],
+        "probabilities": prediction.probabilities,
+        "spread": prediction.spread,
         "predicted": classes[likeliest],
-        "scored": is_there(answer.scores),
+        "scored": has_file(prediction.scores),
     }

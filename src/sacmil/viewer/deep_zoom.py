@@ -1,7 +1,7 @@
 """A slide as Deep Zoom tiles: levels halve from the full size down to one pixel.
 
 A tile is read from the next finer level the slide has and averaged over areas. Where that would
-take more than ``_MOST_SHRINK`` pixels for one, below the slide's coarsest level or in a gap of its
+take more than ``_MAX_SHRINK`` pixels for one, below the slide's coarsest level or in a gap of its
 pyramid, it is cut from an overview that is made once, so no tile needs much memory or time.
 """
 
@@ -13,16 +13,16 @@ from typing import NamedTuple
 import numpy as np
 
 from sacmil.errors import SlideError
-from sacmil.slides.pixels import best_level
+from sacmil.slides.pixels import choose_level
 from sacmil.slides.readers import Pixels, Slide
-from sacmil.slides.thumbnail import Thumbnail, cut_for, thumbnail
-from sacmil.viewer.opening import pyramid_command
+from sacmil.slides.thumbnail import Thumbnail, choose_source, make_thumbnail
+from sacmil.viewer.open_slide import make_pyramid_command
 
-TILE = 256
-_MOST_SHRINK = 8  # along a side: at most 2,048 pixels a side for a tile
+TILE_PX = 256
+_MAX_SHRINK = 8  # along a side: at most 2,048 pixels a side for a tile
 _OVERVIEW_SIDE = 2048
-_MOST_OVERVIEW_PIXELS = 400_000_000  # read once, in a few seconds
-_SLACK = 0.05  # of a pixel: levels have 4.0003 where 4 is meant
+_MAX_OVERVIEW_PIXELS = 400_000_000  # read once, in a few seconds
+_PIXEL_TOLERANCE = 0.05  # of a pixel: levels have 4.0003 where 4 is meant
 
 
 class Box(NamedTuple):
@@ -33,16 +33,24 @@ class Box(NamedTuple):
     right: float
     bottom: float
 
-    def scaled(self, factor: float, width: int, height: int) -> Box:
+    def scale(self, factor: float, width: int, height: int) -> Box:
         """In larger or smaller pixels, of a picture of that size; never empty."""
         right, bottom = min(self.right * factor, width), min(self.bottom * factor, height)
         left, top = min(self.left * factor, width - 1), min(self.top * factor, height - 1)
-        return Box(left, top, max(right, left + _SLACK), max(bottom, top + _SLACK))
+        return Box(
+            left, top, max(right, left + _PIXEL_TOLERANCE), max(bottom, top + _PIXEL_TOLERANCE)
+        )
 
-    def around(self) -> tuple[int, int, int, int]:
+    def to_whole_pixels(self) -> tuple[int, int, int, int]:
         """The whole pixels it touches: left, top, width, height."""
-        left, top = math.floor(self.left + _SLACK), math.floor(self.top + _SLACK)
-        right, bottom = math.ceil(self.right - _SLACK), math.ceil(self.bottom - _SLACK)
+        left, top = (
+            math.floor(self.left + _PIXEL_TOLERANCE),
+            math.floor(self.top + _PIXEL_TOLERANCE),
+        )
+        right, bottom = (
+            math.ceil(self.right - _PIXEL_TOLERANCE),
+            math.ceil(self.bottom - _PIXEL_TOLERANCE),
+        )
         return left, top, max(right - left, 1), max(bottom - top, 1)
 
 
@@ -57,10 +65,10 @@ class DeepZoom:
         self.slide = slide
         self.levels = (max(slide.size) - 1).bit_length() + 1
         self._overview: Thumbnail | None = None
-        self._overview_downsample = _overview_downsample(slide, self.levels)
+        self._overview_downsample = _choose_overview_downsample(slide, self.levels)
         _check_overview(slide, self._overview_downsample)
 
-    def tile(self, level: int, x: int, y: int) -> Pixels | None:
+    def read_tile(self, level: int, x: int, y: int) -> Pixels | None:
         """A tile by its column and row; None where there is none.
 
         Args:
@@ -71,47 +79,47 @@ class DeepZoom:
         if not 0 <= level < self.levels:
             return None
         downsample = 2 ** (self.levels - 1 - level)
-        box = _tile_box(self.slide.size, downsample, x, y)
+        box = _find_tile_box(self.slide.size, downsample, x, y)
         if box is None:
             return None
         if _is_cheap(self.slide, downsample):
-            return self._from_level(downsample, box)
-        return self._from_overview(downsample, box)
+            return self._read_from_level(downsample, box)
+        return self._cut_from_overview(downsample, box)
 
     def close(self) -> None:
         """Let the slide go."""
         self.slide.close()
 
-    def _from_level(self, downsample: int, box: Box) -> Pixels:
-        number = best_level(self.slide, downsample)
+    def _read_from_level(self, downsample: int, box: Box) -> Pixels:
+        number = choose_level(self.slide, downsample)
         level = self.slide.levels[number]
-        area = box.scaled(downsample / level.downsample, level.width, level.height)
-        left, top, width, height = area.around()
+        area = box.scale(downsample / level.downsample, level.width, level.height)
+        left, top, width, height = area.to_whole_pixels()
         x, y = round(left * level.downsample), round(top * level.downsample)
         pixels = self.slide.read(x, y, number, width, height)
-        return _resized(pixels, area, (left, top), box)
+        return _resize_area(pixels, area, (left, top), box)
 
-    def _from_overview(self, downsample: int, box: Box) -> Pixels:
+    def _cut_from_overview(self, downsample: int, box: Box) -> Pixels:
         if self._overview is None:
-            self._overview = thumbnail(
+            self._overview = make_thumbnail(
                 self.slide, self._overview_downsample, max_side=_OVERVIEW_SIDE
             )
         pixels = self._overview.pixels
         factor = downsample / self._overview.downsample
-        area = box.scaled(factor, pixels.shape[1], pixels.shape[0])
-        left, top, width, height = area.around()
-        return _resized(pixels[top : top + height, left : left + width], area, (left, top), box)
+        area = box.scale(factor, pixels.shape[1], pixels.shape[0])
+        left, top, width, height = area.to_whole_pixels()
+        return _resize_area(pixels[top : top + height, left : left + width], area, (left, top), box)
 
 
-def _tile_box(size: tuple[int, int], downsample: int, x: int, y: int) -> Box | None:
+def _find_tile_box(size: tuple[int, int], downsample: int, x: int, y: int) -> Box | None:
     width, height = (-(-side // downsample) for side in size)
-    left, top = x * TILE, y * TILE
+    left, top = x * TILE_PX, y * TILE_PX
     if not (0 <= left < width and 0 <= top < height):
         return None
-    return Box(left, top, min(left + TILE, width), min(top + TILE, height))
+    return Box(left, top, min(left + TILE_PX, width), min(top + TILE_PX, height))
 
 
-def _resized(pixels: Pixels, area: Box, origin: tuple[int, int], box: Box) -> Pixels:
+def _resize_area(pixels: Pixels, area: Box, origin: tuple[int, int], box: Box) -> Pixels:
     """The area, whose pixels begin at an origin, in the size of the tile."""
     from PIL import Image
 
@@ -132,10 +140,10 @@ def _resized(pixels: Pixels, area: Box, origin: tuple[int, int], box: Box) -> Pi
 
 
 def _is_cheap(slide: Slide, downsample: int) -> bool:
-    return downsample / slide.levels[best_level(slide, downsample)].downsample <= _MOST_SHRINK
+    return downsample / slide.levels[choose_level(slide, downsample)].downsample <= _MAX_SHRINK
 
 
-def _overview_downsample(slide: Slide, levels: int) -> float:
+def _choose_overview_downsample(slide: Slide, levels: int) -> float:
     """Twice as fine as the first Deep Zoom level that needs it."""
     dear = (2**n for n in range(levels) if not _is_cheap(slide, 2**n))
     first: int = next(dear, 2**levels)
@@ -143,10 +151,10 @@ def _overview_downsample(slide: Slide, levels: int) -> float:
 
 
 def _check_overview(slide: Slide, downsample: float) -> None:
-    level = slide.levels[cut_for(slide, downsample, max_side=_OVERVIEW_SIDE).level]
-    if level.width * level.height > _MOST_OVERVIEW_PIXELS:
+    level = slide.levels[choose_source(slide, downsample, max_side=_OVERVIEW_SIDE).level]
+    if level.width * level.height > _MAX_OVERVIEW_PIXELS:
         raise SlideError(
             f"{slide.path.name}: the level an overview would be made of has {level.width:,} x "
-            f"{level.height:,} pixels; expected at most {_MOST_OVERVIEW_PIXELS:,}: "
-            f"{pyramid_command(slide.path)}"
+            f"{level.height:,} pixels; expected at most {_MAX_OVERVIEW_PIXELS:,}: "
+            f"{make_pyramid_command(slide.path)}"
         )

@@ -6,8 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-_MOST_PER_CLIENT = 10
-_MOST_IN_ALL = 200
+_MAX_PER_CLIENT = 10
+_MAX_TOTAL = 200
 _WINDOW_S = 60.0
 
 
@@ -28,8 +28,8 @@ class GuessLimit:
         if self._clock() >= self._end:
             self._end = self._clock() + _WINDOW_S
             self._wrong.clear()
-        return self._wrong[client] < _MOST_PER_CLIENT and self._wrong.total() < _MOST_IN_ALL
+        return self._wrong[client] < _MAX_PER_CLIENT and self._wrong.total() < _MAX_TOTAL
 
-    def count(self, client: str) -> None:
+    def count_wrong_token(self, client: str) -> None:
         """Note a wrong token."""
         self._wrong[client] += 1

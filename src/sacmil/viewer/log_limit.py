@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 _LOGGERS = ("asyncio", "uvicorn.error")
-_MOST_RECORDS = 20
+_MAX_RECORDS = 20
 _WINDOW_S = 60.0
 
 
@@ -15,19 +15,19 @@ class LogLimit(logging.Filter):
     """Lets a number of records pass in each window of time, and counts the others.
 
     Args:
-        most_records: in each window.
+        max_records: in each window.
         window_s: its length in seconds.
         clock: seconds that only grow.
     """
 
     def __init__(
         self,
-        most_records: int = _MOST_RECORDS,
+        max_records: int = _MAX_RECORDS,
         window_s: float = _WINDOW_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self._most, self._window_s, self._clock = most_records, window_s, clock
+        self._max_records, self._window_s, self._clock = max_records, window_s, clock
         self._end = float("-inf")
         self._count = 0
 
@@ -35,12 +35,12 @@ class LogLimit(logging.Filter):
         """Whether a record is written; the first of a window says how many were left out."""
         left_out = 0
         if self._clock() >= self._end:
-            left_out = max(self._count - self._most, 0)
+            left_out = max(self._count - self._max_records, 0)
             self._end, self._count = self._clock() + self._window_s, 0
         self._count += 1
         if left_out:
             record.msg, record.args = f"{record.getMessage()} ({left_out:,} more left out)", None
-        return self._count <= self._most
+        return self._count <= self._max_records
 
 
 def limit_log() -> None:

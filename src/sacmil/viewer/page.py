@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 STATIC = Path(__file__).parent / "static"
-_TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
-_UNBUILT = (
+_MEDIA_TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
+_NOT_BUILT_PAGE = (
     b"<!doctype html><meta charset=utf-8><title>sacmil</title>"
     b"<p>The page is not built: install Node.js 20 or newer and type <code>make viewer</code>."
 )
@@ -26,18 +26,20 @@ def is_built(static: Path = STATIC) -> bool:
     return (static / "index.html").is_file()
 
 
-def page_files(static: Path = STATIC) -> dict[str, PageFile]:
+def read_page_files(static: Path = STATIC) -> dict[str, PageFile]:
     """Every file by its address; read at once, so that no address is ever made into a path."""
     if not is_built(static):
-        return {"/": PageFile(_UNBUILT, "text/html")}
+        return {"/": PageFile(_NOT_BUILT_PAGE, "text/html")}
     files = [path for path in sorted(static.rglob("*")) if path.is_file()]
     found = {
-        f"/{path.relative_to(static).as_posix()}": PageFile(path.read_bytes(), _type(path))
+        f"/{path.relative_to(static).as_posix()}": PageFile(
+            path.read_bytes(), _guess_media_type(path)
+        )
         for path in files
     }
     return found | {"/": found["/index.html"]}
 
 
-def _type(path: Path) -> str:
-    known = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0]
+def _guess_media_type(path: Path) -> str:
+    known = _MEDIA_TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0]
     return known or "application/octet-stream"

@@ -12,10 +12,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from sacmil.errors import ConfigError, SacMILError
+from sacmil.viewer.allowed_hosts import AllowedHosts, is_loopback, is_unspecified
 from sacmil.viewer.app import create_app
 from sacmil.viewer.connections import BoundedApp, Connections, Limits, find_limits, make_protocol
-from sacmil.viewer.content import Content
-from sacmil.viewer.hosts import Hosts, is_everywhere, is_loopback
+from sacmil.viewer.content import ResultsApi
 from sacmil.viewer.log_limit import limit_log
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]{8,200}")
@@ -76,7 +76,7 @@ class _PatientServer(uvicorn.Server):
 
 
 def bind(
-    content: Content,
+    content: ResultsApi,
     host: str,
     port: int,
     token: str | None = None,
@@ -98,13 +98,13 @@ def bind(
         )
     if token is None and not is_loopback(host):
         token = make_token()
-    listener = _listener(host, port)
+    listener = _open_listener(host, port)
     port = listener.getsockname()[1]
-    app = create_app(content, Hosts.of(host, port), token=token)
-    return Server(app, listener, _url(host, port, token))
+    app = create_app(content, AllowedHosts.from_address(host, port), token=token)
+    return Server(app, listener, _make_url(host, port, token))
 
 
-def _listener(host: str, port: int) -> socket.socket:
+def _open_listener(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -131,7 +131,7 @@ def _listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _url(host: str, port: int, token: str | None) -> str:
-    name = socket.gethostname() if is_everywhere(host) else host
+def _make_url(host: str, port: int, token: str | None) -> str:
+    name = socket.gethostname() if is_unspecified(host) else host
     name = f"[{name}]" if ":" in name else name
     return f"http://{name}:{port}/" + (f"?token={token}" if token else "")

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from sacmil.errors import SlideError
-from sacmil.parallel.local import Workers
-from sacmil.viewer.confinement import Place
-from sacmil.viewer.slide_reading import Told
+from sacmil.parallel.local import WorkerPool
+from sacmil.viewer.allowed_paths import AllowedPath
+from sacmil.viewer.slide_reading import ReadFailure
 
-Made = TypeVar("Made")
+ResultT = TypeVar("ResultT")
 
-MOST_PROCESSES = 4
-_MOST_BYTES = 4 * 2**30
+MAX_PROCESSES = 4
+_MAX_BYTES = 4 * 2**30
 """Of address space each, of which libraries alone take a part."""
-_LIMIT_S = 30.0
+_TIMEOUT_S = 30.0
 
 
 class SlideProcesses:
@@ -28,47 +28,49 @@ class SlideProcesses:
         limit_s: seconds a tile may take.
     """
 
-    def __init__(self, count: int | None = None, *, limit_s: float = _LIMIT_S) -> None:
-        count = count or min(MOST_PROCESSES, os.cpu_count() or 1)
-        self._all = [Workers(1, memory_limit=_MOST_BYTES) for _ in range(count)]
+    def __init__(self, count: int | None = None, *, limit_s: float = _TIMEOUT_S) -> None:
+        count = count or min(MAX_PROCESSES, os.cpu_count() or 1)
+        self._workers = [WorkerPool(1, memory_limit=_MAX_BYTES) for _ in range(count)]
         # the last one used is asked first: it has the slide open
-        self._idle: queue.LifoQueue[Workers] = queue.LifoQueue()
-        for workers in self._all:
+        self._idle: queue.LifoQueue[WorkerPool] = queue.LifoQueue()
+        for workers in self._workers:
             self._idle.put(workers)
         self._limit_s = limit_s
-        self._deadly: dict[Place, str] = {}
+        self._crashed: dict[AllowedPath, str] = {}
 
-    def call(self, read: Callable[..., Made | Told], place: Place, *arguments: Any) -> Made:
+    def call(
+        self, read: Callable[..., ResultT | ReadFailure], allowed_path: AllowedPath, *arguments: Any
+    ) -> ResultT:
         """What a function of ``slide_reading`` makes of a slide, or a SlideError.
 
         Args:
             read: takes the place first.
-            place: of the slide; one that killed its process is not opened again.
+            allowed_path: of the slide; one that killed its process is not opened again.
             arguments: what it takes besides.
         """
-        if place in self._deadly:
-            raise SlideError(self._deadly[place])
+        if allowed_path in self._crashed:
+            raise SlideError(self._crashed[allowed_path])
         workers = self._idle.get()
         try:
-            workers.submit(None, read, place, *arguments, limit_s=self._limit_s)
+            workers.submit(None, read, allowed_path, *arguments, limit_s=self._limit_s)
             outcome = workers.next_outcome()
         finally:
             self._idle.put(workers)
         if outcome is None or outcome.failure is not None:
             reason = outcome.failure if outcome else "nothing came back"
-            self._deadly[place] = f"{place.path.name}: cannot be shown, {reason}"
-            raise SlideError(self._deadly[place])
-        if isinstance(outcome.value, Told):
-            raise SlideError(outcome.value.sentence)
-        made: Made = outcome.value
+            self._crashed[allowed_path] = f"{allowed_path.path.name}: cannot be shown, {reason}"
+            raise SlideError(self._crashed[allowed_path])
+        if isinstance(outcome.value, ReadFailure):
+            raise SlideError(outcome.value.message)
+        made: ResultT = outcome.value
         return made
 
     def interrupt(self) -> None:
         """End what is being read, which then counts as failed."""
-        for workers in self._all:
+        for workers in self._workers:
             workers.kill()
 
     def close(self) -> None:
         """End the processes; nothing may be asked any more."""
-        for workers in self._all:
+        for workers in self._workers:
             workers.__exit__()

@@ -9,17 +9,17 @@ from typing import NamedTuple, TypeVar
 
 from sacmil.errors import SacMILError, SlideError
 from sacmil.slides.readers import Pixels
-from sacmil.slides.resolution import COARSEST, FINEST
-from sacmil.viewer.confinement import Place
+from sacmil.slides.resolution import MAX_MPP, MIN_MPP
+from sacmil.viewer.allowed_paths import AllowedPath
 from sacmil.viewer.deep_zoom import DeepZoom
-from sacmil.viewer.open_slides import OpenSlides
+from sacmil.viewer.slide_cache import SlideCache
 
 Size = tuple[int, int]
-Made = TypeVar("Made")
+ResultT = TypeVar("ResultT")
 _JPEG_QUALITY = 80
 
 
-class Shape(NamedTuple):
+class SlideShape(NamedTuple):
     """How a slide is cut."""
 
     size: Size
@@ -28,71 +28,71 @@ class Shape(NamedTuple):
     bounds: tuple[int, int] | None
 
 
-class Told(NamedTuple):
+class ReadFailure(NamedTuple):
     """Why there is nothing, in a sentence."""
 
-    sentence: str
+    message: str
 
 
-def read_shape(place: Place, expected: Size | None) -> Shape | Told:
+def read_shape(allowed_path: AllowedPath, expected_size: Size | None) -> SlideShape | ReadFailure:
     """How a slide is cut, or why it cannot be.
 
     Args:
-        place: of the slide.
-        expected: its size, where that is known.
+        allowed_path: of the slide.
+        expected_size: its size, where that is known.
     """
-    return _with_slide(place, expected, _shape)
+    return _call_with_slide(allowed_path, expected_size, _describe_shape)
 
 
 def read_tile(
-    place: Place, expected: Size | None, level: int, x: int, y: int
-) -> bytes | Told | None:
+    allowed_path: AllowedPath, expected_size: Size | None, level: int, x: int, y: int
+) -> bytes | ReadFailure | None:
     """A Deep Zoom tile as JPEG; None where there is none."""
 
     def cut(zoom: DeepZoom) -> bytes | None:
-        pixels = zoom.tile(level, x, y)
-        return None if pixels is None else _jpeg(pixels)
+        pixels = zoom.read_tile(level, x, y)
+        return None if pixels is None else _encode_jpeg(pixels)
 
-    return _with_slide(place, expected, cut)
+    return _call_with_slide(allowed_path, expected_size, cut)
 
 
 @cache
-def _slides() -> OpenSlides:
+def _get_slide_cache() -> SlideCache:
     """Of this process."""
-    return OpenSlides()
+    return SlideCache()
 
 
-def _with_slide(
-    place: Place, expected: Size | None, make: Callable[[DeepZoom], Made]
-) -> Made | Told:
+def _call_with_slide(
+    allowed_path: AllowedPath, expected_size: Size | None, make: Callable[[DeepZoom], ResultT]
+) -> ResultT | ReadFailure:
     try:
-        zoom = _slides().get(place)
-        _check_size(zoom, expected)
+        zoom = _get_slide_cache().get(allowed_path)
+        _check_size(zoom, expected_size)
         return make(zoom)
     except SacMILError as error:
-        _slides().drop(place)
-        return Told(str(error))
+        _get_slide_cache().drop(allowed_path)
+        return ReadFailure(str(error))
     except OSError as error:
-        _slides().drop(place)
-        return Told(f"{place.path.name}: cannot be read ({error.strerror or error})")
+        _get_slide_cache().drop(allowed_path)
+        return ReadFailure(f"{allowed_path.path.name}: cannot be read ({error.strerror or error})")
 
 
-def _check_size(zoom: DeepZoom, expected: Size | None) -> None:
-    if expected is not None and expected != zoom.slide.size:
-        found, wanted = (f"{w:,} x {h:,}" for w, h in (zoom.slide.size, expected))
+def _check_size(zoom: DeepZoom, expected_size: Size | None) -> None:
+    if expected_size is not None and expected_size != zoom.slide.size:
+        found, wanted = (f"{w:,} x {h:,}" for w, h in (zoom.slide.size, expected_size))
         raise SlideError(
             f"{zoom.slide.path.name}: has {found} pixels; expected {wanted}, as the slide that was "
             "answered: this is another slide of that name"
         )
 
 
-def _shape(zoom: DeepZoom) -> Shape:
+def _describe_shape(zoom: DeepZoom) -> SlideShape:
     stated = zoom.slide.mpp
-    mpp = stated if stated is not None and FINEST <= stated <= COARSEST else None
-    return Shape(zoom.slide.size, mpp, zoom.levels, zoom.slide.bounds_origin)
+    mpp = stated if stated is not None and MIN_MPP <= stated <= MAX_MPP else None
+    return SlideShape(zoom.slide.size, mpp, zoom.levels, zoom.slide.bounds_origin)
 
 
-def _jpeg(pixels: Pixels) -> bytes:
+def _encode_jpeg(pixels: Pixels) -> bytes:
     from PIL import Image
 
     stream = io.BytesIO()

@@ -8,18 +8,18 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-Made = TypeVar("Made")
+ResultT = TypeVar("ResultT")
 
-MOST_WAITING = 2000
+MAX_WAITING = 2000
 """A screen shows some 40 tiles; beyond this somebody asks who does not look."""
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
-class FullError(Exception):
+class QueueFullError(Exception):
     """More is waiting than will be done soon."""
 
 
-class GoneError(Exception):
+class ClientGoneError(Exception):
     """Nobody waits for the answer any more."""
 
 
@@ -28,30 +28,32 @@ class WorkQueue:
 
     Args:
         threads: how many pieces of work are done at once.
-        most_waiting: pieces of work, those being done included.
+        max_waiting: pieces of work, those being done included.
     """
 
-    def __init__(self, threads: int | None = None, most_waiting: int = MOST_WAITING) -> None:
+    def __init__(self, threads: int | None = None, max_waiting: int = MAX_WAITING) -> None:
         self._threads = ThreadPoolExecutor(threads or min(4, os.cpu_count() or 1), "viewer")
-        self._most = most_waiting
+        self._max_waiting = max_waiting
         self._waiting = 0
 
-    async def do(self, work: Callable[[], Made], is_gone: Callable[[], Awaitable[bool]]) -> Made:
+    async def run(
+        self, work: Callable[[], ResultT], is_disconnected: Callable[[], Awaitable[bool]]
+    ) -> ResultT:
         """The result of some work, which is not begun once nobody waits for it.
 
         Args:
             work: what takes time.
-            is_gone: whether the browser has hung up, as it does for tiles it has moved away from.
+            is_disconnected: whether the browser hung up, as it does for tiles out of sight.
         """
-        if self._waiting >= self._most:
-            raise FullError
+        if self._waiting >= self._max_waiting:
+            raise QueueFullError
         self._waiting += 1
         try:
             job = self._threads.submit(work)
             future = asyncio.wrap_future(job)
-            while not (await asyncio.wait({future}, timeout=_LOOK_S))[0]:
-                if await is_gone() and job.cancel():
-                    raise GoneError
+            while not (await asyncio.wait({future}, timeout=_POLL_S))[0]:
+                if await is_disconnected() and job.cancel():
+                    raise ClientGoneError
             return future.result()
         finally:
             self._waiting -= 1

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.bag import Bag
-from sacmil.card import CARD, joint_hash, model_folders, read_card
+from sacmil.card import CARD_FILE, combine_hashes, find_model_folders, read_card
 from sacmil.errors import ModelFolderError
-from sacmil.heatmap.normalisation import normalise
-from sacmil.results import Prediction, Scores
+from sacmil.heatmap.normalization import normalize_scores
+from sacmil.results import InstanceScores, Prediction
 
-GRAPH = "model.onnx"
-JOINT = "ensemble"
+ONNX_FILE = "model.onnx"
+ENSEMBLE_NAME = "ensemble"
 """What several models together are called."""
 
 
@@ -35,12 +35,12 @@ class Member(Protocol):
         """Its answer."""
 
 
-class Said(NamedTuple):
+class MemberPredictions(NamedTuple):
     """The answer of one or several members to one bag."""
 
     probabilities: npt.NDArray[np.float64]
     """(C,), the mean of the parts."""
-    parts: npt.NDArray[np.float64]
+    member_probabilities: npt.NDArray[np.float64]
     """(M, C), of each member."""
     scores: npt.NDArray[np.float32]
     """(N,), for the predicted class; the mean of ranks from 0 to 1 where there are several."""
@@ -52,17 +52,17 @@ class Said(NamedTuple):
     @property
     def spread(self) -> npt.NDArray[np.float64] | None:
         """(C,), the standard deviation over members; None where there is one."""
-        return self.parts.std(axis=0) if len(self.parts) > 1 else None
+        return self.member_probabilities.std(axis=0) if len(self.member_probabilities) > 1 else None
 
     @property
     def label(self) -> int:
         """Index of the most probable class."""
         return int(self.probabilities.argmax())
 
-    def located(self, bag: Bag) -> Scores:
+    def to_scores(self, bag: Bag) -> InstanceScores:
         """The scores with the places of the bag's instances."""
         size = float(bag.patch_size)
-        return Scores(bag.coords, size, self.scores, self.class_scores, self.score_class)
+        return InstanceScores(bag.coords, size, self.scores, self.class_scores, self.score_class)
 
     def scores_for(self, label: int) -> npt.NDArray[np.float32]:
         """(N,), scores for a class; the only scores where there are none by class."""
@@ -85,53 +85,59 @@ class Ensemble:
         """That of its first member: the others differ in what they were trained on."""
         return self.members[0].card
 
-    def ask(self, bag: Bag) -> Said:
+    def predict(self, bag: Bag) -> MemberPredictions:
         """Its answer to a bag."""
-        return together([_said(member.predict(bag)) for member in self.members])
+        return average_predictions(
+            [_to_member_predictions(member.predict(bag)) for member in self.members]
+        )
 
 
-def together(said: Sequence[Said]) -> Said:
+def average_predictions(predictions: Sequence[MemberPredictions]) -> MemberPredictions:
     """The mean of several answers to one bag, each counting alike."""
-    if len(said) == 1:
-        return said[0]
-    parts = np.stack([one.probabilities for one in said])
+    if len(predictions) == 1:
+        return predictions[0]
+    parts = np.stack([one.probabilities for one in predictions])
     mean = parts.mean(axis=0)
     label = int(mean.argmax())
-    by_class = [one.class_scores for one in said if one.class_scores is not None]
-    return Said(
+    by_class = [one.class_scores for one in predictions if one.class_scores is not None]
+    return MemberPredictions(
         mean,
         parts,
         # of the class all of them together predict: a member by itself may predict another
-        _mean_rank([one.scores_for(label) for one in said]),
-        _mean_of_classes(by_class) if len(by_class) == len(said) else None,
-        _shared_class(said, label),
+        _mean_rank([one.scores_for(label) for one in predictions]),
+        _mean_class_ranks(by_class) if len(by_class) == len(predictions) else None,
+        _find_score_class(predictions, label),
     )
 
 
-def _shared_class(said: Sequence[Said], label: int) -> int | None:
+def _find_score_class(predictions: Sequence[MemberPredictions], label: int) -> int | None:
     """The class the mean of scores is about; scores for all classes are about that one too."""
-    about = {label if one.class_scores is not None else one.score_class for one in said} - {None}
+    about = {label if one.class_scores is not None else one.score_class for one in predictions} - {
+        None
+    }
     return about.pop() if len(about) == 1 else None
 
 
-def _mean_of_classes(scores: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
+def _mean_class_ranks(scores: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
     columns = zip(*(one.T for one in scores), strict=True)
     return np.stack([_mean_rank(column) for column in columns], axis=1)
 
 
 def _mean_rank(scores: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
     """Of ranks, because members' scores have scales of their own."""
-    ranked = np.stack([normalise(one, "rank") for one in scores])
+    ranked = np.stack([normalize_scores(one, "rank") for one in scores])
     return np.asarray(ranked.mean(axis=0), dtype=np.float32)
 
 
-def _said(answer: Prediction) -> Said:
-    given = np.asarray(answer.probabilities, dtype=np.float64)
-    answer.check_is_finite()
-    by_class = answer.class_scores
+def _to_member_predictions(prediction: Prediction) -> MemberPredictions:
+    given = np.asarray(prediction.probabilities, dtype=np.float64)
+    prediction.check_is_finite()
+    by_class = prediction.class_scores
     if len(given) == 1:  # of class 1 alone, and so are its scores
         given, by_class = np.array([1 - given[0], given[0]]), None
-    return Said(given, given[None], answer.scores, by_class, answer.score_class)
+    return MemberPredictions(
+        given, given[None], prediction.scores, by_class, prediction.score_class
+    )
 
 
 def load_ensembles(paths: Sequence[str | Path], *, device: str = "cpu") -> tuple[Ensemble, ...]:
@@ -142,9 +148,10 @@ def load_ensembles(paths: Sequence[str | Path], *, device: str = "cpu") -> tuple
         device: auto, cpu, cuda:0, …; exported models run on the CPU.
     """
     distinct = {Path(path).resolve(): Path(path) for path in paths}
-    names = _names(list(distinct))
+    names = _make_names(list(distinct))
     found = tuple(
-        _load(path, name, device) for name, path in zip(names, distinct.values(), strict=True)
+        _load_ensemble(path, name, device)
+        for name, path in zip(names, distinct.values(), strict=True)
     )
     told = {one.classes: one.name for one in found}
     if len(told) > 1:
@@ -156,19 +163,19 @@ def load_ensembles(paths: Sequence[str | Path], *, device: str = "cpu") -> tuple
     return found
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
+def _make_names(paths: Sequence[Path]) -> list[str]:
     """The ends of the paths, as long as it takes to tell them apart."""
     for length in range(1, max(len(path.parts) for path in paths) + 1):
         names = ["/".join(path.parts[-length:]) for path in paths]
-        if len({*names, JOINT}) == len(paths) + 1:
+        if len({*names, ENSEMBLE_NAME}) == len(paths) + 1:
             return names
     return [str(path) for path in paths]
 
 
-def _load(path: Path, name: str, device: str) -> Ensemble:
-    folders = member_folders(path)
-    members = tuple(_member(folder, device) for folder in folders)
-    classes = {class_names(m.card, folder) for m, folder in zip(members, folders, strict=True)}
+def _load_ensemble(path: Path, name: str, device: str) -> Ensemble:
+    folders = list_member_folders(path)
+    members = tuple(_load_member(folder, device) for folder in folders)
+    classes = {read_class_names(m.card, folder) for m, folder in zip(members, folders, strict=True)}
     if len(classes) > 1:
         told = "; ".join(", ".join(names) for names in sorted(classes))
         raise ModelFolderError(
@@ -179,27 +186,28 @@ def _load(path: Path, name: str, device: str) -> Ensemble:
         path=path,
         classes=classes.pop(),
         members=members,
-        hash=joint_hash([str(member.card["weights_sha256"]) for member in members]),
+        hash=combine_hashes([str(member.card["weights_sha256"]) for member in members]),
     )
 
 
-def member_folders(path: Path) -> list[Path]:
+def list_member_folders(path: Path) -> list[Path]:
     """The folders of the models a path means, exported or not."""
-    if (path / CARD).is_file() or not any(path.glob(f"part_*/{GRAPH}")):
-        return model_folders(path)
+    if (path / CARD_FILE).is_file() or not any(path.glob(f"part_*/{ONNX_FILE}")):
+        return find_model_folders(path)
     found = len(list(path.glob("part_*/")))
     parts = [path / f"part_{number}" for number in range(found)]
     for part in parts:
-        if not (part / GRAPH).is_file():  # the others alone would answer otherwise
+        if not (part / ONNX_FILE).is_file():  # the others alone would answer otherwise
             raise ModelFolderError(
-                f"{path}: {part.name}/{GRAPH} is missing, {found} parts are there; copy the folder "
+                f"{path}: {part.name}/{ONNX_FILE} is missing, {found} parts are there; copy the "
+                "folder "
                 "again"
             )
     return parts
 
 
-def _member(folder: Path, device: str) -> Member:
-    if not (folder / GRAPH).is_file():
+def _load_member(folder: Path, device: str) -> Member:
+    if not (folder / ONNX_FILE).is_file():
         return _TorchModel(folder, device)
     from sacmil.deploy.runtime import load
 
@@ -210,10 +218,10 @@ def _member(folder: Path, device: str) -> Member:
 class _TorchModel:
     def __init__(self, folder: Path, device: str) -> None:
         from sacmil import load_model  # says how to get torch where it is missing
-        from sacmil.installation import usable_device
+        from sacmil.environment import select_device
 
         self.card: Mapping[str, Any] = read_card(folder)
-        self._model = load_model(folder).to(usable_device(device))
+        self._model = load_model(folder).to(select_device(device))
 
     def predict(self, bag: Bag) -> Prediction:
         from sacmil.models import predict
@@ -221,7 +229,7 @@ class _TorchModel:
         return predict(self._model, bag)
 
 
-def class_names(card: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
+def read_class_names(card: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
     """What a model tells apart, two at least: one output speaks of class 1 alone."""
     names = tuple(card.get("classes") or ())
     outputs = card.get("options", {}).get("num_classes", len(names))

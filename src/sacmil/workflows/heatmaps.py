@@ -10,33 +10,33 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.alone import alone_in, remove_leftovers
 from sacmil.bag import Bag
-from sacmil.cohorts.slide_name import slide_name
-from sacmil.errors import ConfigError, FormatError, InputError, suggestion
+from sacmil.cohorts.slide_id import parse_slide_id
+from sacmil.errors import ConfigError, FormatError, InputError, suggest_names
 from sacmil.formats import find_bags, read_bag
-from sacmil.formats._registry import suffixes
+from sacmil.formats._registry import list_suffixes
 from sacmil.heatmap import (
-    Normalisation,
+    Normalization,
     Truth,
     draw_heatmap,
-    file_name,
-    normalise,
+    normalize_scores,
     read_truth,
+    safe_file_name,
     select_scores,
     write_csv,
     write_geojson,
 )
-from sacmil.heatmap.furniture import check_can_draw
-from sacmil.heatmap.truth import ONE_SLIDE
-from sacmil.results import Scores
+from sacmil.heatmap.annotations import check_can_draw
+from sacmil.heatmap.truth import SINGLE_SLIDE_SUFFIXES
+from sacmil.locking import exclusive, remove_partial_files
+from sacmil.results import InstanceScores
 from sacmil.slides.search import find_slides
-from sacmil.workflows.bag_needs import BagNeeds
-from sacmil.workflows.ensemble import Ensemble, Said, load_ensembles
-from sacmil.workflows.items import FAILURES, reason
+from sacmil.workflows.ensemble import Ensemble, MemberPredictions, load_ensembles
+from sacmil.workflows.input_requirements import InputRequirements
+from sacmil.workflows.inputs import INPUT_ERRORS, describe_error
 
-Progress = Callable[[str, int, int], None]
-Named = dict[str, Path]
+ProgressCallback = Callable[[str, int, int], None]
+PathsByName = dict[str, Path]
 
 SCORE_NAMES = {"sac_mil": "L2 norm after the last block"}
 """What a model's score is, where the paper has a name for it."""
@@ -50,7 +50,7 @@ class HeatmapSettings:
     """Folder the slides are searched in; None: maps on white, and no tiles."""
     classes: tuple[str, ...] = ()
     """Whose scores to draw; none: those of the predicted class, where scores are by class."""
-    how: Normalisation = "rank"
+    how: Normalization = "rank"
     geojson: bool = False
     csv: bool = False
     top: int = 8
@@ -61,7 +61,7 @@ class HeatmapSettings:
 
 
 @dataclass
-class Heatmaps:
+class HeatmapSummary:
     """What became of the bags."""
 
     written: dict[str, list[Path]] = field(default_factory=dict)
@@ -71,21 +71,21 @@ class Heatmaps:
     """What could not be shown, and why."""
 
 
-class _Scored(NamedTuple):
+class _ScoredBag(NamedTuple):
     bag: Bag
-    scores: Scores
-    said: Said
+    scores: InstanceScores
+    prediction: MemberPredictions
 
 
-def make_heatmaps(
+def draw_heatmaps(
     items: Sequence[Path],
     model: Path,
     out: Path,
     settings: HeatmapSettings,
     *,
     device: str = "cpu",
-    progress: Progress = lambda task, done, total: None,
-) -> Heatmaps:
+    progress: ProgressCallback = lambda task, done, total: None,
+) -> HeatmapSummary:
     """Score every bag and write its pictures; one bad bag does not stop the others.
 
     Args:
@@ -97,25 +97,25 @@ def make_heatmaps(
         progress: called with (task, done, of how many).
     """
     check_can_draw()
-    bags = _bags(items, out)
+    bags = _collect_bags(items, out)
     _check_truth(settings.truth, len(bags))
     slides = {} if settings.slides is None else _slides_by_name(settings.slides)
     (ensemble,) = load_ensembles([model], device=device)
     _check_classes(settings.classes, ensemble)
-    needs = BagNeeds.of(ensemble.card, str(model))
-    made = Heatmaps()
-    with alone_in(out, what="heatmap"):
-        remove_leftovers(out)
+    needs = InputRequirements.from_card(ensemble.card, str(model))
+    made = HeatmapSummary()
+    with exclusive(out, purpose="heatmap"):
+        remove_partial_files(out)
         for done, path in enumerate(bags, start=1):
             try:
-                scored = _scored(path, ensemble, needs, settings, made)
-                made.written[scored.bag.slide_id] = _write(
+                scored = _score_bag(path, ensemble, needs, settings, made)
+                made.written[scored.bag.slide_id] = _write_heatmaps(
                     scored, out, ensemble, slides, settings, made
                 )
             except ConfigError:  # of the call, not of this bag
                 raise
-            except FAILURES as error:
-                made.failures[path] = reason(error)
+            except INPUT_ERRORS as error:
+                made.failures[path] = describe_error(error)
             progress("heatmaps", done, len(bags))
     return made
 
@@ -123,73 +123,85 @@ def make_heatmaps(
 def _check_classes(classes: Sequence[str], ensemble: Ensemble) -> None:
     for which in classes:
         if which not in ensemble.classes:
-            told = suggestion(which, ensemble.classes)
+            told = suggest_names(which, ensemble.classes)
             raise ConfigError(f"{ensemble.path}: knows no class {which!r}; {told}")
 
 
-def _bags(items: Sequence[Path], out: Path) -> list[Path]:
+def _collect_bags(items: Sequence[Path], out: Path) -> list[Path]:
     for item in items:
-        if item.is_file() and item.suffix.lower() not in suffixes():
+        if item.is_file() and item.suffix.lower() not in list_suffixes():
             raise FormatError(
-                f"{item}: is no bag ({', '.join(suffixes())}); slides are cut, answered and drawn "
+                f"{item}: is no bag ({', '.join(list_suffixes())}); slides are cut, answered and "
+                "drawn "
                 f"by sacmil predict {item} --model MODEL --out DIR"
             )
-    return find_bags(items, outside=out)
+    return find_bags(items, exclude=out)
 
 
 def _check_truth(path: Path | None, bags: int) -> None:
     """One slide's file beside many bags would outline them all alike."""
-    if path is not None and bags > 1 and path.is_file() and path.name.endswith(ONE_SLIDE):
+    if (
+        path is not None
+        and bags > 1
+        and path.is_file()
+        and path.name.endswith(SINGLE_SLIDE_SUFFIXES)
+    ):
         raise ConfigError(
             f"{path}: holds the truth of one slide, and there are {bags} bags; expected a folder "
             "of files called as the slides, or one JSON of all"
         )
 
 
-def _slides_by_name(folder: Path) -> Named:
+def _slides_by_name(folder: Path) -> PathsByName:
     found = find_slides([folder])
-    return {slide_name(path.name): path for path in found} | {path.stem: path for path in found}
+    return {parse_slide_id(path.name): path for path in found} | {path.stem: path for path in found}
 
 
-def _scored(
-    path: Path, ensemble: Ensemble, needs: BagNeeds, settings: HeatmapSettings, made: Heatmaps
-) -> _Scored:
+def _score_bag(
+    path: Path,
+    ensemble: Ensemble,
+    requirements: InputRequirements,
+    settings: HeatmapSettings,
+    summary: HeatmapSummary,
+) -> _ScoredBag:
     bag = read_bag(path)
-    if bag.slide_id in made.written:
+    if bag.slide_id in summary.written:
         raise FormatError(f"{path}: is a second bag of {bag.slide_id}; expected one per slide")
-    _check_fits(bag, needs, settings, made)
-    said = ensemble.ask(bag)
-    scores = said.located(bag)
-    return _Scored(bag, scores, said)
+    _check_requirements(bag, requirements, settings, summary)
+    said = ensemble.predict(bag)
+    scores = said.to_scores(bag)
+    return _ScoredBag(bag, scores, said)
 
 
-def _check_fits(bag: Bag, needs: BagNeeds, settings: HeatmapSettings, made: Heatmaps) -> None:
+def _check_requirements(
+    bag: Bag, requirements: InputRequirements, settings: HeatmapSettings, summary: HeatmapSummary
+) -> None:
     """Refuse a bag the model was not trained for; a note where that was asked for."""
-    wrong = needs.check(bag).wrong
+    wrong = requirements.check(bag).problems
     if not wrong:
         return
-    if not settings.allow_mismatch or needs.dim not in (None, bag.dim):
-        raise InputError(f"{bag.slide_id}: {'; '.join(wrong)}; {needs.way_out(bag)}")
-    made.notes.append(f"{bag.slide_id}: {'; '.join(wrong)}")
+    if not settings.allow_mismatch or requirements.dim not in (None, bag.dim):
+        raise InputError(f"{bag.slide_id}: {'; '.join(wrong)}; {requirements.fix_hint(bag)}")
+    summary.notes.append(f"{bag.slide_id}: {'; '.join(wrong)}")
 
 
-def _write(
-    scored: _Scored,
+def _write_heatmaps(
+    scored: _ScoredBag,
     out: Path,
     ensemble: Ensemble,
-    slides: Named,
+    slides: PathsByName,
     settings: HeatmapSettings,
-    made: Heatmaps,
+    summary: HeatmapSummary,
 ) -> list[Path]:
     bag = scored.bag
     slide = slides.get(bag.slide_id)
     if slide is None and settings.top:
         why = "it is not below --slides" if settings.slides else "--slides was not given"
-        made.notes.append(
+        summary.notes.append(
             f"{bag.slide_id}: the slide is not there ({why}): the map is on white, and there is "
             "no strip of tiles"
         )
-    truth = _truth(bag, settings, made)
+    truth = _load_truth(bag, settings, summary)
     written: list[Path] = []
     for which in settings.classes or (None,):
         pictures = draw_heatmap(
@@ -197,60 +209,65 @@ def _write(
             bag.slide_id,
             scored.scores,
             classes=ensemble.classes,
-            which=which,
-            predicted=ensemble.classes[scored.said.label],
-            how=settings.how,
+            class_name=which,
+            predicted=ensemble.classes[scored.prediction.label],
+            normalization=settings.how,
             slide=slide,
             mpp=bag.mpp,
             slide_size=bag.slide_size,
             truth=truth,
-            name=_score_name(ensemble),
-            note=_answer(ensemble, scored.said),
+            name=_name_score(ensemble),
+            note=_describe_prediction(ensemble, scored.prediction),
             top=settings.top,
         )
         written += pictures.values()
-    return written + _write_files(scored, out, ensemble, settings)
+    return written + _write_tables(scored, out, ensemble, settings)
 
 
-def _write_files(
-    scored: _Scored, out: Path, ensemble: Ensemble, settings: HeatmapSettings
+def _write_tables(
+    scored: _ScoredBag, out: Path, ensemble: Ensemble, settings: HeatmapSettings
 ) -> list[Path]:
     """GeoJSON and CSV: every score, coloured by the first class asked for, else the predicted."""
     bag, how = scored.bag, settings.how
     shown = select_scores(
         scored.scores,
         ensemble.classes,
-        predicted=ensemble.classes[scored.said.label],
-        which=settings.classes[0] if settings.classes else None,
+        predicted=ensemble.classes[scored.prediction.label],
+        class_name=settings.classes[0] if settings.classes else None,
     )
-    values = normalise(shown.scores.scores, how)
-    columns = _columns(scored.scores, ensemble.classes, values, shown.class_name, how)
+    values = normalize_scores(shown.scores.scores, how)
+    columns = _make_columns(scored.scores, ensemble.classes, values, shown.class_name, how)
     written = []
     if settings.geojson:
-        written.append(out / f"{file_name(bag.slide_id)}.geojson.gz")
+        written.append(out / f"{safe_file_name(bag.slide_id)}.geojson.gz")
         write_geojson(
             written[-1],
             scored.scores,
             values,
-            how=how,
+            normalization=how,
             measurements=columns,
             bounds_origin=bag.bounds_origin,
             slide_id=bag.slide_id,
         )
     if settings.csv:
-        written.append(out / f"{file_name(bag.slide_id)}.csv")
+        written.append(out / f"{safe_file_name(bag.slide_id)}.csv")
         write_csv(
-            written[-1], scored.scores, values, how=how, measurements=columns, labels=bag.labels
+            written[-1],
+            scored.scores,
+            values,
+            normalization=how,
+            measurements=columns,
+            labels=bag.labels,
         )
     return written
 
 
-def _columns(
-    scores: Scores,
+def _make_columns(
+    scores: InstanceScores,
     classes: Sequence[str],
     values: npt.NDArray[np.float64],
     which: str | None,
-    how: str,
+    normalization: str,
 ) -> dict[str, npt.ArrayLike]:
     """By name; a score that is about a class names it."""
     columns: dict[str, npt.ArrayLike]
@@ -259,29 +276,31 @@ def _columns(
     else:
         by_class = zip(classes, scores.class_scores.T, strict=True)
         columns = {f"score {name}": column for name, column in by_class}
-    if how != "raw":
-        columns[f"score {which} ({how})" if which else f"score ({how})"] = values
+    if normalization != "raw":
+        columns[f"score {which} ({normalization})" if which else f"score ({normalization})"] = (
+            values
+        )
     return columns
 
 
-def _truth(bag: Bag, settings: HeatmapSettings, made: Heatmaps) -> Truth | None:
+def _load_truth(bag: Bag, settings: HeatmapSettings, summary: HeatmapSummary) -> Truth | None:
     if settings.truth is None:
         return bag.labels
     found = read_truth(settings.truth, bag.slide_id, bounds_origin=bag.bounds_origin)
     if found is None and bag.labels is None:
-        made.notes.append(f"{bag.slide_id}: {settings.truth} has no truth for it")
+        summary.notes.append(f"{bag.slide_id}: {settings.truth} has no truth for it")
     return bag.labels if found is None else found
 
 
-def _score_name(ensemble: Ensemble) -> str:
+def _name_score(ensemble: Ensemble) -> str:
     if len(ensemble.members) > 1:
         return f"mean rank of {len(ensemble.members)} models' scores"
     return SCORE_NAMES.get(str(ensemble.card["model"]), "score")
 
 
-def _answer(ensemble: Ensemble, said: Said) -> str:
+def _describe_prediction(ensemble: Ensemble, prediction: MemberPredictions) -> str:
     """The model and what it says of the slide as a whole."""
-    told = zip(ensemble.classes, said.probabilities.tolist(), strict=True)
+    told = zip(ensemble.classes, prediction.probabilities.tolist(), strict=True)
     answers = ", ".join(f"{name} {p:.2f}" for name, p in told)
     kind = str(ensemble.card["model"])
     who = kind if kind == ensemble.name else f"{kind} ({ensemble.name})"

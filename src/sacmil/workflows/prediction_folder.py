@@ -11,7 +11,7 @@
     ├── heatmaps/<model>/<slide>….png, classes/<class>/<slide>_overlay.png
     ├── thumbnails/<slide>.jpg
     ├── reports/<slide>.html         with --report
-    └── bags/                        of slides: see extraction/folder.py
+    └── bags/                        of slides: see extraction/output_folder.py
 
 The tables, results.json and reports are of the items and models of the last command alone.
 """
@@ -27,17 +27,24 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from sacmil._version import __version__
-from sacmil.atomic import whole_file
-from sacmil.card import CARD
+from sacmil.atomic import atomic_write
+from sacmil.card import CARD_FILE
 from sacmil.csv_text import escape_cells
 from sacmil.errors import RunError
-from sacmil.formats._search import bags_in
-from sacmil.heatmap.file_name import file_name
-from sacmil.results import PREDICTIONS, Answer, Model, Results, SlideResult, write_results
+from sacmil.formats._search import list_bag_files
+from sacmil.heatmap.safe_file_name import safe_file_name
+from sacmil.results import (
+    PREDICTIONS_FILE,
+    ModelInfo,
+    Results,
+    SlideResult,
+    StoredPrediction,
+    write_results,
+)
 
 SCHEMA_VERSION = 1
-WHOLE = "predictions.json"
-_OF_TRAINING = (CARD, "config.yaml")
+PREDICTIONS_JSON = "predictions.json"
+_TRAINING_FILES = (CARD_FILE, "config.yaml")
 """What folders of models and runs hold."""
 
 
@@ -49,14 +56,14 @@ class BagFile(NamedTuple):
     modified_ns: int
 
     @classmethod
-    def of(cls, path: Path) -> Self:
+    def from_path(cls, path: Path) -> Self:
         """As it is now."""
         found = path.stat()
         return cls(str(path.resolve()), found.st_size, found.st_mtime_ns)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelAnswer:
+class ModelPrediction:
     """What one model, or several together, said of a slide."""
 
     model: str
@@ -75,13 +82,13 @@ class ModelAnswer:
     score_class: str | None = None
     """The class the pictures are about; None where one score serves all classes."""
 
-    def winner(self, classes: Sequence[str]) -> str:
+    def find_predicted_class(self, classes: Sequence[str]) -> str:
         """The most probable class."""
         return classes[max(range(len(classes)), key=lambda c: self.probabilities[c])]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlideAnswers:
+class SlidePredictions:
     """Everything said of a slide, and what it was said from."""
 
     slide_id: str
@@ -98,18 +105,18 @@ class SlideAnswers:
     mismatches: tuple[str, ...] = ()
     """In what the bag is not what the models were trained on; the user wanted answers anyway."""
     warnings: tuple[str, ...] = ()
-    answers: tuple[ModelAnswer, ...] = ()
+    answers: tuple[ModelPrediction, ...] = ()
     slide: str | None = None
     """The slide pictures were drawn from, if any."""
     thumbnail: str | None = None
 
-    def by(self, models: Sequence[Model]) -> tuple[ModelAnswer, ...]:
+    def select_models(self, models: Sequence[ModelInfo]) -> tuple[ModelPrediction, ...]:
         """The answers of these models, as far as there are any, in their order."""
         found = {(answer.model, answer.hash): answer for answer in self.answers}
         keys = [(model.name, model.hash) for model in models]
         return tuple(found[key] for key in keys if key in found)
 
-    def with_answers(self, newer: Sequence[ModelAnswer]) -> Self:
+    def with_answers(self, newer: Sequence[ModelPrediction]) -> Self:
         """With these in the place of older ones of the same models."""
         names = {answer.model for answer in newer}
         kept = tuple(answer for answer in self.answers if answer.model not in names)
@@ -122,16 +129,18 @@ class PredictionFolder:
 
     out: Path
 
-    def check_is_ours(self) -> None:
+    def check_is_prediction_folder(self) -> None:
         """Refuse a model folder or a run, whose predictions.csv would be replaced, and bags."""
-        kept = (self.out / PREDICTIONS).exists() and not (self.out / WHOLE).exists()
-        exported = any(self.out.glob(f"part_*/{CARD}"))
-        if kept or exported or any((self.out / name).exists() for name in _OF_TRAINING):
+        kept = (self.out / PREDICTIONS_FILE).exists() and not (self.out / PREDICTIONS_JSON).exists()
+        exported = any(self.out.glob(f"part_*/{CARD_FILE}"))
+        if kept or exported or any((self.out / name).exists() for name in _TRAINING_FILES):
             raise RunError(
                 f"{self.out}: holds a model or a run, expected a folder for new answers alone; "
                 "choose another --out"
             )
-        others = [] if (self.out / WHOLE).exists() else bags_in(self.out, self.bags)
+        others = (
+            [] if (self.out / PREDICTIONS_JSON).exists() else list_bag_files(self.out, self.bags)
+        )
         if others:
             raise RunError(
                 f"{self.out}: holds bags such as {others[0].name}, expected a folder for new "
@@ -143,70 +152,70 @@ class PredictionFolder:
         """Where slides are extracted to."""
         return self.out / "bags"
 
-    def scores(self, model: str, slide_id: str) -> str:
+    def scores_path(self, model: str, slide_id: str) -> str:
         """Relative to the folder."""
-        return f"scores/{file_name(model)}/{file_name(slide_id)}.npz"
+        return f"scores/{safe_file_name(model)}/{safe_file_name(slide_id)}.npz"
 
-    def heatmaps(self, model: str) -> Path:
+    def heatmap_folder(self, model: str) -> Path:
         """The folder of a model's pictures."""
-        return self.out / "heatmaps" / file_name(model)
+        return self.out / "heatmaps" / safe_file_name(model)
 
-    def thumbnail(self, slide_id: str) -> str:
+    def thumbnail_path(self, slide_id: str) -> str:
         """Relative to the folder."""
-        return f"thumbnails/{file_name(slide_id)}.jpg"
+        return f"thumbnails/{safe_file_name(slide_id)}.jpg"
 
-    def report(self, slide_id: str) -> Path:
+    def report_path(self, slide_id: str) -> Path:
         """The page of a slide."""
-        return self.out / "reports" / f"{file_name(slide_id)}.html"
+        return self.out / "reports" / f"{safe_file_name(slide_id)}.html"
 
-    def remove_pages(self, *, but: Iterable[str] = ()) -> int:
+    def remove_old_reports(self, *, keep: Iterable[str] = ()) -> int:
         """Remove pages of earlier commands; files that are no page of a slide here stay.
 
         Args:
-            but: slides whose pages stay.
+            keep: slides whose pages stay.
 
         Returns:
             How many pages were removed.
         """
-        current = {self.report(slide_id) for slide_id in but}
+        current = {self.report_path(slide_id) for slide_id in keep}
         pages = [page for page in (self.out / "reports").glob("*.html") if page not in current]
         old = [page for page in pages if (self.out / "answers" / f"{page.stem}.json").is_file()]
         for page in old:
             page.unlink()
         return len(old)
 
-    def relative(self, path: Path) -> str:
+    def to_relative_path(self, path: Path) -> str:
         """A path in the folder as files of the folder spell it."""
         return path.relative_to(self.out).as_posix()
 
-    def _record(self, slide_id: str) -> Path:
-        return self.out / "answers" / f"{file_name(slide_id)}.json"
+    def _record_path(self, slide_id: str) -> Path:
+        return self.out / "answers" / f"{safe_file_name(slide_id)}.json"
 
-    def write(self, record: SlideAnswers) -> None:
+    def write_record(self, record: SlidePredictions) -> None:
         """Keep what is known of a slide."""
-        with whole_file(self._record(record.slide_id)) as partial:
+        with atomic_write(self._record_path(record.slide_id)) as partial:
             content = asdict(record)
-            content["sha256"] = _hash(content)
-            partial.write_text(_json(content), encoding="utf-8")
+            content["sha256"] = _hash_record(content)
+            partial.write_text(_dump_json(content), encoding="utf-8")
 
-    def read(self, slide_id: str) -> SlideAnswers | None:
+    def read_record(self, slide_id: str) -> SlidePredictions | None:
         """What is known of a slide; None where that is nothing, or cannot be read."""
         try:
-            text = self._record(slide_id).read_text(encoding="utf-8")
+            text = self._record_path(slide_id).read_text(encoding="utf-8")
             content = json.loads(text, parse_constant=_reject_constant)
             expected = content.pop("sha256", None)  # records of earlier versions have none
-            if expected not in (None, _hash(content)):
+            if expected not in (None, _hash_record(content)):
                 return None
-            record = _slide_answers(content)
+            record = _parse_record(content)
             is_sound = record.slide_id == slide_id and self._has_files(record)
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
             return None
         # RuntimeError: too deep a document, and a link to itself before Python 3.13
         except (RuntimeError, OverflowError):
             return None
-        return record if is_sound and _has_right_kinds(record) else None
+        return record if is_sound and _has_valid_types(record) else None
 
-    def _has_files(self, record: SlideAnswers) -> bool:
+    def _has_files(self, record: SlidePredictions) -> bool:
         """Whether all it speaks of is there, and in this folder."""
         paths = [answer.scores for answer in record.answers]
         for answer in record.answers:
@@ -217,9 +226,9 @@ class PredictionFolder:
         return all(root in place.parents and place.is_file() for place in places)
 
 
-def _slide_answers(found: dict[str, Any]) -> SlideAnswers:
+def _parse_record(found: dict[str, Any]) -> SlidePredictions:
     answers = tuple(
-        ModelAnswer(
+        ModelPrediction(
             **answer
             | {
                 "probabilities": tuple(map(float, answer["probabilities"])),
@@ -233,19 +242,19 @@ def _slide_answers(found: dict[str, Any]) -> SlideAnswers:
         for answer in found["answers"]
     )
     listed = ("classes", "mismatches", "warnings")
-    pairs = {name: tuple(found[name]) if found[name] else None for name in _PAIRS}
+    pairs = {name: tuple(found[name]) if found[name] else None for name in _PAIR_FIELDS}
     lists = {name: tuple(found[name]) for name in listed}
-    return SlideAnswers(
+    return SlidePredictions(
         **found | lists | pairs | {"bag": BagFile(*found["bag"]), "answers": answers}
     )
 
 
-_PAIRS = ("size", "bounds_origin")
+_PAIR_FIELDS = ("size", "bounds_origin")
 
 
-def _hash(content: Mapping[str, Any]) -> str:
+def _hash_record(content: Mapping[str, Any]) -> str:
     """SHA-256 of a record, so that one which was changed is made again."""
-    text = json.dumps(json.loads(_json(content)), sort_keys=True)
+    text = json.dumps(json.loads(_dump_json(content)), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -253,7 +262,7 @@ def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is no finite number")
 
 
-def _has_right_kinds(record: SlideAnswers) -> bool:
+def _has_valid_types(record: SlidePredictions) -> bool:
     """Whether a record that was read back can be compared, drawn and written like a new one."""
     answers = record.answers
     texts = [record.item, *record.classes, *record.mismatches, *record.warnings]
@@ -273,7 +282,7 @@ def _has_right_kinds(record: SlideAnswers) -> bool:
     )
 
 
-class Failure(NamedTuple):
+class PredictionFailure(NamedTuple):
     """An item without an answer, and why."""
 
     item: str
@@ -283,9 +292,9 @@ class Failure(NamedTuple):
 def write_tables(
     folder: PredictionFolder,
     classes: Sequence[str],
-    models: Sequence[Model],
-    records: Sequence[SlideAnswers],
-    failures: Sequence[Failure],
+    models: Sequence[ModelInfo],
+    records: Sequence[SlidePredictions],
+    failures: Sequence[PredictionFailure],
 ) -> None:
     """Write predictions.csv, predictions.json and results.json."""
     whole = {
@@ -293,21 +302,22 @@ def write_tables(
         "sacmil_version": __version__,
         "classes": list(classes),
         "models": [asdict(model) for model in models],
-        "slides": [_told(record, classes, models) for record in records],
+        "slides": [_to_json_record(record, classes, models) for record in records],
         "failed": [failure._asdict() for failure in failures],
     }
-    with whole_file(folder.out / WHOLE) as partial:
-        partial.write_text(_json(whole), encoding="utf-8")
-    _write_csv(folder.out / PREDICTIONS, classes, models, records)
-    slides = tuple(_slide_result(record, models) for record in records)
+    with atomic_write(folder.out / PREDICTIONS_JSON) as partial:
+        partial.write_text(_dump_json(whole), encoding="utf-8")
+    _write_csv(folder.out / PREDICTIONS_FILE, classes, models, records)
+    slides = tuple(_to_slide_result(record, models) for record in records)
     write_results(folder.out, Results(tuple(classes), tuple(models), slides))
 
 
-def _told(
-    record: SlideAnswers, classes: Sequence[str], models: Sequence[Model]
+def _to_json_record(
+    record: SlidePredictions, classes: Sequence[str], models: Sequence[ModelInfo]
 ) -> Mapping[str, Any]:
     answers = [
-        {"predicted": answer.winner(classes), **asdict(answer)} for answer in record.by(models)
+        {"predicted": answer.find_predicted_class(classes), **asdict(answer)}
+        for answer in record.select_models(models)
     ]
     return asdict(record) | {"bag": record.bag.path, "answers": answers}
 
@@ -315,34 +325,34 @@ def _told(
 def _write_csv(
     path: Path,
     classes: Sequence[str],
-    models: Sequence[Model],
-    records: Sequence[SlideAnswers],
+    models: Sequence[ModelInfo],
+    records: Sequence[SlidePredictions],
 ) -> None:
     names = [f"{kind}_{name}" for kind in ("p", "spread") for name in classes]
     header = ["slide_id", "model", "predicted", *names, "model_hash", "encoder", "seconds"]
-    with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         for record in records:
-            writer.writerows(map(escape_cells, _rows(record, classes, models)))
+            writer.writerows(map(escape_cells, _make_rows(record, classes, models)))
 
 
-def _rows(
-    record: SlideAnswers, classes: Sequence[str], models: Sequence[Model]
+def _make_rows(
+    record: SlidePredictions, classes: Sequence[str], models: Sequence[ModelInfo]
 ) -> Iterator[list[str]]:
-    for answer in record.by(models):
+    for answer in record.select_models(models):
         spread = map(repr, answer.spread) if answer.spread else [""] * len(classes)
-        given = [record.slide_id, answer.model, answer.winner(classes)]
+        given = [record.slide_id, answer.model, answer.find_predicted_class(classes)]
         rest = [answer.hash, record.encoder or "", f"{answer.seconds:.3f}"]
         yield [*given, *map(repr, answer.probabilities), *spread, *rest]
 
 
-def _slide_result(record: SlideAnswers, models: Sequence[Model]) -> SlideResult:
+def _to_slide_result(record: SlidePredictions, models: Sequence[ModelInfo]) -> SlideResult:
     return SlideResult(
         record.slide_id,
         tuple(
-            Answer(a.model, a.probabilities, a.spread, a.scores, _heatmaps(a))
-            for a in record.by(models)
+            StoredPrediction(a.model, a.probabilities, a.spread, a.scores, _list_heatmaps(a))
+            for a in record.select_models(models)
         ),
         slide=record.slide,
         thumbnail=record.thumbnail,
@@ -351,11 +361,11 @@ def _slide_result(record: SlideAnswers, models: Sequence[Model]) -> SlideResult:
     )
 
 
-def _heatmaps(answer: ModelAnswer) -> dict[str, str]:
+def _list_heatmaps(answer: ModelPrediction) -> dict[str, str]:
     """By class; the model's own score last, for a class may be called so too."""
     own = {"score": answer.pictures["overlay"]} if "overlay" in answer.pictures else {}
     return answer.class_pictures | own
 
 
-def _json(value: Any) -> str:
+def _dump_json(value: Any) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

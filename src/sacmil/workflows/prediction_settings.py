@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from sacmil.limits import BAG_LIMIT_S
 
 if TYPE_CHECKING:
-    from sacmil.extraction.cohort import Progress
+    from sacmil.extraction.extract import ExtractionProgress
 
-Tell = Callable[[str, int, int], None]
+ProgressCallback = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class PredictionSettings:
     """How items are answered."""
 
     device: str = "auto"
@@ -42,10 +42,10 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watcher:
+class WorkflowCallbacks:
     """Who is told how far it is."""
 
-    tell: Tell = lambda task, done, total: None
+    on_progress: ProgressCallback = lambda task, done, total: None
     """Called with (task, done, of how many)."""
-    extraction: Callable[[int], AbstractContextManager[Progress]] | None = None
+    track_extraction: Callable[[int], AbstractContextManager[ExtractionProgress]] | None = None
     """Called with the number of slides; gives what is told while they are extracted."""

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sacmil.atomic import whole_file
-from sacmil.heatmap.file_name import file_name
-from sacmil.heatmap.furniture import check_can_draw
-from sacmil.heatmap.ground import Ground, ground_of
+from sacmil.atomic import atomic_write
+from sacmil.heatmap.annotations import check_can_draw
+from sacmil.heatmap.canvas import Canvas, open_canvas
 from sacmil.heatmap.pictures import (
+    PictureText,
     ShownScores,
-    Words,
-    draw_all,
-    draw_alone,
+    draw_overlay_only,
+    draw_pictures,
     save_picture,
     select_scores,
 )
-from sacmil.results import Scores, read_scores
+from sacmil.heatmap.safe_file_name import safe_file_name
+from sacmil.results import InstanceScores, read_scores
 from sacmil.slides.readers import Slide
-from sacmil.slides.thumbnail import thumbnail
-from sacmil.workflows.prediction_folder import ModelAnswer, PredictionFolder, SlideAnswers
+from sacmil.slides.thumbnail import make_thumbnail
+from sacmil.workflows.prediction_folder import ModelPrediction, PredictionFolder, SlidePredictions
 
 _THUMBNAIL_PX = 1024
 
 
-def draw_slide(
+def draw_slide_pictures(
     folder: PredictionFolder,
-    record: SlideAnswers,
-    answers: Sequence[ModelAnswer],
+    record: SlidePredictions,
+    answers: Sequence[ModelPrediction],
     slide: str | None,
-) -> SlideAnswers:
+) -> SlidePredictions:
     """Draw, and say in the record where the pictures are.
 
     Args:
@@ -42,61 +42,67 @@ def draw_slide(
     check_can_draw()
     scored = [read_scores(folder.out / answer.scores) for answer in answers]
     # all of them are of one bag, so that the slide is read once
-    with ground_of(scored[0], slide, mpp=record.mpp, slide_size=record.size) as ground:
+    with open_canvas(scored[0], slide, mpp=record.mpp, slide_size=record.size) as ground:
         newer = [
-            _with_pictures(folder, record, answer, scores, ground)
+            _draw_model_pictures(folder, record, answer, scores, ground)
             for answer, scores in zip(answers, scored, strict=True)
         ]
-        small = _thumbnail(folder, record.slide_id, ground.slide) if ground.slide else None
+        small = _write_thumbnail(folder, record.slide_id, ground.slide) if ground.slide else None
     return replace(record, slide=slide, thumbnail=small).with_answers(newer)
 
 
-def _with_pictures(
+def _draw_model_pictures(
     folder: PredictionFolder,
-    record: SlideAnswers,
-    answer: ModelAnswer,
-    scores: Scores,
-    ground: Ground,
-) -> ModelAnswer:
+    record: SlidePredictions,
+    answer: ModelPrediction,
+    scores: InstanceScores,
+    ground: Canvas,
+) -> ModelPrediction:
     members = len(answer.parts)
-    note = f"{answer.model}: {answer.winner(record.classes)} {max(answer.probabilities):.2f}"
+    note = (
+        f"{answer.model}: {answer.find_predicted_class(record.classes)} "
+        f"{max(answer.probabilities):.2f}"
+    )
     name = "score" if members == 1 else f"mean rank of {members} models' scores"
-    predicted = answer.winner(record.classes)
+    predicted = answer.find_predicted_class(record.classes)
     shown = select_scores(scores, record.classes, predicted=predicted)
-    words = Words(record.slide_id, note, shown.describe(name))
-    where, stem = folder.heatmaps(answer.model), file_name(record.slide_id)
+    words = PictureText(record.slide_id, note, shown.describe(name))
+    where, stem = folder.heatmap_folder(answer.model), safe_file_name(record.slide_id)
     pictures = {
         kind: save_picture(where / f"{stem}_{kind}.png", picture)
-        for kind, picture in draw_all(shown.scores, ground, words).items()
+        for kind, picture in draw_pictures(shown.scores, ground, words).items()
     }
     by_class = {
         which: save_picture(
-            where / "classes" / file_name(which) / f"{stem}_overlay.png",
-            draw_alone(one.scores, ground, words._replace(name=one.describe(name))),
+            where / "classes" / safe_file_name(which) / f"{stem}_overlay.png",
+            draw_overlay_only(one.scores, ground, words._replace(name=one.describe(name))),
         )
-        for which, one in _by_class(scores, record.classes, predicted).items()
+        for which, one in _select_by_class(scores, record.classes, predicted).items()
     }
     return replace(
         answer,
-        pictures={kind: folder.relative(path) for kind, path in pictures.items()},
-        class_pictures={which: folder.relative(path) for which, path in by_class.items()},
+        pictures={kind: folder.to_relative_path(path) for kind, path in pictures.items()},
+        class_pictures={which: folder.to_relative_path(path) for which, path in by_class.items()},
         score_class=shown.class_name,
     )
 
 
-def _by_class(scores: Scores, classes: Sequence[str], predicted: str) -> Mapping[str, ShownScores]:
+def _select_by_class(
+    scores: InstanceScores, classes: Sequence[str], predicted: str
+) -> Mapping[str, ShownScores]:
     if scores.class_scores is None:
         return {}
     return {
-        which: select_scores(scores, classes, predicted=predicted, which=which) for which in classes
+        which: select_scores(scores, classes, predicted=predicted, class_name=which)
+        for which in classes
     }
 
 
-def _thumbnail(folder: PredictionFolder, slide_id: str, slide: Slide) -> str:
+def _write_thumbnail(folder: PredictionFolder, slide_id: str, slide: Slide) -> str:
     from PIL import Image
 
-    path = folder.thumbnail(slide_id)
-    small = thumbnail(slide, max(slide.size) / _THUMBNAIL_PX, max_side=_THUMBNAIL_PX)
-    with whole_file(folder.out / path) as partial:
+    path = folder.thumbnail_path(slide_id)
+    small = make_thumbnail(slide, max(slide.size) / _THUMBNAIL_PX, max_side=_THUMBNAIL_PX)
+    with atomic_write(folder.out / path) as partial:
         Image.fromarray(small.pixels).save(partial, format="JPEG", quality=88)
     return path

@@ -7,28 +7,28 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from sacmil.atomic import whole_file
+from sacmil.atomic import atomic_write
 from sacmil.errors import MissingExtraError
-from sacmil.evaluation.html_page import html_page, safe, section, warned
-from sacmil.results import Model
-from sacmil.workflows.model_facts import ModelFacts
-from sacmil.workflows.prediction_folder import ModelAnswer, PredictionFolder, SlideAnswers
+from sacmil.evaluation.html_page import escape_text, render_page, render_section, render_warnings
+from sacmil.results import ModelInfo
+from sacmil.workflows.model_summary import ModelSummary
+from sacmil.workflows.prediction_folder import ModelPrediction, PredictionFolder, SlidePredictions
 
-_CLEAR, _LEANING = 0.9, 0.7
+_CLEAR_PROBABILITY, _LEANING_PROBABILITY = 0.9, 0.7
 """From which probability on an answer is called clear, and from which leaning."""
-_WIDE = 0.15
+_LARGE_SPREAD = 0.15
 """From which spread on members are said to disagree."""
-_PICTURE_PX, _CLASS_PX = 1600, 900
+_MAX_PICTURE_PX, _MAX_CLASS_PX = 1600, 900
 """Width of pictures, at the most."""
-_DOTS = 40
+_MAX_MEMBER_MARKS = 40
 """Members shown one by one; of more only their range is told."""
 
 
-def write_report(
+def write_slide_report(
     folder: PredictionFolder,
-    record: SlideAnswers,
-    models: Sequence[Model],
-    facts: Sequence[ModelFacts],
+    record: SlidePredictions,
+    models: Sequence[ModelInfo],
+    facts: Sequence[ModelSummary],
 ) -> Path:
     """Write the page of a slide, whole or not at all.
 
@@ -38,75 +38,79 @@ def write_report(
         models: who answered; the last one's answer is the page's.
         facts: about the models.
     """
-    path = folder.report(record.slide_id)
-    with whole_file(path) as partial:
-        partial.write_text(page(folder.out, record, models, facts), encoding="utf-8")
+    path = folder.report_path(record.slide_id)
+    with atomic_write(path) as partial:
+        partial.write_text(render_slide_report(folder.out, record, models, facts), encoding="utf-8")
     return path
 
 
-def page(
-    root: Path, record: SlideAnswers, models: Sequence[Model], facts: Sequence[ModelFacts]
+def render_slide_report(
+    root: Path, record: SlidePredictions, models: Sequence[ModelInfo], facts: Sequence[ModelSummary]
 ) -> str:
     """The page as text; arguments as those of write_report, paths relative to the root."""
-    answers = record.by(models)
-    body = "\n".join(part for part in _sections(root, record, answers, facts) if part)
+    answers = record.select_models(models)
+    body = "\n".join(part for part in _render_sections(root, record, answers, facts) if part)
     footer = "Research use only, not a medical device."
-    return html_page(record.slide_id, body, style=_STYLE, banner=_BANNER, footer=footer)
+    return render_page(record.slide_id, body, style=_STYLE, banner=_BANNER, footer=footer)
 
 
-def _sections(
+def _render_sections(
     root: Path,
-    record: SlideAnswers,
-    answers: Sequence[ModelAnswer],
-    facts: Sequence[ModelFacts],
+    record: SlidePredictions,
+    answers: Sequence[ModelPrediction],
+    facts: Sequence[ModelSummary],
 ) -> Iterator[str]:
     answer = answers[-1]
-    yield warned(record.warnings)
-    yield _answer(record.classes, answer)
-    yield section(_titled("Where the model looked", answer), _heatmap(root, answer))
-    yield section("Class by class", _by_class(root, record.classes, answer))
-    tiles = _picture(root, answer, "tiles", _TILES)
-    yield section(_titled("The tiles that scored highest", answer), tiles)
+    yield render_warnings(record.warnings)
+    yield _render_prediction(record.classes, answer)
+    yield render_section(
+        _make_title("Where the model looked", answer), _render_heatmap(root, answer)
+    )
+    yield render_section("Class by class", _render_class_pictures(root, record.classes, answer))
+    tiles = _render_picture(root, answer, "tiles", _TILES_ALT)
+    yield render_section(_make_title("The tiles that scored highest", answer), tiles)
     if len(answers) > 1:
-        yield section("Each model's answer", _each(record.classes, answers))
-    yield section("What was looked at", _definitions(_material(record)))
+        yield render_section("Each model's answer", _render_model_table(record.classes, answers))
+    yield render_section("What was looked at", _render_definitions(_describe_slide(record)))
     for model in facts:
         title = "The model" if len(facts) == 1 else f"The model {model.name}"
-        yield section(safe(title), _definitions(model.facts))
+        yield render_section(escape_text(title), _render_definitions(model.facts))
 
 
-def _answer(classes: Sequence[str], answer: ModelAnswer) -> str:
+def _render_prediction(classes: Sequence[str], answer: ModelPrediction) -> str:
     bars = "\n".join(
-        _bar(name, probability, [part[number] for part in answer.parts])
+        _render_bar(name, probability, [part[number] for part in answer.parts])
         for number, (name, probability) in enumerate(
             zip(classes, answer.probabilities, strict=True)
         )
     )
-    doubt = " <small>undecided</small>" if max(answer.probabilities) < _LEANING else ""
+    doubt = " <small>undecided</small>" if max(answer.probabilities) < _LEANING_PROBABILITY else ""
     key = '<p class="note">Bar: the mean. Marks: each member by itself.</p>'
     return (
-        f'<section class="answer"><p class="label">Answer of {safe(answer.model)}</p>'
-        f'<p class="winner">{safe(answer.winner(classes))}{doubt}</p>'
-        f'<p class="reading">{safe(reading(classes, answer))}</p>'
+        f'<section class="answer"><p class="label">Answer of {escape_text(answer.model)}</p>'
+        f'<p class="winner">{escape_text(answer.find_predicted_class(classes))}{doubt}</p>'
+        f'<p class="reading">{escape_text(describe_prediction(classes, answer))}</p>'
         f'<div class="bars">{bars}</div>{key if len(answer.parts) > 1 else ""}</section>'
     )
 
 
-def _bar(name: str, probability: float, parts: Sequence[float]) -> str:
+def _render_bar(name: str, probability: float, members: Sequence[float]) -> str:
     marks = "".join(
-        f'<i style="left:{100 * part:.1f}%"></i>' for part in parts if 1 < len(parts) <= _DOTS
+        f'<i style="left:{100 * part:.1f}%"></i>'
+        for part in members
+        if 1 < len(members) <= _MAX_MEMBER_MARKS
     )
     return (
-        f'<span class="class">{safe(name)}</span>'
+        f'<span class="class">{escape_text(name)}</span>'
         f'<span class="track"><b style="width:{100 * probability:.1f}%"></b>{marks}</span>'
-        f'<span class="value">{shown(probability)}</span>'
+        f'<span class="value">{format_probability(probability)}</span>'
     )
 
 
-def shown(probability: float) -> str:
+def format_probability(probability: float) -> str:
     """A probability for people: never a certainty that rounding made.
 
-    >>> shown(0.5), shown(0.9996), shown(0.0002)
+    >>> format_probability(0.5), format_probability(0.9996), format_probability(0.0002)
     ('0.50', '> 0.99', '< 0.01')
     """
     if probability > 0.99:
@@ -114,7 +118,7 @@ def shown(probability: float) -> str:
     return "< 0.01" if probability < 0.01 else f"{probability:.2f}"
 
 
-def reading(classes: Sequence[str], answer: ModelAnswer) -> str:
+def describe_prediction(classes: Sequence[str], answer: ModelPrediction) -> str:
     """The answer in plain words.
 
     Args:
@@ -124,13 +128,18 @@ def reading(classes: Sequence[str], answer: ModelAnswer) -> str:
     order = sorted(range(len(classes)), key=lambda c: -answer.probabilities[c])
     first, second = order[:2]
     best = answer.probabilities[first]
-    if best >= _CLEAR:
-        words = f"The model clearly favours {classes[first]} over {_rest(classes, second)}"
-    elif best >= _LEANING:
+    if best >= _CLEAR_PROBABILITY:
+        words = (
+            f"The model clearly favours {classes[first]} over {_describe_others(classes, second)}"
+        )
+    elif best >= _LEANING_PROBABILITY:
         words = f"The model leans towards {classes[first]}, but not clearly"
     else:
         words = f"The model is undecided between {classes[first]} and {classes[second]}"
-    return f"{words} (probability {shown(best)}). {_agreement(classes, answer, first)}{_CAUTION}"
+    return (
+        f"{words} (probability {format_probability(best)}). "
+        f"{_describe_agreement(classes, answer, first)}{_CAUTION}"
+    )
 
 
 _CAUTION = (
@@ -139,11 +148,11 @@ _CAUTION = (
 )
 
 
-def _rest(classes: Sequence[str], second: int) -> str:
+def _describe_others(classes: Sequence[str], second: int) -> str:
     return classes[second] if len(classes) == 2 else f"the {len(classes) - 1} others"
 
 
-def _agreement(classes: Sequence[str], answer: ModelAnswer, first: int) -> str:
+def _describe_agreement(classes: Sequence[str], answer: ModelPrediction, first: int) -> str:
     count = len(answer.parts)
     if count == 1 or answer.spread is None:
         return ""
@@ -153,81 +162,85 @@ def _agreement(classes: Sequence[str], answer: ModelAnswer, first: int) -> str:
     agreed = f"{everyone} members agree" if for_it == count else f"{for_it} of {count} members say"
     tail = "" if for_it == count else f" {classes[first]}"
     told = (
-        f"{agreed}{tail}; they range from {shown(min(given))} to {shown(max(given))} "
+        f"{agreed}{tail}; they range from {format_probability(min(given))} to "
+        f"{format_probability(max(given))} "
         f"(spread {answer.spread[first]:.2f}). "
     )
     differs = "How sure they are differs" if for_it == count else "They disagree"
-    return told + (f"{differs} much: look closely. " if answer.spread[first] > _WIDE else "")
+    return told + (
+        f"{differs} much: look closely. " if answer.spread[first] > _LARGE_SPREAD else ""
+    )
 
 
-_OVERLAY = "Scores of the tiles over the slide"
-_TILES = "The highest-scoring tiles, cut from the slide"
+_OVERLAY_ALT = "Scores of the tiles over the slide"
+_TILES_ALT = "The highest-scoring tiles, cut from the slide"
 
 
-def _heatmap(root: Path, answer: ModelAnswer) -> str:
-    picture = _picture(root, answer, "overlay", _OVERLAY)
+def _render_heatmap(root: Path, answer: ModelPrediction) -> str:
+    picture = _render_picture(root, answer, "overlay", _OVERLAY_ALT)
     if not picture:
         return '<p class="note">There is no heatmap of this slide.</p>'
-    return f'{picture}<p class="note">{_meaning(answer)} {_WITHIN}</p>'
+    return f'{picture}<p class="note">{_describe_score(answer)} {_SLIDE_SCALE_NOTE}</p>'
 
 
-_WITHIN = (
+_SLIDE_SCALE_NOTE = (
     "Scores are compared within this slide alone: the highest are bright even where the prediction "
     "is that nothing is there."
 )
 
 
-def _meaning(answer: ModelAnswer) -> str:
+def _describe_score(answer: ModelPrediction) -> str:
     """What a score says, as HTML."""
     if answer.score_class is None:
         return (
             "A score says how much a tile counted for the prediction; this model has one score for "
             "all classes."
         )
-    return f"A score says how much a tile speaks for {safe(answer.score_class)}."
+    return f"A score says how much a tile speaks for {escape_text(answer.score_class)}."
 
 
-def _titled(title: str, answer: ModelAnswer) -> str:
+def _make_title(title: str, answer: ModelPrediction) -> str:
     """The title of a section, and the class its pictures are about, as HTML."""
     about = answer.score_class if answer.pictures else None
-    return title if about is None else f"{title}: {safe(about)}"
+    return title if about is None else f"{title}: {escape_text(about)}"
 
 
-def _by_class(root: Path, classes: Sequence[str], answer: ModelAnswer) -> str:
+def _render_class_pictures(root: Path, classes: Sequence[str], answer: ModelPrediction) -> str:
     """The most probable class first; nothing where the model does not score tiles per class."""
     drawn = [number for number, name in enumerate(classes) if name in answer.class_pictures]
     figures = "\n".join(
-        _figure(
+        _render_image(
             root / answer.class_pictures[classes[number]],
-            f"Scores for {safe(classes[number])}",
-            _CLASS_PX,
-            f"{safe(classes[number])}: {safe(shown(answer.probabilities[number]))}",
+            f"Scores for {escape_text(classes[number])}",
+            _MAX_CLASS_PX,
+            f"{escape_text(classes[number])}: "
+            f"{escape_text(format_probability(answer.probabilities[number]))}",
         )
         for number in sorted(drawn, key=lambda c: -answer.probabilities[c])
     )
-    return f'<div class="classes">{figures}</div>{_APART}' if figures else ""
+    return f'<div class="classes">{figures}</div>{_CLASS_SCALE_NOTE}' if figures else ""
 
 
-_APART = (
+_CLASS_SCALE_NOTE = (
     '<p class="note">Each class has a scale of its own: how bright a tile is in one picture says '
     "nothing about how bright it should be in another.</p>"
 )
 
 
-def _picture(root: Path, answer: ModelAnswer, kind: str, meaning: str) -> str:
+def _render_picture(root: Path, answer: ModelPrediction, kind: str, alt: str) -> str:
     if kind not in answer.pictures:
         return ""
-    return _figure(root / answer.pictures[kind], meaning, _PICTURE_PX)
+    return _render_image(root / answer.pictures[kind], alt, _MAX_PICTURE_PX)
 
 
-def _figure(path: Path, meaning: str, width: int, caption: str = "") -> str:
+def _render_image(path: Path, alt: str, width: int, caption: str = "") -> str:
     """An image within the page; meaning and caption are HTML."""
-    source = base64.b64encode(_small(path, width)).decode()
+    source = base64.b64encode(_encode_jpeg(path, width)).decode()
     below = f"<figcaption>{caption}</figcaption>" if caption else ""
-    return f'<figure>{below}<img alt="{meaning}" src="data:image/jpeg;base64,{source}"></figure>'
+    return f'<figure>{below}<img alt="{alt}" src="data:image/jpeg;base64,{source}"></figure>'
 
 
-def _small(path: Path, width: int) -> bytes:
+def _encode_jpeg(path: Path, width: int) -> bytes:
     """A picture as JPEG, which is a tenth of the PNG, and no larger than a page shows."""
     try:
         from PIL import Image
@@ -240,23 +253,23 @@ def _small(path: Path, width: int) -> bytes:
     return buffer.getvalue()
 
 
-def _each(classes: Sequence[str], answers: Sequence[ModelAnswer]) -> str:
-    head = "".join(f"<th>{safe(name)}</th>" for name in ("model", "answer", *classes))
+def _render_model_table(classes: Sequence[str], answers: Sequence[ModelPrediction]) -> str:
+    head = "".join(f"<th>{escape_text(name)}</th>" for name in ("model", "answer", *classes))
     rows = "\n".join(
-        f"<tr><td>{safe(one.model)}</td><td>{safe(one.winner(classes))}</td>"
-        + "".join(f"<td>{_with_spread(one, number)}</td>" for number in range(len(classes)))
+        f"<tr><td>{escape_text(one.model)}</td><td>{escape_text(one.find_predicted_class(classes))}</td>"
+        + "".join(f"<td>{_format_with_spread(one, number)}</td>" for number in range(len(classes)))
         + "</tr>"
         for one in answers
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>"
 
 
-def _with_spread(answer: ModelAnswer, number: int) -> str:
+def _format_with_spread(answer: ModelPrediction, number: int) -> str:
     spread = f" ± {answer.spread[number]:.2f}" if answer.spread else ""
-    return safe(shown(answer.probabilities[number])) + spread
+    return escape_text(format_probability(answer.probabilities[number])) + spread
 
 
-def _material(record: SlideAnswers) -> dict[str, str]:
+def _describe_slide(record: SlidePredictions) -> dict[str, str]:
     size = f"{record.size[0]:,} x {record.size[1]:,} pixels" if record.size else ""
     mpp = f"{record.mpp:.4g} µm per pixel" if record.mpp else ""
     wide = f", {record.patch_um:.4g} µm a side" if record.patch_um else ""
@@ -268,8 +281,10 @@ def _material(record: SlideAnswers) -> dict[str, str]:
     }
 
 
-def _definitions(facts: Mapping[str, str]) -> str:
-    lines = "\n".join(f"<dt>{safe(k)}</dt><dd>{safe(v)}</dd>" for k, v in facts.items())
+def _render_definitions(facts: Mapping[str, str]) -> str:
+    lines = "\n".join(
+        f"<dt>{escape_text(k)}</dt><dd>{escape_text(v)}</dd>" for k, v in facts.items()
+    )
     return f"<dl>{lines}</dl>"
 
 

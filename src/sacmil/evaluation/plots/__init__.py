@@ -6,27 +6,31 @@ Colours are those of Okabe and Ito, which colour-blind readers can tell apart; e
 dash pattern of its own too, for printers.
 """
 
-from sacmil.evaluation.plots._calibration import Reliability, draw_calibration, reliability
-from sacmil.evaluation.plots._confusion import confusion, draw_confusion
-from sacmil.evaluation.plots._files import check_can_draw, drawn, save_figure
-from sacmil.evaluation.plots._look import MOST
-from sacmil.evaluation.plots._ranks import draw_ranks, indistinct
-from sacmil.evaluation.plots._roc import GRID, draw_roc, fold_curves, sensitivity
+from sacmil.evaluation.plots._calibration import (
+    ReliabilityCurve,
+    draw_calibration,
+    reliability_curve,
+)
+from sacmil.evaluation.plots._confusion import count_confusions, draw_confusion
+from sacmil.evaluation.plots._files import check_matplotlib, render_figure, save_figure
+from sacmil.evaluation.plots._ranks import draw_ranks, find_indistinct_groups
+from sacmil.evaluation.plots._roc import ROC_GRID, compute_fold_curves, draw_roc, interpolate_roc
+from sacmil.evaluation.plots._style import MAX_MODELS
 
 __all__ = [
-    "GRID",
-    "MOST",
-    "Reliability",
-    "check_can_draw",
-    "confusion",
+    "MAX_MODELS",
+    "ROC_GRID",
+    "ReliabilityCurve",
+    "check_matplotlib",
+    "compute_fold_curves",
+    "count_confusions",
     "draw_calibration",
     "draw_confusion",
     "draw_ranks",
     "draw_roc",
-    "drawn",
-    "fold_curves",
-    "indistinct",
-    "reliability",
+    "find_indistinct_groups",
+    "interpolate_roc",
+    "reliability_curve",
+    "render_figure",
     "save_figure",
-    "sensitivity",
 ]

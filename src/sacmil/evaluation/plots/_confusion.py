@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.evaluation.plots._look import INK, MOST, by_auc, of_how_many, of_model, short
-from sacmil.evaluation.tables import of_test
-from sacmil.evaluation.units import to_units
+from sacmil.evaluation.patient_level import average_by_patient
+from sacmil.evaluation.plots._style import (
+    INK,
+    MAX_MODELS,
+    describe_omitted_models,
+    rank_by_auc,
+    select_model,
+    shorten_name,
+)
+from sacmil.evaluation.tables import select_test_rows
 from sacmil.results import Predictions
 
 if TYPE_CHECKING:
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def confusion(predictions: Predictions) -> npt.NDArray[np.int64]:
+def count_confusions(predictions: Predictions) -> npt.NDArray[np.int64]:
     """(C, C): true class by row, likeliest class by column, over all folds and seeds."""
     size = len(predictions.classes)
     taken = predictions.probabilities.argmax(axis=1)
@@ -29,9 +36,9 @@ def draw_confusion(predictions: Predictions) -> Figure:
     """A matrix per model: shares of each true class, and counts over folds and seeds."""
     from matplotlib.figure import Figure
 
-    test = to_units(of_test(predictions))
-    everyone = by_auc(test)
-    ranked = everyone[:MOST]
+    test = average_by_patient(select_test_rows(predictions))
+    everyone = rank_by_auc(test)
+    ranked = everyone[:MAX_MODELS]
     columns = min(2, len(ranked))  # more would be too small to read on a phone
     lines = math.ceil(len(ranked) / columns)
     side = 1.2 + 0.75 * len(test.classes)
@@ -42,12 +49,12 @@ def draw_confusion(predictions: Predictions) -> Figure:
         axes.remove()
     for number, (name, _) in enumerate(ranked):
         axes = panels.flat[number]
-        _draw_matrix(axes, confusion(of_model(test, name)))
-        axes.set_title(short(name), loc="left", fontsize=11, color=INK)
-        names = [short(text, 14) for text in test.classes]
+        _draw_matrix(axes, count_confusions(select_model(test, name)))
+        axes.set_title(shorten_name(name), loc="left", fontsize=11, color=INK)
+        names = [shorten_name(text, 14) for text in test.classes]
         axes.set_xticks(range(len(names)), names, rotation=0 if len(names) < 4 else 45)
         axes.set_yticks(range(len(names)), names if number % columns == 0 else [])
-    figure.supxlabel(f"taken for{of_how_many(everyone)}", fontsize=11, color=INK)
+    figure.supxlabel(f"taken for{describe_omitted_models(everyone)}", fontsize=11, color=INK)
     figure.supylabel("true class", fontsize=11, color=INK)
     return figure
 

@@ -8,14 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sacmil.atomic import whole_file
+from sacmil.atomic import atomic_write
 from sacmil.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def check_can_draw(purpose: str = "drawing figures") -> None:
+def check_matplotlib(purpose: str = "drawing figures") -> None:
     """Say what is missing before anything is computed."""
     if find_spec("matplotlib") is None:
         raise MissingExtraError("plots", purpose)
@@ -23,11 +23,11 @@ def check_can_draw(purpose: str = "drawing figures") -> None:
 
 def save_figure(figure: Figure, path: str | Path) -> None:
     """Write a figure as the suffix says (.png, .svg, .pdf), whole or not at all."""
-    with whole_file(path) as partial:
-        partial.write_bytes(drawn(figure, Path(path).suffix.lstrip(".").lower()))
+    with atomic_write(path) as partial:
+        partial.write_bytes(render_figure(figure, Path(path).suffix.lstrip(".").lower()))
 
 
-def drawn(figure: Figure, kind: str) -> bytes:
+def render_figure(figure: Figure, kind: str) -> bytes:
     """A figure as the bytes of a file; equal figures give equal bytes."""
     from matplotlib import rc_context
 

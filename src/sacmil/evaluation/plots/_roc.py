@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.evaluation.plots._look import (
-    COLOURS,
-    MOST,
+from sacmil.evaluation.patient_level import average_by_patient
+from sacmil.evaluation.plots._style import (
+    COLORS,
+    MAX_MODELS,
     PALE,
     Floats,
-    by_auc,
-    look,
-    name_axes,
-    of_model,
-    short,
-    square,
+    label_axes,
+    line_style,
+    make_square_figure,
+    rank_by_auc,
+    select_model,
+    shorten_name,
 )
-from sacmil.evaluation.tables import Style, of_test
-from sacmil.evaluation.units import to_units
+from sacmil.evaluation.tables import TableStyle, select_test_rows
 from sacmil.results import Predictions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BANDS = 3
+MAX_BANDS = 3
 """More than so many bands hide one another."""
-GRID = np.linspace(0, 1, 201)
+ROC_GRID = np.linspace(0, 1, 201)
 
 
 def draw_roc(predictions: Predictions) -> Figure:
@@ -38,56 +38,62 @@ def draw_roc(predictions: Predictions) -> Figure:
 
     Of more than two classes the curve is the mean of those of each class against the rest.
     """
-    test = to_units(of_test(predictions))
-    ranked = by_auc(test)
-    figure, axes = square()
+    test = average_by_patient(select_test_rows(predictions))
+    ranked = rank_by_auc(test)
+    figure, axes = make_square_figure()
     axes.plot([0, 1], [0, 1], color=PALE, linewidth=1, zorder=1)
-    for name, _ in ranked[MOST:]:
-        _draw_curve(axes, fold_curves(of_model(test, name)), color="#dddddd", linewidth=1, zorder=2)
-    for place, (name, auc) in enumerate(ranked[:MOST]):
-        curves = fold_curves(of_model(test, name))
-        label = f"{short(name)}  {Style().number(auc)}"
-        _draw_curve(axes, curves, label=label, linewidth=2, zorder=9 - place, **look(place))
-        if len(ranked) <= BANDS and len(curves) > 1:
-            _draw_band(axes, curves, COLOURS[place])
-    if len(ranked) > MOST:
-        axes.plot([], [], color="#dddddd", label=f"{len(ranked) - MOST} others")
+    for name, _ in ranked[MAX_MODELS:]:
+        _draw_curve(
+            axes,
+            compute_fold_curves(select_model(test, name)),
+            color="#dddddd",
+            linewidth=1,
+            zorder=2,
+        )
+    for place, (name, auc) in enumerate(ranked[:MAX_MODELS]):
+        curves = compute_fold_curves(select_model(test, name))
+        label = f"{shorten_name(name)}  {TableStyle().format_number(auc)}"
+        _draw_curve(axes, curves, label=label, linewidth=2, zorder=9 - place, **line_style(place))
+        if len(ranked) <= MAX_BANDS and len(curves) > 1:
+            _draw_band(axes, curves, COLORS[place])
+    if len(ranked) > MAX_MODELS:
+        axes.plot([], [], color="#dddddd", label=f"{len(ranked) - MAX_MODELS} others")
     kind = "AUC" if len(test.classes) == 2 else "AUC, mean over classes"
     axes.legend(loc="lower right", frameon=False, title=kind, alignment="left")
-    positive = f" ({short(test.classes[1])})" if len(test.classes) == 2 else ""
-    name_axes(axes, "1 − specificity", f"sensitivity{positive}", _roc_title(test, ranked))
+    positive = f" ({shorten_name(test.classes[1])})" if len(test.classes) == 2 else ""
+    label_axes(axes, "1 − specificity", f"sensitivity{positive}", _make_title(test, ranked))
     return figure
 
 
-def _roc_title(test: Predictions, ranked: Sequence[tuple[str, float]]) -> str:
+def _make_title(test: Predictions, ranked: Sequence[tuple[str, float]]) -> str:
     folds = len(np.unique(test.fold))
     if folds == 1:
         return "ROC"
-    band = ", ± 1 standard deviation" if len(ranked) <= BANDS else ""
+    band = ", ± 1 standard deviation" if len(ranked) <= MAX_BANDS else ""
     return f"ROC, mean over {folds} folds{band}"
 
 
-def fold_curves(predictions: Predictions) -> Floats:
+def compute_fold_curves(predictions: Predictions) -> Floats:
     """(folds, GRID): sensitivity of one model in each fold, the mean over its seeds and classes."""
     curves = []
     for fold in np.unique(predictions.fold):
-        part = predictions.where(predictions.fold == fold)
-        seeds = [part.where(part.seed == seed) for seed in np.unique(part.seed)]
-        found = [curve for seed in seeds for curve in _class_curves(seed)]
+        part = predictions.select(predictions.fold == fold)
+        seeds = [part.select(part.seed == seed) for seed in np.unique(part.seed)]
+        found = [curve for seed in seeds for curve in _compute_class_curves(seed)]
         if found:
             curves.append(np.mean(found, axis=0))
-    return np.array(curves, dtype=np.float64).reshape(len(curves), len(GRID))
+    return np.array(curves, dtype=np.float64).reshape(len(curves), len(ROC_GRID))
 
 
-def _class_curves(part: Predictions) -> Iterator[Floats]:
-    classes = range(len(part.classes)) if len(part.classes) > 2 else [1]
+def _compute_class_curves(rows: Predictions) -> Iterator[Floats]:
+    classes = range(len(rows.classes)) if len(rows.classes) > 2 else [1]
     for index in classes:
-        positive = part.label == index
+        positive = rows.label == index
         if 0 < positive.sum() < len(positive):
-            yield sensitivity(positive, part.probabilities[:, index])
+            yield interpolate_roc(positive, rows.probabilities[:, index])
 
 
-def sensitivity(positive: npt.NDArray[np.bool_], scores: Floats) -> Floats:
+def interpolate_roc(positive: npt.NDArray[np.bool_], scores: Floats) -> Floats:
     """The ROC curve at every 1 − specificity of GRID; equal scores are one step, a slanted one."""
     order = np.argsort(-scores, kind="stable")
     last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
@@ -95,18 +101,18 @@ def sensitivity(positive: npt.NDArray[np.bool_], scores: Floats) -> Floats:
     alarms = last + 1 - hits
     x = np.concatenate([[0], alarms / (~positive).sum()])
     y = np.concatenate([[0], hits / positive.sum()])
-    return np.asarray(np.interp(GRID, x, y), dtype=np.float64)
+    return np.asarray(np.interp(ROC_GRID, x, y), dtype=np.float64)
 
 
-def _draw_curve(axes: Axes, curves: Floats, **look: Any) -> None:
+def _draw_curve(axes: Axes, curves: Floats, **style: Any) -> None:
     if len(curves) == 0:
-        axes.plot([], [], **look)
+        axes.plot([], [], **style)
         return
     mean = curves.mean(axis=0)
-    axes.plot(np.append(0, GRID), np.append(0, mean), **look)
+    axes.plot(np.append(0, ROC_GRID), np.append(0, mean), **style)
 
 
-def _draw_band(axes: Axes, curves: Floats, colour: str) -> None:
+def _draw_band(axes: Axes, curves: Floats, color: str) -> None:
     mean, deviation = curves.mean(axis=0), curves.std(axis=0, ddof=1)
     low, high = np.clip([mean - deviation, mean + deviation], 0, 1)
-    axes.fill_between(GRID, low, high, color=colour, alpha=0.15, linewidth=0, zorder=2)
+    axes.fill_between(ROC_GRID, low, high, color=color, alpha=0.15, linewidth=0, zorder=2)

@@ -54,7 +54,7 @@ class Slide(ABC):
     def close(self) -> None:
         """Let the file go."""
 
-    def keep_decoded(self, most_bytes: int) -> None:  # noqa: B027 - most readers keep nothing
+    def set_cache_size(self, max_bytes: int) -> None:  # noqa: B027 - most readers keep nothing
         """Keep at most so many bytes of decoded tiles for later reads."""
 
     @property

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 import sacmil.slides.readers
-from sacmil.errors import MissingExtraError, SlideError, suggestion
+from sacmil.errors import MissingExtraError, SlideError, suggest_names
 from sacmil.plugins import load_plugins
 from sacmil.slides.readers._base import Slide
 
@@ -35,7 +35,7 @@ class DamagedSlideError(SlideError):
 
 
 @cache
-def _readers() -> dict[str, Reader]:
+def _find_readers() -> dict[str, Reader]:
     names = [module.name for module in pkgutil.iter_modules(sacmil.slides.readers.__path__)]
     public = [name for name in names if not name.startswith("_")]
     modules = {name: importlib.import_module(f"sacmil.slides.readers.{name}") for name in public}
@@ -43,15 +43,15 @@ def _readers() -> dict[str, Reader]:
     return dict(sorted((added | modules).items(), key=lambda item: item[1].PRIORITY))
 
 
-def further_extensions() -> frozenset[str]:
+def list_extra_extensions() -> frozenset[str]:
     """By which readers know slides, besides those that folders are searched for anyway."""
     found: frozenset[str] = frozenset()
-    return found.union(*(getattr(reader, "EXTENSIONS", ()) for reader in _readers().values()))
+    return found.union(*(getattr(reader, "EXTENSIONS", ()) for reader in _find_readers().values()))
 
 
 def list_readers() -> list[str]:
     """Names of the readers, in the order they are asked."""
-    return list(_readers())
+    return list(_find_readers())
 
 
 def open_slide(path: str | Path, reader: str | None = None) -> Slide:
@@ -62,36 +62,37 @@ def open_slide(path: str | Path, reader: str | None = None) -> Slide:
         reader: the name of the one reader to use, see ``list_readers()``.
     """
     path = Path(path)
-    if reader is not None and reader not in _readers():
-        raise SlideError(f"there is no reader {reader!r}; {suggestion(reader, _readers())}")
+    if reader is not None and reader not in _find_readers():
+        raise SlideError(f"there is no reader {reader!r}; {suggest_names(reader, _find_readers())}")
     _check_is_file(path)
     if reader is not None:
-        return _readers()[reader].open_slide(path)
+        return _find_readers()[reader].open_slide(path)
     reasons: dict[str, SlideError | MissingExtraError] = {}
-    for name, module in _readers().items():
+    for name, module in _find_readers().items():
         try:
             return module.open_slide(path)
         except DamagedSlideError:
             raise
         except (SlideError, MissingExtraError) as error:
             reasons[name] = error
-    raise _unreadable(path, reasons)
+    raise _make_unreadable_error(path, reasons)
 
 
-def _unreadable(
+def _make_unreadable_error(
     path: Path, reasons: dict[str, SlideError | MissingExtraError]
 ) -> SlideError | MissingExtraError:
     missing = [error for error in reasons.values() if isinstance(error, MissingExtraError)]
     if len(missing) == len(reasons):
         return missing[0]
-    told = [f"{name}: {_reason(path, error)}" for name, error in reasons.items()]
+    told = [f"{name}: {_remove_path_prefix(path, error)}" for name, error in reasons.items()]
     return SlideError(
-        f"{path}: found {_kind(path)}; expected a slide or an image that one of the readers opens "
+        f"{path}: found {_describe_file(path)}; expected a slide or an image that one of the "
+        "readers opens "
         f"({'; '.join(told)}); check that the file is whole and is a slide"
     )
 
 
-def _reason(path: Path, error: Exception) -> str:
+def _remove_path_prefix(path: Path, error: Exception) -> str:
     return str(error).removeprefix(f"{path}: ")
 
 
@@ -111,7 +112,7 @@ def _check_is_file(path: Path) -> None:
         raise SlideError(f"{path}: this file is empty (0 bytes); expected a slide, copy it again")
 
 
-_BEGINNINGS = {
+_MAGIC_BYTES = {
     b"II*\0": "a TIFF file",
     b"MM\0*": "a TIFF file",
     b"II+\0": "a BigTIFF file",
@@ -127,11 +128,11 @@ _BEGINNINGS = {
 }
 
 
-def _kind(path: Path) -> str:
+def _describe_file(path: Path) -> str:
     """What a file is by its first bytes, in words, with its size."""
     with path.open("rb") as file:
         start = file.read(512)
-    kind = next((kind for bytes_, kind in _BEGINNINGS.items() if start.startswith(bytes_)), None)
+    kind = next((kind for bytes_, kind in _MAGIC_BYTES.items() if start.startswith(bytes_)), None)
     if kind is None:
         kind = "a text file" if _is_text(start) else "a file of an unknown kind"
     return f"{kind} of {path.stat().st_size:,} bytes"

@@ -22,16 +22,16 @@ from sacmil.units import MicronsPerPixel
 JPEG = 7
 JPEG_2000 = {33005, 34712}
 
-_MOST_PAGES = 1000  # a damaged file may chain without end
-_LARGEST_TILE = 8192 * 8192
+_MAX_PAGES = 1000  # a damaged file may chain without end
+_MAX_TILE_PIXELS = 8192 * 8192
 _VENDORS = ("ndpi", "philips", "scn", "bif", "lsm", "stk", "qpi")
 _COMPRESSIONS = {1, 5, JPEG, 8, 32946} | JPEG_2000  # 1: none, 5: LZW, 8 and 32946: deflate
-_GREY, _RGB, _YCBCR = 1, 2, 6
-_MICRONS = {2: 25_400.0, 3: 10_000.0}  # inch, centimetre
+_GRAY, _RGB, _YCBCR = 1, 2, 6
+_MICRONS_PER_UNIT = {2: 25_400.0, 3: 10_000.0}  # inch, centimetre
 _OME_UNITS = {"nm": 1e-3, "µm": 1.0, "mm": 1e3}
 
 
-class Grid:
+class TiffGrid:
     """The tiles of one level."""
 
     def __init__(self, page: Any, level: Level) -> None:
@@ -42,45 +42,45 @@ class Grid:
         self.offsets = np.asarray(page.dataoffsets, dtype=np.uint64)
         self.lengths = np.asarray(page.databytecounts, dtype=np.uint64)
 
-    def tiles_of(self, left: int, top: int, width: int, height: int) -> Iterator[tuple[int, int]]:
+    def iter_tiles(self, left: int, top: int, width: int, height: int) -> Iterator[tuple[int, int]]:
         """Row and column of every tile that a region touches."""
-        rows = _span(top, height, self.tile_height, self.rows)
-        return itertools.product(rows, _span(left, width, self.tile_width, self.columns))
+        rows = _find_span(top, height, self.tile_height, self.rows)
+        return itertools.product(rows, _find_span(left, width, self.tile_width, self.columns))
 
-    def clip(self, tile: Pixels, row: int, column: int) -> Pixels:
+    def clip_tile(self, tile: Pixels, row: int, column: int) -> Pixels:
         """Without the padding of tiles that reach over the level's border."""
         height = self.level.height - row * self.tile_height
         return tile[:height, : self.level.width - column * self.tile_width]
 
     @property
-    def end(self) -> int:
+    def end_offset(self) -> int:
         """Where the last of the tiles ends in the file."""
         return int((self.offsets + self.lengths)[self.lengths > 0].max(initial=0))
 
 
-def _span(start: int, length: int, tile: int, count: int) -> range:
+def _find_span(start: int, length: int, tile: int, count: int) -> range:
     return range(max(start // tile, 0), min(-(-(start + length) // tile), count))
 
 
-def read_grids(path: Path, file: Any) -> list[Grid]:
+def read_grids(path: Path, file: Any) -> list[TiffGrid]:
     """The levels of a slide, the finest first, or why this is none to be read from its tiles."""
     first = file.pages.first
     vendor = next((name for name in _VENDORS if getattr(file, f"is_{name}")), None)
     if vendor or "MedScan" in str(first.software):
         raise SlideError(f"{path}: the TIFF dialect {vendor or 'Trestle'} needs OpenSlide")
-    problem = _undecodable(first)
+    problem = _find_decode_problem(first)
     if problem:
         raise SlideError(f"{path}: {problem}")
     _check_last_page(path, file)
-    grids = [Grid(page, _level(page, first)) for page in _level_pages(file)]
-    _check_whole(path, file, grids)
+    grids = [TiffGrid(page, _make_level(page, first)) for page in _find_level_pages(file)]
+    _check_complete(path, file, grids)
     return grids
 
 
-def _level_pages(file: Any) -> list[Any]:
+def _find_level_pages(file: Any) -> list[Any]:
     """The pages of the pyramid, the finest first, as OpenSlide finds them; OME keeps them aside."""
     first = file.pages.first
-    pages = first.pages if first.subifds else itertools.islice(file.pages, 1, _MOST_PAGES)
+    pages = first.pages if first.subifds else itertools.islice(file.pages, 1, _MAX_PAGES)
     any_tiled_page = bool(first.subifds) or first.description.startswith("Aperio")
     by_width = {first.imagewidth: first}
     for page in pages:
@@ -90,26 +90,26 @@ def _level_pages(file: Any) -> list[Any]:
 
 
 def _is_level(page: Any, first: Any) -> bool:
-    if _undecodable(page) or page.imagewidth > first.imagewidth:
+    if _find_decode_problem(page) or page.imagewidth > first.imagewidth:
         return False
     expected = first.imagelength * page.imagewidth / first.imagewidth
     return bool(abs(page.imagelength - expected) <= max(2, 0.02 * expected))
 
 
-def _level(page: Any, first: Any) -> Level:
+def _make_level(page: Any, first: Any) -> Level:
     width, height = int(page.imagewidth), int(page.imagelength)
     downsample = (first.imagewidth / width + first.imagelength / height) / 2
     return Level(width, height, downsample)
 
 
-def _undecodable(page: Any) -> str | None:
+def _find_decode_problem(page: Any) -> str | None:
     """Why this reader does not take a page, in words; None if it does."""
     if not page.is_tiled:
         return "the TIFF is not tiled"
     if page.imagedepth != 1 or page.planarconfig != 1:
         return "the TIFF holds a volume or separate colour planes"
     if page.bitspersample != 8 or (page.samplesperpixel, page.photometric) not in {
-        (1, _GREY),
+        (1, _GRAY),
         (3, _RGB),
         (3, _YCBCR),
     }:
@@ -119,7 +119,7 @@ def _undecodable(page: Any) -> str | None:
     if page.photometric == _YCBCR and page.compression != JPEG:
         return "the TIFF holds YCbCr that is not JPEG"
     tile_area = page.tilewidth * page.tilelength
-    if not 0 < tile_area <= _LARGEST_TILE or 0 in (page.imagewidth, page.imagelength):
+    if not 0 < tile_area <= _MAX_TILE_PIXELS or 0 in (page.imagewidth, page.imagelength):
         return f"the TIFF has tiles of {page.tilewidth} x {page.tilelength} pixels"
     return None
 
@@ -132,7 +132,7 @@ def _check_last_page(path: Path, file: Any) -> None:
         raise SlideError(f"{path}: the TIFF's chain of pages is broken, copy the file again")
 
 
-def _check_whole(path: Path, file: Any, grids: list[Grid]) -> None:
+def _check_complete(path: Path, file: Any, grids: list[TiffGrid]) -> None:
     for number, grid in enumerate(grids):
         tiles = grid.columns * grid.rows
         if len(grid.offsets) != tiles or len(grid.lengths) != tiles:
@@ -140,7 +140,7 @@ def _check_whole(path: Path, file: Any, grids: list[Grid]) -> None:
                 f"{path}: the TIFF lists {len(grid.offsets):,} tiles of level {number}; expected "
                 f"{tiles:,}, copy the file again"
             )
-    end, size = max(grid.end for grid in grids), file.filehandle.size
+    end, size = max(grid.end_offset for grid in grids), file.filehandle.size
     if end > size:
         raise DamagedSlideError(
             f"{path}: the TIFF is cut off: its tiles reach to byte {end:,}, the file has "
@@ -152,22 +152,22 @@ def read_mpp(page: Any) -> MicronsPerPixel | None:
     """What a page states, by Aperio's or OME's words before the TIFF's own tags."""
     description = page.description
     if description.startswith("Aperio"):
-        return _mean(_found(r"\bMPP *= *([^|\s]+)", description))
+        return _mean_mpp(_search_number(r"\bMPP *= *([^|\s]+)", description))
     if page.is_ome:
-        sizes = [_ome_size(axis, description) for axis in "XY"]
+        sizes = [_read_ome_size(axis, description) for axis in "XY"]
         if None not in sizes:
-            return _mean(sizes)
-    unit = _MICRONS.get(page.resolutionunit)
+            return _mean_mpp(sizes)
+    unit = _MICRONS_PER_UNIT.get(page.resolutionunit)
     tags = [page.tags.get(f"{axis}Resolution") for axis in "XY"]
-    return None if unit is None else _mean([_inverse(unit, tag) for tag in tags])
+    return None if unit is None else _mean_mpp([_to_mpp(unit, tag) for tag in tags])
 
 
-def _mean(values: list[float | None]) -> MicronsPerPixel | None:
+def _mean_mpp(values: list[float | None]) -> MicronsPerPixel | None:
     known = [value for value in values if value is not None and math.isfinite(value)]
     return MicronsPerPixel(sum(known) / len(known)) if len(known) == len(values) > 0 else None
 
 
-def _found(pattern: str, text: str) -> list[float | None]:
+def _search_number(pattern: str, text: str) -> list[float | None]:
     match = re.search(pattern, text)
     try:
         return [float(match[1])] if match else []
@@ -175,14 +175,14 @@ def _found(pattern: str, text: str) -> list[float | None]:
         return []
 
 
-def _ome_size(axis: str, xml: str) -> float | None:
+def _read_ome_size(axis: str, xml: str) -> float | None:
     """Looked up by pattern: nothing in a stranger's XML is expanded."""
-    size = _found(rf'\bPhysicalSize{axis}="([^"]+)"', xml)
+    size = _search_number(rf'\bPhysicalSize{axis}="([^"]+)"', xml)
     unit = re.search(rf'\bPhysicalSize{axis}Unit="([^"]+)"', xml)
     factor = _OME_UNITS.get(unit[1].replace("μ", "µ") if unit else "µm")
     return size[0] * factor if size and size[0] and factor else None
 
 
-def _inverse(unit: float, tag: Any) -> float | None:
+def _to_mpp(unit: float, tag: Any) -> float | None:
     numerator, denominator = tag.value if tag else (0, 1)
     return unit * denominator / numerator if numerator else None

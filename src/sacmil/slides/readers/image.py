@@ -14,10 +14,10 @@ from sacmil.errors import MissingExtraError, SlideError
 from sacmil.slides.readers._base import Level, Pixels, Slide
 
 PRIORITY = 30
-MOST_PIXELS = 400_000_000
+MAX_PIXELS = 400_000_000
 """20,000 x 20,000: beyond, a plain image in memory is a mistake or a decompression bomb."""
 _FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
-_TILE_WIDTH = 322  # a TIFF tag: who has it is a pyramid, not a picture
+_TILE_WIDTH_TAG = 322  # a TIFF tag: who has it is a pyramid, not a picture
 
 
 class ImageSlide(Slide):
@@ -31,7 +31,7 @@ class ImageSlide(Slide):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._pixels = _load(path)
+        self._pixels = _load_pixels(path)
         height, width, _ = self._pixels.shape
         self.levels = (Level(width, height, 1.0),)
 
@@ -55,20 +55,20 @@ def open_slide(path: Path) -> Slide:
     return ImageSlide(path)
 
 
-def _load(path: Path) -> Pixels:
+def _load_pixels(path: Path) -> Pixels:
     try:
         from PIL import Image
     except ImportError:
         raise MissingExtraError("slides", "reading slides") from None
-    with _own_limit(Image):
+    with _lift_pillow_limit(Image):
         try:
             image = Image.open(path, formats=_FORMATS)
         except Exception as error:  # a parser of damaged files raises anything
             raise SlideError(f"{path}: this is no PNG, JPEG, BMP or TIFF image") from error
         with image:
-            _check(path, image)
+            _check_image(path, image)
             try:
-                return _rgb(image)
+                return _to_rgb(image)
             except Exception as error:
                 raise SlideError(
                     f"{path}: the {image.format} image cannot be decoded ({error})"
@@ -76,7 +76,7 @@ def _load(path: Path) -> Pixels:
 
 
 @contextmanager
-def _own_limit(module: Any) -> Iterator[None]:
+def _lift_pillow_limit(module: Any) -> Iterator[None]:
     """Pillow's bound on pixels and its warnings step aside; ours is checked before decoding."""
     limit = module.MAX_IMAGE_PIXELS
     module.MAX_IMAGE_PIXELS = None
@@ -88,18 +88,18 @@ def _own_limit(module: Any) -> Iterator[None]:
         module.MAX_IMAGE_PIXELS = limit
 
 
-def _check(path: Path, image: Any) -> None:
+def _check_image(path: Path, image: Any) -> None:
     width, height = image.size
-    if width * height > MOST_PIXELS:
+    if width * height > MAX_PIXELS:
         raise SlideError(
             f"{path}: the image has {width:,} x {height:,} pixels; expected at most "
-            f"{MOST_PIXELS:,} in a plain image, convert it to a tiled pyramidal TIFF"
+            f"{MAX_PIXELS:,} in a plain image, convert it to a tiled pyramidal TIFF"
         )
-    if _TILE_WIDTH in getattr(image, "tag_v2", {}):
+    if _TILE_WIDTH_TAG in getattr(image, "tag_v2", {}):
         raise SlideError(f"{path}: this is a tiled TIFF, not a plain image")
 
 
-def _rgb(image: Any) -> Pixels:
+def _to_rgb(image: Any) -> Pixels:
     from PIL import Image
 
     if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion would clip, not scale

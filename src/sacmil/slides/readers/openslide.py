@@ -15,7 +15,7 @@ from sacmil.slides.readers._base import Level, Pixels, Slide
 from sacmil.units import MicronsPerPixel
 
 PRIORITY = 20
-_MICRONS = {"centimeter": 10_000.0, "inch": 25_400.0}
+_MICRONS_PER_UNIT = {"centimeter": 10_000.0, "inch": 25_400.0}
 
 
 class OpenSlideSlide(Slide):
@@ -28,20 +28,22 @@ class OpenSlideSlide(Slide):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._library = _library()
+        self._library = _import_openslide()
         try:
             self._slide: Any = self._library.OpenSlide(path)
             properties: dict[str, str] = dict(self._slide.properties)
             sizes = self._slide.level_dimensions
             downsamples = self._slide.level_downsamples
         except (self._library.OpenSlideError, OSError, ValueError) as error:
-            raise SlideError(f"{path}: OpenSlide cannot open this file ({_told(error)})") from error
+            raise SlideError(
+                f"{path}: OpenSlide cannot open this file ({_describe_error(error)})"
+            ) from error
         self.levels = tuple(
             Level(width, height, downsample)
             for (width, height), downsample in zip(sizes, downsamples, strict=True)
         )
-        self.mpp = _mpp(properties)
-        self.bounds_origin = _bounds_origin(properties)
+        self.mpp = _read_mpp(properties)
+        self.bounds_origin = _read_bounds_origin(properties)
         self._background = f"#{properties.get('openslide.background-color', 'FFFFFF')}"
 
     def read(self, x: int, y: int, level: int, width: int, height: int) -> Pixels:
@@ -51,12 +53,12 @@ class OpenSlideSlide(Slide):
         except (self._library.OpenSlideError, OSError, ValueError) as error:
             raise SlideError(
                 f"{self.path}: OpenSlide cannot read {width} x {height} pixels at {x}, {y} of "
-                f"level {level} ({_told(error)})"
+                f"level {level} ({_describe_error(error)})"
             ) from error
         pixels = np.asarray(region)
         if (pixels[..., 3] == 255).all():
             return np.ascontiguousarray(pixels[..., :3])
-        return _over(region, self._background)
+        return _paste_on_background(region, self._background)
 
     def close(self) -> None:
         """Let the file go."""
@@ -68,7 +70,7 @@ def open_slide(path: Path) -> Slide:
     return OpenSlideSlide(path)
 
 
-def _library() -> ModuleType:
+def _import_openslide() -> ModuleType:
     try:
         import openslide
     except (ImportError, OSError):  # OSError: the package is there, its library is not
@@ -77,7 +79,7 @@ def _library() -> ModuleType:
     return module
 
 
-def _over(region: Any, background: str) -> Pixels:
+def _paste_on_background(region: Any, background: str) -> Pixels:
     from PIL import Image
 
     canvas = Image.new("RGB", region.size, background)
@@ -85,20 +87,20 @@ def _over(region: Any, background: str) -> Pixels:
     return np.array(canvas)
 
 
-def _mpp(properties: Mapping[str, str]) -> MicronsPerPixel | None:
-    x, y = (_number(properties.get(f"openslide.mpp-{axis}")) for axis in "xy")
+def _read_mpp(properties: Mapping[str, str]) -> MicronsPerPixel | None:
+    x, y = (_parse_number(properties.get(f"openslide.mpp-{axis}")) for axis in "xy")
     if (x is None or y is None) and properties.get("openslide.vendor") == "generic-tiff":
         # OpenSlide reads the resolution of plain TIFFs only where it is given per centimetre.
-        unit = _MICRONS.get(properties.get("tiff.ResolutionUnit", ""))
-        x, y = (_inverse(unit, _number(properties.get(f"tiff.{a}Resolution"))) for a in "XY")
+        unit = _MICRONS_PER_UNIT.get(properties.get("tiff.ResolutionUnit", ""))
+        x, y = (_to_mpp(unit, _parse_number(properties.get(f"tiff.{a}Resolution"))) for a in "XY")
     return None if x is None or y is None else MicronsPerPixel((x + y) / 2)
 
 
-def _inverse(unit: float | None, pixels: float | None) -> float | None:
+def _to_mpp(unit: float | None, pixels: float | None) -> float | None:
     return unit / pixels if unit and pixels else None
 
 
-def _number(text: str | None) -> float | None:
+def _parse_number(text: str | None) -> float | None:
     try:
         number = float(text or "")
     except ValueError:
@@ -106,10 +108,10 @@ def _number(text: str | None) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _bounds_origin(properties: Mapping[str, str]) -> tuple[int, int] | None:
-    x, y = (_number(properties.get(f"openslide.bounds-{axis}")) for axis in "xy")
+def _read_bounds_origin(properties: Mapping[str, str]) -> tuple[int, int] | None:
+    x, y = (_parse_number(properties.get(f"openslide.bounds-{axis}")) for axis in "xy")
     return None if x is None or y is None else (int(x), int(y))
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return str(error) or type(error).__name__

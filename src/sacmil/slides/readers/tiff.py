@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from sacmil.errors import MissingExtraError, SlideError
 from sacmil.slides.readers._base import Pixels, Slide
-from sacmil.slides.readers._tiff_pages import JPEG, JPEG_2000, Grid, read_grids, read_mpp
+from sacmil.slides.readers._tiff_pages import JPEG, JPEG_2000, TiffGrid, read_grids, read_mpp
 from sacmil.slides.readers.openslide import OpenSlideSlide
 
 PRIORITY = 10
@@ -41,8 +41,8 @@ class TiffSlide(Slide):
     def __init__(self, path: Path, *, cache_bytes: int = CACHE_BYTES) -> None:
         self.path = path
         self._tiles = _TileCache(cache_bytes)
-        with _tifffile_silent():
-            self._file = _open(path)
+        with _silence_tifffile():
+            self._file = _open_tiff(path)
             try:
                 self._grids = read_grids(path, self._file)
                 self.mpp = read_mpp(self._file.pages.first)
@@ -58,22 +58,22 @@ class TiffSlide(Slide):
         grid = self._grids[level]
         left, top = (math.floor(place / grid.level.downsample + 0.5) for place in (x, y))
         region = np.full((height, width, 3), _WHITE, dtype=np.uint8)
-        for row, column in grid.tiles_of(left, top, width, height):
-            tile = self._tile(level, row, column)
+        for row, column in grid.iter_tiles(left, top, width, height):
+            tile = self._get_tile(level, row, column)
             if tile is not None:
                 tile_top, tile_left = row * grid.tile_height, column * grid.tile_width
-                _paste(region, tile, left=tile_left - left, top=tile_top - top)
+                _paste_tile(region, tile, left=tile_left - left, top=tile_top - top)
         return region
 
-    def keep_decoded(self, most_bytes: int) -> None:
+    def set_cache_size(self, max_bytes: int) -> None:
         """Keep at most so many bytes of decoded tiles for later reads."""
-        self._tiles = _TileCache(most_bytes)
+        self._tiles = _TileCache(max_bytes)
 
     def close(self) -> None:
         """Let the file go."""
         self._file.close()
 
-    def _tile(self, level: int, row: int, column: int) -> Pixels | None:
+    def _get_tile(self, level: int, row: int, column: int) -> Pixels | None:
         grid = self._grids[level]
         index = row * grid.columns + column
         if grid.lengths[index] == 0 or grid.offsets[index] == 0:
@@ -81,7 +81,7 @@ class TiffSlide(Slide):
         tile = self._tiles.get((level, index))
         if tile is None:
             try:
-                tile = grid.clip(self._decoded(grid, index), row, column)
+                tile = grid.clip_tile(self._decode_tile(grid, index), row, column)
             except Exception as error:  # codecs raise anything
                 raise SlideError(
                     f"{self.path}: tile {column}, {row} of level {level} cannot be decoded "
@@ -90,7 +90,7 @@ class TiffSlide(Slide):
             self._tiles.put((level, index), tile)
         return tile
 
-    def _decoded(self, grid: Grid, index: int) -> Pixels:
+    def _decode_tile(self, grid: TiffGrid, index: int) -> Pixels:
         length = int(grid.lengths[index])
         self._file.filehandle.seek(int(grid.offsets[index]))
         data = self._file.filehandle.read(length)
@@ -107,8 +107,8 @@ class TiffSlide(Slide):
 class _TileCache:
     """Decoded tiles, as many of the latest used as fit."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most = self._free = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = self._free_bytes = max_bytes
         self._tiles: OrderedDict[tuple[int, int], Pixels] = OrderedDict()
 
     def get(self, key: tuple[int, int]) -> Pixels | None:
@@ -117,12 +117,12 @@ class _TileCache:
         return self._tiles.get(key)
 
     def put(self, key: tuple[int, int], tile: Pixels) -> None:
-        if tile.nbytes > self._most:
+        if tile.nbytes > self._max_bytes:
             return
         self._tiles[key] = tile
-        self._free -= tile.nbytes
-        while self._free < 0:
-            self._free += self._tiles.popitem(last=False)[1].nbytes
+        self._free_bytes -= tile.nbytes
+        while self._free_bytes < 0:
+            self._free_bytes += self._tiles.popitem(last=False)[1].nbytes
 
 
 def open_slide(path: Path) -> Slide:
@@ -142,12 +142,12 @@ def _check_against_openslide(slide: TiffSlide) -> None:
     except (SlideError, MissingExtraError):  # it is not there, or does not know this file
         return
     with reference:
-        found = _disagreement(slide, reference)
+        found = _find_disagreement(slide, reference)
     if found:
         raise SlideError(f"{slide.path}: the fast reader's {found} differ from OpenSlide's")
 
 
-def _disagreement(slide: TiffSlide, reference: OpenSlideSlide) -> str | None:
+def _find_disagreement(slide: TiffSlide, reference: OpenSlideSlide) -> str | None:
     """What the two readers see differently.
 
     Levels and a resolution that only we find (in OME-TIFF) are no disagreement.
@@ -169,7 +169,7 @@ def _sample_agrees(slide: TiffSlide, reference: OpenSlideSlide) -> bool:
         own = slide.levels.index(level)
         grid = slide._grids[own]
         size = grid.tile_width, grid.tile_height
-        for x, y in _sample(grid):
+        for x, y in _choose_sample(grid):
             if not np.array_equal(
                 slide.read(x, y, own, *size), reference.read(x, y, number, *size)
             ):
@@ -177,13 +177,13 @@ def _sample_agrees(slide: TiffSlide, reference: OpenSlideSlide) -> bool:
     return True
 
 
-def _sample(grid: Grid) -> list[tuple[int, int]]:
+def _choose_sample(grid: TiffGrid) -> list[tuple[int, int]]:
     """Level-0 corners of the tile with most bytes, which shows most, and of one drawn by lot.
 
     Only of those that lie on whole level-0 pixels: between them OpenSlide interpolates.
     """
-    columns = _on_whole_pixels(grid.columns, grid.tile_width * grid.level.downsample)
-    rows = _on_whole_pixels(grid.rows, grid.tile_height * grid.level.downsample)
+    columns = _find_whole_steps(grid.columns, grid.tile_width * grid.level.downsample)
+    rows = _find_whole_steps(grid.rows, grid.tile_height * grid.level.downsample)
     tiles = (rows[:, None] * grid.columns + columns).ravel()
     lot = np.random.default_rng(0).choice(tiles)
     chosen = sorted({int(tiles[grid.lengths[tiles].argmax()]), int(lot)})
@@ -197,12 +197,12 @@ def _sample(grid: Grid) -> list[tuple[int, int]]:
     ]
 
 
-def _on_whole_pixels(count: int, step: float) -> npt.NDArray[np.int64]:
+def _find_whole_steps(count: int, step: float) -> npt.NDArray[np.int64]:
     places = np.arange(count) * step
     return np.flatnonzero(np.abs(places - np.round(places)) < 1e-6)
 
 
-def _open(path: Path) -> Any:
+def _open_tiff(path: Path) -> Any:
     try:
         import imagecodecs  # noqa: F401  (tifffile decodes with it)
         import tifffile
@@ -215,30 +215,30 @@ def _open(path: Path) -> Any:
 
 
 @contextmanager
-def _tifffile_silent() -> Iterator[None]:
+def _silence_tifffile() -> Iterator[None]:
     """It logs every oddity of a file; what matters to us is raised."""
     logger = logging.getLogger("tifffile")
-    logger.addFilter(_nothing)
+    logger.addFilter(_reject_log_record)
     try:
         yield
     finally:
-        logger.removeFilter(_nothing)
+        logger.removeFilter(_reject_log_record)
 
 
-def _nothing(_: logging.LogRecord) -> bool:
+def _reject_log_record(_: logging.LogRecord) -> bool:
     return False
 
 
-def _check_jpeg(data: bytes, grid: Grid) -> None:
+def _check_jpeg(data: bytes, grid: TiffGrid) -> None:
     """A damaged header must not ask for gigabytes, half a tile must not pass for grey tissue."""
     if _END_OF_JPEG not in data[-16:]:  # some writers pad
         raise ValueError("its JPEG data are cut off")
-    width, height = _jpeg_size(data)
+    width, height = _read_jpeg_size(data)
     if width > grid.tile_width or height > grid.tile_height:
         raise ValueError(f"it claims {width} x {height} pixels")
 
 
-def _jpeg_size(data: bytes) -> tuple[int, int]:
+def _read_jpeg_size(data: bytes) -> tuple[int, int]:
     place = 2
     while data[place] == 0xFF:
         marker = data[place + 1]
@@ -249,7 +249,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
     raise ValueError("its JPEG header is damaged")
 
 
-def _paste(region: Pixels, tile: Pixels, *, left: int, top: int) -> None:
+def _paste_tile(region: Pixels, tile: Pixels, *, left: int, top: int) -> None:
     height, width = tile.shape[:2]
     target = region[max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)]
     from_top, from_left = max(-top, 0), max(-left, 0)

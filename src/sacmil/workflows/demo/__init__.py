@@ -1,6 +1,6 @@
 """The demonstration: from slides drawn on the spot to a report, through the product's functions."""
 
-from sacmil.workflows.demo.run import Demonstration, run_demo
-from sacmil.workflows.demo.settings import Settings
+from sacmil.workflows.demo.run import DemoResult, run_demo
+from sacmil.workflows.demo.settings import DemoSettings
 
-__all__ = ["Demonstration", "Settings", "run_demo"]
+__all__ = ["DemoResult", "DemoSettings", "run_demo"]

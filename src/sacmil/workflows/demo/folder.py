@@ -7,7 +7,7 @@
     ├── predictions.csv            what the exported models said; sacmil evaluate takes it
     ├── table.csv                  slides, patients, labels; sacmil crossval takes it
     ├── settings.json              what was asked for: another demonstration needs another folder
-    ├── cohort/                    tissue, tiles, bags: see extraction/folder.py
+    ├── cohort/                    tissue, tiles, bags: see extraction/output_folder.py
     ├── run/                       the cross-validation: see results/__init__.py
     ├── evaluation/                tables and plots of it, report.html
     ├── onnx/<model>/part_<fold>/  exported models
@@ -22,9 +22,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sacmil.atomic import whole_file
+from sacmil.atomic import atomic_write
 from sacmil.errors import RunError
-from sacmil.workflows.demo.settings import Settings
+from sacmil.workflows.demo.settings import DemoSettings
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class DemoFolder:
         """The outlines of their tumour nests."""
         return self.results / "truth"
 
-    def claim(self, settings: Settings) -> None:
+    def claim(self, settings: DemoSettings) -> None:
         """Take the folder for these settings; refused where it holds another demonstration."""
-        kept, wanted = self.out / "settings.json", settings.told()
+        kept, wanted = self.out / "settings.json", settings.to_json()
         if kept.is_file():
             if kept.read_text(encoding="utf-8", errors="replace") != wanted:
                 raise RunError(
@@ -68,5 +68,5 @@ class DemoFolder:
             raise RunError(
                 f"{self.out}: holds {foreign[0]} and is no demonstration; choose another --out"
             )
-        with whole_file(kept) as partial:
+        with atomic_write(kept) as partial:
             partial.write_text(wanted, encoding="utf-8")

@@ -6,121 +6,129 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sacmil.alone import alone_in, remove_leftovers
-from sacmil.cohorts.drawn import DrawnSlide, drawn_cohort, table_of
+from sacmil.cohorts.cohort import Cohort, write_cohort
 from sacmil.cohorts.splits import Fold, make_folds
-from sacmil.cohorts.table import Cohort, write_table
 from sacmil.errors import RunError
-from sacmil.evaluation.comparison import compare
-from sacmil.evaluation.localisation import Localisation
-from sacmil.evaluation.plots import check_can_draw
-from sacmil.evaluation.report import Report, write_folder
-from sacmil.evaluation.summary import summarise
-from sacmil.results import PREDICTIONS, Predictions, write_predictions
-from sacmil.training.crossval import Resources, cross_validate
-from sacmil.workflows.demo.answers import Work, export_models
+from sacmil.evaluation.comparison import compare_models
+from sacmil.evaluation.localization import Localization
+from sacmil.evaluation.plots import check_matplotlib
+from sacmil.evaluation.report import Report, write_report_folder
+from sacmil.evaluation.summary import summarize
+from sacmil.locking import exclusive, remove_partial_files
+from sacmil.results import PREDICTIONS_FILE, Predictions, write_predictions
+from sacmil.synthetic.slides import SyntheticSlide, make_cohort, make_slide_cohort
+from sacmil.training.cross_validate import TrainingResources, cross_validate
+from sacmil.workflows.demo.bags import DemoBags, count_cores, draw_missing_slides, extract_bags
 from sacmil.workflows.demo.folder import DemoFolder
-from sacmil.workflows.demo.material import Bags, cores, draw_slides, make_bags
 from sacmil.workflows.demo.page import write_page
-from sacmil.workflows.demo.settings import ANSWERING, Settings
-from sacmil.workflows.evaluation import what_was_asked
-from sacmil.workflows.prediction import predict_items
-from sacmil.workflows.prediction_settings import Settings as PredictionSettings
-from sacmil.workflows.prediction_settings import Watcher
+from sacmil.workflows.demo.predictor import DemoPredictor, export_missing_models
+from sacmil.workflows.demo.settings import EXPORTED_MODELS, DemoSettings
+from sacmil.workflows.evaluate import read_run_settings
+from sacmil.workflows.predict import predict_slides
+from sacmil.workflows.prediction_settings import PredictionSettings as PredictionSettings
+from sacmil.workflows.prediction_settings import WorkflowCallbacks
 
-_NEW = 2
+_NUM_NEW_SLIDES = 2
 """Slides that nobody has labelled."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demonstration:
+class DemoResult:
     """What came of it."""
 
     folder: DemoFolder
     report: Report
     """Of the cross-validation."""
-    located: Mapping[str, Localisation]
+    localization: Mapping[str, Localization]
     """By model that was exported."""
-    bags: Bags
-    drawn: Sequence[DrawnSlide]
-    pictured: Sequence[DrawnSlide]
-    new: Mapping[str, str]
+    bags: DemoBags
+    slides: Sequence[SyntheticSlide]
+    illustrated_slides: Sequence[SyntheticSlide]
+    new_predictions: Mapping[str, str]
     """Slides that nobody has labelled, and what was said of them."""
-    done: Mapping[str, int]
+    steps_done: Mapping[str, int]
     """How much of each step was done now: nothing where all was there."""
 
 
-def run_demo(out: Path, settings: Settings, watcher: Watcher | None = None) -> Demonstration:
+def run_demo(
+    out: Path, settings: DemoSettings, callbacks: WorkflowCallbacks | None = None
+) -> DemoResult:
     """Do everything that is missing in a folder, and write its page.
 
     Args:
         out: see demo/folder.py for what is put where.
         settings: how large.
-        watcher: told as it goes on.
+        callbacks: told as it goes on.
     """
-    check_can_draw("the demonstration's report")
+    check_matplotlib("the demonstration's report")
     folder = DemoFolder(out)
-    with alone_in(out, what="demonstration"):
-        remove_leftovers(out)
+    with exclusive(out, purpose="demonstration"):
+        remove_partial_files(out)
         folder.claim(settings)
-        found = _Steps(folder, settings, watcher or Watcher()).take()
+        found = _DemoRun(folder, settings, callbacks or WorkflowCallbacks()).run()
         write_page(found)
         return found
 
 
-class _Steps:
-    def __init__(self, folder: DemoFolder, settings: Settings, watcher: Watcher) -> None:
-        self.folder, self.settings, self.watcher = folder, settings, watcher
-        self.drawn = drawn_cohort(settings.slides, settings.seed, amounts=settings.amounts)
-        self.done: dict[str, int] = {}
+class _DemoRun:
+    def __init__(
+        self, folder: DemoFolder, settings: DemoSettings, callbacks: WorkflowCallbacks
+    ) -> None:
+        self.folder, self.settings, self.callbacks = folder, settings, callbacks
+        self.slides = make_slide_cohort(settings.slides, settings.seed, settings=settings.amounts)
+        self.steps_done: dict[str, int] = {}
 
-    def take(self) -> Demonstration:
-        folder, drawn = self.folder, self.drawn
-        self.done["slides drawn"] = draw_slides(drawn, folder.slides, folder.truth, self.watcher)
-        write_table(folder.out / "table.csv", table_of(drawn))
-        bags = self._bags()
-        cohort = table_of(drawn).only(bags.files)
+    def run(self) -> DemoResult:
+        folder, drawn = self.folder, self.slides
+        self.steps_done["slides drawn"] = draw_missing_slides(
+            drawn, folder.slides, folder.truth, self.callbacks
+        )
+        write_cohort(folder.out / "table.csv", make_cohort(drawn))
+        bags = self._extract_bags()
+        cohort = make_cohort(drawn).restrict_to(bags.files)
         folds = make_folds(cohort, self.settings.folds, seed=self.settings.seed)
-        report = self._contest(cohort, bags, folds)
-        self.done["models exported"] = export_models(folder, self.watcher)
-        work = Work(
+        report = self._cross_validate(cohort, bags, folds)
+        self.steps_done["models exported"] = export_missing_models(folder, self.callbacks)
+        work = DemoPredictor(
             folder=folder,
-            drawn=drawn,
+            slides=drawn,
             bags=bags.files,
             folds=folds,
-            pictures=self.settings.pictures,
-            watcher=self.watcher,
+            heatmaps_per_class=self.settings.pictures,
+            callbacks=self.callbacks,
         )
-        results, self.done["slides answered"] = work.answer()
-        said = work.predictions(results, self.settings.seed)
-        write_predictions(folder.out / PREDICTIONS, said)
-        return Demonstration(
+        results, self.steps_done["slides answered"] = work.predict_slides()
+        said = work.to_predictions(results, self.settings.seed)
+        write_predictions(folder.out / PREDICTIONS_FILE, said)
+        return DemoResult(
             folder=folder,
             report=report,
-            located=work.located(results),
+            localization=work.measure_localization(results),
             bags=bags,
-            drawn=drawn,
-            pictured=work.pictured(),
-            new=self._new(),
-            done=self.done,
+            slides=drawn,
+            illustrated_slides=work.select_illustrated_slides(),
+            new_predictions=self._predict_new_slides(),
+            steps_done=self.steps_done,
         )
 
-    def _bags(self) -> Bags:
-        slides = [self.folder.slides / slide.file_name for slide in self.drawn]
-        bags = make_bags(slides, self.folder.out / "cohort", self.settings, self.watcher)
-        self.done["bags made"] = bags.made
-        expected = {s.slide_id for s in self.drawn if s.mishap in ("no tissue", "truncated")}
+    def _extract_bags(self) -> DemoBags:
+        slides = [self.folder.slides / slide.file_name for slide in self.slides]
+        bags = extract_bags(slides, self.folder.out / "cohort", self.settings, self.callbacks)
+        self.steps_done["bags made"] = bags.num_new
+        expected = {s.slide_id for s in self.slides if s.artefact in ("no tissue", "truncated")}
         surprises = bags.failures.keys() - expected
         for slide_id in sorted(surprises):
             raise RunError(f"{slide_id}: {bags.failures[slide_id]}")
         return bags
 
-    def _contest(self, cohort: Cohort, bags: Bags, folds: Sequence[Fold]) -> Report:
+    def _cross_validate(self, cohort: Cohort, bags: DemoBags, folds: Sequence[Fold]) -> Report:
         """Every model on every fold, and what it is worth."""
         run = self.folder.out / "run"
-        before = len(_finished(run))
-        configs = self.settings.configs()
-        at_once = min(cores(), len(configs)) if self.settings.epochs > _SHORT else 1
+        before = len(_list_finished_jobs(run))
+        configs = self.settings.make_configs()
+        at_once = (
+            min(count_cores(), len(configs)) if self.settings.epochs > _MAX_SERIAL_EPOCHS else 1
+        )
         contested = cross_validate(
             run,
             cohort,
@@ -128,55 +136,58 @@ class _Steps:
             folds,
             configs,
             seeds=(self.settings.seed,),
-            resources=Resources(("cpu",) * at_once),
-            progress=self._tell,
+            resources=TrainingResources(("cpu",) * at_once),
+            on_progress=self._report_progress,
         )
         for part, reason in contested.failures.items():
             raise RunError(f"{part}: {reason}; type the command again to go on")
-        self.done["parts trained"] = len(_finished(run)) - before
+        self.steps_done["parts trained"] = len(_list_finished_jobs(run)) - before
         assert contested.predictions is not None
-        report = self._report(run, contested.predictions)
-        write_folder(self.folder.out / "evaluation", report)
+        report = self._make_report(run, contested.predictions)
+        write_report_folder(self.folder.out / "evaluation", report)
         return report
 
-    def _tell(self, task: str, done: int, total: int, note: str = "") -> None:
-        self.watcher.tell(task, done, total)
+    def _report_progress(self, task: str, done: int, total: int, note: str = "") -> None:
+        self.callbacks.on_progress(task, done, total)
 
-    def _report(self, run: Path, predictions: Predictions) -> Report:
+    def _make_report(self, run: Path, predictions: Predictions) -> Report:
         return Report(
             title="Cross-validation of the demonstration",
             predictions=predictions,
-            figures=summarise(predictions),
-            comparisons=compare(predictions),
-            asked=what_was_asked([run]),
+            estimates=summarize(predictions),
+            comparisons=compare_models(predictions),
+            settings=read_run_settings([run]),
             data=f"{self.settings.slides} drawn slides",
         )
 
-    def _new(self) -> dict[str, str]:
+    def _predict_new_slides(self) -> dict[str, str]:
         """What the exported run says of slides it has never met, as sacmil predict says it."""
         folder, settings = self.folder.out / "new", self.settings
-        others = drawn_cohort(4, settings.seed + 1, amounts=settings.amounts)[1 : 1 + _NEW]
+        others = make_slide_cohort(4, settings.seed + 1, settings=settings.amounts)[
+            1 : 1 + _NUM_NEW_SLIDES
+        ]
         unseen = [replace(s, slide_id=f"new-{n}") for n, s in enumerate(others, start=1)]
-        draw_slides(unseen, folder / "slides", folder / "truth", self.watcher)
-        predicted = predict_items(
+        draw_missing_slides(unseen, folder / "slides", folder / "truth", self.callbacks)
+        predicted = predict_slides(
             [folder / "slides" / slide.file_name for slide in unseen],
             folder / "answers",
-            [self.folder.out / "onnx" / ANSWERING[0]],
+            [self.folder.out / "onnx" / EXPORTED_MODELS[0]],
             PredictionSettings(device="cpu", report=True, encoder=settings.encoder),
-            watcher=self.watcher,
+            callbacks=self.callbacks,
         )
         for failure in predicted.failures:
             raise RunError(failure.reason)
+        classes = predicted.classes
         return {
-            record.slide_id: f"{answer.winner(predicted.classes)} {max(answer.probabilities):.2f}"
+            record.slide_id: f"{one.find_predicted_class(classes)} {max(one.probabilities):.2f}"
             for record in predicted.records
-            for answer in record.by(predicted.models)
+            for one in record.select_models(predicted.models)
         }
 
 
-_SHORT = 5
+_MAX_SERIAL_EPOCHS = 5
 """Epochs up to which starting further processes takes longer than training."""
 
 
-def _finished(run: Path) -> list[Path]:
+def _list_finished_jobs(run: Path) -> list[Path]:
     return list(run.glob("*/seed_*/fold_*/card.json"))

@@ -6,14 +6,14 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sacmil.cohorts.drawn import Amounts
 from sacmil.slides.tiling import TileSpec
-from sacmil.training.config import DEFAULT_MODEL, Config
+from sacmil.synthetic.slides import LayoutSettings
+from sacmil.training.config import DEFAULT_MODEL, TrainingConfig
 
-ANSWERING = (DEFAULT_MODEL, "abmil")
+EXPORTED_MODELS = (DEFAULT_MODEL, "abmil")
 """Models that are exported, and whose scores are drawn and shown in the viewer."""
 
-_SMALL = Amounts(
+_QUICK_LAYOUT = LayoutSettings(
     size=(1120, 1120),
     tissue_radius=520,
     nest_radii=(80, 74, 70),
@@ -27,7 +27,7 @@ _SMALL = Amounts(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class DemoSettings:
     """Everything that decides what the demonstration does."""
 
     slides: int = 60
@@ -38,30 +38,30 @@ class Settings:
     """Of slides, folds and weights. Models were settled on slides of seed 0, so not those."""
     pictures: int = 3
     """Heatmaps of so many slides of each class: the first ones, not the best."""
-    amounts: Amounts = field(default_factory=Amounts)
+    amounts: LayoutSettings = field(default_factory=LayoutSettings)
     tiles: TileSpec = field(default_factory=lambda: TileSpec(mpp=0.5, patch_size=224))
     encoder: str = "lite0"
 
     @classmethod
-    def quick(cls, **changed: Any) -> Settings:
+    def make_quick(cls, **changed: Any) -> DemoSettings:
         """The reduced demonstration: every step, and figures that mean nothing."""
         small: dict[str, Any] = {"slides": 8, "folds": 2, "epochs": 2, "pictures": 1}
-        return cls(**{**small, "amounts": _SMALL, **changed})
+        return cls(**{**small, "amounts": _QUICK_LAYOUT, **changed})
 
-    def configs(self) -> dict[str, Config]:
+    def make_configs(self) -> dict[str, TrainingConfig]:
         """Ours as it is, the others small, all trained in the same way."""
         training = {"epochs": self.epochs}
         return {
-            name: Config(model=name, options=options, training=training, seed=self.seed)
-            for name, options in _OPTIONS.items()
+            name: TrainingConfig(model=name, options=options, training=training, seed=self.seed)
+            for name, options in _MODEL_OPTIONS.items()
         }
 
-    def told(self) -> str:
+    def to_json(self) -> str:
         """As JSON, to know a folder of the same demonstration again."""
-        return json.dumps(asdict(self) | {"models": _OPTIONS}, indent=1) + "\n"
+        return json.dumps(asdict(self) | {"models": _MODEL_OPTIONS}, indent=1) + "\n"
 
 
-_OPTIONS: dict[str, dict[str, Any]] = {
+_MODEL_OPTIONS: dict[str, dict[str, Any]] = {
     DEFAULT_MODEL: {},
     "transmil": {"dim": 64, "heads": 4},
     "abmil": {"hidden": 64, "attention_dim": 32},

@@ -1,0 +1,125 @@
+"""Options that evaluate and compare share: how figures are computed and printed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from sacmil.evaluation.report import Report
+    from sacmil.evaluation.table_format import ResultTable
+    from sacmil.evaluation.tables import TableStyle
+    from sacmil.results import Predictions, SlideLocalization
+
+LOCALIZATION_HEADING = "Localisation"
+"""Heading of the table of localisation."""
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def evaluation_options(command: Command) -> Command:
+    """Add --level, --draws, --seed, --format, --percent and --out."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+_OPTIONS = (
+    click.option(
+        "--level",
+        default=0.95,
+        show_default=True,
+        type=click.FloatRange(0, 0.9999, min_open=True),
+        help="Of intervals; a difference is claimed when p is below one minus this.",
+    ),
+    click.option(
+        "--draws",
+        default=2000,
+        show_default=True,
+        type=click.IntRange(1),
+        help="How many times patients are drawn again.",
+    ),
+    click.option(
+        "--seed", default=0, show_default=True, type=click.IntRange(0), help="Of those draws."
+    ),
+    click.option(
+        "--format",
+        "layout",
+        default="text",
+        show_default=True,
+        type=click.Choice(["text", "markdown", "latex", "csv"]),
+        help="Of the table that is printed.",
+    ),
+    click.option("--percent", is_flag=True, help="Percentages with one decimal, as in the paper."),
+    click.option(
+        "--out",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Folder for report.html, tables in every format, and plots.",
+    ),
+)
+
+
+def parse_metric_names(ctx: click.Context, parameter: click.Parameter, value: str) -> list[str]:
+    """Names separated by commas, or all; each is checked."""
+    from sacmil.evaluation.metrics import LOCALIZATION_TITLES, METRICS
+
+    names = list(METRICS) if value == "all" else [name.strip() for name in value.split(",")]
+    for name in names:
+        if name in LOCALIZATION_TITLES:
+            raise click.BadParameter(
+                f"{name} is printed whenever bags have instance labels; leave it out of the list"
+            )
+        check_metric_name(name, list(METRICS))
+    return list(dict.fromkeys(names))
+
+
+def check_metric_name(name: str, known: Sequence[str]) -> None:
+    """Reject a name that is not known, and suggest one."""
+    from sacmil.errors import suggest_names
+
+    if name not in known:
+        raise click.BadParameter(f"there is no metric {name!r}; {suggest_names(name, known)}")
+
+
+def make_localization_tables(
+    rows: Sequence[SlideLocalization],
+    predictions: Predictions,
+    style: TableStyle,
+    *,
+    level: float,
+    draws: int,
+    seed: int,
+) -> dict[str, ResultTable]:
+    """The table of localisation by its heading; none unless slides have both kinds of instances."""
+    from sacmil.evaluation.localization_summary import summarize_localization
+    from sacmil.evaluation.tables import localization_table, select_test_rows
+
+    found = summarize_localization(rows, level=level, draws=draws, seed=seed)
+    if not found:
+        return {}
+    # Instance labels may be known in one fold alone, so folds are counted in the predictions.
+    test = select_test_rows(predictions)
+    tested = set(zip(test.model.tolist(), test.fold.tolist(), strict=True))
+    folds = max(Counter(model for model, _ in tested).values(), default=0)
+    table = localization_table(found, folds=folds, level=level, draws=draws, style=style)
+    return {LOCALIZATION_HEADING: table}
+
+
+def check_can_report(out: Path | None) -> None:
+    """Say what is missing before anything is computed."""
+    from sacmil.evaluation.plots import check_matplotlib
+
+    if out is not None:
+        check_matplotlib("the report")
+
+
+def save_report(out: Path | None, report: Report) -> None:
+    """Write the folder, if there is to be one, and say where."""
+    from sacmil.evaluation.report import write_report_folder
+
+    if out is not None:
+        click.echo(f"Report: {write_report_folder(out, report)}", err=True)

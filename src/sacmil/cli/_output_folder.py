@@ -1,0 +1,15 @@
+"""Folders that a command must not write into."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+def check_not_run_or_model(out: Path) -> None:
+    """What a run or a model says of itself must not be replaced, nor hidden among other files."""
+    from sacmil.card import CARD_FILE
+
+    if any((out / name).exists() for name in ("config.yaml", CARD_FILE)):
+        raise click.UsageError(f"--out {out} is a run or a model; choose another folder")

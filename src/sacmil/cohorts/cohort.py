@@ -1,0 +1,322 @@
+"""A labelled collection of slides: which patient each is of, and what is true of it.
+
+A table is a CSV or Excel file with a row per slide, in the columns of CLAM (case_id, slide_id,
+label), slideflow (patient, slide, category) and others; or, as STAMP has it, a table of patients
+and a table of their slides. docs/cohorts.md shows them all.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from sacmil.atomic import atomic_write
+from sacmil.cohorts.rows import (
+    ColumnNames,
+    SlideRow,
+    is_number,
+    join_rows,
+    normalize_number,
+    parse_rows,
+)
+from sacmil.cohorts.sheet import read_sheet
+from sacmil.cohorts.slide_index import SlideIndex, pause_garbage_collection
+from sacmil.csv_text import escape_cells
+from sacmil.errors import CohortError, suggest_names
+
+_MAX_SMALL_CLASSES = 10
+"""Classes of too few patients beyond which a column is not one of labels."""
+
+
+class LabeledSlide(NamedTuple):
+    """One slide of a cohort."""
+
+    slide_id: str
+    """The stem of its bag's file name."""
+    patient_id: str
+    label: int
+    """Index into the cohort's classes."""
+    site: str = ""
+    """What must not be torn apart by a split, where that was asked for; a hospital."""
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Slides with labels; every slide id once."""
+
+    slides: tuple[LabeledSlide, ...]
+    classes: tuple[str, ...]
+    """Names of the labels; their order is that of a model's outputs."""
+
+    def __len__(self) -> int:
+        return len(self.slides)
+
+    def get_slides(self, slide_ids: Iterable[str]) -> list[LabeledSlide]:
+        """The slides of these ids, in the order given."""
+        by_id = self.by_id
+        return [by_id[slide_id] for slide_id in slide_ids]
+
+    def restrict_to(self, slide_ids: Iterable[str]) -> Self:
+        """The cohort of these slides alone, in its own order, of the same classes."""
+        wanted = frozenset(slide_ids)
+        return replace(self, slides=tuple(s for s in self.slides if s.slide_id in wanted))
+
+    @cached_property
+    def by_id(self) -> Mapping[str, LabeledSlide]:
+        """Slides by their id."""
+        return {slide.slide_id: slide for slide in self.slides}
+
+    @cached_property
+    def index(self) -> SlideIndex:
+        """Slides as numbers, to count many of them."""
+        return SlideIndex(
+            [slide.slide_id for slide in self.slides],
+            [slide.patient_id for slide in self.slides],
+            [slide.label for slide in self.slides],
+            list(self.patients),
+            len(self.classes),
+        )
+
+    @cached_property
+    def patients(self) -> Mapping[str, tuple[LabeledSlide, ...]]:
+        """Slides of each patient; patients in the order of their ids."""
+        grouped: dict[str, list[LabeledSlide]] = {}
+        for slide in self.slides:
+            grouped.setdefault(slide.patient_id, []).append(slide)
+        return {patient: tuple(grouped[patient]) for patient in sorted(grouped)}
+
+    @property
+    def labels(self) -> tuple[int, ...]:
+        """The label of each slide."""
+        return tuple(slide.label for slide in self.slides)
+
+    @cached_property
+    def patients_per_class(self) -> tuple[int, ...]:
+        """How many patients have a slide of each class."""
+        pairs = {(slide.patient_id, slide.label) for slide in self.slides}
+        count = Counter(label for _, label in pairs)
+        return tuple(count[label] for label in range(len(self.classes)))
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the content, whatever the order of its rows: says what a run was made from."""
+        lines = ["\t".join(map(repr, self.classes)), *sorted(map(repr, map(tuple, self.slides)))]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+ExtraCheck = Callable[[Sequence[str]], list[str]]
+
+
+@pause_garbage_collection()
+def read_cohort(
+    path: str | Path,
+    *,
+    slide: str | None = None,
+    patient: str | None = None,
+    label: str | None = None,
+    site: str | None = None,
+    classes: Sequence[str] | None = None,
+    sheet: str | None = None,
+    slide_table: str | Path | None = None,
+    min_patients: int = 2,
+    extra_check: ExtraCheck | None = None,
+) -> Cohort:
+    """Read a cohort; everything wrong with it is told at once.
+
+    Args:
+        path: a table of slides; with slide_table, of patients.
+        slide: column of the slides; found by its usual names where not given.
+        patient: column of the patients, likewise. A table without one makes every slide a patient
+            of its own, but for TCGA, whose barcodes name the patient.
+        label: column of the labels, likewise.
+        site: column of what a split shall not tear apart; "barcode", where no column is called
+            so, takes TCGA's tissue source site out of the slide's name.
+        classes: names of the labels in the order wanted; any other label is then an error.
+        sheet: which sheet of an Excel file.
+        slide_table: STAMP's second table, which says what slides a patient has.
+        min_patients: fewest patients a class may have.
+        extra_check: finds more problems by slide ids, such as missing bags; one list holds all.
+    """
+    table = read_sheet(path, sheet=sheet)
+    if not table.rows:
+        raise CohortError(path, ["has a header and no rows; expected a row per slide"])
+    columns = ColumnNames(slide, patient, label, site)
+    if slide_table is None:
+        rows, names = parse_rows(table, columns)
+    else:
+        rows, names = join_rows(table, read_sheet(slide_table), columns)
+    return build_cohort(
+        path, rows, classes=classes, names=names, min_patients=min_patients, extra_check=extra_check
+    )
+
+
+def write_cohort(path: str | Path, cohort: Cohort) -> None:
+    """Write a table that read_table reads as it is."""
+    with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["slide_id", "patient_id", "site", "name", "label"])
+        for slide in cohort.slides:
+            name = cohort.classes[slide.label]
+            texts = escape_cells([slide.slide_id, slide.patient_id, slide.site, name])
+            writer.writerow([*texts, slide.label])
+
+
+def build_cohort(
+    where: object,
+    rows: Iterable[SlideRow],
+    *,
+    classes: Sequence[str] | None = None,
+    names: Mapping[str, str] | None = None,
+    min_patients: int = 2,
+    extra_check: ExtraCheck | None = None,
+) -> Cohort:
+    """Make a cohort of rows of text, or raise one error that lists all that is wrong.
+
+    Args:
+        where: the file the rows are from.
+        rows: one per slide.
+        classes: the labels in the order wanted; sorted, numbers as numbers, where not given.
+        names: what labels are called, where the table has numbers and names.
+        min_patients: fewest patients a class may have.
+        extra_check: finds more that is wrong, by slide ids.
+    """
+    rows = _normalize_labels(rows)
+    names = dict(names or {})
+    order = _sort_labels({row.label for row in rows if row.label})
+    found = tuple(names.get(label, label) for label in order)
+    wanted = found if classes is None else _resolve_classes(tuple(classes), names)
+    index = {name: number for number, name in enumerate(wanted)}
+    with pause_garbage_collection():
+        slides = [
+            LabeledSlide(row.slide_id, row.patient_id, index[name], row.site)
+            for row in rows
+            if (name := names.get(row.label, row.label)) in index
+        ]
+        cohort = Cohort(tuple(slides), wanted)
+    problems = [*_find_row_problems(rows), *_find_unknown_labels(rows, names, index)]
+    problems += [*_find_site_problems(rows), *find_class_problems(cohort, min_patients)]
+    if classes is None:
+        problems += _find_spelling_variants(found)
+    if extra_check is not None:
+        problems += extra_check(list(dict.fromkeys(row.slide_id for row in rows if row.slide_id)))
+    if problems:
+        raise CohortError(where, problems)
+    return cohort
+
+
+def find_class_problems(cohort: Cohort, min_patients: int = 2) -> list[str]:
+    """What keeps a cohort from being learnt: a single class, classes of too few patients."""
+    if min_patients < 1:
+        return []
+    if len(cohort.classes) < 2:
+        found = ", ".join(cohort.classes) or "none"
+        return [f"fewer than two classes, found {found}; check the label column"]
+    counts = zip(cohort.classes, cohort.patients_per_class, strict=True)
+    few = [(name, count) for name, count in counts if count < min_patients]
+    if len(few) > _MAX_SMALL_CLASSES:
+        return [
+            f"{len(few)} of {len(cohort.classes)} labels have fewer than {min_patients} patients; "
+            "expected "
+            "a column of a few classes, name it by --label-column"
+        ]
+    return [
+        f"class {name!r} has {count} patient{'' if count == 1 else 's'}; expected at least "
+        f"{min_patients}, "
+        "leave its slides out or join it to another class"
+        for name, count in few
+    ]
+
+
+def _normalize_labels(rows: Iterable[SlideRow]) -> list[SlideRow]:
+    """Rows whose labels, where all are numbers, are spelled alike: pandas makes 1 into 1.0."""
+    rows = list(rows)
+    labels = {row.label for row in rows if row.label}
+    plain = {label: normalize_number(label) for label in labels}
+    if not all(map(is_number, labels)) or all(label == plain[label] for label in labels):
+        return rows
+    return [row._replace(label=plain.get(row.label, row.label)) for row in rows]
+
+
+def _sort_labels(labels: set[str]) -> list[str]:
+    numbers = all(is_number(label) for label in labels)
+    key: Callable[[str], float | str] = float if numbers else str
+    return sorted(labels, key=key)
+
+
+def _resolve_classes(classes: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
+    """The classes asked for, which may be given by number where the table names them."""
+    wanted = tuple(names.get(name, name) for name in classes)
+    if len(set(wanted)) < len(wanted):
+        raise CohortError("classes", [f"{', '.join(wanted)}: a name stands twice"])
+    return wanted
+
+
+def _find_row_problems(rows: list[SlideRow]) -> list[str]:
+    problems = [
+        f"{row.location}: the {what} is empty"
+        for row in rows
+        if not (row.slide_id and row.patient_id and row.label)
+        for what, text in zip(("slide id", "patient", "label"), row[1:4], strict=True)
+        if not text
+    ]
+    if len({row.slide_id for row in rows}) == len(rows):
+        return problems
+    places: dict[str, list[str]] = {}
+    for row in rows:
+        places.setdefault(row.slide_id, []).append(row.location)
+    problems += [
+        f"slide {slide_id!r} stands {len(where)} times ({_list_locations(where)}); keep one row"
+        for slide_id, where in places.items()
+        if slide_id and len(where) > 1
+    ]
+    return problems
+
+
+def _find_unknown_labels(
+    rows: list[SlideRow], names: Mapping[str, str], index: Mapping[str, int]
+) -> list[str]:
+    if all(names.get(label, label) in index for label in {row.label for row in rows} - {""}):
+        return []
+    places: dict[str, list[str]] = {}
+    for row in rows:
+        name = names.get(row.label, row.label)
+        if name and name not in index:
+            places.setdefault(name, []).append(row.location)
+    return [
+        f"label {name!r} is unknown ({_list_locations(where)}); {suggest_names(name, index)}"
+        for name, where in places.items()
+    ]
+
+
+def _find_spelling_variants(labels: Iterable[str]) -> list[str]:
+    """Labels that a hand has spelled in two ways, which would be two classes."""
+    alike: dict[str, list[str]] = {}
+    for label in labels:
+        alike.setdefault(label.casefold(), []).append(label)
+    return [
+        f"labels {', '.join(map(repr, found))} differ in case alone; expected one spelling, or "
+        "name the classes by --classes"
+        for found in alike.values()
+        if len(found) > 1
+    ]
+
+
+def _list_locations(where: Sequence[str]) -> str:
+    return ", ".join(where[:3]) + (f" and {len(where) - 3} more" if len(where) > 3 else "")
+
+
+def _find_site_problems(rows: list[SlideRow]) -> list[str]:
+    sites: dict[str, set[str]] = {}
+    for row in rows if any(row.site for row in rows) else ():
+        sites.setdefault(row.patient_id, set()).add(row.site)
+    return [
+        f"patient {patient!r} is of several sites ({', '.join(sorted(found))}); expected one"
+        for patient, found in sites.items()
+        if patient and len(found) > 1
+    ]

@@ -1,0 +1,127 @@
+"""What this installation has: versions, devices, extras; read from the package's own metadata."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING, NamedTuple
+
+from sacmil._version import __version__
+from sacmil.errors import DeviceError
+
+if TYPE_CHECKING:
+    import torch
+
+_DEVELOPER_EXTRAS = frozenset({"all", "dev"})
+
+
+class Extra(NamedTuple):
+    """An optional part of sacmil."""
+
+    name: str
+    missing: tuple[str, ...]
+    """Packages it needs that are not installed."""
+
+
+def keep_freed_memory() -> None:
+    """Let torch reuse the memory of one batch for the next; call it before torch is imported.
+
+    On Arm, torch allocates with mimalloc, which returns freed memory to the system after 10 ms.
+    The next batch then faults every page in again, a fifth of the time to encode a tile. What the
+    user has set stays.
+    """
+    os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
+
+
+def list_versions() -> dict[str, str]:
+    """Of Python, sacmil and every package sacmil itself needs, optional ones where present."""
+    found = {"sacmil": __version__, "python": f"{platform.python_version()} on {sys.platform}"}
+    for package in sorted({package for package, extra in _list_requirements() if extra != "dev"}):
+        version = _find_version(package)
+        if version:
+            found[package] = version
+    return found
+
+
+def list_extras() -> list[Extra]:
+    """The extras a user may install, with what each still lacks."""
+    needs: dict[str, list[str]] = {}
+    for package, extra in _list_requirements():
+        if extra and extra not in _DEVELOPER_EXTRAS:
+            needs.setdefault(extra, []).append(package)
+    return [
+        Extra(name, tuple(package for package in packages if not _find_version(package)))
+        for name, packages in needs.items()
+    ]
+
+
+def list_devices() -> list[str]:
+    """Where a model can run here, in words."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found = [f"cpu: {cores} cores, {platform.machine()}"]
+    if not _find_version("torch"):
+        return [*found, "gpu: unknown, torch is not installed"]
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return [*found, f"gpu: unknown, torch is installed but does not load ({error})"]
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        memory = f"{properties.total_memory / 2**30:.0f} GiB"
+        found.append(f"cuda:{index}: {properties.name}, {memory}, {_describe_kernels()}")
+    if torch.backends.mps.is_available():
+        found.append("mps: Apple GPU")
+    return found if len(found) > 1 else [*found, "gpu: none that torch can use"]
+
+
+def _describe_kernels() -> str:
+    version = _find_version("triton")
+    if version:
+        return f"Triton {version} (SAC-MIL takes its fast path; SACMIL_KERNELS=off: the plain one)"
+    return "no fast path for SAC-MIL (pip install triton)"
+
+
+def select_device(name: str) -> torch.device:
+    """The device of that name, tried out; ``auto`` is the first GPU, or the CPU."""
+    import torch
+
+    if name == "auto":
+        name = "cuda:0" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise DeviceError(
+            f"the device {name!r} cannot be used ({reason}); expected auto, cpu, cuda:0, …: "
+            "`sacmil doctor` lists what is here"
+        ) from error
+    return device
+
+
+def _list_requirements() -> list[tuple[str, str | None]]:
+    """(package, extra or None) for everything pyproject.toml names."""
+    pairs = []
+    for line in _read_requirements():
+        package = re.match(r"[A-Za-z0-9._-]+", line)
+        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
+        if package and package.group() != "sacmil":
+            pairs.append((package.group(), extra.group(1) if extra else None))
+    return pairs
+
+
+def _read_requirements() -> list[str]:
+    try:
+        return metadata.requires("sacmil") or []
+    except metadata.PackageNotFoundError:  # run from its sources
+        return []
+
+
+def _find_version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

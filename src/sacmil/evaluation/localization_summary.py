@@ -1,0 +1,198 @@
+"""Localisation of each model over patients, and which model localises better.
+
+The unit is the patient: a patient's value is the mean over slides, a slide's the mean over folds
+and seeds. Only slides with positive and negative instances count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.errors import ConfigError, RunError, suggest_names
+from sacmil.evaluation.comparison import (
+    PairComparison,
+    choose_pairs,
+    correct_for_multiple_pairs,
+    count_needed_draws,
+)
+from sacmil.evaluation.intervals import check_level_and_draws, percentile_interval
+from sacmil.evaluation.metrics import LOCALIZATION_TITLES
+from sacmil.evaluation.permutation import sign_flip_test
+from sacmil.evaluation.summary import MetricEstimate
+from sacmil.results import SlideLocalization
+
+Floats = npt.NDArray[np.float64]
+_COLUMNS = {"localisation_auc": "auc", "localisation_ap": "average_precision"}
+_MIN_PATIENTS = 3
+"""Patients that an interval needs; two are in nearly every resample."""
+
+
+@dataclass(frozen=True)
+class LocalizationSummary:
+    """How well one model localises."""
+
+    estimates: Mapping[str, MetricEstimate]
+    """By metric: localisation_auc and localisation_ap; the mean is over patients."""
+    chance: float
+    """Average precision of random scores: the mean share of positive instances."""
+    patients: int
+    slides: int
+    """Those with positive and negative instances."""
+    folds: int
+
+
+def summarize_localization(
+    rows: Sequence[SlideLocalization], *, level: float = 0.95, draws: int = 2000, seed: int = 0
+) -> dict[str, LocalizationSummary]:
+    """Localisation AUC and average precision of every model, with intervals over patients.
+
+    Args:
+        rows: as read_localisation gives them, of one or more models.
+        level: of the intervals.
+        draws: how many times patients are resampled.
+        seed: of the resampling.
+    """
+    check_level_and_draws(level=level, draws=draws)
+    return {
+        model: _summarize_model(found, level, draws, seed)
+        for model, found in _group_by_model(rows).items()
+    }
+
+
+def compare_localization(
+    rows: Sequence[SlideLocalization],
+    *,
+    metric: str = "localisation_auc",
+    against: str | None = None,
+    level: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
+) -> list[PairComparison]:
+    """Compare how well models localise on the same slides; p is of the permutation test.
+
+    Args:
+        rows: of two or more models.
+        metric: localisation_auc or localisation_ap.
+        against: one model, compared with each other one; every two models if left out.
+        level: of the intervals.
+        draws: how many times patients are resampled; swapped at least as often.
+        seed: of both.
+
+    Raises:
+        RunError: a model is missing, or the models were tested on different slides.
+    """
+    check_localization_metric(metric)
+    check_level_and_draws(level=level, draws=draws)
+    models = _group_by_model(rows)
+    pairs = choose_pairs(list(models), None, against)
+    _check_same_slides(models)
+    values = {model: _patient_values(found, metric) for model, found in models.items()}
+    enough = count_needed_draws(draws, len(pairs), level)
+    found = []
+    for first, second in pairs:
+        differences = values[first] - values[second]
+        low, high = _bootstrap_interval(differences, level, draws, seed)
+        found.append(
+            PairComparison(
+                first=first,
+                second=second,
+                metric=metric,
+                difference=float(differences.mean()),
+                low=low,
+                high=high,
+                p_permutation=sign_flip_test(
+                    differences / len(differences), draws=enough, seed=seed
+                ),
+                p_t=None,
+                p_delong=None,
+                p_holm=None,
+                patients=len(differences),
+            )
+        )
+    return correct_for_multiple_pairs(found)
+
+
+def check_localization_metric(name: str) -> str:
+    """The name, if it is a metric of localisation."""
+    if name not in LOCALIZATION_TITLES:
+        raise ConfigError(
+            f"there is no metric of localisation {name!r}; "
+            f"{suggest_names(name, LOCALIZATION_TITLES)}"
+        )
+    return name
+
+
+def _group_by_model(rows: Sequence[SlideLocalization]) -> dict[str, list[SlideLocalization]]:
+    """The rows that count, by model in alphabetical order."""
+    models: dict[str, list[SlideLocalization]] = {}
+    for row in sorted(rows, key=lambda row: row.model):
+        if row.has_both_labels:
+            models.setdefault(row.model, []).append(row)
+    return models
+
+
+def _summarize_model(
+    rows: Sequence[SlideLocalization], level: float, draws: int, seed: int
+) -> LocalizationSummary:
+    return LocalizationSummary(
+        estimates={
+            metric: _make_estimate(_patient_values(rows, metric), level, draws, seed)
+            for metric in LOCALIZATION_TITLES
+        },
+        chance=float(
+            _mean_by_patient(rows, [row.positives / row.instances for row in rows]).mean()
+        ),
+        patients=len({row.patient_id for row in rows}),
+        slides=len({row.slide_id for row in rows}),
+        folds=len({row.fold for row in rows}),
+    )
+
+
+def _make_estimate(values: Floats, level: float, draws: int, seed: int) -> MetricEstimate:
+    low, high = _bootstrap_interval(values, level, draws, seed)
+    return MetricEstimate((), float(values.mean()), math.nan, low, high)
+
+
+def _patient_values(rows: Sequence[SlideLocalization], metric: str) -> Floats:
+    return _mean_by_patient(rows, [getattr(row, _COLUMNS[metric]) for row in rows])
+
+
+def _mean_by_patient(rows: Sequence[SlideLocalization], values: Sequence[float]) -> Floats:
+    """(patients,), in the order of their names: the mean over slides of the mean over rows."""
+    slides: dict[tuple[str, str], list[float]] = {}
+    for row, value in zip(rows, values, strict=True):
+        slides.setdefault((row.patient_id, row.slide_id), []).append(value)
+    patients: dict[str, list[float]] = {}
+    for (patient, _), found in sorted(slides.items()):
+        patients.setdefault(patient, []).append(float(np.mean(found)))
+    return np.array([np.mean(found) for found in patients.values()])
+
+
+def _bootstrap_interval(values: Floats, level: float, draws: int, seed: int) -> tuple[float, float]:
+    """Of the mean over patients, who are resampled; the same for every model of one seed."""
+    count = len(values)
+    if count < _MIN_PATIENTS:
+        return math.nan, math.nan
+    random = np.random.default_rng(seed)
+    means = [values[random.integers(count, size=count)].mean() for _ in range(draws)]
+    return percentile_interval(np.array(means), level)
+
+
+def _check_same_slides(models: Mapping[str, Sequence[SlideLocalization]]) -> None:
+    tested = {
+        model: {(row.slide_id, row.patient_id, row.fold) for row in rows}
+        for model, rows in models.items()
+    }
+    names = list(tested)
+    for other in names[1:]:
+        if odd := sorted(tested[names[0]] ^ tested[other]):
+            slide, _, fold = odd[0]
+            raise RunError(
+                f"{names[0]} and {other} have instance labels on different slides ({slide}, fold "
+                f"{fold}, in one only); expected the same for both: use the same bags and --splits"
+            )

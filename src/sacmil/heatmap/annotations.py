@@ -1,0 +1,265 @@
+"""What surrounds a map: title, captions, colour bar, scale bar; drawn with pillow."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.errors import MissingExtraError
+from sacmil.heatmap.colors import make_color_scale
+from sacmil.slides.readers import Pixels
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
+    from PIL.ImageFont import FreeTypeFont, ImageFont
+
+TITLE_PX, TEXT_PX, SMALL_TEXT_PX = 26, 18, 15
+"""Sizes of letters in pixels."""
+GAP_PX = 20
+TEXT_COLOR, GRAY = (25, 25, 25), (95, 95, 95)
+_BAR_WIDTH = 26
+_TICK_COUNT = 5
+_ASCII_FALLBACKS = str.maketrans({"µ": "u", "–": "-", "×": "x", "’": "'", "≥": ">"})
+
+
+class Panel(NamedTuple):
+    """A picture with a line above it."""
+
+    caption: str
+    pixels: Pixels
+
+
+class ColorBar(NamedTuple):
+    """What the colours mean."""
+
+    low: float
+    high: float
+    name: str
+    scale: Pixels | None = None
+    """(256, 3), where colours do not look as they are in colours.py: over tissue."""
+
+
+def check_can_draw() -> None:
+    """Say at once what is missing."""
+    try:
+        import PIL  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("slides", "drawing heatmaps") from error
+
+
+def compose_figure(title: str, note: str, panels: Sequence[Panel], bar: ColorBar | None) -> Image:
+    """Panels beside each other, or below where they are wide, with everything around them.
+
+    Args:
+        title: the first line.
+        note: what is below it, broken where it is too long.
+        panels: of one size.
+        bar: drawn to the right; None for pictures without colours of scores.
+    """
+    from PIL import Image, ImageDraw
+
+    height, width = panels[0].pixels.shape[:2]
+    across = 1 if width > 1.7 * height else len(panels)
+    down = -(-len(panels) // across)
+    beside = _bar_width(bar) if bar else 0
+    inner = across * width + (across - 1) * GAP_PX + beside
+    whole = max(inner, 640) + 2 * GAP_PX
+    lines = _wrap_text(note, TEXT_PX, whole - 2 * GAP_PX)
+    top = GAP_PX + int(1.5 * TITLE_PX) + int(1.4 * TEXT_PX) * len(lines) + GAP_PX // 2
+    cell = height + int(1.7 * TEXT_PX) + GAP_PX // 2
+    low = max(down * cell, int(1.7 * TEXT_PX) + _bar_height(height, down) + TEXT_PX if bar else 0)
+    image = Image.new("RGB", (whole, top + low + GAP_PX // 2), "white")
+    draw = ImageDraw.Draw(image)
+    _draw_heading(draw, title, lines, whole)
+    for number, panel in enumerate(panels):
+        x, y = GAP_PX + number % across * (width + GAP_PX), top + number // across * cell
+        draw_text(draw, (x, y), _shorten_text(panel.caption, TEXT_PX, width), TEXT_PX, TEXT_COLOR)
+        image.paste(Image.fromarray(panel.pixels), (x, y + int(1.7 * TEXT_PX)))
+    if bar:
+        place = GAP_PX + across * (width + GAP_PX), top + int(1.7 * TEXT_PX)
+        _draw_bar(image, draw, bar, place, _bar_height(height, down))
+    return image
+
+
+def _draw_heading(draw: ImageDraw, title: str, lines: Sequence[str], width: int) -> None:
+    draw_text(
+        draw,
+        (GAP_PX, GAP_PX),
+        _shorten_text(title, TITLE_PX, width - 2 * GAP_PX),
+        TITLE_PX,
+        TEXT_COLOR,
+    )
+    for number, line in enumerate(lines):
+        y = GAP_PX + int(1.5 * TITLE_PX) + number * int(1.4 * TEXT_PX)
+        draw_text(draw, (GAP_PX, y), line, TEXT_PX, GRAY)
+
+
+# --- colour bar ----------------------------------------------------------------------------------
+
+
+def _bar_height(height: int, down: int) -> int:
+    return int(min(max(height, 260), 520)) if down == 1 else int(min(2 * height, 520))
+
+
+def _bar_width(bar: ColorBar) -> int:
+    longest = max(_text_width(text, SMALL_TEXT_PX) for text in (*_format_ticks(bar), bar.name))
+    return GAP_PX + max(_BAR_WIDTH + 12 + longest, 90)
+
+
+def _format_ticks(bar: ColorBar) -> list[str]:
+    """Ends and what lies between, with as many figures as even steps need to look even."""
+    values = np.linspace(bar.low, bar.high, _TICK_COUNT).tolist()
+    if bar.low == bar.high:
+        return [f"{bar.low:.4g}"]
+    for figures in range(2, 9):
+        texts = [f"{value:.{figures}g}" for value in values]
+        off = max(abs(float(text) - value) for text, value in zip(texts, values, strict=True))
+        if off <= 0.01 * (bar.high - bar.low):
+            break
+    return texts
+
+
+def _draw_bar(
+    image: Image, draw: ImageDraw, bar: ColorBar, place: tuple[int, int], height: int
+) -> None:
+    from PIL import Image
+
+    x, y = place
+    draw_text(draw, (x, y - int(1.7 * TEXT_PX) + 3), bar.name, SMALL_TEXT_PX, TEXT_COLOR)
+    scale = make_color_scale() if bar.scale is None else bar.scale
+    texts = _format_ticks(bar)
+    if len(texts) == 1:  # all tiles alike
+        scale = scale[len(scale) // 2][None]
+    steps = np.linspace(len(scale) - 1, 0, height).round().astype(int)
+    column = np.repeat(scale[steps][:, None], _BAR_WIDTH, axis=1)
+    image.paste(Image.fromarray(np.ascontiguousarray(column)), (x, y))
+    for place_, text in zip(np.linspace(height - 1, 0, max(len(texts), 2)), texts, strict=False):
+        at = y + (round(float(place_)) if len(texts) > 1 else height // 2)
+        draw.line((x + _BAR_WIDTH, at, x + _BAR_WIDTH + 5, at), fill=TEXT_COLOR)
+        draw_text(draw, (x + _BAR_WIDTH + 9, at), text, SMALL_TEXT_PX, TEXT_COLOR, anchor="lm")
+
+
+# --- scale bar -----------------------------------------------------------------------------------
+
+
+def draw_scale_bar(image: Image, downsample: float, mpp: float | None) -> None:
+    """A length in the lower left corner, where µm per pixel are known."""
+    from PIL import ImageDraw
+
+    if mpp is None:
+        return
+    micron = 1 / (downsample * mpp)  # in pixels
+    length = round_length(0.25 * image.width / micron)
+    pixels = round(length * micron)
+    draw = ImageDraw.Draw(image, "RGBA")
+    text = f"{length / 1000:g} mm" if length >= 100 else f"{length:g} µm"
+    wide = max(pixels, _text_width(text, TEXT_PX))
+    x, y = 12, image.height - 12
+    if pixels < 8 or image.height < 60 or wide + 2 * x > image.width:
+        return
+    draw.rectangle((x - 6, y - 34, x + wide + 6, y + 6), fill=(255, 255, 255, 205))
+    draw.rectangle((x, y - 5, x + pixels - 1, y), fill=TEXT_COLOR)
+    draw_text(draw, (x, y - 32), text, TEXT_PX, TEXT_COLOR)
+
+
+def round_length(longest: float) -> float:
+    """The largest 1, 2 or 5 times a power of ten that is not longer.
+
+    >>> round_length(0.7), round_length(3400), round_length(200)
+    (0.5, 2000, 200)
+    """
+    power = 10.0 ** math.floor(math.log10(longest))
+    best = max(step * power for step in (1, 2, 5) if step * power <= longest * (1 + 1e-9))
+    return int(best) if best >= 1 else best
+
+
+# --- letters -------------------------------------------------------------------------------------
+
+
+def draw_text(
+    draw: ImageDraw,
+    place: tuple[float, float],
+    text: str,
+    size: int,
+    fill: tuple[int, int, int],
+    *,
+    anchor: str = "la",
+) -> None:
+    """Draw one line of text."""
+    draw.text(place, _to_legible(text), fill=fill, font=_load_font(size), anchor=anchor)
+
+
+@cache
+def _load_font(size: int) -> FreeTypeFont | ImageFont:
+    """matplotlib's letters where it is installed, for they know µ and many alphabets."""
+    from PIL import ImageFont
+
+    file = _find_font_file()
+    return ImageFont.truetype(str(file), size) if file else ImageFont.load_default(size)
+
+
+@cache
+def _find_font_file() -> Path | None:
+    found = importlib.util.find_spec("matplotlib")
+    if found is None or found.origin is None:
+        return None
+    file = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"
+    return file if file.is_file() else None
+
+
+def _to_legible(text: str) -> str:
+    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return shown if _find_font_file() else shown.translate(_ASCII_FALLBACKS)
+
+
+def _text_width(text: str, size: int) -> int:
+    return math.ceil(_load_font(size).getlength(_to_legible(text)))
+
+
+def _shorten_text(text: str, size: int, width: int) -> str:
+    """A line that is too long loses its middle."""
+    kept = len(text)
+    while kept > 3 and _text_width(text, size) > width:
+        kept = min(kept - 1, int(kept * width / _text_width(text, size)))
+        text = f"{text[: kept // 2]}…{text[len(text) - kept // 2 :]}"
+    return text
+
+
+def _wrap_text(text: str, size: int, width: int) -> list[str]:
+    lines: list[str] = []
+    for paragraph in text.splitlines():
+        line = ""
+        for word in paragraph.split():
+            longer = f"{line} {word}".strip()
+            if line and _text_width(longer, size) > width:
+                lines.append(line)
+                longer = word
+            line = longer
+        lines.append(_shorten_text(line, size, width))
+    return lines
+
+
+def find_border(mask: npt.NDArray[np.bool_], width: int = 2) -> npt.NDArray[np.bool_]:
+    """Pixels along the inside of a mask; the picture's own edge is not outside."""
+    inner = mask
+    for _ in range(width):
+        inner = ~dilate(~inner)
+    return mask & ~inner
+
+
+def dilate(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """A mask and the four neighbours of its pixels."""
+    wider = mask.copy()
+    wider[1:] |= mask[:-1]
+    wider[:-1] |= mask[1:]
+    wider[:, 1:] |= mask[:, :-1]
+    wider[:, :-1] |= mask[:, 1:]
+    return wider

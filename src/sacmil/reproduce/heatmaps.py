@@ -1,0 +1,268 @@
+"""The paper's heatmaps: a row per slide, the truth and every model's scores side by side."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sacmil.csv_text import escape_cell
+from sacmil.errors import CohortError, RunError
+from sacmil.reproduce._dataset import ReproduceDataset, load_datasets
+from sacmil.reproduce._methods import METHODS
+from sacmil.reproduce._request import DatasetPaths, ReproduceRequest
+from sacmil.reproduce._table import RUNS, cross_validate_rows
+from sacmil.reproduce.table1 import PAPER_TABLE
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from PIL.Image import Image
+
+    from sacmil.bag import Bag
+    from sacmil.cohorts.cohort import Cohort
+    from sacmil.cohorts.outlines import Outlines
+    from sacmil.heatmap.viewport import Viewport
+    from sacmil.models import MILModel
+    from sacmil.results import InstanceScores
+
+NAME = "heatmaps"
+DATASET = "camelyon16"
+ROWS = {name: METHODS[name] for name in ("SAC-MIL", "AB-MIL", "CLAM-SB", "Trans-MIL")}
+"""The columns of the figure, and what stands behind each."""
+NUM_SLIDES = 4
+CELL_PX = 380
+"""Side of a map in pixels."""
+_GAP_PX, _HEADER_PX = 16, 28
+
+
+class ScoredSlide(NamedTuple):
+    """A test slide with truth, and what the models made of it."""
+
+    bag: Bag
+    labels: npt.NDArray[np.integer]
+    """(N,), 1 where the truth is positive."""
+    outlines: Outlines | None
+    scores: Mapping[str, npt.NDArray[np.float32]]
+    """By column."""
+
+
+def run(out: Path, request: ReproduceRequest) -> Iterator[Path]:
+    """Train each model on the first fold, and draw the test slides whose truth is known."""
+    from sacmil.evaluation.localization import measure_localization
+    from sacmil.heatmap.annotations import check_can_draw
+
+    check_can_draw()
+    material = _load_dataset(out, request)
+    folder = out / RUNS / f"{material.name}-{NAME}"
+    done = cross_validate_rows(folder, material, ROWS, replace(request, seeds=1))
+    if done.failures:
+        told = "\n".join(f"  - {part}: {why}" for part, why in done.failures.items())
+        raise RunError(f"a model of the figure could not be trained:\n{told}")
+    slides = _score_slides(folder, material, request)
+    truth = {slide.bag.slide_id: slide.labels for slide in slides}
+    found = {
+        row: measure_localization({s.bag.slide_id: s.scores[row] for s in slides}, truth).auc
+        for row in ROWS
+    }
+    yield _write_table(out / f"{NAME}.csv", slides, found)
+    yield _save_image(out / f"{NAME}.png", _draw_figure(slides, material, found, request.images))
+
+
+# --- what is drawn -------------------------------------------------------------------------------
+
+
+def _load_dataset(out: Path, request: ReproduceRequest) -> ReproduceDataset:
+    """The first fold of the user's own cohort, or of a synthetic one."""
+    from sacmil.cohorts.bags import check_bags, locate_bags
+    from sacmil.cohorts.splits import make_folds
+
+    if not request.data:
+        only = request.only[:1] or (DATASET,)
+        (made,) = load_datasets(out, PAPER_TABLE, replace(request, only=only))
+        return made._replace(folds=made.folds[:1])
+    dataset, source = next(iter(request.data.items()))
+    cohort = _read_cohort(source)
+    bags = locate_bags(cohort, source.bags)
+    check_bags(bags)
+    folds = make_folds(cohort, request.folds)[:1]
+    about = f"{source.table.name}, bags of {source.bags.name}"
+    return ReproduceDataset(dataset, source.table.stem, cohort, bags, folds, about, synthetic=False)
+
+
+def _read_cohort(source: DatasetPaths) -> Cohort:
+    """CAMELYON16 without its official test set, or any other table."""
+    from sacmil.cohorts.camelyon16 import read_camelyon16
+    from sacmil.cohorts.cohort import read_cohort
+
+    cohort = read_cohort(source.table)
+    names = [slide.slide_id for slide in cohort.slides]
+    if all(name.startswith(("normal_", "tumor_", "test_")) for name in names):
+        return read_camelyon16(source.table).training
+    return cohort
+
+
+def _score_slides(
+    folder: Path, dataset: ReproduceDataset, request: ReproduceRequest
+) -> list[ScoredSlide]:
+    """Every test slide that has tiles of both kinds, the largest lesion first."""
+    from sacmil.formats import read_bag
+    from sacmil.models import load_model, predict
+
+    models: dict[str, MILModel] = {
+        row: load_model(folder / variant.name / "seed_0" / "fold_0")
+        for row, variant in ROWS.items()
+    }
+    drawn = []
+    for slide_id in dataset.folds[0].test:
+        bag = read_bag(dataset.bags[slide_id])
+        labels, outlines = _load_truth(bag, request.truth)
+        if labels is None or not labels.any() or labels.all():
+            continue
+        scores = {row: predict(model, bag).scores for row, model in models.items()}
+        drawn.append(ScoredSlide(bag, labels, outlines, scores))
+    if not drawn:
+        raise CohortError(
+            dataset.description,
+            [
+                "no test slide of the first fold has truth of both kinds; expected bags with "
+                "labels of their tiles, or outlines by --truth"
+            ],
+        )
+    return sorted(drawn, key=lambda slide: -float(slide.labels.mean()))
+
+
+def _load_truth(
+    bag: Bag, truth: Path | None
+) -> tuple[npt.NDArray[np.integer] | None, Outlines | None]:
+    import numpy as np
+
+    from sacmil.cohorts.outlines import label_tiles
+    from sacmil.heatmap.truth import read_truth
+
+    found = truth and read_truth(truth, bag.slide_id, bounds_origin=bag.bounds_origin)
+    if found:
+        return label_tiles(bag.coords, float(bag.patch_size), found), found
+    return None if bag.labels is None else (bag.labels > 0).astype(np.int64), None
+
+
+def select_slides(slides: Sequence[ScoredSlide], count: int = NUM_SLIDES) -> list[ScoredSlide]:
+    """Some of the slides, evenly from the largest lesion to the smallest: not the prettiest."""
+    import numpy as np
+
+    places = np.linspace(0, len(slides) - 1, min(count, len(slides))).round().astype(int)
+    return [slides[place] for place in places.tolist()]
+
+
+# --- the figure ----------------------------------------------------------------------------------
+
+
+def _draw_figure(
+    slides: Sequence[ScoredSlide],
+    dataset: ReproduceDataset,
+    mean_auc: Mapping[str, float],
+    images: Path | None,
+) -> Image:
+    from sacmil.heatmap.annotations import ColorBar, Panel, compose_figure
+
+    sheet = _draw_sheet(select_slides(slides), mean_auc, images)
+    note = (
+        f"{dataset.description}; test slides of the first of its folds, from the largest lesion "
+        "to the "
+        f"smallest of {len(slides)} with truth. AUC: scores against the truth of tiles; means are "
+        "over all of these slides. Colours: rank of the score within each slide."
+    )
+    title = "Where the models look, and where the truth is"
+    return compose_figure(title, note, [Panel("", sheet)], ColorBar(0, 1, "rank"))
+
+
+def _draw_sheet(
+    rows: Sequence[ScoredSlide], mean_auc: Mapping[str, float], images: Path | None
+) -> npt.NDArray[np.uint8]:
+    import numpy as np
+    from PIL import Image, ImageDraw
+
+    from sacmil.heatmap.annotations import TEXT_COLOR, TEXT_PX, draw_text
+
+    step, line = CELL_PX + _GAP_PX, CELL_PX + _GAP_PX + _HEADER_PX
+    size = (1 + len(ROWS)) * step - _GAP_PX, _HEADER_PX + len(rows) * line
+    sheet = Image.new("RGB", size, "white")
+    draw = ImageDraw.Draw(sheet)
+    heads = ["truth", *(f"{row} · mean AUC {mean_auc[row]:.2f}" for row in ROWS)]
+    for column, head in enumerate(heads):
+        draw_text(draw, (column * step, 0), head, TEXT_PX, TEXT_COLOR)
+    for number, slide in enumerate(rows):
+        top = _HEADER_PX + number * line
+        for column, (caption, cell) in enumerate(_draw_cells(slide, images)):
+            draw_text(draw, (column * step, top + 4), caption, TEXT_PX - 3, TEXT_COLOR)
+            sheet.paste(cell, (column * step, top + _HEADER_PX))
+    return np.asarray(sheet)
+
+
+def _draw_cells(slide: ScoredSlide, images: Path | None) -> Iterator[tuple[str, Image]]:
+    """The truth, then every model's map, with a line about each."""
+    import numpy as np
+    from PIL import Image
+
+    from sacmil.evaluation.metrics import auc
+    from sacmil.heatmap.annotations import draw_scale_bar
+    from sacmil.heatmap.normalization import normalize_scores
+    from sacmil.heatmap.overlay import blend_colors, draw_truth
+    from sacmil.heatmap.raster import rasterize
+    from sacmil.heatmap.viewport import fit_viewport
+    from sacmil.results import InstanceScores
+
+    bag = slide.bag
+    places = InstanceScores(bag.coords, float(bag.patch_size), np.zeros(len(bag), np.float32))
+    view = fit_viewport(places, slide_size=bag.slide_size, longer_side=CELL_PX)
+    pixels = _read_pixels(bag, places, view, images)
+    truth = slide.labels if slide.outlines is None else slide.outlines
+    first = Image.fromarray(draw_truth(places, truth, pixels, view))
+    draw_scale_bar(first, view.downsample, bag.mpp)
+    yield f"{bag.slide_id}: {slide.labels.mean():.1%} positive", first
+    for scores in slide.scores.values():
+        means, covered = rasterize(places, normalize_scores(scores, "rank"), view)
+        picture = Image.fromarray(blend_colors(pixels, means, covered))
+        yield f"AUC {auc(slide.labels, scores):.2f}", picture
+
+
+def _read_pixels(
+    bag: Bag, places: InstanceScores, view: Viewport, images: Path | None
+) -> npt.NDArray[np.uint8] | None:
+    from sacmil.heatmap.viewport import check_slide_matches, read_viewport
+    from sacmil.slides.readers import open_slide
+    from sacmil.slides.search import find_slides
+
+    named = {path.stem: path for path in find_slides([images])} if images else {}
+    if bag.slide_id not in named:
+        return None
+    with open_slide(named[bag.slide_id]) as slide:
+        check_slide_matches(places, slide, bag.slide_size)
+        return read_viewport(slide, view)
+
+
+def _write_table(path: Path, slides: Sequence[ScoredSlide], mean_auc: Mapping[str, float]) -> Path:
+    """AUC of every model's scores on every slide, and the mean."""
+    from sacmil.atomic import atomic_write
+    from sacmil.evaluation.metrics import auc
+
+    with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["slide_id", "tiles", "positive", *ROWS])
+        for slide in slides:
+            aucs = [f"{auc(slide.labels, slide.scores[row]):.6f}" for row in ROWS]
+            positive = int(slide.labels.sum())
+            name = escape_cell(slide.bag.slide_id)
+            writer.writerow([name, len(slide.labels), positive, *aucs])
+        writer.writerow(["mean", "", "", *(f"{mean_auc[row]:.6f}" for row in ROWS)])
+    return path
+
+
+def _save_image(path: Path, image: Image) -> Path:
+    from sacmil.atomic import atomic_write
+
+    with atomic_write(path) as partial:
+        image.save(partial, format="PNG")
+    return path

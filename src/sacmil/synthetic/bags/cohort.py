@@ -1,0 +1,190 @@
+"""A synthetic cohort: slides made from a seed when they are asked for, or written to a folder."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import overload
+
+from sacmil.atomic import atomic_write
+from sacmil.cohorts.cohort import Cohort
+from sacmil.errors import ConfigError
+from sacmil.formats import write_bag
+from sacmil.synthetic.bags.cluster import Cluster
+from sacmil.synthetic.bags.labeled_bag import (
+    LabeledBag,
+    SyntheticBagSettings,
+    make_labeled_bag,
+    make_labeled_slide,
+)
+from sacmil.synthetic.bags.lesion_shape import Polygons
+from sacmil.synthetic.bags.margin import Margin
+from sacmil.synthetic.bags.metastasis import Metastasis
+from sacmil.synthetic.bags.oracle import OracleInput, compute_oracle_auc
+from sacmil.synthetic.bags.presets import get_preset
+from sacmil.synthetic.bags.task import SyntheticTask
+
+ProgressCallback = Callable[[int, int], None]
+"""Called with how many slides are written and how many there are."""
+
+
+@dataclass(frozen=True)
+class SyntheticCohort:
+    """Slides that a seed and settings say everything about; small to send to another process."""
+
+    settings: SyntheticBagSettings
+    slides: int
+    seed: int
+
+    @property
+    def bags(self) -> Sequence[LabeledBag]:
+        """The slides, each made anew whenever it is asked for."""
+        return _LazyBags(self)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the labels."""
+        return self.settings.task.classes
+
+    @cached_property
+    def table(self) -> Cohort:
+        """Slides, patients, labels and sites, without making a bag."""
+        entries = (
+            make_labeled_slide(self.settings, self.seed, number) for number in range(self.slides)
+        )
+        return Cohort(tuple(entries), self.classes)
+
+    def compute_oracle_auc(self, *, oracle_input: OracleInput = "features") -> float:
+        """The AUC of an oracle over these slides (see ``oracle.py``); chance is 0.5."""
+        return compute_oracle_auc(self.settings, self.slides, self.seed, oracle_input=oracle_input)
+
+
+class _LazyBags(Sequence[LabeledBag]):
+    def __init__(self, cohort: SyntheticCohort) -> None:
+        self.cohort = cohort
+
+    def __len__(self) -> int:
+        return self.cohort.slides
+
+    @overload
+    def __getitem__(self, index: int) -> LabeledBag: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[LabeledBag]: ...
+    def __getitem__(self, index: int | slice) -> LabeledBag | list[LabeledBag]:
+        number = range(len(self))[index]
+        if isinstance(number, range):
+            return [self[one] for one in number]
+        return make_labeled_bag(self.cohort.settings, self.cohort.seed, number)
+
+
+def make_synthetic_cohort(
+    task: str | SyntheticTask,
+    slides: int,
+    seed: int,
+    *,
+    difficulty: str = "medium",
+    instances: tuple[int, int] = (500, 50_000),
+    dim: int = 64,
+    outlines: Polygons = (),
+    slides_per_patient: int = 1,
+    sites: int = 1,
+) -> SyntheticCohort:
+    """A cohort of a task.
+
+    Args:
+        task: metastasis, subtype, cluster or margin; or a task with settings of your own.
+        slides: how many. A larger cohort begins with the smaller one.
+        seed: the same seed gives the same cohort.
+        difficulty: easy, medium or hard, for a task by name.
+        instances: fewest and most per slide, drawn evenly in logarithms.
+        dim: width of a feature vector.
+        outlines: shapes for the lesions (``read_shapes``), where the task has any.
+        slides_per_patient: patients have one slide, two, … up to this, then one again.
+        sites: hospitals; they say nothing of the label.
+    """
+    if slides < 1 or seed < 0:
+        raise ConfigError(
+            f"slides is {slides} and seed {seed}; expected at least 1 slide, and 0 or more"
+        )
+    chosen = get_preset(task, difficulty) if isinstance(task, str) else task
+    if outlines:
+        chosen = _set_outlines(chosen, outlines)
+    settings = SyntheticBagSettings(
+        task=chosen,
+        instances=instances,
+        dim=dim,
+        slides_per_patient=slides_per_patient,
+        sites=sites,
+    )
+    return SyntheticCohort(settings, slides, seed)
+
+
+def write_synthetic_cohort(
+    cohort: SyntheticCohort, folder: str | Path, *, on_progress: ProgressCallback | None = None
+) -> Cohort:
+    """Write what every command takes: ``bags/<slide_id>.h5`` and ``table.csv``.
+
+    The table has slide_id, patient_id, label, and site where there are several.
+
+    Args:
+        cohort: what to write.
+        folder: made where it is not there.
+        on_progress: told of every slide.
+    """
+    out = Path(folder)
+    for number, (bag, _) in enumerate(cohort.bags, start=1):
+        write_bag(out / "bags" / f"{bag.slide_id}.h5", bag)
+        if on_progress:
+            on_progress(number, cohort.slides)
+    _write_table(cohort, out / "table.csv")
+    return cohort.table
+
+
+def make_cluster_bags(
+    slides: int,
+    *,
+    seed: int,
+    instances: tuple[int, int] = (400, 800),
+    dim: int = 32,
+    tumour_share: float = 0.1,
+    clusters: int = 3,
+    contrast: float = 2.0,
+) -> list[LabeledBag]:
+    """Small slides whose label is how the tumour cells stand, not how many there are.
+
+    Args:
+        slides: how many; labels alternate.
+        seed: the same seed gives the same cohort.
+        instances: fewest and most per slide.
+        dim: width of a feature vector.
+        tumour_share: tumour instances among all.
+        clusters: how many clusters the tumour of a slide of label 1 stands in.
+        contrast: distance between tumour and other instances in standard deviations.
+    """
+    task = Cluster(
+        contrast=contrast,
+        zones=1,
+        tumour_share=(tumour_share, tumour_share),
+        clusters=clusters,
+        density=1.0,
+    )
+    return list(make_synthetic_cohort(task, slides, seed, instances=instances, dim=dim).bags)
+
+
+def _set_outlines(task: SyntheticTask, outlines: Polygons) -> SyntheticTask:
+    if not isinstance(task, Metastasis | Cluster | Margin):
+        raise ConfigError(f"{task.name} has no lesions to shape; expected no outlines")
+    return replace(task, outlines=outlines)
+
+
+def _write_table(cohort: SyntheticCohort, path: Path) -> None:
+    columns = ["slide_id", "patient_id", "label"]
+    columns += ["site"] if cohort.settings.sites > 1 else []
+    with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=columns, extrasaction="ignore")
+        writer.writeheader()
+        for slide in cohort.table.slides:
+            writer.writerow(slide._asdict() | {"label": cohort.classes[slide.label]})

@@ -1,0 +1,132 @@
+"""A cohort of drawn slides: labels that counts do not betray, and three slides with a mishap."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from sacmil.atomic import atomic_write
+from sacmil.cohorts.cohort import Cohort, LabeledSlide
+from sacmil.errors import ConfigError
+from sacmil.synthetic.slides.artefacts import (
+    Artefact,
+    add_pen_mark,
+    draw_empty_slide,
+    truncate_file,
+)
+from sacmil.synthetic.slides.layout import CLASSES, MPP, LayoutSettings, SlideLayout, make_layout
+from sacmil.synthetic.slides.painter import draw_slide
+from sacmil.synthetic.slides.pyramid import encode_pyramid
+
+_OUTLINE_COLOR = [200, 30, 30]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticSlide:
+    """A slide that can be drawn; small to send to another process."""
+
+    slide_id: str
+    patient_id: str
+    label: int
+    """Index into CLASSES."""
+    seeds: tuple[int, int]
+    """The cohort's seed and the slide's number: they decide about every pixel."""
+    artefact: Artefact = "none"
+    settings: LayoutSettings = field(default_factory=LayoutSettings)
+
+    @property
+    def file_name(self) -> str:
+        """Of the slide."""
+        return f"{self.slide_id}.tif"
+
+    def make_layout(self) -> SlideLayout:
+        """What is where on it."""
+        return make_layout(self.label, np.random.default_rng([*self.seeds, 0]), self.settings)
+
+
+def make_slide_cohort(
+    slides: int, seed: int = 0, *, settings: LayoutSettings | None = None
+) -> tuple[SyntheticSlide, ...]:
+    """Slides with tissue, half of each label, then one without tissue and one that is truncated.
+
+    The first of them has a pen mark, which harms nothing.
+
+    Args:
+        slides: how many have tissue.
+        seed: the same seed gives the same cohort.
+        settings: what is on every slide.
+    """
+    if slides < 4 or slides % 2 or seed < 0:
+        raise ConfigError(
+            f"slides is {slides} and seed {seed}; expected an even number of slides, 4 or more, "
+            "and a seed of 0 or more"
+        )
+    labels = np.random.default_rng(seed).permutation(np.arange(slides) % len(CLASSES)).tolist()
+    sound: list[Artefact] = ["none"] * (slides - 1)
+    mishaps: list[Artefact] = ["pen mark", *sound, "no tissue", "truncated"]
+    digits = len(str(len(mishaps)))
+    return tuple(
+        SyntheticSlide(
+            slide_id=f"slide-{number:0{digits}}",
+            patient_id=f"patient-{number:0{digits}}",
+            label=label,
+            seeds=(seed, number),
+            artefact=mishap,
+            settings=settings or LayoutSettings(),
+        )
+        for number, (label, mishap) in enumerate(
+            zip([*labels, 0, 1], mishaps, strict=True), start=1
+        )
+    )
+
+
+def make_cohort(slides: tuple[SyntheticSlide, ...]) -> Cohort:
+    """The slides with their labels, as tables have them."""
+    rows = (LabeledSlide(slide.slide_id, slide.patient_id, slide.label) for slide in slides)
+    return Cohort(tuple(rows), CLASSES)
+
+
+def write_slide(slide: SyntheticSlide, slides: Path, truth: Path) -> None:
+    """Draw a slide and write it, and the outlines of its tumour nests as GeoJSON.
+
+    Args:
+        slide: which.
+        slides: folder of the pyramid.
+        truth: folder of the outlines; a slide without tissue has none.
+    """
+    random = np.random.default_rng([*slide.seeds, 1])
+    if slide.artefact == "no tissue":
+        pixels = draw_empty_slide(slide.settings, random)
+    else:
+        layout = slide.make_layout()
+        pixels = draw_slide(layout, random)
+        _write_truth(truth / f"{slide.slide_id}.geojson", layout)
+    if slide.artefact == "pen mark":
+        pixels = add_pen_mark(pixels, random)
+    file = encode_pyramid(pixels, MPP)
+    with atomic_write(slides / slide.file_name) as partial:
+        partial.write_bytes(truncate_file(file) if slide.artefact == "truncated" else file)
+
+
+def _write_truth(path: Path, layout: SlideLayout) -> None:
+    """Annotations QuPath opens, each nest a polygon in level-0 pixels."""
+    features = [
+        {
+            "type": "Feature",
+            "geometry": {
+                "type": "Polygon",
+                "coordinates": [np.round([*nest.outline, nest.outline[0]], 1).tolist()],
+            },
+            "properties": {
+                "objectType": "annotation",
+                "classification": {"name": "Tumor", "color": _OUTLINE_COLOR},
+            },
+        }
+        for nest in layout.clusters
+    ]
+    with atomic_write(path) as partial:
+        whole = {"type": "FeatureCollection", "features": features}
+        partial.write_text(json.dumps(whole) + "\n", encoding="utf-8")

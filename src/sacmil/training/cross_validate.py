@@ -1,0 +1,303 @@
+"""Every model, seed and fold: parts side by side, each done once, then one table of predictions."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+
+from sacmil.cohorts.cohort import Cohort
+from sacmil.cohorts.splits import Fold
+from sacmil.errors import RunError, SacMILError, explain_os_error
+from sacmil.parallel import TaskOutcome, WorkerPool
+from sacmil.results import (
+    LOCALIZATION_FILE,
+    PREDICTIONS_FILE,
+    Predictions,
+    read_localization,
+    read_predictions,
+    write_localization,
+    write_predictions,
+)
+from sacmil.training.bag_checks import check_and_hash_bags
+from sacmil.training.config import TrainingConfig
+from sacmil.training.job import DeviceConfig, TrainingJob, check_models, list_labeled_bags, run_job
+from sacmil.training.loading import CacheMode
+from sacmil.training.log import read_last_epoch
+from sacmil.training.run_folder import open_run, write_configs
+
+_POLL_S = 0.5
+
+
+class ProgressCallback(Protocol):
+    """Told what is being done, how much of it, of how much, and the newest figure."""
+
+    def __call__(self, task: str, done: int, total: int, note: str = "") -> None:
+        """Tell."""
+
+
+Engine = Callable[
+    [Sequence["TrainingJob"], "TrainingResources", "_ProgressMonitor"], Iterator[TaskOutcome]
+]
+
+
+@dataclass(frozen=True)
+class TrainingResources:
+    """What parts are spread over."""
+
+    devices: tuple[str, ...] = ("cpu",)
+    """A device per line of work: name one twice to have two parts share it."""
+    threads: int | None = None
+    """Of torch for each part on a CPU; None shares the cores out."""
+    cache: CacheMode = "auto"
+    engine: Literal["local", "ray"] = "local"
+    address: str | None = None
+    """Of the Ray cluster; None uses one that runs here, or starts one."""
+
+
+class CrossValidationResult(NamedTuple):
+    """What came of it."""
+
+    predictions: Predictions | None
+    """Of all finished parts; None where there is none."""
+    failures: dict[str, str]
+    """By part, why it is not finished."""
+
+
+def cross_validate(
+    out: Path,
+    cohort: Cohort,
+    bags: Mapping[str, Path],
+    folds: Sequence[Fold],
+    configs: Mapping[str, TrainingConfig],
+    *,
+    seeds: Sequence[int] = (0,),
+    resources: TrainingResources | None = None,
+    on_progress: ProgressCallback | None = None,
+) -> CrossValidationResult:
+    """Train and test every configuration on every fold with every seed.
+
+    What is finished in ``out`` already is not done again; what was begun goes on.
+
+    Args:
+        out: the run folder.
+        cohort: the slides and their labels.
+        bags: by slide id, where its bag is.
+        folds: how the cohort is divided.
+        configs: what to train, by the name it has in tables and folders.
+        seeds: each replaces the seed of every configuration.
+        resources: what to train on.
+        on_progress: told of epochs done.
+    """
+    resources, tell = resources or TrainingResources(), on_progress or _ignore_progress
+    _check_names(configs)
+    check_models(configs.values(), bags, cohort.classes)
+    with open_run(out, cohort, folds, "crossval", seeds):
+        hashes = check_and_hash_bags(out, bags, tell)
+        parts = list(_make_jobs(out, cohort, bags, hashes, folds, configs, seeds))
+        todo = [part for part in parts if not part.is_finished()]  # refuses what does not fit
+        write_configs(out, configs)
+        failures = _run_jobs(parts, todo, resources, tell)
+        return CrossValidationResult(_collect_predictions(out, parts), failures)
+
+
+def _ignore_progress(task: str, done: int, total: int, note: str = "") -> None:
+    pass
+
+
+def _check_names(configs: Mapping[str, TrainingConfig]) -> None:
+    for name in configs:
+        if not re.fullmatch(r"[\w=+][\w.=+-]*", name):
+            raise RunError(
+                f"{name!r} cannot be the name of a folder everywhere; expected letters, digits "
+                "and _ . = + -"
+            )
+
+
+def _make_jobs(
+    out: Path,
+    cohort: Cohort,
+    bags: Mapping[str, Path],
+    hashes: Mapping[str, str],
+    folds: Sequence[Fold],
+    configs: Mapping[str, TrainingConfig],
+    seeds: Sequence[int],
+) -> Iterator[TrainingJob]:
+    """Folds outermost, so that every model has its first figures early."""
+    for seed in seeds:
+        for number, fold in enumerate(folds):
+            train, val, test = (list_labeled_bags(cohort, ids, bags, hashes) for ids in fold)
+            for name, config in configs.items():
+                yield TrainingJob(
+                    folder=out / name / f"seed_{seed}" / f"fold_{number}",
+                    name=name,
+                    config=replace(config, seed=seed),
+                    classes=cohort.classes,
+                    fold=number,
+                    train=train,
+                    val=val,
+                    test=test,
+                )
+
+
+def _run_jobs(
+    jobs: Sequence[TrainingJob],
+    pending: Sequence[TrainingJob],
+    resources: TrainingResources,
+    on_progress: ProgressCallback,
+) -> dict[str, str]:
+    """Do what is not done yet; by part, why it failed."""
+    follow = _ProgressMonitor(jobs, pending, on_progress)
+    follow.report_progress()
+    failures: dict[str, str] = {}
+    for outcome in _choose_engine(resources)(pending, resources, follow):
+        part = pending[outcome.key]
+        if outcome.failure is not None:
+            failures[f"{part.name}, seed {part.config.seed}, fold {part.fold}"] = outcome.failure
+        follow.finish_job(part)
+    return failures
+
+
+def _choose_engine(resources: TrainingResources) -> Engine:
+    if resources.engine == "ray":
+        return _run_on_ray
+    return _run_in_process if len(resources.devices) == 1 else _run_in_workers
+
+
+def _run_in_process(
+    pending: Sequence[TrainingJob], resources: TrainingResources, monitor: _ProgressMonitor
+) -> Iterator[TaskOutcome]:
+    """One part after the other in this process: a single line of work needs no other."""
+    threads = torch.get_num_threads()
+    place = DeviceConfig(resources.devices[0], resources.cache, resources.threads)
+    try:
+        for index, part in enumerate(pending):
+            try:
+                run_job(part, place, on_epoch=lambda line: monitor.report_progress())
+                yield TaskOutcome(index, None, None)
+            except SacMILError as error:
+                yield TaskOutcome(index, None, str(error))
+            except OSError as error:
+                yield TaskOutcome(index, None, explain_os_error(error))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _run_in_workers(
+    pending: Sequence[TrainingJob], resources: TrainingResources, monitor: _ProgressMonitor
+) -> Iterator[TaskOutcome]:
+    """One process per line of work; each part's device is that of the line that is free."""
+    if not pending:
+        return
+    devices = resources.devices[: len(pending)]
+    threads = resources.threads or _count_threads_per_worker(len(devices))
+    free = list(devices)[::-1]
+    at: dict[int, str] = {}
+    waiting = list(range(len(pending)))[::-1]
+    with WorkerPool(len(devices), memory_limit=0, threads=threads) as workers:
+        while waiting or workers.pending_count:
+            while waiting and free:
+                index, device = waiting.pop(), free.pop()
+                at[index] = device
+                place = DeviceConfig(device, resources.cache, threads)
+                workers.submit(index, run_job, pending[index], place, limit_s=float("inf"))
+            outcome = workers.next_outcome(_POLL_S)
+            monitor.report_progress()
+            if outcome is not None:
+                free.append(at.pop(outcome.key))
+                yield outcome
+
+
+def _run_on_ray(
+    pending: Sequence[TrainingJob], resources: TrainingResources, monitor: _ProgressMonitor
+) -> Iterator[TaskOutcome]:
+    from sacmil.parallel.ray import run_each_on_ray
+
+    gpus = int(any(device.startswith("cuda") for device in resources.devices))
+    place = DeviceConfig("cuda:0" if gpus else "cpu", resources.cache, resources.threads or 1)
+    yield from run_each_on_ray(
+        make_job_runner,
+        (place,),
+        pending,
+        cpus=place.threads or 1,
+        gpus=gpus,
+        address=resources.address,
+        on_wait=monitor.report_progress,
+    )
+
+
+def make_job_runner(device_config: DeviceConfig) -> Callable[[TrainingJob], None]:
+    """What an actor of a cluster holds: it trains one part after another."""
+    return lambda part: run_job(part, device_config)
+
+
+def _count_threads_per_worker(workers: int) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (cores or 1) // workers)
+
+
+class _ProgressMonitor:
+    """Looks at the folders of parts to tell how far all of them are."""
+
+    def __init__(
+        self,
+        jobs: Sequence[TrainingJob],
+        pending: Sequence[TrainingJob],
+        on_progress: ProgressCallback,
+    ) -> None:
+        self._on_progress = on_progress
+        self._finished = len(jobs) - len(pending)
+        self._count = len(jobs)
+        self._open = {part.folder: part.epochs for part in pending}
+        self._total = sum(part.epochs for part in jobs)
+        self._done = self._total - sum(self._open.values())
+
+    def report_progress(self) -> None:
+        """Tell of epochs done and the newest loss."""
+        done, losses = self._done, []
+        for folder, epochs in self._open.items():
+            line = read_last_epoch(folder)
+            if line is not None:
+                done += min(int(line["epoch"]), epochs)
+                losses.append(float(line["loss"]))
+        newest = f", loss {sum(losses) / len(losses):.4f}" if losses else ""
+        parts = f"{self._finished} of {self._count} parts"
+        self._on_progress("cross-validation, epochs", done, self._total, parts + newest)
+
+    def finish_job(self, job: TrainingJob) -> None:
+        """A part is over, early or not."""
+        self._done += self._open.pop(job.folder)
+        self._finished += 1
+        self.report_progress()
+
+
+def _collect_predictions(out: Path, jobs: Sequence[TrainingJob]) -> Predictions | None:
+    """The predictions of all finished parts of the run, of models trained here before too."""
+    folders = {part.folder for part in jobs}
+    folders |= {card.parent for card in out.glob("*/seed_*/fold_*/card.json")}
+    finished = [
+        folder
+        for folder in sorted(folders, key=_natural_sort_key)
+        if (folder / "card.json").is_file()
+    ]
+    if not finished:
+        return None
+    try:
+        joined = Predictions.concatenate(map(read_predictions, finished))
+    except SacMILError as error:
+        raise RunError(f"{out}: {error}") from error
+    write_predictions(out / PREDICTIONS_FILE, joined)
+    if localised := [row for folder in finished for row in read_localization(folder)]:
+        write_localization(out / LOCALIZATION_FILE, localised)
+    return joined
+
+
+def _natural_sort_key(path: Path) -> list[object]:
+    """Sorts fold_10 after fold_9."""
+    pieces = re.split(r"(\d+)", str(path))
+    return [int(piece) if piece.isdigit() else piece for piece in pieces]

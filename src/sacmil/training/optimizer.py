@@ -1,0 +1,145 @@
+"""The optimiser side of a recipe: update rules, what decays, slow weights, the learning rate."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam, AdamW, Optimizer, RAdam
+
+from sacmil.models import Recipe
+from sacmil.models._recipe import Lookahead
+
+
+def make_optimizer(parameters: Mapping[str, nn.Parameter], recipe: Recipe) -> Optimizer:
+    """The recipe's update rule over some named parameters."""
+    rule = _OPTIMIZERS[recipe.optimiser]
+    groups = _make_parameter_groups(parameters, recipe)
+    on_gpu = all(parameter.is_cuda for parameter in parameters.values())
+    # One kernel for all parameters; radam has none of its own.
+    fused = {"fused": True} if on_gpu and recipe.optimiser != "radam" else {}
+    return rule(groups, lr=recipe.lr, betas=recipe.betas, **fused)
+
+
+_OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "adam": Adam,
+    "adamw": AdamW,
+    "radam": partial(RAdam, decoupled_weight_decay=True),
+}
+
+
+def _make_parameter_groups(
+    parameters: Mapping[str, nn.Parameter], recipe: Recipe
+) -> list[dict[str, Any]]:
+    """Parameters that share a weight decay and a learning rate, together."""
+    depths = _find_layer_depths(parameters)
+    deepest = max(depths.values(), default=0)
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in parameters.items():
+        spared = recipe.exempt_vectors and (parameter.ndim <= 1 or name.endswith(".bias"))
+        scale = recipe.layer_decay ** (deepest - depths[name])
+        key = (0.0 if spared else recipe.weight_decay, scale)
+        groups.setdefault(key, []).append(parameter)
+    return [
+        {"params": members, "weight_decay": decay, "lr": recipe.lr * scale, "scale": scale}
+        for (decay, scale), members in groups.items()
+    ]
+
+
+def _find_layer_depths(names: Iterable[str]) -> dict[str, int]:
+    """Layers and blocks count from 1; what stands before them is 0, what follows them is last."""
+    found = {name: re.search(r"(?:layers|blocks)\.(\d+)\.", name) for name in names}
+    last = max((int(match.group(1)) + 1 for match in found.values() if match), default=-1)
+    depths, around = {}, 0
+    for name, match in found.items():
+        around = last + 1 if match else around
+        depths[name] = int(match.group(1)) + 1 if match else around
+    return depths
+
+
+class SlowWeights:
+    """Lookahead (Zhang et al. 2019): every few steps the weights move only part of their way."""
+
+    def __init__(self, parameters: list[nn.Parameter], lookahead: Lookahead) -> None:
+        self.parameters = parameters
+        self.lookahead = lookahead
+        self.steps = 0
+        self.slow: list[Tensor] | None = None
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What it remembers."""
+        slow = {str(index): value for index, value in enumerate(self.slow or ())}
+        return {"steps": torch.tensor(self.steps), **slow}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what ``state`` told."""
+        self.steps = int(state["steps"])
+        if len(state) > 1:
+            pairs = enumerate(self.parameters)
+            self.slow = [state[str(index)].to(own, copy=True) for index, own in pairs]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Call after each optimiser step."""
+        self.steps += 1
+        if self.steps % self.lookahead.steps:
+            return
+        if self.slow is None:  # the first meeting only remembers, as in the peers' code
+            self.slow = [parameter.detach().clone() for parameter in self.parameters]
+        for slow, fast in zip(self.slow, self.parameters, strict=True):
+            slow.lerp_(fast, self.lookahead.alpha)
+            fast.copy_(slow)
+
+
+def make_lr_schedule(recipe: Recipe) -> Callable[[float], float]:
+    """The recipe's learning rate as a function of the epochs done, fractions included."""
+
+    def at(epoch: float) -> float:
+        if epoch < recipe.warmup_epochs:
+            return recipe.lr * epoch / recipe.warmup_epochs
+        if recipe.schedule == "cosine":
+            share = (epoch - recipe.warmup_epochs) / max(recipe.epochs - recipe.warmup_epochs, 1)
+            falling = (1 + math.cos(math.pi * min(share, 1.0))) / 2
+            return recipe.lr_min + (recipe.lr - recipe.lr_min) * falling
+        if recipe.schedule == "steps":
+            passed = sum(epoch >= share * recipe.epochs for share in recipe.milestones)
+            return float(recipe.lr * recipe.gamma**passed)
+        return recipe.lr
+
+    return at
+
+
+def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
+    """Set the rate of every group, keeping the factors of layer decay."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):  # of kernels that were recorded
+            group["lr"].fill_(rate * group["scale"])
+        else:
+            group["lr"] = rate * group["scale"]
+
+
+def collect_optimizer_state(optimizers: Mapping[str, Optimizer]) -> dict[str, Tensor]:
+    """What optimisers remember of their steps, by group, parameter and name."""
+    return {
+        f"{group}/{index}/{name}": value
+        for group, optimiser in optimizers.items()
+        for index, remembered in optimiser.state_dict()["state"].items()
+        for name, value in remembered.items()
+    }
+
+
+def restore_optimizers(optimizers: Mapping[str, Optimizer], state: dict[str, Tensor]) -> None:
+    """Give it back to optimisers made anew."""
+    for group, optimiser in optimizers.items():
+        remembered: dict[int, dict[str, Tensor]] = {}
+        for key, value in state.items():
+            name_of_group, index, name = key.rsplit("/", 2)
+            if name_of_group == group:
+                remembered.setdefault(int(index), {})[name] = value
+        fresh = optimiser.state_dict()
+        optimiser.load_state_dict({**fresh, "state": remembered})

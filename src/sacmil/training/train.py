@@ -1,0 +1,67 @@
+"""One model on one fold, or on every slide: a run folder that is a model folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sacmil.cohorts.cohort import Cohort
+from sacmil.cohorts.splits import Fold
+from sacmil.errors import CohortError
+from sacmil.training.bag_checks import check_and_hash_bags
+from sacmil.training.checkpoint import EpochMetrics
+from sacmil.training.config import TrainingConfig
+from sacmil.training.job import DeviceConfig, TrainingJob, check_models, list_labeled_bags, run_job
+from sacmil.training.run_folder import open_run
+
+
+def train_fold(
+    out: Path,
+    cohort: Cohort,
+    bags: Mapping[str, Path],
+    folds: Sequence[Fold],
+    config: TrainingConfig,
+    *,
+    fold: int = 0,
+    device_config: DeviceConfig | None = None,
+    on_progress: Callable[[str, int, int], None] = lambda task, done, total: None,
+    on_epoch: Callable[[EpochMetrics, int], None] = lambda line, epochs: None,
+) -> None:
+    """Train on one of the folds; at once where that is done, from its last epoch where it began.
+
+    Args:
+        out: the run folder.
+        cohort: the slides and their labels.
+        bags: by slide id, where its bag is.
+        folds: how the cohort is divided.
+        config: what to train, and how.
+        fold: which of them.
+        device_config: on what to train.
+        on_progress: told of bags looked at.
+        on_epoch: told of every epoch, and how many there are.
+    """
+    if not 0 <= fold < len(folds):
+        raise CohortError("--fold", [f"{fold}: there are folds 0 to {len(folds) - 1}"])
+    check_models([config], bags, cohort.classes)
+    with open_run(out, cohort, folds, "train", [config.seed]):
+        hashes = check_and_hash_bags(out, bags, on_progress)
+        train, val, test = (list_labeled_bags(cohort, ids, bags, hashes) for ids in folds[fold])
+        part = TrainingJob(
+            folder=out,
+            name=config.model,
+            config=config,
+            classes=cohort.classes,
+            fold=fold,
+            train=train,
+            val=val,
+            test=test,
+        )
+        run_job(part, device_config, on_epoch=lambda line: on_epoch(line, part.epochs))
+
+
+def keep_last_epoch(config: TrainingConfig) -> TrainingConfig:
+    """The configuration for a fold without a validation part: nothing can choose, so the last."""
+    if config.to_recipe().monitor == "last":
+        return config
+    return replace(config, training={**config.training, "monitor": "last", "patience": None})

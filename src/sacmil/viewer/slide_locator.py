@@ -1,0 +1,81 @@
+"""Where the slides of a results folder lie, as far as the viewer may read them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from sacmil.errors import SlideError
+from sacmil.results import SlideResult
+from sacmil.slides.search import find_slides
+from sacmil.viewer.allowed_paths import AllowedPath, Resolve, find_allowed_path, resolve_inside
+
+
+class SlideLocator:
+    """Finds slides in the results folder and in the folders the user named.
+
+    Args:
+        folder: of the results.
+        slide_folders: where slides may lie besides, each searched through and through for slides
+            that are not where results.json says.
+    """
+
+    def __init__(self, folder: Path, slide_folders: Sequence[Path] = ()) -> None:
+        self._folder = folder
+        self._root = folder.resolve()
+        self._slide_folders = tuple(each.resolve() for each in slide_folders)
+
+    def find(self, slide: SlideResult, resolve: Resolve = os.path.realpath) -> AllowedPath:
+        """The slide's file, or a SlideError that says what to type.
+
+        Args:
+            slide: as results.json lists it.
+            resolve: follows links.
+        """
+        reasons = []
+        for path in self._iter_candidates(slide):
+            place = find_allowed_path(path, (self._root, *self._slide_folders), resolve)
+            if place is not None:
+                is_named = resolve_inside(path, self._slide_folders, resolve) is not None
+                return place._replace(can_open_others=is_named)
+            reasons.append(self._explain_missing(path, resolve))
+        command = self._make_command("FOLDER-OF-THE-SLIDES")
+        unknown = f"where this slide lies is not known; type {command}"
+        raise SlideError(reasons[0] if reasons else unknown)
+
+    def _iter_candidates(self, slide: SlideResult) -> Iterator[Path]:
+        if slide.slide is not None:
+            yield self._folder / slide.slide
+        if isinstance(self._by_name, SlideError):
+            raise self._by_name.with_traceback(None)
+        if slide.slide_id in self._by_name:
+            yield self._by_name[slide.slide_id]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Path] | SlideError:
+        """Searched for once, also where that fails."""
+        if not self._slide_folders:
+            return {}
+        try:
+            return {path.stem: path for path in find_slides(self._slide_folders)}
+        except SlideError as error:
+            return error
+        except OSError as error:
+            return SlideError(f"{error.filename}: cannot be searched ({error.strerror})")
+
+    def _explain_missing(self, path: Path, resolve: Resolve) -> str:
+        if resolve_inside(path, (self._root, *self._slide_folders), resolve):
+            return (
+                f"{path}: there is no such file; copy the slide there, or type "
+                f"{self._make_command()}"
+            )
+        try:
+            folder = Path(resolve(str(path))).parent
+        except (OSError, ValueError):
+            return f"the slide's path leads nowhere; type {self._make_command()}"
+        return f"the slide lies outside the results; type {self._make_command(folder)}"
+
+    def _make_command(self, folder: Path | str = "FOLDER-OF-THE-SLIDES") -> str:
+        return f"sacmil view {self._folder} --slides {folder}"

@@ -1,0 +1,94 @@
+"""The first half of the demonstration: slides are drawn, and become bags."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+from sacmil.encoders import load_encoder
+from sacmil.errors import RunError
+from sacmil.extraction import ExtractionRow, extract
+from sacmil.extraction import ExtractionSettings as ExtractionSettings
+from sacmil.parallel import WorkerPool
+from sacmil.synthetic.slides import SyntheticSlide, write_slide
+from sacmil.workflows.demo.settings import DemoSettings
+from sacmil.workflows.prediction_settings import WorkflowCallbacks
+
+_LIMIT_S = 600.0
+
+
+def count_cores() -> int:
+    """Those this process may use."""
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return here or 1
+
+
+def draw_missing_slides(
+    cohort: Sequence[SyntheticSlide], slides: Path, truth: Path, callbacks: WorkflowCallbacks
+) -> int:
+    """Draw those that are not there yet, side by side; how many that were.
+
+    Args:
+        cohort: the cohort.
+        slides: folder of the pyramids.
+        truth: folder of the outlines.
+        callbacks: told of every slide.
+    """
+    missing = [slide for slide in cohort if not (slides / slide.file_name).is_file()]
+    if not missing:
+        return 0
+    callbacks.on_progress("drawing slides", 0, len(missing))
+    with WorkerPool(min(count_cores(), len(missing))) as workers:
+        for slide in missing:
+            workers.submit(slide.slide_id, write_slide, slide, slides, truth, limit_s=_LIMIT_S)
+        for done in range(len(missing)):
+            outcome = workers.next_outcome()
+            if outcome is not None and outcome.failure is not None:
+                raise RunError(f"{outcome.key} could not be drawn: {outcome.failure}")
+            callbacks.on_progress("drawing slides", done + 1, len(missing))
+    return len(missing)
+
+
+class DemoBags(NamedTuple):
+    """What became of the slides."""
+
+    files: dict[str, Path]
+    """By slide."""
+    failures: dict[str, str]
+    """By slide, why it has no bag."""
+    tiles: int
+    num_new: int
+    """Bags that were not there before."""
+
+
+def extract_bags(
+    slides: Sequence[Path], out: Path, settings: DemoSettings, callbacks: WorkflowCallbacks
+) -> DemoBags:
+    """Extract the slides; one that cannot be read is told, and the others go on.
+
+    Args:
+        slides: their files.
+        out: folder of the extraction.
+        settings: encoder and tiles.
+        callbacks: told as slides and tiles are done.
+    """
+    before = {file for file in out.glob("*/features_*/*.h5")}
+    encoder = load_encoder(settings.encoder)
+    chosen = ExtractionSettings(tiles=settings.tiles)
+    watch = callbacks.track_extraction(len(slides)) if callbacks.track_extraction else nullcontext()
+    with watch as progress:
+        rows = extract(slides, out, encoders=[encoder], settings=chosen, progress=progress)
+    files = {row.slide_id: out / row.bag for row in rows if row.status == "done"}
+    return DemoBags(
+        files,
+        {row.slide_id: row.reason for row in rows if row.status != "done"},
+        sum(_count_tiles(row) for row in rows if row.status == "done"),
+        len(set(files.values()) - before),
+    )
+
+
+def _count_tiles(row: ExtractionRow) -> int:
+    return int(row.tiles or 0)

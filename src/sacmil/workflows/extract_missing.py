@@ -1,0 +1,118 @@
+"""Bags of slides, cut and encoded as a model needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+from sacmil.encoders import Encoder, load_encoder
+from sacmil.errors import EncoderError, ModelFolderError, OptionError
+from sacmil.extraction import ExtractionSettings as ExtractionSettings
+from sacmil.extraction import extract
+from sacmil.slides.resolution import SlideResolutions
+from sacmil.slides.tiling import TileSpec
+from sacmil.workflows.input_requirements import InputRequirements
+from sacmil.workflows.prediction_settings import PredictionSettings, WorkflowCallbacks
+
+
+class ExtractedBags(NamedTuple):
+    """What became of slides, by their names."""
+
+    bags: dict[str, Path]
+    failures: dict[str, str]
+    """Why there is no bag."""
+
+
+def extract_missing(
+    slides: Mapping[str, Path],
+    out: Path,
+    requirements: InputRequirements,
+    settings: PredictionSettings,
+    callbacks: WorkflowCallbacks,
+) -> ExtractedBags:
+    """Extract slides into a folder, where it has not been done before.
+
+    Args:
+        slides: files by name.
+        out: see extraction/output_folder.py for what is put where.
+        requirements: what the models' cards say.
+        settings: of them, those about encoder and resolution.
+        callbacks: told as it goes on.
+    """
+    chosen = _make_extraction_settings(slides, requirements, settings)
+    encoders = [_load_required_encoder(requirements, settings)]
+    watch = callbacks.track_extraction(len(slides)) if callbacks.track_extraction else nullcontext()
+    with watch as progress:
+        paths = list(slides.values())
+        rows = extract(paths, out, encoders=encoders, settings=chosen, progress=progress)
+    found = dict(zip(slides, rows, strict=True))
+    return ExtractedBags(
+        {name: out / row.bag for name, row in found.items() if row.status != "failed"},
+        {name: row.reason for name, row in found.items() if row.status == "failed"},
+    )
+
+
+def _make_extraction_settings(
+    slides: Mapping[str, Path], requirements: InputRequirements, settings: PredictionSettings
+) -> ExtractionSettings:
+    missing = requirements.list_missing_for_slides()
+    if missing:
+        raise _make_missing_error(missing, next(iter(slides.values())))
+    said = settings.slide_mpp
+    if requirements.patch_px is not None and said:
+        raise OptionError(
+            "--slide-mpp: the model's tiles are counted in pixels, which no µm per pixel can "
+            "change; leave it out"
+        )
+    size = requirements.patch_px or requirements.tile_px
+    assert size is not None
+    return ExtractionSettings(
+        tiles=TileSpec(mpp=None if requirements.patch_px else requirements.mpp, patch_size=size),
+        tissue_mode=requirements.tissue or "auto",
+        resolutions=SlideResolutions.parse(said) if said else SlideResolutions(),
+    )
+
+
+def _make_missing_error(missing: Sequence[str], slide: Path) -> ModelFolderError:
+    return ModelFolderError(
+        f"the model's card does not say which {' nor which '.join(missing)} it was trained with, "
+        f"so that {slide} cannot be cut as it needs; make the bags by `sacmil extract SLIDES "
+        "--encoder … --mpp … --patch-size … --out BAGS` and give those"
+    )
+
+
+def _load_required_encoder(
+    requirements: InputRequirements, settings: PredictionSettings
+) -> Encoder:
+    name = settings.encoder or requirements.encoder
+    assert name is not None
+    try:
+        loaded = load_encoder(
+            name,
+            weights=settings.encoder_weights,
+            device=_choose_device(settings.device),
+            download=settings.download,
+        )
+    except EncoderError as error:  # which speaks of an option that is called otherwise here
+        raise EncoderError(
+            str(error).replace("--weights PATH", "--encoder-weights PATH")
+        ) from error
+    wrong = list(requirements.check_encoder(loaded.card.name, loaded.hash))
+    if wrong and not settings.allow_mismatch:
+        raise EncoderError(
+            f"{name}: {wrong[0]}; give that one with --encoder or --encoder-weights, or type "
+            "--allow-mismatch to use this one all the same"
+        )
+    return loaded
+
+
+def _choose_device(device: str) -> str:
+    if device != "auto":
+        return device
+    try:
+        import torch
+    except ImportError:  # the encoder may do without
+        return "cpu"
+    return "cuda:0" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,187 @@
+"""Which bags a model can answer, by its card, and how the bags of a slide are made for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Self
+
+from sacmil.bag import TILE_SIZE_TOLERANCE, Bag
+from sacmil.encoders import list_encoders, list_families
+from sacmil.errors import ModelFolderError
+from sacmil.slides.tissue import TISSUE_MODES
+
+
+class InputCheck(NamedTuple):
+    """How a bag compares with what a model was trained on."""
+
+    problems: list[str]
+    """Each a clause: what was found, what was expected."""
+    unknown: list[str]
+    """What could not be compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputRequirements:
+    """What a card says of the bags its model was trained on; None where it does not say."""
+
+    encoder: str | None = None
+    encoder_hash: str | None = None
+    dim: int | None = None
+    """Width of a feature vector."""
+    patch_um: float | None = None
+    """Side of a tile on the glass."""
+    patch_px: int | None = None
+    """Side of a tile in pixels of the image, where tiles were counted in pixels without any µm."""
+    tile_px: int | None = None
+    """Side of a tile in pixels at the resolution it was cut at."""
+    tissue: str | None = None
+    """How tissue was found: auto, detect or all."""
+
+    @classmethod
+    def from_card(cls, card: Mapping[str, Any], name: str) -> Self:
+        """As a model's card says.
+
+        Args:
+            card: what read_card returned.
+            name: of the model, for messages.
+        """
+        notes = card.get("notes")
+        told = notes.get("bags") if isinstance(notes, dict) else None
+        facts = told if isinstance(told, dict) else {}
+        known = {field.name: facts.get(field.name) for field in fields(cls)}
+        if known["dim"] is None:
+            known["dim"] = card.get("options", {}).get("in_dim")
+        for key, value in known.items():
+            if value is not None and not _is_valid_value(key, value):
+                raise ModelFolderError(
+                    f"{name}: its card says {key} is {value!r}, which cannot be; copy the folder "
+                    "again"
+                )
+        return cls(**known)
+
+    @classmethod
+    def merge(cls, requirements: Mapping[str, InputRequirements]) -> InputRequirements:
+        """What several models need alike; refused where they need different bags.
+
+        Args:
+            requirements: by the model's name.
+        """
+        known: dict[str, Any] = {}
+        for field in fields(cls):
+            said = {
+                name: value
+                for name, need in requirements.items()
+                if (value := getattr(need, field.name)) is not None
+            }
+            if field.name == "tissue" and len(set(said.values())) > 1:
+                said = {}  # auto: bags do not show how their tissue was found
+            if len(set(said.values())) > 1:
+                told = "; ".join(f"{name} {value}" for name, value in said.items())
+                raise ModelFolderError(
+                    f"the models need different bags, by their {field.name}: {told}; ask them in "
+                    "one command each, with another --out"
+                )
+            known[field.name] = next(iter(said.values()), None)
+        return cls(**known)
+
+    @property
+    def mpp(self) -> float | None:
+        """Microns per pixel tiles are cut at."""
+        if self.patch_um is None or self.tile_px is None:
+            return None
+        return float(f"{self.patch_um / self.tile_px:.6g}")  # a product of rounded factors
+
+    def list_missing_for_slides(self) -> list[str]:
+        """What would have to be known to make bags of slides."""
+        sizes = [] if self.patch_px else [("patch_um", "size of a tile in µm")]
+        wanted = [("encoder", "encoder"), *sizes, ("tile_px", "size of a tile in pixels")]
+        return [words for name, words in wanted if getattr(self, name) is None]
+
+    def check(self, bag: Bag) -> InputCheck:
+        """Compare a bag with what is needed."""
+        wrong = [text for text in (self._check_dim(bag), *self._check_encoder(bag)) if text]
+        unknown = []
+        if self.encoder is None or bag.encoder is None:
+            unknown.append("encoder")
+        if in_pixels := self._check_pixel_size(bag):
+            wrong += in_pixels
+        elif self.patch_px is not None and bag.patch_size_px is not None:
+            pass  # both are counted in pixels, and the same
+        elif self.patch_um is None or bag.patch_size_um is None:
+            unknown.append("size of a tile in µm")
+        elif abs(bag.patch_size_um / self.patch_um - 1) > TILE_SIZE_TOLERANCE:
+            wrong.append(
+                f"its tiles are {bag.patch_size_um:.4g} µm wide, the model's {self.patch_um:.4g} µm"
+            )
+        return InputCheck(wrong, unknown)
+
+    def _check_pixel_size(self, bag: Bag) -> list[str]:
+        """What is wrong with tiles where the model's or the bag's were counted in pixels."""
+        found = _describe_tiles(bag.patch_size_um, bag.patch_size_px)
+        expected = _describe_tiles(self.patch_um, self.patch_px)
+        one_in_pixels = self.patch_px is not None or bag.patch_size_px is not None
+        if not one_in_pixels or not found or not expected or found == expected:
+            return []
+        return [f"its tiles are {found}, the model's {expected}"]
+
+    def fix_hint(self, bag: Bag) -> str:
+        """What to type where a bag is not what is needed."""
+        told = self.extraction_hint()
+        if self._check_dim(bag):  # no insisting helps
+            return told
+        return f"{told}; or type --allow-mismatch to ask all the same"
+
+    def extraction_hint(self) -> str:
+        """How a bag comes by what is needed."""
+        if self.encoder and not _is_known_encoder(self.encoder):
+            return f"give a bag made as the model's were, with features of {self.encoder}"
+        size = f" --mpp {self.mpp:g} --patch-size {self.tile_px}" if self.mpp else ""
+        if self.patch_px:
+            size = f" --mpp none --patch-size {self.patch_px}px"
+        again = f"`sacmil extract SLIDE --encoder {self.encoder or '…'}{size} --out BAGS`"
+        whose = "" if self.encoder else ", with the encoder the model was trained on"
+        return f"extract the slide again by {again}{whose}"
+
+    def _check_dim(self, bag: Bag) -> str | None:
+        if self.dim is None or bag.dim == self.dim:
+            return None
+        return f"its features have {bag.dim} numbers, the model takes {self.dim}"
+
+    def _check_encoder(self, bag: Bag) -> Iterable[str]:
+        if bag.encoder is not None:
+            yield from self.check_encoder(bag.encoder.name, bag.encoder.hash)
+
+    def check_encoder(self, name: str, digest: str | None) -> Iterable[str]:
+        """In what an encoder is another than the model's."""
+        if self.encoder is None:
+            return
+        if name != self.encoder:
+            yield f"its encoder is {name}, the model's {self.encoder}"
+        elif self.encoder_hash and digest and digest != self.encoder_hash:
+            yield (
+                f"its {name} has other weights ({digest}) than the model's ({self.encoder_hash})"
+            )
+
+
+def _describe_tiles(um: float | None, px: float | None) -> str:
+    """How wide tiles are, in words; empty where it is unknown."""
+    if px is not None:
+        return f"{px:g} pixels of an image of unknown µm per pixel"
+    return "" if um is None else f"{um:.4g} µm wide"
+
+
+def _is_known_encoder(encoder: str) -> bool:
+    """Whether extract takes such a name."""
+    return encoder in list_encoders() or encoder.startswith(tuple(list_families()))
+
+
+def _is_valid_value(key: str, value: object) -> bool:
+    if key == "tissue":
+        return value in TISSUE_MODES
+    if key in ("encoder", "encoder_hash"):
+        return isinstance(value, str) and bool(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 < value < math.inf and (key == "patch_um" or isinstance(value, int))

@@ -1,0 +1,120 @@
+"""What is to be answered: slides and bags, by name or by folder."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from sacmil.bag import Bag
+from sacmil.errors import BagWarning, FormatError, SacMILError, SlideError, explain_os_error
+from sacmil.formats import find_bags, read_bag
+from sacmil.formats._registry import list_suffixes
+from sacmil.formats._search import list_bag_files
+from sacmil.limits import BAG_LIMIT_S
+from sacmil.parallel import TaskOutcome, WorkerPool
+from sacmil.slides.search import find_slides
+
+INPUT_ERRORS = (SacMILError, OSError, MemoryError, RuntimeError)
+"""What may be wrong with one item while others are answered; torch's memory is a RuntimeError."""
+_PREFETCH = 2
+"""Bags in memory besides the one that is being answered."""
+
+
+class PredictionInputs(NamedTuple):
+    """Files by the name of their slide, which is the stem of the file."""
+
+    bags: dict[str, Path]
+    slides: dict[str, Path]
+
+
+def find_inputs(items: Iterable[str | Path], *, outside: Path) -> PredictionInputs:
+    """Every slide and bag among files and folders.
+
+    A folder with bags in it is a folder of bags: pictures beside them are no slides. Only a folder
+    without any is searched for slides.
+
+    Args:
+        items: a file with the suffix of a bag is one, any other is a slide.
+        outside: a folder that is not searched, for it is where results go.
+    """
+    bags: list[Path] = []
+    slides: list[Path] = []
+    for item in map(Path, items):
+        if not item.exists():
+            raise SlideError(f"{item}: there is no such file or folder; check the path")
+        if item.is_dir():
+            found = list_bag_files(item, outside)
+            bags += found
+            slides += [] if found else _find_slides_in(item, outside)
+        else:
+            (bags if item.suffix.lower() in list_suffixes() else slides).append(item)
+    return _index_by_name(find_bags(bags), find_slides(slides) if slides else [])
+
+
+def _find_slides_in(folder: Path, outside: Path) -> list[Path]:
+    try:
+        return find_slides([folder], exclude=[outside])
+    except SlideError as error:
+        named = ", ".join(list_suffixes())
+        raise SlideError(f"{folder}: holds no bags ({named}), and {error}") from error
+
+
+def _index_by_name(bags: list[Path], slides: list[Path]) -> PredictionInputs:
+    found = PredictionInputs(
+        {file.stem: file for file in bags}, {file.stem: file for file in slides}
+    )
+    for name in sorted(found.bags.keys() & found.slides.keys()):
+        raise FormatError(
+            f"{name} is given twice, as the bag {found.bags[name]} and as the slide "
+            f"{found.slides[name]}; give the bag, and the slide's folder with --slides"
+        )
+    return found
+
+
+class BagReading(NamedTuple):
+    """A bag, and what is odd about it."""
+
+    bag: Bag
+    warnings: list[str]
+
+
+def read_input_bag(path: Path) -> BagReading:
+    """Read one bag: what runs in a worker process."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", BagWarning)
+        bag = read_bag(path)
+    told = [str(w.message) for w in caught if issubclass(w.category, BagWarning)]
+    return BagReading(bag, list(dict.fromkeys(told)))
+
+
+def prefetch_bags(paths: Iterable[Path], *, limit_s: float = BAG_LIMIT_S) -> Iterator[TaskOutcome]:
+    """Readings in the order of the paths, each made while the one before is being answered.
+
+    They are read in a process of their own, for a damaged file can crash the library that reads it.
+    """
+    waiting = iter(paths)
+    with WorkerPool(1) as worker:
+        for key, path in enumerate(itertools.islice(waiting, _PREFETCH)):
+            worker.submit(key, read_input_bag, path, limit_s=limit_s)
+        submitted = _PREFETCH
+        while (outcome := worker.next_outcome()) is not None:
+            for path in itertools.islice(waiting, 1):
+                worker.submit(submitted, read_input_bag, path, limit_s=limit_s)
+                submitted += 1
+            yield outcome
+
+
+def make_printable_path(path: str | Path) -> str:
+    """A path as UTF-8 can hold it, which file names need not be."""
+    return str(path).encode(errors="backslashreplace").decode()
+
+
+def describe_error(error: BaseException) -> str:
+    """What went wrong with an item, in a sentence."""
+    told = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        told = explain_os_error(error)
+    return make_printable_path(told if isinstance(error, SacMILError) else told.splitlines()[0])

@@ -1,0 +1,104 @@
+"""What a slide's page tells of a model: what its card says, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sacmil.workflows.ensemble import Ensemble
+from sacmil.workflows.input_requirements import InputRequirements
+
+_METRIC_TITLES = {
+    "auc": "AUC",
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "f1": "F1",
+    "brier": "Brier score",
+}
+"""Of what cards carry, what is told, in this order, and how it is called."""
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """Headings and texts, in order."""
+
+    name: str
+    facts: Mapping[str, str]
+
+    @classmethod
+    def from_ensemble(cls, ensemble: Ensemble) -> ModelSummary:
+        """As its members' cards say."""
+        card, several = ensemble.card, len(ensemble.members) > 1
+        needs = InputRequirements.from_card(card, ensemble.name)
+        cards = [member.card for member in ensemble.members]
+        members = f"{len(cards)}, trained on different parts of the data" if several else "1"
+        facts = {
+            "Kind": str(card.get("model", "unknown")),
+            "Members": members,
+            "Classes": ", ".join(ensemble.classes),
+            "Trained on": _describe_training(_read_note(card, "training"))
+            + (" (the first member)" if several else ""),
+            "Tested": _describe_test([_read_note(one, "metrics") for one in cards]),
+            "Encoder": needs.encoder or "not known",
+            "Tiles": _describe_tiles(needs),
+            "Weights (SHA-256)": ensemble.hash,
+            "Saved by": f"sacmil {card.get('sacmil_version', 'unknown')}",
+        }
+        return cls(ensemble.name, facts)
+
+
+def _read_note(card: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    notes = card.get("notes")
+    found = notes.get(name) if isinstance(notes, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _describe_training(training: Mapping[str, Any]) -> str:
+    slides = training.get("slides")
+    if not isinstance(slides, dict) or "train" not in slides:
+        return "not known: the card does not say"
+    parts = [f"{slides['train']} slides"]
+    if slides.get("val"):
+        parts.append(f"{slides['val']} to choose the epoch")
+    if slides.get("test"):
+        parts.append(f"{slides['test']} held back for testing")
+    return "; ".join(parts)
+
+
+def _describe_test(metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Figures of the test slides: of one model, or the mean and range over members."""
+    counts = [one.get("slides") for one in metrics]
+    known = [one for one, count in zip(metrics, counts, strict=True) if _is_number(count)]
+    told = ", ".join(filter(None, (_format_metric(name, known) for name in _METRIC_TITLES)))
+    if not told:
+        return "not known: the card carries no figures"
+    slides = sum(int(one["slides"]) for one in known)
+    if len(metrics) == 1:
+        return f"{told}; on {slides} slides held back from training"
+    who = "members" if len(known) == len(metrics) else f"{len(known)} of {len(metrics)} members"
+    return (
+        f"{told}; mean and range over {who}, each on the slides held back from it, {slides} in "
+        "all. Members together were not tested."
+    )
+
+
+def _format_metric(name: str, metrics: Sequence[Mapping[str, Any]]) -> str:
+    values = [float(one[name]) for one in metrics if _is_number(one.get(name))]
+    if not values:
+        return ""
+    mean = f"{_METRIC_TITLES[name]} {sum(values) / len(values):.3f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.3f} to {max(values):.3f})"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
+
+
+def _describe_tiles(requirements: InputRequirements) -> str:
+    if requirements.patch_px is not None:
+        return f"{requirements.patch_px} pixels a side, µm per pixel unknown"
+    if requirements.patch_um is None:
+        return "not known"
+    pixels = f", {requirements.tile_px} pixels" if requirements.tile_px else ""
+    return f"{requirements.patch_um:.4g} µm a side{pixels}"

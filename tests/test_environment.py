@@ -1,0 +1,93 @@
+"""What doctor tells is what pyproject.toml says."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from sacmil import environment
+from sacmil.errors import MissingExtraError
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+
+
+def packages(requirements: list[str]) -> set[str]:
+    return {re.split(r"[^\w.-]", requirement)[0].lower() for requirement in requirements}
+
+
+def test_the_extras_are_those_of_the_project_but_for_developers() -> None:
+    assert {extra.name for extra in environment.list_extras()} == set(EXTRAS) - {"all", "dev"}
+
+
+def test_an_extra_lacks_exactly_its_packages_that_are_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(environment, "_find_version", lambda package: None)
+    for extra in environment.list_extras():
+        assert {package.lower() for package in extra.missing} == packages(EXTRAS[extra.name])
+
+
+def test_every_package_sacmil_needs_has_its_version_told() -> None:
+    assert packages(PROJECT["dependencies"]) <= {
+        name.lower() for name in environment.list_versions()
+    }
+
+
+@pytest.mark.parametrize("source", sorted((Path(__file__).parents[1] / "src").rglob("*.py")))
+def test_every_extra_a_message_names_can_be_installed(source: Path) -> None:
+    text = source.read_text(encoding="utf-8")
+    named = re.findall(r"MissingExtraError\(\s*\"(\w+)\"", text)
+    named += re.findall(r"sacmil\[(\w+)\]", text)
+    assert set(named) <= set(EXTRAS)
+
+
+def test_a_missing_extra_is_an_import_error_with_the_command() -> None:
+    error = MissingExtraError("plots", "a heatmap")
+    assert isinstance(error, ImportError)
+    assert str(error) == (
+        "a heatmap needs the extra 'plots', which is not installed: pip install 'sacmil[plots]'"
+    )
+
+
+@pytest.mark.parametrize("error", [ImportError("no libcudart"), OSError("bad library")])
+def test_a_torch_that_does_not_load_is_told_not_raised(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    class Broken:
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == "torch":
+                raise error
+
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    assert environment.list_devices()[-1] == (
+        f"gpu: unknown, torch is installed but does not load ({error})"
+    )
+
+
+@pytest.mark.parametrize(
+    ("triton", "told"),
+    [
+        ("3.7.1", "Triton 3.7.1 (SAC-MIL takes its fast path"),
+        (None, "no fast path for SAC-MIL"),
+    ],
+)
+def test_a_gpu_is_told_with_its_fast_path(
+    monkeypatch: pytest.MonkeyPatch, triton: str | None, told: str
+) -> None:
+    found = SimpleNamespace(name="Some GPU", total_memory=16 * 2**30)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
+    versions = {"torch": "2", "triton": triton}
+    monkeypatch.setattr(environment, "_find_version", versions.get)
+    line = environment.list_devices()[1]
+    assert line.startswith("cuda:0: Some GPU, 16 GiB, ")
+    assert told in line

@@ -1,0 +1,258 @@
+"""One trained part: what it reads when, what it leaves behind, and that it is done once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from sacmil import load_model, predict, read_bag, write_bag
+from sacmil.errors import ConfigError, RunError, SacMILError
+from sacmil.evaluation.metrics import auc, average_precision
+from sacmil.results import LOCALIZATION_FILE, read_localization, read_predictions
+from sacmil.training.config import TrainingConfig
+from sacmil.training.job import DeviceConfig, TrainingJob, list_labeled_bags, run_job
+
+TRAINING = {"epochs": 3, "lr": 1e-2}
+OPTIONS = {"dim": 16, "k": 4}
+
+
+def part_of(material, folder, recipe="official", **changes) -> TrainingJob:
+    cohort, bags, folds = material
+    hashes = dict.fromkeys(bags, "0")
+    train, val, test = (list_labeled_bags(cohort, ids, bags, hashes) for ids in folds[0])
+    config = TrainingConfig(recipe=recipe, options=OPTIONS, training=TRAINING)
+    given = {"config": config, "train": train, "val": val, "test": test, **changes}
+    return TrainingJob(folder=folder, name="sac", classes=cohort.classes, fold=0, **given)
+
+
+class Loader:
+    """Counts what is read, and in what order."""
+
+    def __init__(self) -> None:
+        self.read = []
+
+    def __call__(self, path):
+        self.read.append(path.stem)
+        return read_bag(path)
+
+
+@pytest.mark.parametrize("recipe", ["paper", "official"])
+def test_the_test_part_is_read_once_after_everything_else(material, tmp_path, recipe) -> None:
+    loader, told = Loader(), []
+    part = part_of(material, tmp_path / "part", recipe)
+    run_job(part, read=loader, on_epoch=lambda line: told.append(len(loader.read)))
+    test = [source.slide.slide_id for source in part.test]
+    seen = [name for name in loader.read if name in test]
+    assert sorted(seen) == sorted(test), "each test bag once"
+    assert loader.read[-len(test) :] == seen, "after every other"
+    assert told[-1] <= len(loader.read) - len(test), "and after the last epoch"
+
+
+def add_instance_labels(material) -> None:
+    """In malignant slides: unknown, negative, positive and so on; benign ones have no labels."""
+    for slide in material.cohort.slides:
+        bag = read_bag(material.bags[slide.slide_id])
+        if slide.label:
+            write_bag(material.bags[slide.slide_id], replace(bag, labels=np.arange(30) % 3 - 1))
+
+
+def test_localisation_is_of_the_test_slides_by_the_model_of_their_fold(material, tmp_path) -> None:
+    config = TrainingConfig(model="mean_pool", training={"epochs": 1})
+    run_job(part_of(material, tmp_path / "without", config=config))
+    assert not (tmp_path / "without" / LOCALIZATION_FILE).exists()
+    add_instance_labels(material)
+    part = part_of(material, tmp_path / "part", config=config)
+    run_job(part)
+    for name in ("predictions.csv", "model.safetensors"):
+        same = [(tmp_path / folder / name).read_bytes() for folder in ("without", "part")]
+        assert same[0] == same[1], "labels change nothing else"
+    malignant = [source.slide for source in part.test if source.slide.label]
+    rows = read_localization(tmp_path / "part")
+    assert [row[:5] for row in rows] == [
+        (slide.slide_id, slide.patient_id, 0, 0, "sac") for slide in malignant
+    ]
+    trained = load_model(tmp_path / "part")
+    for row in rows:
+        bag = read_bag(material.bags[row.slide_id])
+        scores = predict(trained, bag).class_scores[:, 1]
+        known = bag.labels >= 0
+        assert (row.instances, row.positives) == (20, 10)
+        assert row.auc == pytest.approx(auc(bag.labels[known], scores[known]))
+        expected = average_precision(bag.labels[known], scores[known])
+        assert row.average_precision == pytest.approx(expected)
+
+
+def test_epochs_are_known_before_training(material, tmp_path) -> None:
+    """What progress is told of: bags of the validation part count where they train."""
+    part = part_of(material, tmp_path)
+
+    def epochs(monitor: str) -> int:
+        training = {"monitor": monitor, "min_steps": 40 * len(part.train)}
+        return replace(part, config=TrainingConfig(options=OPTIONS, training=training)).epochs
+
+    assert epochs("val_auc") == 40
+    both = len(part.train) + len(part.val)
+    assert epochs("last") == -(-40 * len(part.train) // both) < 40
+
+
+def test_the_validation_part_trains_only_where_nothing_is_chosen(material, tmp_path) -> None:
+    """With the labels of the validation part turned round, only the paper's weights change."""
+    val = part_of(material, tmp_path).val
+    turned = tuple(s._replace(slide=s.slide._replace(label=1 - s.slide.label)) for s in val)
+
+    def weights(recipe: str, val: tuple) -> list:
+        config = TrainingConfig(recipe=recipe, options=OPTIONS, training={"epochs": 1})
+        folder = tmp_path / f"{recipe}-{val is turned}"
+        run_job(part_of(material, folder, config=config, val=val))
+        return [value.tolist() for value in load_model(folder).state_dict().values()]
+
+    assert weights("official", val) == weights("official", turned)
+    assert weights("paper", val) != weights("paper", turned)
+
+
+def test_the_folder_is_a_model_folder_whose_predictions_are_the_models(material, tmp_path) -> None:
+    part = part_of(material, tmp_path / "part")
+    run_job(part)
+    model = load_model(part.folder)
+    assert model.classes == ("benign", "malignant")
+    table = read_predictions(part.folder)
+    assert set(table.split) == {"val", "test"}
+    for row in range(len(table)):
+        found = predict(model, read_bag(material.bags[table.slide_id[row]]))
+        np.testing.assert_allclose(table.probabilities[row], found.probabilities, atol=1e-6)
+    notes = json.loads((part.folder / "card.json").read_text())["notes"]
+    assert notes["training"]["fingerprint"] == part.fingerprint
+    assert notes["bags"] == {
+        "encoder": None,
+        "encoder_hash": None,
+        "dim": 6,
+        "patch_um": 128.0,
+        "patch_px": None,
+        "tile_px": None,
+        "tissue": None,
+    }
+    assert yaml.safe_load((part.folder / "config.yaml").read_text()) == part.config.to_dict()
+    lines = (part.folder / "metrics.csv").read_text().splitlines()
+    assert lines[0] == "stage,epoch,loss,lr,val_loss,val_auc,seconds"
+    assert len(lines) == 4
+    assert not (part.folder / "checkpoint.safetensors").exists()
+    assert not list(part.folder.glob(".*"))
+
+
+def test_a_finished_part_is_not_done_again_and_another_is_refused(material, tmp_path) -> None:
+    part = part_of(material, tmp_path / "part")
+    run_job(part)
+    loader = Loader()
+    run_job(part, read=loader)
+    assert loader.read == []
+    other = TrainingConfig(recipe="official", options=OPTIONS, training=TRAINING | {"lr": 1.0})
+    for changed in (
+        part_of(material, part.folder, config=other),
+        part_of(material, part.folder, train=part.train[1:]),
+        part_of(material, part.folder, train=(part.train[0]._replace(sha256="1"), *part.train[1:])),
+    ):
+        with pytest.raises(RunError, match="other data or with other settings"):
+            run_job(changed)
+
+
+def test_what_was_begun_with_other_settings_is_not_thrown_away(material, tmp_path) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(line) -> None:
+        raise Stop
+
+    begun = part_of(
+        material, tmp_path / "part", config=TrainingConfig(options=OPTIONS, training=TRAINING)
+    )
+    with pytest.raises(Stop):
+        run_job(begun, on_epoch=stop)
+    before = (begun.folder / "metrics.csv").read_bytes()
+    with pytest.raises(RunError, match="other data or with other settings"):
+        run_job(part_of(material, tmp_path / "part"))
+    assert (begun.folder / "metrics.csv").read_bytes() == before
+
+
+def test_bfloat16_is_refused_where_it_would_take_forever(material, tmp_path, monkeypatch) -> None:
+    config = TrainingConfig(options=OPTIONS, training=TRAINING, precision="bfloat16")
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    with pytest.raises(ConfigError, match="this CPU does not compute in it"):
+        run_job(part_of(material, tmp_path / "part", config=config))
+
+
+def test_probabilities_of_bfloat16_sum_to_one(material, tmp_path) -> None:
+    """Autocast's softmax has half the digits on a CPU: what is written must be readable."""
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("this CPU does not compute in bfloat16")
+    for name in ("mean_pool", "dsmil", "transmil"):
+        options = {"dim": 16} if name == "transmil" else {}
+        config = TrainingConfig(
+            model=name, options=options, training=TRAINING, precision="bfloat16"
+        )
+        part = part_of(material, tmp_path / name, config=config)
+        run_job(part)
+        found = read_predictions(part.folder).probabilities
+        np.testing.assert_allclose(found.sum(1), 1, atol=1e-6)
+
+
+def test_a_bag_without_an_answer_is_named(material, tmp_path) -> None:
+    part = part_of(material, tmp_path / "part")
+    lost = part.test[0].slide.slide_id
+
+    def read(path):
+        bag = read_bag(path)
+        huge = np.full(bag.features.shape, 3e38, dtype=np.float32)
+        return replace(bag, features=huge) if path.stem == lost else bag
+
+    with pytest.raises(SacMILError, match=f"{lost}: the model answers .*nan"):
+        run_job(part, read=read)
+
+
+def test_a_damaged_checkpoint_is_a_fresh_start(material, tmp_path) -> None:
+    part = part_of(material, tmp_path / "part")
+    part.folder.mkdir()
+    for content in (b"", b"x" * 100, b"\xff" * 8):
+        (part.folder / "checkpoint.safetensors").write_bytes(content)
+    run_job(part)
+    assert part.is_finished()
+
+
+def test_one_output_gives_two_probabilities(material, tmp_path) -> None:
+    config = TrainingConfig(model="abmil", options={"hidden": 8}, training=TRAINING)
+    object.__setattr__(config, "options", {"hidden": 8, "num_classes": 1})
+    part = part_of(material, tmp_path / "part", config=config)
+    run_job(part)
+    table = read_predictions(part.folder)
+    np.testing.assert_allclose(table.probabilities.sum(1), 1)
+
+
+def test_a_device_that_is_not_there_is_told(material, tmp_path) -> None:
+    part = part_of(material, tmp_path / "part")
+    with pytest.raises(SacMILError, match=r"cuda:17.*sacmil doctor"):
+        run_job(part, DeviceConfig("cuda:17"))
+    assert torch.get_num_threads() >= 1
+
+
+def test_class_weights_lift_the_rare_class(material, tmp_path) -> None:
+    """Trained on one slide of class 1 among many of class 0, weights raise its probability."""
+    part = part_of(material, tmp_path / "x")
+    common = [s for s in part.train if s.slide.label == 0]
+    rare = [s for s in part.train if s.slide.label == 1][:1]
+
+    def mean_probability(weights: str) -> float:
+        config = TrainingConfig(
+            model="mean_pool",
+            training={"epochs": 5, "lr": 1e-3, "class_weights": weights},
+        )
+        chosen = part_of(
+            material, tmp_path / weights, config=config, train=(*common, *rare), val=()
+        )
+        run_job(chosen)
+        return float(read_predictions(chosen.folder).probabilities[:, 1].mean())
+
+    assert mean_probability("balanced") > mean_probability("none") + 0.02
