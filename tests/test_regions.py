@@ -19,13 +19,13 @@ Array = NDArray[np.int64]
 # The definition, as loops over whole numbers in canonical order.
 
 
-def squared_distances(points: Array, centre: Array) -> Array:
-    return ((points - centre) ** 2).sum(axis=1)
+def squared_distances(points: Array, center: Array) -> Array:
+    return ((points - center) ** 2).sum(axis=1)
 
 
-def nearest_free(points: Array, free: Array, centre: int, count: int) -> list[int]:
+def nearest_free(points: Array, free: Array, center: int, count: int) -> list[int]:
     candidates = np.flatnonzero(free)
-    distance = squared_distances(points[candidates], points[centre])
+    distance = squared_distances(points[candidates], points[center])
     return candidates[np.argsort(distance, kind="stable")[:count]].tolist()
 
 
@@ -40,12 +40,12 @@ def textbook_fps(points: Array, count: int) -> list[int]:
 
 
 def plain_fps(points: Array, k: int) -> list[list[int]]:
-    centres = textbook_fps(points, -(-len(points) // k))
+    centers = textbook_fps(points, -(-len(points) // k))
     free = np.ones(len(points), dtype=bool)
-    free[centres] = False
+    free[centers] = False
     regions = []
-    for centre in centres:
-        regions.append([centre, *nearest_free(points, free, centre, k - 1)])
+    for center in centers:
+        regions.append([center, *nearest_free(points, free, center, k - 1)])
         free[regions[-1]] = False
     return regions
 
@@ -56,9 +56,9 @@ def served_in_turn(
     free = np.ones(len(points), dtype=bool)
     regions: list[list[int]] = []
     while free.any():
-        centre = choose(free, [region[0] for region in regions])
-        free[centre] = False
-        regions.append([centre, *nearest_free(points, free, centre, k - 1)])
+        center = choose(free, [region[0] for region in regions])
+        free[center] = False
+        regions.append([center, *nearest_free(points, free, center, k - 1)])
         free[regions[-1]] = False
     return regions
 
@@ -66,9 +66,9 @@ def served_in_turn(
 def plain_fps_free(points: Array, k: int) -> list[list[int]]:
     nearest_centre = np.full(len(points), np.iinfo(np.int64).max)
 
-    def choose(free: Array, centres: list[int]) -> int:
-        if centres:
-            distance = squared_distances(points, points[centres[-1]])
+    def choose(free: Array, centers: list[int]) -> int:
+        if centers:
+            distance = squared_distances(points, points[centers[-1]])
             np.minimum(nearest_centre, distance, out=nearest_centre)
         return int(np.argmax(np.where(free, nearest_centre, -1)))
 
@@ -120,21 +120,21 @@ def hilbert_position(x: int, y: int, side: int) -> int:
     return position
 
 
-def plain_arrange(steps: Array, k: int, centres: str, order: str) -> Array:
+def plain_arrange(steps: Array, k: int, centers: str, order: str) -> Array:
     """The definition for coordinates that are whole, start at 0 and have no common divisor."""
     canonical = np.lexsort((steps[:, 1], steps[:, 0]))
     points = steps[canonical]
     makers = {"fps": plain_fps, "fps_free": plain_fps_free, "peel": plain_peel, "kd": plain_kd}
-    regions = makers[centres](points, k)
+    regions = makers[centers](points, k)
     if order == "hilbert":
         side = 1 << int(points.max()).bit_length()
         short = [regions.pop()] if len(regions[-1]) < k else []
         regions.sort(key=lambda region: hilbert_position(*points[region[0]].tolist(), side))
         regions += short
     sequence = []
-    for centre, *others in regions:
-        distance = squared_distances(points[others], points[centre])
-        sequence += [centre, *np.array(others, dtype=int)[np.lexsort((others, distance))]]
+    for center, *others in regions:
+        distance = squared_distances(points[others], points[center])
+        sequence += [center, *np.array(others, dtype=int)[np.lexsort((others, distance))]]
     return canonical[sequence]
 
 
@@ -170,7 +170,7 @@ SLIDES: dict[str, Callable[[np.random.Generator, int], Array]] = {
 }
 
 every_option = pytest.mark.parametrize(
-    ("centres", "order"), [(centres, order) for centres in CENTERS for order in ORDERS]
+    ("centers", "order"), [(centers, order) for centers in CENTERS for order in ORDERS]
 )
 every_slide = pytest.mark.parametrize("slide", SLIDES)
 
@@ -192,37 +192,37 @@ def is_permutation(order: Array, n: int) -> bool:
 @every_option
 @every_slide
 @pytest.mark.usefixtures("small_cells")
-def test_the_result_is_that_of_the_plain_reading(slide: str, centres: str, order: str) -> None:
+def test_the_result_is_that_of_the_plain_reading(slide: str, centers: str, order: str) -> None:
     random = np.random.default_rng(0)
     for n, k in [(1, 4), (5, 2), (40, 64), (64, 64), (100, 1), (257, 16), (700, 32)]:
         coords = SLIDES[slide](random, n)
-        expected = plain_arrange(on_lattice(coords), k, centres, order)
-        assert np.array_equal(arrange(coords, k, centres, order), expected), (n, k)
+        expected = plain_arrange(on_lattice(coords), k, centers, order)
+        assert np.array_equal(arrange(coords, k, centers, order), expected), (n, k)
 
 
 @every_option
-def test_a_slide_of_many_cells_is_that_of_the_plain_reading(centres: str, order: str) -> None:
+def test_a_slide_of_many_cells_is_that_of_the_plain_reading(centers: str, order: str) -> None:
     coords = make_tissue_coords(6_000, seed=3)
-    expected = plain_arrange(on_lattice(coords), 64, centres, order)
-    assert np.array_equal(arrange(coords, 64, centres, order), expected)
+    expected = plain_arrange(on_lattice(coords), 64, centers, order)
+    assert np.array_equal(arrange(coords, 64, centers, order), expected)
 
 
 @pytest.mark.slow
 @every_slide
-@pytest.mark.parametrize("centres", CENTERS)
-def test_large_slides_are_those_of_the_plain_reading(slide: str, centres: str) -> None:
+@pytest.mark.parametrize("centers", CENTERS)
+def test_large_slides_are_those_of_the_plain_reading(slide: str, centers: str) -> None:
     coords = SLIDES[slide](np.random.default_rng(1), 20_000)
-    expected = plain_arrange(on_lattice(coords), 64, centres, "fps")
-    assert np.array_equal(arrange(coords, 64, centres), expected)
+    expected = plain_arrange(on_lattice(coords), 64, centers, "fps")
+    assert np.array_equal(arrange(coords, 64, centers), expected)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("centres", CENTERS)
-def test_keys_do_not_overflow_on_the_largest_and_widest_slide(centres: str) -> None:
+@pytest.mark.parametrize("centers", CENTERS)
+def test_keys_do_not_overflow_on_the_largest_and_widest_slide(centers: str) -> None:
     coords = np.random.default_rng(2).integers(0, 2**20, (2**21, 2))
     coords[:4] = [[0, 0], [0, 2**20 - 1], [2**20 - 1, 0], [2**20 - 1, 2**20 - 1]]
-    expected = plain_arrange(coords, 2**18, centres, "fps")
-    assert np.array_equal(arrange(coords, 2**18, centres), expected)
+    expected = plain_arrange(coords, 2**18, centers, "fps")
+    assert np.array_equal(arrange(coords, 2**18, centers), expected)
 
 
 # It is a permutation, whatever comes.
@@ -230,29 +230,29 @@ def test_keys_do_not_overflow_on_the_largest_and_widest_slide(centres: str) -> N
 
 @every_option
 @every_slide
-def test_every_instance_comes_exactly_once(slide: str, centres: str, order: str) -> None:
+def test_every_instance_comes_exactly_once(slide: str, centers: str, order: str) -> None:
     random = np.random.default_rng(4)
     for n in [1, 2, 63, 64, 65, *random.integers(1, 2_000, 2)]:
         for k in (1, 3, 64) if n <= 65 else (32,):
-            assert is_permutation(arrange(SLIDES[slide](random, n), k, centres, order), n), (n, k)
+            assert is_permutation(arrange(SLIDES[slide](random, n), k, centers, order), n), (n, k)
 
 
 @pytest.mark.slow
 @every_option
-def test_every_number_of_instances_is_arranged(centres: str, order: str) -> None:
+def test_every_number_of_instances_is_arranged(centers: str, order: str) -> None:
     random = np.random.default_rng(5)
     for n in range(1, 2_001):
         coords = random.integers(0, 60, (n, 2))
-        assert is_permutation(arrange(coords, 16, centres, order), n), n
+        assert is_permutation(arrange(coords, 16, centers, order), n), n
 
 
 @pytest.mark.slow
 @every_slide
-@pytest.mark.parametrize("centres", CENTERS)
-def test_large_slides_are_permuted(slide: str, centres: str) -> None:
+@pytest.mark.parametrize("centers", CENTERS)
+def test_large_slides_are_permuted(slide: str, centers: str) -> None:
     random = np.random.default_rng(6)
     for n in random.integers(20_000, 60_000, 3):
-        assert is_permutation(arrange(SLIDES[slide](random, n), 64, centres, "hilbert"), n), n
+        assert is_permutation(arrange(SLIDES[slide](random, n), 64, centers, "hilbert"), n), n
 
 
 # It depends on the slide alone, not on how it is written down.
@@ -260,54 +260,54 @@ def test_large_slides_are_permuted(slide: str, centres: str) -> None:
 
 @every_option
 @every_slide
-def test_row_order_changes_nothing(slide: str, centres: str, order: str) -> None:
+def test_row_order_changes_nothing(slide: str, centers: str, order: str) -> None:
     random = np.random.default_rng(7)
     coords = SLIDES[slide](random, 700)
-    expected = coords[arrange(coords, 16, centres, order)]
+    expected = coords[arrange(coords, 16, centers, order)]
     for _ in range(3):
         shuffled = random.permutation(coords)
-        assert np.array_equal(shuffled[arrange(shuffled, 16, centres, order)], expected)
+        assert np.array_equal(shuffled[arrange(shuffled, 16, centers, order)], expected)
 
 
-@pytest.mark.parametrize("centres", CENTERS)
-def test_row_order_changes_nothing_where_floats_are_snapped_together(centres: str) -> None:
+@pytest.mark.parametrize("centers", CENTERS)
+def test_row_order_changes_nothing_where_floats_are_snapped_together(centers: str) -> None:
     random = np.random.default_rng(8)
     coords = np.concatenate([random.random((300, 2)) / 1000, random.random((300, 2)) * 9])
     shuffled = random.permutation(coords)
-    expected = coords[arrange(coords, 16, centres)]
-    assert np.array_equal(shuffled[arrange(shuffled, 16, centres)], expected)
+    expected = coords[arrange(coords, 16, centers)]
+    assert np.array_equal(shuffled[arrange(shuffled, 16, centers)], expected)
 
 
-@pytest.mark.parametrize("centres", CENTERS)
-def test_equal_coordinates_keep_file_order(centres: str) -> None:
-    assert np.array_equal(arrange(np.full((4, 2), 3), 4, centres), np.arange(4))
+@pytest.mark.parametrize("centers", CENTERS)
+def test_equal_coordinates_keep_file_order(centers: str) -> None:
+    assert np.array_equal(arrange(np.full((4, 2), 3), 4, centers), np.arange(4))
 
 
 @every_option
-def test_place_and_scale_change_nothing(centres: str, order: str) -> None:
+def test_place_and_scale_change_nothing(centers: str, order: str) -> None:
     coords = make_tissue_coords(900, seed=9)
-    expected = arrange(coords, 16, centres, order)
+    expected = arrange(coords, 16, centers, order)
     for scale, shift in [(1, (31, -70_000)), (224, (0, 0)), (256, (4_096, 123)), (3, (-5, 2**40))]:
-        assert np.array_equal(arrange(coords * scale + shift, 16, centres, order), expected)
+        assert np.array_equal(arrange(coords * scale + shift, 16, centers, order), expected)
 
 
 @every_option
 @pytest.mark.parametrize("patch", [224, 256, 448, 1000])
-def test_patch_units_give_what_pixels_give(centres: str, order: str, patch: int) -> None:
+def test_patch_units_give_what_pixels_give(centers: str, order: str, patch: int) -> None:
     pixels = make_tissue_coords(900, seed=10) * patch + (12_345, 678)
-    expected = arrange(pixels, 16, centres, order)
+    expected = arrange(pixels, 16, centers, order)
     for kind in (np.int32, np.uint32, np.float32, np.float64):
-        assert np.array_equal(arrange(pixels.astype(kind), 16, centres, order), expected)
+        assert np.array_equal(arrange(pixels.astype(kind), 16, centers, order), expected)
     for kind in (np.float32, np.float64):
         units = pixels.astype(kind) / kind(patch)
-        assert np.array_equal(arrange(units, 16, centres, order), expected)
+        assert np.array_equal(arrange(units, 16, centers, order), expected)
 
 
 @pytest.mark.parametrize("scale", [1e-320, 1e-9, 1 / 7, 0.99, 1.01, 1e5, 1e13])
 def test_floats_of_any_size_are_arranged(scale: float) -> None:
     coords = np.random.default_rng(11).random((300, 2)) * scale
-    for centres in CENTERS:
-        assert is_permutation(arrange(coords, 16, centres), 300)
+    for centers in CENTERS:
+        assert is_permutation(arrange(coords, 16, centers), 300)
 
 
 def test_fractions_are_snapped_to_4096ths_and_wide_slides_to_a_million_steps() -> None:
@@ -325,9 +325,9 @@ def test_fractions_are_snapped_to_4096ths_and_wide_slides_to_a_million_steps() -
 
 
 @every_option
-def test_members_follow_their_centre_from_near_to_far(centres: str, order: str) -> None:
+def test_members_follow_their_centre_from_near_to_far(centers: str, order: str) -> None:
     coords = make_tissue_coords(2_000, seed=13)
-    regions = coords[arrange(coords, 16, centres, order)].reshape(-1, 16, 2)
+    regions = coords[arrange(coords, 16, centers, order)].reshape(-1, 16, 2)
     distance = ((regions - regions[:, :1]) ** 2).sum(axis=2)
     assert (np.diff(distance, axis=1) >= 0).all()
 
@@ -344,10 +344,10 @@ def test_fps_free_and_peel_begin_where_they_should() -> None:
     assert away[arrange(coords, 64, "peel")[0]] == pytest.approx(away.max())
 
 
-@pytest.mark.parametrize("centres", CENTERS)
-def test_hilbert_moves_whole_regions_and_leaves_the_short_one_last(centres: str) -> None:
+@pytest.mark.parametrize("centers", CENTERS)
+def test_hilbert_moves_whole_regions_and_leaves_the_short_one_last(centers: str) -> None:
     coords = make_tissue_coords(1_000, seed=16)
-    made, moved = (arrange(coords, 64, centres, order) for order in ORDERS)
+    made, moved = (arrange(coords, 64, centers, order) for order in ORDERS)
     rows, moved_rows = made[:960].reshape(-1, 64), moved[:960].reshape(-1, 64)
     assert sorted(rows.tolist()) == sorted(moved_rows.tolist())
     assert not np.array_equal(rows, moved_rows)
@@ -379,13 +379,13 @@ def spreads(coords: Array, size: int) -> NDArray[np.float64]:
     return np.hypot(away[..., 0], away[..., 1]).mean(axis=1)
 
 
-@pytest.mark.parametrize("centres", CENTERS)
-def test_regions_of_100_000_instances_are_as_compact_as_measured(centres: str) -> None:
+@pytest.mark.parametrize("centers", CENTERS)
+def test_regions_of_100_000_instances_are_as_compact_as_measured(centers: str) -> None:
     coords = make_tissue_coords(100_000, seed=0)
-    sequence = coords[arrange(coords, 64, centres)]
+    sequence = coords[arrange(coords, 64, centers)]
     regions, rings = spreads(sequence, 64), spreads(sequence, 4096)
     found = regions.mean(), regions[-len(regions) // 10 :].mean(), rings.mean()
-    assert found == pytest.approx(MEASURED[centres], rel=0.15)
+    assert found == pytest.approx(MEASURED[centers], rel=0.15)
 
 
 def test_a_hilbert_curve_makes_rings_compact() -> None:
@@ -443,8 +443,8 @@ def test_a_region_size_that_is_no_positive_whole_number_is_refused(k: object) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"centres": "fsp"}, "centres='fsp' is not known: did you mean 'fps'"),
-        ({"centres": "voronoi"}, "known are: fps, fps_free, kd, peel"),
+        ({"centers": "fsp"}, "centers='fsp' is not known: did you mean 'fps'"),
+        ({"centers": "voronoi"}, "known are: fps, fps_free, kd, peel"),
         ({"order": "Hilbert"}, "order='Hilbert' is not known: did you mean 'hilbert'"),
         ({"order": None}, "known are: fps, hilbert"),
     ],

@@ -11,7 +11,7 @@ from sacmil.models import MILModel, Recipe, Sample, create_model
 from sacmil.synthetic.tissue_shape import make_tissue_coords
 from sacmil.training.trainer import Trainer
 
-RECIPE = Recipe(optimiser="adamw", lr=1e-3, schedule="cosine", epochs=4, weight_decay=1e-2)
+RECIPE = Recipe(optimizer="adamw", lr=1e-3, schedule="cosine", epochs=4, weight_decay=1e-2)
 LENGTHS = (90, 130, 90, 90, 130, 90, 130, 90, 130, 90)
 
 

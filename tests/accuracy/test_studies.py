@@ -225,7 +225,7 @@ def test_all_but_the_slowest_are_confirmed_on_folds_that_nobody_has_seen() -> No
 def test_the_second_round_of_idc_has_folds_that_nobody_has_seen() -> None:
     jobs = idc.jobs(request(*tuning_done(idc), confirm=True))
     assert {job.split["repeat"] for job in jobs} == {6, 7, 8, 9}
-    assert {"sac_mil_twice", "sac_mil_local", "clam_mb", DARKNESS} <= {job.model for job in jobs}
+    assert {"sac_mil_dual", "sac_mil_local", "clam_mb", DARKNESS} <= {job.model for job in jobs}
 
 
 @pytest.mark.parametrize(("study", "task"), [(idc, "idc"), (colon_breast, "breast")])
@@ -329,7 +329,7 @@ def test_every_model_meets_every_task_of_long_slides_in_one_of_the_rounds() -> N
 
 def test_few_slides_are_seen_more_often() -> None:
     jobs = few.jobs(request(*tuning_done(few), confirm=True))
-    changed = {"sac_mil_local, start 2", "sac_mil_twice, start 2"}
+    changed = {"sac_mil_local, start 2", "sac_mil_dual, start 2"}
     assert {job.variant for job in jobs} == {*few.MODELS, *changed}
     assert {job.variant for job in jobs if job.options.get("start") == 2.0} == changed
     for job in jobs:

@@ -87,7 +87,7 @@ def test_it_is_taken_where_no_gradient_and_no_other_kind_is_asked_for() -> None:
         assert not chunked_cpu.supports(uneven, torch.randn(9, 25))
 
 
-@pytest.mark.parametrize("name", ["sac_mil", "sac_mil_local", "sac_mil_twice"])
+@pytest.mark.parametrize("name", ["sac_mil", "sac_mil_local", "sac_mil_dual"])
 def test_a_model_answers_alike_and_learns_after_it(name: str) -> None:
     torch.manual_seed(0)
     model = create_model(name, in_dim=6, num_classes=2, dim=32, k=4)

@@ -61,7 +61,7 @@ def bag(n: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     return torch.randn(n, 1024, device="cuda").bfloat16(), coords, {"order": order}
 
 
-@pytest.mark.parametrize("name", ["sac_mil", "sac_mil_local", "sac_mil_twice"])
+@pytest.mark.parametrize("name", ["sac_mil", "sac_mil_local", "sac_mil_dual"])
 @torch.no_grad()
 def test_a_new_length_compiles_no_kernel(name: str) -> None:
     model = model_of(name)
@@ -108,7 +108,7 @@ def compiled() -> int:
     return sum(len(caches[0]) for kernel in made for caches in kernel.device_caches.values())
 
 
-@pytest.mark.parametrize("name", ["sac_mil", "sac_mil_local", "sac_mil_twice"])
+@pytest.mark.parametrize("name", ["sac_mil", "sac_mil_local", "sac_mil_dual"])
 @torch.no_grad()
 def test_a_recorded_graph_answers_alike(name: str) -> None:
     model, given = model_of(name), bag(5_000)
@@ -121,7 +121,7 @@ def test_a_recorded_graph_answers_alike(name: str) -> None:
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("name", ["sac_mil", "sac_mil_local", "sac_mil_twice"])
+@pytest.mark.parametrize("name", ["sac_mil", "sac_mil_local", "sac_mil_dual"])
 def test_torch_compile_takes_it_whole_and_for_all_lengths(name: str) -> None:
     """Inductor may make one for short bags and one for long ones, and that is all."""
     model = model_of(name)

@@ -129,7 +129,7 @@ def test_angles_are_exact_to_float32(constant: int | None, scale: float) -> None
     assert float((h.detach().double() - exact).abs().max()) < 3e-7
 
 
-@pytest.fixture(params=["sac_mil", "sac_mil_local", "sac_mil_twice"])
+@pytest.fixture(params=["sac_mil", "sac_mil_local", "sac_mil_dual"])
 def model(request: pytest.FixtureRequest) -> SACMIL:
     torch.manual_seed(0)
     options = {"in_dim": 24, "num_classes": 3, "dim": 32, "k": 4, "pool": "mean"}

@@ -78,7 +78,7 @@ def test_a_model_comes_back_with_equal_weights_and_equal_answers(
 
 
 def test_options_that_are_not_the_defaults_come_back(tmp_path: Path) -> None:
-    options = {"centres": "kd", "pool": "attention", "residual": False, "scale": 7.5}
+    options = {"centers": "kd", "pool": "attention", "residual": False, "scale": 7.5}
     save_model(tmp_path / "m", small(**options))
     loaded = load_model(tmp_path / "m")
     assert {key: loaded.options[key] for key in options} == options

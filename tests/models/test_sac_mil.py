@@ -201,11 +201,11 @@ def test_a_block_adds_to_its_input_exactly_where_asked(mlp: str, residual: bool)
 
 
 @pytest.mark.parametrize("pool", ["mean", "max", "attention"])
-@pytest.mark.parametrize("centres", ["fps", "fps_free", "peel", "kd"])
+@pytest.mark.parametrize("centers", ["fps", "fps_free", "peel", "kd"])
 @pytest.mark.parametrize("region_order", ["fps", "hilbert"])
-def test_the_order_of_rows_changes_nothing(make_bag, pool, centres, region_order) -> None:
+def test_the_order_of_rows_changes_nothing(make_bag, pool, centers, region_order) -> None:
     bag = make_bag(700)
-    options = {"pool": pool, "centres": centres, "region_order": region_order}
+    options = {"pool": pool, "centers": centers, "region_order": region_order}
     model = create_model("sac_mil", in_dim=16, num_classes=2, dim=64, k=16, **options).eval()
     features, coords = torch.from_numpy(bag.features), torch.from_numpy(bag.patch_coords)
     rows = torch.randperm(700)
@@ -344,7 +344,7 @@ def test_one_export_serves_all_lengths(make_bag, tail: str) -> None:
     [
         ({"position": "propp"}, "did you mean 'prope'"),
         ({"correlation": "x"}, "known are: attention, chordmixer, cyclemlp, nystrom, sac"),
-        ({"centres": "peal"}, "did you mean 'peel'"),
+        ({"centers": "peal"}, "did you mean 'peel'"),
         ({"region_order": "hilbrt"}, "did you mean 'hilbert'"),
         ({"pool": "xyz"}, "known are: attention, even, max, mean"),
         ({"mlp": "lin"}, "linear"),

@@ -43,12 +43,12 @@ def bag_of(make_bag, instances: int) -> tuple[Tensor, Tensor]:
 
 
 def test_the_defaults_are_those_of_sac_mil_local() -> None:
-    assert describe_model("sac_mil_twice").options == describe_model("sac_mil_local").options
+    assert describe_model("sac_mil_dual").options == describe_model("sac_mil_local").options
 
 
 def test_parameters_are_as_many_as_the_documents_say() -> None:
     with torch.device("meta"):
-        model = create_model("sac_mil_twice", in_dim=1024, num_classes=2)
+        model = create_model("sac_mil_dual", in_dim=1024, num_classes=2)
     assert sum(parameter.numel() for parameter in model.parameters()) == 461_574
 
 
@@ -58,7 +58,7 @@ def test_parameters_are_as_many_as_the_documents_say() -> None:
 def test_the_answer_and_every_score_is_the_mean_of_two_models(
     make_bag, num_classes: int, pool: str, instances: int
 ) -> None:
-    twice, bag = make("sac_mil_twice", num_classes, pool=pool), bag_of(make_bag, instances)
+    twice, bag = make("sac_mil_dual", num_classes, pool=pool), bag_of(make_bag, instances)
     alone, together = (model(*bag) for model in apart(twice, pool=pool))
     output = twice(*bag)
     torch.testing.assert_close(output.logits, (alone.logits + together.logits) / 2)
@@ -71,7 +71,7 @@ def test_the_answer_and_every_score_is_the_mean_of_two_models(
 @every_count
 def test_each_of_the_two_is_trained_by_the_whole_label(make_bag, num_classes: int) -> None:
     """What trains a half is what would train it as a model by itself: the mean is only told."""
-    twice, bag = make("sac_mil_twice", num_classes), bag_of(make_bag, 90)
+    twice, bag = make("sac_mil_dual", num_classes), bag_of(make_bag, 90)
     target = torch.tensor(0 if num_classes == 3 else 1)
     alone, together = apart(twice)
     twice.losses(twice(*bag), target)["all"].backward()
@@ -91,7 +91,7 @@ def test_each_of_the_two_is_trained_by_the_whole_label(make_bag, num_classes: in
 
 
 def test_a_loss_of_nothing_is_reached_only_if_both_are_right(make_bag) -> None:
-    twice, bag = make("sac_mil_twice"), bag_of(make_bag, 40)
+    twice, bag = make("sac_mil_dual"), bag_of(make_bag, 40)
     with torch.no_grad():
         twice.head.bias.copy_(torch.tensor([-200.0, 200.0]))
         twice.head_alone.bias.copy_(torch.tensor([50.0, -50.0]))
@@ -102,7 +102,7 @@ def test_a_loss_of_nothing_is_reached_only_if_both_are_right(make_bag) -> None:
 
 @every_count
 def test_scores_and_biases_add_up_to_the_logits(make_bag, num_classes: int) -> None:
-    twice = make("sac_mil_twice", num_classes)
+    twice = make("sac_mil_dual", num_classes)
     output = twice(*bag_of(make_bag, 90))
     bias = (twice.head.bias + twice.head_alone.bias) / 2
     left = output.logits - bias - output.class_scores.sum(0)

@@ -20,7 +20,7 @@ CHOSEN = {
     "k": 8,
     "depth": 1,
     "position": "none",
-    "centres": "peel",
+    "centers": "peel",
     "region_order": "hilbert",
     "mlp": "linear",
     "pool": "even",

@@ -25,7 +25,7 @@ DEFINITION = {
     "position": "prope",
     "correlation": "sac",
     "scale": 512.0,
-    "centres": "fps",
+    "centers": "fps",
     "region_order": "fps",
     "mlp": "linear",
     "residual": True,
@@ -35,7 +35,7 @@ DEFINITION = {
 }
 
 TRAINING = {
-    "optimiser": "adam",
+    "optimizer": "adam",
     "lr": 1e-4,
     "betas": (0.9, 0.999),
     "weight_decay": 0.0,
@@ -71,11 +71,11 @@ def test_official_differs_only_in_choosing_its_epoch() -> None:
 def test_the_plan_is_the_arrangement_that_was_asked_for(make_bag, k: int) -> None:
     coords = make_bag(300).patch_coords
     seen = set()
-    for centres in CENTERS:
+    for centers in CENTERS:
         for order in ORDERS:
-            model = create_model("sac_mil", **SMALL, k=k, centres=centres, region_order=order)
+            model = create_model("sac_mil", **SMALL, k=k, centers=centers, region_order=order)
             plan = model.plan(coords)["order"]
-            np.testing.assert_array_equal(plan, arrange(coords, k, centres, order))
+            np.testing.assert_array_equal(plan, arrange(coords, k, centers, order))
             seen.add(tuple(plan))
     assert len(seen) == len(CENTERS) * len(ORDERS), "two options arranged this bag alike"
 
@@ -120,7 +120,7 @@ def test_the_scale_option_is_the_lambda_of_the_rotation(make_bag, options: dict)
 
 
 @pytest.mark.parametrize(
-    "option", [{"scale": 1.0}, {"tail": "split"}, {"centres": "peel"}, {"region_order": "hilbert"}]
+    "option", [{"scale": 1.0}, {"tail": "split"}, {"centers": "peel"}, {"region_order": "hilbert"}]
 )
 def test_the_option_changes_the_answer_of_the_same_weights(make_bag, option: dict) -> None:
     bag = make_bag(90)

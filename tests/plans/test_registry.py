@@ -31,7 +31,7 @@ import sys; sys.modules["torch"] = None
 import numpy as np
 from sacmil.plans import list_planners, make_plan
 assert "arrangement" in list_planners()
-options = {"k": 4, "centres": "fps", "order": "fps"}
+options = {"k": 4, "centers": "fps", "order": "fps"}
 order = make_plan("arrangement", options, np.random.rand(9, 2))["order"]
 assert sorted(order) == list(range(9))
 make_plan("tissue_graph", {"neighbours": 3}, np.random.rand(9, 2))

@@ -127,7 +127,7 @@ def test_what_was_asked_reaches_the_engine(tmp_path, engine) -> None:
 def test_the_paper_s_recipe_is_the_default(tmp_path, engine) -> None:
     ran(tmp_path, replace(QUICK, epochs=None))
     recipe = engine.calls[0][1]["mean_pool"].to_recipe()
-    assert (recipe.optimiser, recipe.lr, recipe.epochs, recipe.monitor) == (
+    assert (recipe.optimizer, recipe.lr, recipe.epochs, recipe.monitor) == (
         "adam",
         1e-4,
         200,

@@ -71,4 +71,4 @@ def use_inline_workers(monkeypatch: pytest.MonkeyPatch) -> None:
         # By import_module: the function of the same name hides a module as an attribute.
         monkeypatch.setattr(import_module(name), "WorkerPool", InlineWorkers)
     monkeypatch.setattr("sacmil.extraction.reading._open_cached", _open_once)
-    monkeypatch.setattr("sacmil.slides.preview._MAX_SIDE", 240)
+    monkeypatch.setattr("sacmil.slides.preview._SIDE", 240)

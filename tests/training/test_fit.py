@@ -140,7 +140,7 @@ def test_sac_mil_sees_how_cells_stand_and_pooling_cannot() -> None:
         160, seed=0, dim=8, instances=(150, 250), contrast=5.0, tumour_share=0.25, clusters=1
     )
     bags, labels = [bag for bag, _ in made], [label for _, label in made]
-    recipe = Recipe(optimiser="adamw", lr=5e-3, schedule="cosine", epochs=6, accumulate=4)
+    recipe = Recipe(optimizer="adamw", lr=5e-3, schedule="cosine", epochs=6, accumulate=4)
 
     def score(**options) -> float:
         torch.manual_seed(0)

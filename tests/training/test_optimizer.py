@@ -1,4 +1,4 @@
-"""What a recipe says about updates, against torch's own optimisers and schedules."""
+"""What a recipe says about updates, against torch's own optimizers and schedules."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def net() -> nn.Module:
 )
 def test_updates_are_torchs(name: str, reference) -> None:
     ours, theirs = net(), net()
-    recipe = Recipe(optimiser=name, lr=0.1, betas=(0.5, 0.9), weight_decay=0.3)
-    optimisers = [
+    recipe = Recipe(optimizer=name, lr=0.1, betas=(0.5, 0.9), weight_decay=0.3)
+    optimizers = [
         make_optimizer(dict(ours.named_parameters()), recipe),
         reference(theirs.parameters(), lr=0.1, betas=(0.5, 0.9), weight_decay=0.3),
     ]
     for _ in range(8):
-        for model, optimiser in zip((ours, theirs), optimisers, strict=True):
-            optimiser.zero_grad()
+        for model, optimizer in zip((ours, theirs), optimizers, strict=True):
+            optimizer.zero_grad()
             sum((p**2).sum() + p.sum() for p in model.parameters()).backward()
-            optimiser.step()
+            optimizer.step()
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a, b)
 
@@ -50,10 +50,10 @@ def test_updates_are_torchs(name: str, reference) -> None:
 def decay_of(recipe: Recipe) -> dict[str, tuple[float, float]]:
     model = net()
     names = {p: name for name, p in model.named_parameters()}
-    optimiser = make_optimizer(dict(model.named_parameters()), recipe)
+    optimizer = make_optimizer(dict(model.named_parameters()), recipe)
     return {
         names[p]: (group["weight_decay"], group["lr"])
-        for group in optimiser.param_groups
+        for group in optimizer.param_groups
         for p in group["params"]
     }
 
@@ -71,9 +71,9 @@ def test_layer_decay_slows_what_is_far_from_the_head() -> None:
     assert found["layers.1.weight"][1] == 0.5
     assert found["layers.0.weight"][1] == 0.25
     assert found["embed.weight"][1] == 0.125
-    optimiser = make_optimizer(dict(net().named_parameters()), Recipe(lr=1.0, layer_decay=0.5))
-    set_learning_rate(optimiser, 0.1)
-    assert sorted(group["lr"] for group in optimiser.param_groups) == [0.0125, 0.025, 0.05, 0.1]
+    optimizer = make_optimizer(dict(net().named_parameters()), Recipe(lr=1.0, layer_decay=0.5))
+    set_learning_rate(optimizer, 0.1)
+    assert sorted(group["lr"] for group in optimizer.param_groups) == [0.0125, 0.025, 0.05, 0.1]
 
 
 def test_schedules_are_what_they_are_called() -> None:

@@ -61,10 +61,10 @@ def weights(m: nn.Module) -> dict[str, Tensor]:
 def test_each_loss_trains_its_own_group_only() -> None:
     ours, alone = model(), model()
     Trainer(ours, Recipe(lr=1e-2)).step([sample()])
-    optimiser = torch.optim.Adam(alone.first.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(alone.first.parameters(), lr=1e-2)
     output = alone(sample().features, sample().coords, {})
     alone.losses(output, sample().target)["first"].backward()
-    optimiser.step()
+    optimizer.step()
     assert weights(ours.first).keys() == weights(alone.first).keys()
     assert all(weights(ours.first)[n].equal(weights(alone.first)[n]) for n in weights(alone.first))
     assert not ours.second.weight.equal(alone.second.weight)

@@ -30,7 +30,7 @@ WIDTH, GRID, LESION, PATCH = 8, 8, 4, 100
 OPTIONS: dict[str, dict[str, Any]] = SMALL | {
     "clam_mb": {"hidden": 32, "attention_dim": 16, "subtyping": True},
     "sac_mil_local": {"dim": 32},
-    "sac_mil_twice": {"dim": 32},
+    "sac_mil_dual": {"dim": 32},
     "max_pool": {"hidden": 32},
 }
 

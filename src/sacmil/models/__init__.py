@@ -1,5 +1,6 @@
 """The zoo: a file per method; to add a model, add a file."""
 
+from sacmil.models import _acceleration as _acceleration
 from sacmil.models._base import MILModel, Output, Reference, Sample
 from sacmil.models._folder import load_model, save_model
 from sacmil.models._predict import predict

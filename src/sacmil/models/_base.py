@@ -42,6 +42,8 @@ class Output(NamedTuple):
     """(N, C), where a model has a score per class."""
     extras: dict[str, Tensor] | None = None
     """What the model's own losses need."""
+    embedding: Tensor | None = None
+    """(E,), the slide's vector that the head sees; one per class, flattened, where there are."""
 
 
 class Sample(NamedTuple):

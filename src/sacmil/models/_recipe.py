@@ -22,7 +22,7 @@ class Lookahead(NamedTuple):
 class Recipe:
     """One way of training a model."""
 
-    optimiser: Literal["adam", "adamw", "radam"] = "adam"
+    optimizer: Literal["adam", "adamw", "radam"] = "adam"
     """adam decays weights by an L2 term, the other two decoupled from the gradient."""
     lookahead: Lookahead | None = None
     lr: float = 1e-4
@@ -110,7 +110,7 @@ PAPER = Recipe()
 """The training of the SAC-MIL paper: Adam, 1e-4, one bag a step, 200 epochs, last weights."""
 
 STANDARD = Recipe(
-    optimiser="adamw",
+    optimizer="adamw",
     lr=5e-4,
     weight_decay=1e-2,
     exempt_vectors=True,
@@ -126,7 +126,7 @@ PAPER_BEST_EPOCH = replace(PAPER, monitor="val_auc")
 """The paper's, but the epoch is chosen on the inner validation part."""
 
 LOOKAHEAD_RADAM = Recipe(
-    optimiser="radam",
+    optimizer="radam",
     lookahead=Lookahead(steps=6, alpha=0.5),
     lr=2e-4,
     weight_decay=1e-5,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import sacmil.models
 from sacmil.errors import ModelError, OptionError, UnknownModelError, shorten_value, suggest_names
 from sacmil.models._base import MILModel
+from sacmil.models._old_names import update_keys, update_model_name
 from sacmil.models._recipe import PAPER, STANDARD, Recipe
 from sacmil.plugins import BUILT_IN, load_plugins
 
@@ -71,6 +72,7 @@ def get_model_class(name: str) -> type[MILModel]:
         raise UnknownModelError(
             f"a model is called {shorten_value(name)}; expected the name of one"
         )
+    name = update_model_name(name)
     if name not in _MODELS:
         raise UnknownModelError(
             f"there is no model {shorten_value(name)}; {suggest_names(name, _MODELS)}"
@@ -102,7 +104,7 @@ def describe_model(name: str) -> ModelDescription:
     text = inspect.getdoc(model) or ""
     help_ = dict(re.findall(r"^    (\w+): (.+)$", text, flags=re.MULTILINE))
     recipes = {key: _list_differences(recipe) for key, recipe in get_recipes(name).items()}
-    notes, origin = _describe_training(model), _ORIGINS.get(name, BUILT_IN)
+    notes, origin = _describe_training(model), _ORIGINS.get(model.name, BUILT_IN)
     return ModelDescription(text.split("\n")[0], options, help_, recipes, notes, origin)
 
 
@@ -141,7 +143,7 @@ def create_model(name: str, *, in_dim: int, num_classes: int, **options: Any) ->
         num_classes: outputs; 1 means a single sigmoid.
         options: arguments of the model's constructor.
     """
-    known = describe_model(name).options
+    known, options = describe_model(name).options, update_keys(options)
     for option in options:
         if option not in known:
             raise OptionError(f"{name} has no option {option!r}; {suggest_names(option, known)}")

@@ -51,7 +51,7 @@ PRESETS = {"small": LongNetPreset(384, 4, 8, 0), "gigapath": LongNetPreset(768, 
 
 OFFICIAL_RECIPE = Recipe(
     exempt_vectors=True,
-    optimiser="adamw",
+    optimizer="adamw",
     lr=2.5e-4,
     weight_decay=0.05,
     layer_decay=0.95,

@@ -190,7 +190,7 @@ class MamMIL(MILModel):
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
         "official": Recipe(
-            optimiser="radam",
+            optimizer="radam",
             weight_decay=0.05,
             exempt_vectors=True,
             epochs=250,

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from sacmil.errors import OptionError
-from sacmil.kernels import dispatch, inference, prope
 from sacmil.models._base import MILModel, Output, Planner
 from sacmil.models._options import check_at_least, check_choice, check_finite, check_flag
 from sacmil.models._registry import register_model
 from sacmil.nn.correlations import CORRELATION_BLOCKS, insert_alibi
-from sacmil.nn.pooling import POOLS, MeanPool
+from sacmil.nn.pooling import POOLS
 from sacmil.nn.positions import POSITIONS, NoPosition
-from sacmil.nn.projection import ACTIVATIONS
+from sacmil.nn.projection import ACTIVATIONS, embed_in_order
 from sacmil.nn.rotary import count_channel_pairs, frequencies, polar_angle, rotate, wrap_angles
 from sacmil.regions import CENTERS, ORDERS
 
@@ -99,8 +98,6 @@ class SACBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (N, dim), in arranged order."""
-        if (quick := dispatch.dispatch_block(self, x)) is not None:  # the same, in fewer passes
-            return quick
         h = self.decay(shift(self.norm(x), self.k, self.level, self.tail))
         h = self.act(self.w1(h))  # Eq. (11)
         h = self.w2(unshift(h, self.k, self.level, self.tail))  # Eq. (14)
@@ -117,16 +114,16 @@ MLPS: dict[str, Callable[[int], nn.Module]] = {
 
 @register_model("sac_mil")
 class SACMIL(MILModel):
-    """SAC-MIL (Bai et al.): project, place, correlate, pool, classify.
+    """SAC-MIL (Bai et al.): project, position, correlate, pool, classify.
 
     Args:
-        dim: width inside.
+        dim: width of the hidden layers.
         k: instances per region, and channel folds.
         depth: blocks; block l correlates rings of k^(l+1) instances.
-        position: of places: prope, none, sinusoidal, alibi, rope, rope2d, peg, ppeg or soft_peg.
+        position: encoding: prope, none, sinusoidal, alibi, rope, rope2d, peg, ppeg or soft_peg.
         correlation: how instances meet: sac, chordmixer, cyclemlp, nystrom or attention.
         scale: the paper's lambda, the largest radius along an axis.
-        centres: how regions are found: fps, fps_free, peel or kd (see sacmil.regions).
+        centers: how regions are found: fps, fps_free, peel or kd (see sacmil.regions).
         region_order: how regions follow each other: fps or hilbert.
         mlp: W1 and W2 as single layers with a GELU between (linear), or two layers each (mlp).
         residual: whether a block adds to its input.
@@ -148,7 +145,7 @@ class SACMIL(MILModel):
         position: str = "prope",
         correlation: str = "sac",
         scale: float = 512.0,
-        centres: str = "fps",
+        centers: str = "fps",
         region_order: str = "fps",
         mlp: str = "linear",
         residual: bool = True,
@@ -162,26 +159,20 @@ class SACMIL(MILModel):
         if (check_at_least("depth", depth, 0) + 1) * math.log2(k) > 62:
             raise OptionError(f"depth={depth}, k={k}; expected k^(depth + 1) of at most 2^62")
         order = check_choice("region_order", region_order, ORDERS)
-        self.regions = {
-            "k": k,
-            "centres": check_choice("centres", centres, CENTERS),
-            "order": order,
-        }
+        self.regions = {"k": k, "centers": check_choice("centers", centers, CENTERS)}
+        self.regions["order"] = order
         act = ACTIVATIONS[check_choice("activation", activation, ACTIVATIONS)]
         self.project = nn.Sequential(nn.Linear(in_dim, dim), act())
-        places = POSITIONS | {"prope": partial(PROPE, scale=check_finite("scale", scale))}
-        place = places[check_choice("position", position, places)]
-        rival = CORRELATION_BLOCKS.get(
-            check_choice("correlation", correlation, ("sac", *CORRELATION_BLOCKS))
-        )
-        tail, residual = (
-            check_choice("tail", tail, ("absorb", "split")),
-            check_flag("residual", residual),
-        )
-        sac = partial(SACBlock, mlp=check_choice("mlp", mlp, MLPS), tail=tail, residual=residual)
-        blocks = [rival(dim) if rival else sac(dim, k, level) for level in range(depth)]
+        positions = POSITIONS | {"prope": partial(PROPE, scale=check_finite("scale", scale))}
+        make_position = positions[check_choice("position", position, positions)]
+        known = ("sac", *CORRELATION_BLOCKS)
+        other = CORRELATION_BLOCKS.get(check_choice("correlation", correlation, known))
+        check_choice("tail", tail, ("absorb", "split"))
+        mlp, residual = check_choice("mlp", mlp, MLPS), check_flag("residual", residual)
+        sac = partial(SACBlock, mlp=mlp, tail=tail, residual=residual)
+        blocks = [other(dim) if other else sac(dim, k, level) for level in range(depth)]
         inside = position == "alibi" and insert_alibi(blocks, dim, k)  # if they see pairs
-        self.position = NoPosition(dim) if inside else place(dim)
+        self.position = NoPosition(dim) if inside else make_position(dim)
         self.blocks = nn.Sequential(*blocks)
         self.pool = POOLS[check_choice("pool", pool, POOLS)](dim)
         self.head = nn.Linear(dim, num_classes)
@@ -193,22 +184,16 @@ class SACMIL(MILModel):
 
     def embed_instances(self, features: Tensor, coords: Tensor, order: Tensor) -> Tensor:
         """(N, dim), in arranged order."""
-        if isinstance(self.position, PROPE) and prope.supports(self.project, features):
-            return prope.project_and_rotate(
-                self.project, features, order, coords, self.position.scale
-            )
-        h = self.project(features).index_select(0, order)
-        placed: Tensor = self.position(h, coords.index_select(0, order))
-        return placed
+        return embed_in_order(self.project, self.position, features, coords, order)
+
+    def correlate_and_pool(self, h: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
+        """The slide's vector (dim,) and the score of each instance (N,), in the bag's order."""
+        h = self.blocks(h)
+        norms = torch.linalg.vector_norm(h, dim=1)  # the paper's score of an instance
+        return self.pool(h), torch.zeros_like(norms).scatter(0, order, norms)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Sec. III: h (N, dim) stands in arranged order until the scores go back."""
         h = self.embed_instances(features, coords, order := plan["order"])
-        if isinstance(self.pool, MeanPool) and (
-            quick := inference.correlate_and_pool(self.blocks, h, order)
-        ):
-            return Output(self.head(quick.mean), quick.norms)
-        h = self.blocks(h)
-        norms = torch.linalg.vector_norm(h, dim=1)  # the paper's score of an instance
-        scores = torch.zeros_like(norms).scatter(0, order, norms)
-        return Output(self.head(self.pool(h)), scores)
+        slide, scores = self.correlate_and_pool(h, order)
+        return Output(self.head(slide), scores, embedding=slide)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "none": nn.Identity,
@@ -27,3 +27,11 @@ def init_xavier_(model: nn.Module) -> None:
             nn.init.xavier_normal_(layer.weight)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
+
+
+def embed_in_order(
+    project: nn.Module, position: nn.Module, features: Tensor, coords: Tensor, order: Tensor
+) -> Tensor:
+    """Project features (N, in_dim) to (N, dim), in arranged order, with their positions."""
+    h: Tensor = position(project(features).index_select(0, order), coords.index_select(0, order))
+    return h

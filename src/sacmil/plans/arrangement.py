@@ -6,6 +6,17 @@ from sacmil.plans._registry import Array, Plan
 from sacmil.regions import arrange
 
 
-def make(coords: Array, features: Array | None = None, *, k: int, centres: str, order: str) -> Plan:
-    """order (N,); options as those of ``arrange``."""
-    return {"order": arrange(coords, k, centres, order)}
+def make(
+    coords: Array,
+    features: Array | None = None,
+    *,
+    k: int,
+    order: str,
+    centers: str = "",
+    centres: str = "",
+) -> Plan:
+    """order (N,); options as those of ``arrange``.
+
+    Exports of earlier versions call centers ``centres``.
+    """
+    return {"order": arrange(coords, k, centers or centres, order)}

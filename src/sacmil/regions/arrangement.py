@@ -1,4 +1,4 @@
-"""Coordinates in, permutation out: regions of k neighbours, each from its centre outwards."""
+"""Coordinates in, permutation out: regions of k neighbours, each from its center outwards."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ORDERS = ("fps", "hilbert")
 
 
 class Regions(NamedTuple):
-    """Canonical indices: all points, k after k, and the centre of each k."""
+    """Canonical indices: all points, k after k, and the center of each k."""
 
     members: Ints
     centers: Ints
 
 
-def arrange(coords: ArrayLike, k: int, centres: str = "fps", order: str = "fps") -> Ints:
+def arrange(coords: ArrayLike, k: int, centers: str = "fps", order: str = "fps") -> Ints:
     """The permutation that puts a bag's instances into regions of k neighbours.
 
     A pure function of the coordinates: the sequence of coordinates it leads to is the same
@@ -35,64 +35,64 @@ def arrange(coords: ArrayLike, k: int, centres: str = "fps", order: str = "fps")
     Args:
         coords: One (x, y) row per instance, in level-0 pixels or in patches.
         k: Instances in a region.
-        centres: How regions come about. "fps": all centres by farthest-point sampling, then
-            each takes its nearest free instances; "fps_free": the next centre is the free
-            instance farthest from the centres so far; "peel": the free instance farthest from
+        centers: How regions come about. "fps": all centers by farthest-point sampling, then
+            each takes its nearest free instances; "fps_free": the next center is the free
+            instance farthest from the centers so far; "peel": the free instance farthest from
             the slide's centroid; "kd": bisection along the longer axis.
         order: "fps" keeps regions as they were made, "hilbert" follows a Hilbert curve
-            through their centres.
+            through their centers.
 
     Raises:
         BagError: The coordinates are not a finite (N, 2) array.
         OptionError: k is not a positive whole number, or an option is unknown.
     """
-    _check_option("centres", centres, CENTERS)
+    _check_option("centers", centers, CENTERS)
     _check_option("order", order, ORDERS)
     _check_size(k)
     points = make_lattice(coords)
     k = min(int(k), len(points.x))  # one region, whatever the rule
-    sequence = _sort_by_distance(points, _MAKERS[centres](points, k), k)
+    sequence = _sort_by_distance(points, _MAKERS[centers](points, k), k)
     if order == "hilbert":
         sequence = _sort_along_hilbert(points, sequence, k)
     return points.file_index[sequence]
 
 
 def _make_fps_regions(points: Lattice, k: int) -> Regions:
-    """All centres are reserved before the first of them takes its neighbours."""
-    centres = sample_farthest_points(points, -(-len(points.x) // k))
+    """All centers are reserved before the first of them takes its neighbours."""
+    centers = sample_farthest_points(points, -(-len(points.x) // k))
     supply = FreePoints(points)
-    supply.remove(centres)
-    others = [supply.take_nearest(centre, k - 1)[0] for centre in centres.tolist()]
-    return _join_regions(centres, others, k)
+    supply.remove(centers)
+    others = [supply.take_nearest(center, k - 1)[0] for center in centers.tolist()]
+    return _join_regions(centers, others, k)
 
 
 def _make_fps_free_regions(points: Lattice, k: int) -> Regions:
-    """The next centre is the free point farthest from the centres so far."""
+    """The next center is the free point farthest from the centers so far."""
     field, supply = DistanceField(points), FreePoints(points)
-    centres, others = [], []
+    centers, others = [], []
     while supply.remaining:
-        centre, far = field.find_farthest()
-        supply.remove(np.array([centre]))
-        members, reach = supply.take_nearest(centre, k - 1)
-        field.remove(centre)
+        center, far = field.find_farthest()
+        supply.remove(np.array([center]))
+        members, reach = supply.take_nearest(center, k - 1)
+        field.remove(center)
         field.remove(members)
-        field.add_center(centre, max(far, reach))
-        centres.append(centre)
+        field.add_center(center, max(far, reach))
+        centers.append(center)
         others.append(members)
-    return _join_regions(np.array(centres), others, k)
+    return _join_regions(np.array(centers), others, k)
 
 
 def _make_peel_regions(points: Lattice, k: int) -> Regions:
-    """The next centre is the free point farthest from the slide's centroid."""
+    """The next center is the free point farthest from the slide's centroid."""
     dx, dy = (axis - int(axis.sum()) / len(axis) for axis in (points.x, points.y))
     supply = FreePoints(points)
-    centres, others = [], []
-    for centre in np.argsort(-(dx * dx + dy * dy), kind="stable").tolist():
-        if supply.free[centre]:
-            supply.remove(np.array([centre]))
-            centres.append(centre)
-            others.append(supply.take_nearest(centre, k - 1)[0])
-    return _join_regions(np.array(centres), others, k)
+    centers, others = [], []
+    for center in np.argsort(-(dx * dx + dy * dy), kind="stable").tolist():
+        if supply.free[center]:
+            supply.remove(np.array([center]))
+            centers.append(center)
+            others.append(supply.take_nearest(center, k - 1)[0])
+    return _join_regions(np.array(centers), others, k)
 
 
 def _make_kd_regions(points: Lattice, k: int) -> Regions:
@@ -110,24 +110,24 @@ def _join_regions(centers: Ints, others: list[Ints], k: int) -> Regions:
 
 
 def _sort_by_distance(points: Lattice, regions: Regions, k: int) -> Ints:
-    """Every region's centre first, then its members from near to far.
+    """Every region's center first, then its members from near to far.
 
-    A centre has the lowest index of those that share its place, so sorting puts it first.
+    A center has the lowest index of those that share its place, so sorting puts it first.
     """
     members = regions.members
-    centre_of = np.repeat(regions.centers, k)[: len(members)]
+    center_of = np.repeat(regions.centers, k)[: len(members)]
     keys = np.full(k * len(regions.centers), np.iinfo(np.int64).max)
-    keys[: len(members)] = points.keys(members, centre_of)
+    keys[: len(members)] = points.keys(members, center_of)
     keys.reshape(-1, k).sort(axis=1)
     return keys[: len(members)] % points.base
 
 
 def _sort_along_hilbert(points: Lattice, sequence: Ints, k: int) -> Ints:
-    """Full regions in the order in which a Hilbert curve meets their centres."""
+    """Full regions in the order in which a Hilbert curve meets their centers."""
     whole = len(sequence) // k * k
-    centres = sequence[:whole:k]
+    centers = sequence[:whole:k]
     bits = max(int(points.x.max()), int(points.y.max())).bit_length()
-    along = hilbert_index(points.x[centres], points.y[centres], bits)
+    along = hilbert_index(points.x[centers], points.y[centers], bits)
     rows = sequence[:whole].reshape(-1, k)[np.argsort(along, kind="stable")]
     return np.concatenate([rows.reshape(-1), sequence[whole:]])
 

@@ -47,7 +47,7 @@ class TrainingState:
     epoch: int = 0
     """Epochs done in this stage."""
     weights: State = field(default_factory=dict)
-    optimisers: State = field(default_factory=dict)
+    optimizers: State = field(default_factory=dict)
     best: State = field(default_factory=dict)
     """Weights of the best epoch so far."""
     best_epoch: int = 0
@@ -65,7 +65,13 @@ class TrainingState:
 _READ_ERRORS = (OSError, SafetensorError, KeyError, TypeError, ValueError)
 """What reading a file that is missing, cut short or something else ends in."""
 
-_TENSOR_FIELDS = ("weights", "optimisers", "best", "finished")
+_TENSOR_FIELDS = {
+    "weights": "weights",
+    "optimizers": "optimisers",
+    "best": "best",
+    "finished": "finished",
+}
+"""Fields that hold tensors, and how the file calls them."""
 
 
 class Checkpoint:
@@ -126,8 +132,8 @@ def copy_to_cpu(state: Mapping[str, Tensor]) -> State:
 def _serialize_state(state: TrainingState) -> tuple[State, str]:
     tensors = {
         f"{kind}:{name}": value.contiguous()
-        for kind in _TENSOR_FIELDS
-        for name, value in getattr(state, kind).items()
+        for field_name, kind in _TENSOR_FIELDS.items()
+        for name, value in getattr(state, field_name).items()
     }
     facts = {
         "fingerprint": state.fingerprint,
@@ -140,10 +146,11 @@ def _serialize_state(state: TrainingState) -> tuple[State, str]:
 
 
 def _deserialize_state(facts: dict[str, Any], tensors: State) -> TrainingState:
-    states: dict[str, Any] = {kind: {} for kind in _TENSOR_FIELDS}
+    states: dict[str, Any] = {kind: {} for kind in _TENSOR_FIELDS.values()}
     for name, value in tensors.items():
         kind, _, rest = name.partition(":")
         states[kind][rest] = value
+    states = {field_name: states[kind] for field_name, kind in _TENSOR_FIELDS.items()}
     facts["history"] = [EpochMetrics(**line) for line in facts["history"]]
     return TrainingState(**facts, **states)
 

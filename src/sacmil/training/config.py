@@ -23,6 +23,7 @@ import yaml
 
 from sacmil.errors import ConfigError, shorten_value, suggest_names
 from sacmil.models import Recipe, describe_model
+from sacmil.models._old_names import update_key, update_keys, update_model_name
 from sacmil.models._recipe import Lookahead
 from sacmil.models._registry import get_recipes
 from sacmil.yaml_values import read_yaml
@@ -49,6 +50,9 @@ class TrainingConfig:
     """What matrix products are taken in; weights stay float32."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "model", update_model_name(self.model))
+        for name in ("options", "training"):
+            object.__setattr__(self, name, update_keys(getattr(self, name)))
         options = describe_model(self.model).options
         _check_known(f"option of {self.model}", self.options, options)
         _check_known(f"recipe of {self.model}", [self.recipe], get_recipes(self.model))
@@ -144,7 +148,7 @@ def _is_override_for(text: str, name: str, model: str, names: list[str]) -> bool
     if place in names:
         return place == name
     known = (*_FIELDS, *_RECIPE_FIELDS, *describe_model(model).options)
-    return key in known or place in ("options", "training") or "=" not in text
+    return update_key(key) in known or place in ("options", "training") or "=" not in text
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -168,6 +172,7 @@ def _parse_yaml(text: str, where: str) -> Any:
 
 def _set_key(merged: dict[str, Any], key: str, value: Any) -> None:
     """Set one key where it belongs; a bare name is looked for everywhere."""
+    key = update_key(key)
     place, dot, name = key.partition(".")
     if dot and place in ("options", "training"):
         merged[place][name] = value

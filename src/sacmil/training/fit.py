@@ -132,7 +132,7 @@ class _TrainingLoop:
         """Take up this stage where it was left, or from its start."""
         if self.state.stage == stage and self.state.epoch:
             trainer.model.load_state_dict(self.state.weights)
-            trainer.load_state_dict(self.state.optimisers)
+            trainer.load_state_dict(self.state.optimizers)
             return
         self.state.stage, self.state.epoch = stage, 0
         self.state.best, self.state.best_epoch = {}, 0
@@ -178,7 +178,7 @@ class _TrainingLoop:
             )
         if self.checkpoint:
             progress.weights = copy_to_cpu(trainer.model.state_dict())
-            progress.optimisers = copy_to_cpu(trainer.state_dict())
+            progress.optimizers = copy_to_cpu(trainer.state_dict())
             self.checkpoint.write(progress)
         if self.on_epoch:
             self.on_epoch(metrics)

@@ -25,6 +25,7 @@ from sacmil.errors import ConfigError, OptionError, RunError, SacMILError
 from sacmil.formats import read_bag
 from sacmil.models import MILModel, create_model
 from sacmil.models._folder import WEIGHTS, create_meta_model, serialize_model
+from sacmil.models._old_names import restore_old_names
 from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,
@@ -92,7 +93,7 @@ class TrainingJob:
     def fingerprint(self) -> str:
         """Of everything that decides the weights."""
         facts = {
-            "config": self.config.to_dict(),
+            "config": restore_old_names(self.config.to_dict()),
             "classes": self.classes,
             "slides": [
                 [(source.slide.slide_id, source.slide.label, source.sha256) for source in side]

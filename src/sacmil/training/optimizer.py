@@ -1,4 +1,4 @@
-"""The optimiser side of a recipe: update rules, what decays, slow weights, the learning rate."""
+"""The optimizer side of a recipe: update rules, what decays, slow weights, the learning rate."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sacmil.models._recipe import Lookahead
 
 def make_optimizer(parameters: Mapping[str, nn.Parameter], recipe: Recipe) -> Optimizer:
     """The recipe's update rule over some named parameters."""
-    rule = _OPTIMIZERS[recipe.optimiser]
+    rule = _OPTIMIZERS[recipe.optimizer]
     groups = _make_parameter_groups(parameters, recipe)
     on_gpu = all(parameter.is_cuda for parameter in parameters.values())
     # One kernel for all parameters; radam has none of its own.
-    fused = {"fused": True} if on_gpu and recipe.optimiser != "radam" else {}
+    fused = {"fused": True} if on_gpu and recipe.optimizer != "radam" else {}
     return rule(groups, lr=recipe.lr, betas=recipe.betas, **fused)
 
 
@@ -85,7 +85,7 @@ class SlowWeights:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Call after each optimiser step."""
+        """Call after each optimizer step."""
         self.steps += 1
         if self.steps % self.lookahead.steps:
             return
@@ -124,22 +124,22 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
 
 
 def collect_optimizer_state(optimizers: Mapping[str, Optimizer]) -> dict[str, Tensor]:
-    """What optimisers remember of their steps, by group, parameter and name."""
+    """What optimizers remember of their steps, by group, parameter and name."""
     return {
         f"{group}/{index}/{name}": value
-        for group, optimiser in optimizers.items()
-        for index, remembered in optimiser.state_dict()["state"].items()
+        for group, optimizer in optimizers.items()
+        for index, remembered in optimizer.state_dict()["state"].items()
         for name, value in remembered.items()
     }
 
 
 def restore_optimizers(optimizers: Mapping[str, Optimizer], state: dict[str, Tensor]) -> None:
-    """Give it back to optimisers made anew."""
-    for group, optimiser in optimizers.items():
+    """Give it back to optimizers made anew."""
+    for group, optimizer in optimizers.items():
         remembered: dict[int, dict[str, Tensor]] = {}
         for key, value in state.items():
             name_of_group, index, name = key.rsplit("/", 2)
             if name_of_group == group:
                 remembered.setdefault(int(index), {})[name] = value
-        fresh = optimiser.state_dict()
-        optimiser.load_state_dict({**fresh, "state": remembered})
+        fresh = optimizer.state_dict()
+        optimizer.load_state_dict({**fresh, "state": remembered})

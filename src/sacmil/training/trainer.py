@@ -22,7 +22,7 @@ _SLOW_WEIGHTS_PREFIX = "slow weights/"
 
 
 class Trainer:
-    """A model with its optimisers; ``step`` learns from a few bags.
+    """A model with its optimizers; ``step`` learns from a few bags.
 
     Args:
         model: trained in place.
@@ -54,7 +54,7 @@ class Trainer:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What the optimisers remember."""
+        """What the optimizers remember."""
         slow = self.slow_weights.state_dict() if self.slow_weights else {}
         return collect_optimizer_state(self.optimizers) | {
             _SLOW_WEIGHTS_PREFIX + key: slow[key] for key in slow
@@ -77,19 +77,19 @@ class Trainer:
             samples: the bags of one step; the recipe's ``accumulate`` says how many.
             epoch: epochs done so far, fractions included: it sets the learning rate.
         """
-        for optimiser in self.optimizers.values():
-            set_learning_rate(optimiser, self.lr_at(epoch))
+        for optimizer in self.optimizers.values():
+            set_learning_rate(optimizer, self.lr_at(epoch))
         return self.update_weights(samples)
 
     def update_weights(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
         """A step with the learning rate as it is."""
         self.model.train()
-        for optimiser in self.optimizers.values():
-            optimiser.zero_grad()
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad()
         told = [self._backward(sample, len(samples)) for sample in samples]
         self._clip_gradients()
-        for optimiser in self.optimizers.values():
-            optimiser.step()
+        for optimizer in self.optimizers.values():
+            optimizer.step()
         if self.slow_weights:
             self.slow_weights.step()
         return {group: torch.stack([each[group] for each in told]).mean() for group in told[0]}
