@@ -22,5 +22,5 @@ const page = (await readFile("index.html", "utf8"))
   .replace("src/main.ts", `assets/${built.find((name) => name.endsWith(".js"))}`)
   .replace("src/page.css", `assets/${built.find((name) => name.endsWith(".css"))}`);
 await copyFile("node_modules/openseadragon/LICENSE.txt", `${out}/assets/openseadragon.LICENSE.txt`);
-// the page last: while it is missing, the server says that nothing is built
+// the page last: while it is missing, the server reports that the page is not built
 await writeFile(`${out}/index.html`, page);

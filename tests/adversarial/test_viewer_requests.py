@@ -34,9 +34,9 @@ PIECES = (
 SERVE = """
 import sys
 from pathlib import Path
-from sacmil.viewer.content import Content
-from sacmil.viewer.server import bind
-server = bind(Content(Path(sys.argv[1])), "127.0.0.1", 0)
+from sacmil.viewer.content import ResultsApi
+from sacmil.viewer.server import bind_server
+server = bind_server(ResultsApi(Path(sys.argv[1])), "127.0.0.1", 0)
 print(server.url, flush=True)
 server.run()
 """

@@ -109,7 +109,7 @@ def _read(words: Sequence[str]) -> int:
 
 def _view(words: Sequence[str]) -> int:
     """Everything the viewer's page asks for; a status of 500 is a fault."""
-    from asgi_caller import asked
+    from asgi_caller import fetch_async
 
     from sacmil.errors import SacMILError
     from sacmil.viewer.allowed_hosts import AllowedHosts
@@ -128,9 +128,9 @@ def _view(words: Sequence[str]) -> int:
     statuses = []
     try:
         for path in ("results", "slides/0", *(f"slides/0/{name}" for name in _SLIDE_PARTS)):
-            answer = asyncio.run(asked(app, f"/api/{path}"))
-            statuses.append(answer.status)
-            print(answer.status, path, answer.body[:200] if answer.status >= 400 else "")  # noqa: T201
+            reply = asyncio.run(fetch_async(app, f"/api/{path}"))
+            statuses.append(reply.status)
+            print(reply.status, path, reply.body[:200] if reply.status >= 400 else "")  # noqa: T201
     except Exception as error:  # what the server would log with a traceback
         print(f"Traceback: this is a fault of sacmil: {error!r}")  # noqa: T201
     finally:

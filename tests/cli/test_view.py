@@ -96,7 +96,7 @@ def test_a_port_in_use_is_one_sentence(sacmil, results) -> None:
         port = taken.getsockname()[1]
         done = sacmil("view", results, "--port", port)
     assert done.code == 1
-    assert f"type --port {port + 1}" in done.err
+    assert f"use --port {port + 1}" in done.err
     assert done.err.count("\n") == 1
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from arithmetic import describe_arithmetic, hash_tensors
-from asgi_caller import ask
+from asgi_caller import fetch
 from trial import Ended, run_command
 
 from sacmil import load_model, predict, read_bag
@@ -287,15 +287,15 @@ def make_app(folder: Path) -> Iterator[Callable[[Path], Any]]:
 
 def test_the_viewer_shows_the_results(folder: Path, make_app: Callable[[Path], Any]) -> None:
     app = make_app(folder / "results")
-    shown = ask(app, "/api/results").json()
+    shown = fetch(app, "/api/results").json()
     (slide,) = shown["slides"]
     assert (shown["classes"], slide["slide_id"]) == (["high", "low"], "tissue")
     expected = read_probabilities(FILES / "results/predictions.csv")["tissue", "abmil"]
-    assert slide["answers"][0]["probabilities"] == expected
-    detail = ask(app, "/api/slides/0").json()
+    assert slide["predictions"][0]["probabilities"] == expected
+    detail = fetch(app, "/api/slides/0").json()
     assert (detail["size"], detail["zoomable"]) == ([256, 192], True)
     with np.load(FILES / "results/scores/abmil/tissue.npz") as scores:
-        found = ask(app, "/api/slides/0/scores/0").json()["scores"]
+        found = fetch(app, "/api/slides/0/scores/0").json()["scores"]
         np.testing.assert_array_equal(np.float32(found), scores["scores"])
     for part in ("thumbnail", f"tiles/{detail['levels'] - 1}/0_0.jpg"):
-        assert ask(app, f"/api/slides/0/{part}").status == 200
+        assert fetch(app, f"/api/slides/0/{part}").status == 200

@@ -1,4 +1,4 @@
-"""Asks an ASGI app as a server would after reading a request from the wire."""
+"""Sends requests to an ASGI app as a server would."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from urllib.parse import unquote
 HOST = "127.0.0.1:8765"
 
 
-class Answered(NamedTuple):
-    """What came back."""
+class Reply(NamedTuple):
+    """The app's response."""
 
     status: int
     headers: dict[str, str]
@@ -25,12 +25,12 @@ class Answered(NamedTuple):
         return json.loads(gzip.decompress(self.body) if packed else self.body)
 
 
-def ask(app: Any, target: str, **options: Any) -> Answered:
-    """One request; see ``asked`` for its options."""
-    return asyncio.run(asked(app, target, **options))
+def fetch(app: Any, target: str, **options: Any) -> Reply:
+    """One request; see ``fetch_async`` for its options."""
+    return asyncio.run(fetch_async(app, target, **options))
 
 
-async def asked(
+async def fetch_async(
     app: Any,
     target: str,
     *,
@@ -38,7 +38,7 @@ async def asked(
     host: str | None = HOST,
     headers: Mapping[str, str] | None = None,
     gone: bool = False,
-) -> Answered:
+) -> Reply:
     """One request; the target is as it stands in a request line, percent signs and all."""
     scope = make_scope(target, method=method, host=host, headers=headers)
     messages: list[Any] = []
@@ -55,7 +55,7 @@ async def asked(
     await app(scope, receive, send)
     start, *rest = messages
     found = {k.decode("latin-1"): v.decode("latin-1") for k, v in start["headers"]}
-    return Answered(start["status"], found, b"".join(part.get("body", b"") for part in rest))
+    return Reply(start["status"], found, b"".join(part.get("body", b"") for part in rest))
 
 
 def make_scope(
@@ -65,7 +65,7 @@ def make_scope(
     host: str | None = HOST,
     headers: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The scope of one request; see ``asked``."""
+    """The scope of one request; see ``fetch_async``."""
     raw, _, query = target.encode("latin-1").partition(b"?")
     given = {**({} if host is None else {"host": host}), **(headers or {})}
     return {

@@ -1,4 +1,4 @@
-"""What a damaged slide makes of the process that reads it."""
+"""Functions that fail as reading a damaged slide does."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import threading
 from typing import Any
 
 
-def die(place: Any) -> None:
-    """As a C library does."""
+def die(path: Any) -> None:
+    """Abort, as a C library does."""
     os.abort()
 
 
-def hang(place: Any) -> None:
-    """For ever."""
+def hang(path: Any) -> None:
+    """Never return."""
     threading.Event().wait()
 
 
-def devour(place: Any) -> int:
-    """More memory than there is."""
+def devour(path: Any) -> int:
+    """Allocate more memory than there is."""
     return len(bytearray(2**40))
 
 
-def name(place: Any) -> str:
-    """What a good slide gives."""
-    return str(place.path)
+def name(path: Any) -> str:
+    """Return the path, as for a good slide."""
+    return str(path.path)
 
 
-def process(place: Any) -> int:
-    """Who reads."""
+def process(path: Any) -> int:
+    """The id of the process that reads."""
     threading.Event().wait(0.01)
     return os.getpid()
 

@@ -44,7 +44,7 @@ def make_app(tmp_path: Path, processes: SlideProcesses) -> Iterator[Callable[...
 
     def make(folder: Path, *slides: Path, host: str = "127.0.0.1", **options: Any) -> Any:
         cache = options.pop("cache", None)
-        content = ResultsApi(
+        api = ResultsApi(
             folder, slides, processes=processes, document_processes=processes, cache=cache
         )
         queue = options.pop("queue", None) or WorkQueue(2)
@@ -52,7 +52,7 @@ def make_app(tmp_path: Path, processes: SlideProcesses) -> Iterator[Callable[...
         static = options.pop("static", tmp_path / "no page")
         hosts = AllowedHosts.from_address(host, 8765)
         return create_app(
-            content, hosts, queue=queue, document_queue=document_queue, static=static, **options
+            api, hosts, queue=queue, document_queue=document_queue, static=static, **options
         )
 
     yield make

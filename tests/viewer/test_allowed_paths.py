@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asgi_caller import ask
+from asgi_caller import fetch
 from PIL import Image
 
 from sacmil.viewer.allowed_paths import FolderResolver
@@ -21,100 +21,100 @@ NEAR = ("scores/sac_mil/tumour-1.npz", "truth/tumour-1.geojson", "thumbnails/thu
 @pytest.fixture
 def outside(made: Path, tmp_path: Path) -> Path:
     """Files of every kind that must not be shown, beside the folder."""
-    place = tmp_path / "outside"
-    place.mkdir()
-    (place / "secret.txt").write_bytes(SECRET)
-    (place / "secret.geojson").write_text(json.dumps({"type": SECRET.decode()}))
-    Image.new("RGB", (64, 64), "red").save(place / "secret.png")
-    shutil.copy(made / "slides/tumour-1.tif", place / "secret.tif")
-    shutil.copy(made / "scores/sac_mil/tumour-1.npz", place / "secret.npz")
-    return place
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret.txt").write_bytes(SECRET)
+    (outside / "secret.geojson").write_text(json.dumps({"type": SECRET.decode()}))
+    Image.new("RGB", (64, 64), "red").save(outside / "secret.png")
+    shutil.copy(made / "slides/tumour-1.tif", outside / "secret.tif")
+    shutil.copy(made / "scores/sac_mil/tumour-1.npz", outside / "secret.npz")
+    return outside
 
 
-def changed(folder: Path, number: int, **changes: Any) -> None:
+def change_slide(folder: Path, number: int, **changes: Any) -> None:
     whole = json.loads((folder / "results.json").read_text())
     whole["slides"][number] |= changes
     (folder / "results.json").write_text(json.dumps(whole))
 
 
-def replaced(path: Path, target: Path) -> None:
+def replace_by_link(path: Path, target: Path) -> None:
     path.unlink()
     path.symlink_to(target)
 
 
 def test_links_to_files_elsewhere_are_not_followed(folder, outside, make_app) -> None:
-    replaced(folder / "scores/sac_mil/tumour-1.npz", outside / "secret.npz")
-    replaced(folder / "truth/tumour-1.geojson", outside / "secret.geojson")
-    replaced(folder / "thumbnails/thumbnail-only.png", outside / "secret.png")
+    replace_by_link(folder / "scores/sac_mil/tumour-1.npz", outside / "secret.npz")
+    replace_by_link(folder / "truth/tumour-1.geojson", outside / "secret.geojson")
+    replace_by_link(folder / "thumbnails/thumbnail-only.png", outside / "secret.png")
     app = make_app(folder)
-    told = ask(app, "/api/results").json()["slides"]
-    assert not told[0]["truth"]
-    assert not told[0]["answers"][0]["scored"]
-    assert not told[4]["thumbnail"]
+    slides = fetch(app, "/api/results").json()["slides"]
+    assert not slides[0]["truth"]
+    assert not slides[0]["predictions"][0]["has_scores"]
+    assert not slides[4]["thumbnail"]
     for target in ("0/scores/0", "0/truth", "4/thumbnail"):
-        answer = ask(app, f"/api/slides/{target}")
-        assert answer.status == 404
-        assert set(answer.json()) == {"error"}
+        reply = fetch(app, f"/api/slides/{target}")
+        assert reply.status == 404
+        assert set(reply.json()) == {"error"}
 
 
 def test_links_to_folders_elsewhere_are_not_followed(folder, outside, make_app) -> None:
     shutil.rmtree(folder / "truth")
     (outside / "secret.geojson").rename(outside / "tumour-1.geojson")
     (folder / "truth").symlink_to(outside)
-    assert ask(make_app(folder), "/api/slides/0/truth").status == 404
+    assert fetch(make_app(folder), "/api/slides/0/truth").status == 404
 
 
 def test_a_link_put_there_later_is_not_followed_either(folder, outside, make_app) -> None:
     app = make_app(folder)
-    assert ask(app, "/api/slides/0/truth").status == 200
-    replaced(folder / "truth/tumour-1.geojson", outside / "secret.geojson")
-    assert ask(app, "/api/slides/0/truth").status == 404
+    assert fetch(app, "/api/slides/0/truth").status == 200
+    replace_by_link(folder / "truth/tumour-1.geojson", outside / "secret.geojson")
+    assert fetch(app, "/api/slides/0/truth").status == 404
 
 
 def test_links_within_the_folder_are_followed(folder, make_app) -> None:
     (folder / "truth/tumour-1.geojson").rename(folder / "real.geojson")
     (folder / "truth/tumour-1.geojson").symlink_to("../real.geojson")
-    assert ask(make_app(folder), "/api/slides/0/truth").status == 200
+    assert fetch(make_app(folder), "/api/slides/0/truth").status == 200
 
 
 def test_the_folder_itself_may_be_a_link(folder, tmp_path, make_app) -> None:
     (tmp_path / "link").symlink_to(folder)
     app = make_app(tmp_path / "link")
-    assert ask(app, "/api/slides/0/truth").status == 200
-    assert ask(app, "/api/slides/0").json()["zoomable"]
+    assert fetch(app, "/api/slides/0/truth").status == 200
+    assert fetch(app, "/api/slides/0").json()["zoomable"]
 
 
 @pytest.mark.parametrize("linked", [False, True])
 def test_a_slide_elsewhere_needs_its_folder_named(folder, outside, make_app, linked) -> None:
     slide = outside / "secret.tif"
     if linked:
-        replaced(folder / "slides/tumour-1.tif", slide)
+        replace_by_link(folder / "slides/tumour-1.tif", slide)
     else:
-        changed(folder, 0, slide=str(slide))
+        change_slide(folder, 0, slide=str(slide))
     app = make_app(folder)
-    told = ask(app, "/api/slides/0").json()
-    assert not told["zoomable"]
-    assert f"sacmil view {folder} --slides {outside}" in told["why_not"]
-    assert ask(app, "/api/slides/0/tiles/8/0_0.jpg").status == 422
+    document = fetch(app, "/api/slides/0").json()
+    assert not document["zoomable"]
+    assert f"sacmil view {folder} --slides {outside}" in document["reason"]
+    assert fetch(app, "/api/slides/0/tiles/8/0_0.jpg").status == 422
     named = make_app(folder, outside)
-    assert ask(named, "/api/slides/0").json()["zoomable"]
-    assert ask(named, "/api/slides/0/tiles/8/0_0.jpg").status == 200
+    assert fetch(named, "/api/slides/0").json()["zoomable"]
+    assert fetch(named, "/api/slides/0/tiles/8/0_0.jpg").status == 200
 
 
-def test_what_the_sentence_says_does_not_tell_whether_a_file_is_there(folder, make_app) -> None:
-    told = []
+def test_the_reason_does_not_reveal_whether_a_file_exists(folder, make_app) -> None:
+    reasons = []
     for name in ("/etc/passwd", "/etc/no such file"):
-        changed(folder, 0, slide=name)
-        told.append(ask(make_app(folder), "/api/slides/0").json()["why_not"])
-    assert told[0] == told[1]
+        change_slide(folder, 0, slide=name)
+        reasons.append(fetch(make_app(folder), "/api/slides/0").json()["reason"])
+    assert reasons[0] == reasons[1]
 
 
 def test_a_slide_is_found_by_its_name_in_a_folder_that_was_named(folder, outside, make_app) -> None:
     (outside / "deep").mkdir()
     (outside / "secret.tif").rename(outside / "deep" / "bag-only.tif")
     app = make_app(folder, outside)
-    assert ask(app, "/api/slides/3").json()["zoomable"]
-    assert ask(app, "/api/slides/3/tiles/8/0_0.jpg").status == 200
+    assert fetch(app, "/api/slides/3").json()["zoomable"]
+    assert fetch(app, "/api/slides/3/tiles/8/0_0.jpg").status == 200
 
 
 def test_links_out_of_a_folder_that_was_named_are_not_followed(
@@ -122,17 +122,17 @@ def test_links_out_of_a_folder_that_was_named_are_not_followed(
 ) -> None:
     (tmp_path / "named").mkdir()
     (tmp_path / "named/bag-only.tif").symlink_to(outside / "secret.tif")
-    told = ask(make_app(folder, tmp_path / "named"), "/api/slides/3").json()
-    assert not told["zoomable"]
-    assert f"--slides {outside}" in told["why_not"]
+    document = fetch(make_app(folder, tmp_path / "named"), "/api/slides/3").json()
+    assert not document["zoomable"]
+    assert f"--slides {outside}" in document["reason"]
 
 
 def test_a_slide_that_names_further_files_needs_its_folder_named(folder, make_app) -> None:
     listing = "[Virtual Microscope Specimen]\nImageFile=../../outside/secret.jpg\n"
     (folder / "slides/tumour-1.tif").write_text(listing)
-    told = ask(make_app(folder), "/api/slides/0").json()
-    assert not told["zoomable"]
-    assert f"--slides {folder / 'slides'}" in told["why_not"]
+    document = fetch(make_app(folder), "/api/slides/0").json()
+    assert not document["zoomable"]
+    assert f"--slides {folder / 'slides'}" in document["reason"]
 
 
 @pytest.fixture
@@ -144,28 +144,28 @@ def mirax(folder: Path) -> Path:
     (slide.with_suffix("") / "Slidedat.ini").write_text(
         "[DATAFILE]\nFILE_COUNT=1\nFILE_0=../../../outside/secret.dat\n"
     )
-    changed(folder, 0, slide="slides/tumour-1.mrxs")
+    change_slide(folder, 0, slide="slides/tumour-1.mrxs")
     return slide
 
 
 def test_a_slide_that_begins_as_a_picture_opens_no_further_files(folder, mirax, make_app) -> None:
     app = make_app(folder)
-    found = ask(app, "/api/slides/0").json()
+    found = fetch(app, "/api/slides/0").json()
     assert not found["zoomable"]
-    assert "several files" in found["why_not"]
-    assert f"--slides {mirax.parent}" in found["why_not"]
-    assert ask(app, "/api/slides/0/tiles/0/0_0.jpg").status == 422
+    assert "several files" in found["reason"]
+    assert f"--slides {mirax.parent}" in found["reason"]
+    assert fetch(app, "/api/slides/0/tiles/0/0_0.jpg").status == 422
 
 
 def test_further_files_of_a_slide_are_opened_in_a_folder_that_was_named(
     folder, mirax, make_app
 ) -> None:
-    found = ask(make_app(folder, mirax.parent), "/api/slides/0").json()
-    assert "several files" not in found["why_not"]  # only that this one is not whole
+    found = fetch(make_app(folder, mirax.parent), "/api/slides/0").json()
+    assert "several files" not in found["reason"]  # only that this one is not whole
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
-def test_what_is_no_regular_file_is_never_opened(folder, make_app, kind: str) -> None:
+def test_only_regular_files_are_opened(folder, make_app, kind: str) -> None:
     make = {
         "fifo": os.mkfifo,
         "device": lambda path: path.symlink_to("/dev/zero"),
@@ -176,29 +176,29 @@ def test_what_is_no_regular_file_is_never_opened(folder, make_app, kind: str) ->
         make(path)
     app = make_app(folder)
     for target in ("0/scores/0", "0/truth", "4/thumbnail"):
-        assert ask(app, f"/api/slides/{target}").status == 404
-    assert not ask(app, "/api/slides/0").json()["zoomable"]
+        assert fetch(app, f"/api/slides/{target}").status == 404
+    assert not fetch(app, "/api/slides/0").json()["zoomable"]
 
 
 def test_links_in_a_circle_are_no_file(folder, make_app) -> None:
-    replaced(folder / "truth/tumour-1.geojson", folder / "truth/other.geojson")
+    replace_by_link(folder / "truth/tumour-1.geojson", folder / "truth/other.geojson")
     (folder / "truth/other.geojson").symlink_to(folder / "truth/tumour-1.geojson")
-    replaced(folder / "slides/tumour-1.tif", folder / "slides/tumour-1.tif")
+    replace_by_link(folder / "slides/tumour-1.tif", folder / "slides/tumour-1.tif")
     app = make_app(folder)
-    assert ask(app, "/api/slides/0/truth").status == 404
-    assert not ask(app, "/api/slides/0").json()["zoomable"]
+    assert fetch(app, "/api/slides/0/truth").status == 404
+    assert not fetch(app, "/api/slides/0").json()["zoomable"]
 
 
 @pytest.mark.parametrize(
     "path",
     ["", ".", "..", "/", "a\0b", "\ud800", "x" * 5000, "a/" * 3000, "~", "file:///etc/passwd"],
 )
-def test_an_odd_path_of_a_slide_is_told_and_not_opened(folder, make_app, path: str) -> None:
-    changed(folder, 0, slide=path)
+def test_an_odd_path_of_a_slide_is_reported_and_not_opened(folder, make_app, path: str) -> None:
+    change_slide(folder, 0, slide=path)
     app = make_app(folder)
-    assert not ask(app, "/api/slides/0").json()["zoomable"]
-    assert ask(app, "/api/slides/0/tiles/0/0_0.jpg").status == 422
-    assert not ask(app, "/api/results").json()["slides"][0]["zoomable"]
+    assert not fetch(app, "/api/slides/0").json()["zoomable"]
+    assert fetch(app, "/api/slides/0/tiles/0/0_0.jpg").status == 422
+    assert not fetch(app, "/api/results").json()["slides"][0]["zoomable"]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_the_list_follows_each_folder_once_and_opens_no_slide(
     app = make_app(folder)
     monkeypatch.setattr(os.path, "realpath", lambda path: followed.append(path) or follow(path))
     monkeypatch.setattr(Path, "open", None)
-    assert len(ask(app, "/api/results").json()["slides"]) == 7
+    assert len(fetch(app, "/api/results").json()["slides"]) == 7
     assert len(followed) == len(set(followed)) < 7
 
 
@@ -270,6 +270,6 @@ def test_no_address_leads_out_of_the_folder(folder, outside, make_app, target: s
     (static / "index.html").write_text("page")
     app = make_app(folder, static=static)
     for full in (target, target.replace("outside/secret.txt", f"{outside}/secret.txt")):
-        answer = ask(app, full)
-        assert answer.status == 404
-        assert SECRET not in answer.body
+        reply = fetch(app, full)
+        assert reply.status == 404
+        assert SECRET not in reply.body

@@ -1,4 +1,4 @@
-"""The viewer's page in a real browser: what a user does, and what is then on screen."""
+"""The viewer's page in a real browser: user actions and what they show on screen."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ SLIDES = [
     "damaged",
     "unlabelled",
 ]
-MARK = (255, 45, 85)  # of the tile one flew to
+MARK = (255, 45, 85)  # of the selected top tile
 
 
 def predicted_scores(model: str) -> np.ndarray:
-    """Of the class a model predicts for tumour-1; a file's own scores are those of tumour."""
+    """Scores of the class a model predicts for tumour-1; the file's main scores are of tumour."""
     return tile_scores(model).class_scores[:, int(model == "sac_mil")]
 
 
@@ -46,7 +46,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Window(NamedTuple):
-    """A window of the browser, and what came up in it."""
+    """A browser window, with its console errors and requested hosts."""
 
     page: Page
     errors: list[str]
@@ -90,10 +90,10 @@ def page(window: Window, address: str, expected_errors: list[str]) -> Iterator[P
 
 @pytest.fixture
 def show(page: Page) -> Callable[..., Page]:
-    """Open the page at a slide, by name, with what else its address shall say."""
+    """Open the page at a slide, by name, with further parameters of the link."""
 
-    def show(slide: str = "tumour-1", **words: object) -> Page:
-        page.goto("/#" + "&".join(f"{k}={v}" for k, v in {"slide": slide, **words}.items()))
+    def show(slide: str = "tumour-1", **params: object) -> Page:
+        page.goto("/#" + "&".join(f"{k}={v}" for k, v in {"slide": slide, **params}.items()))
         settle(page)
         return page
 
@@ -101,37 +101,38 @@ def show(page: Page) -> Callable[..., Page]:
 
 
 def settle(page: Page) -> None:
-    """Wait until every picture in sight is there and drawn."""
+    """Wait until every visible picture is loaded and drawn."""
     page.wait_for_function(
         """() => {
-            const stages = [...document.querySelectorAll(".pane:not([hidden]) .stage")];
-            return stages.length && stages.every((stage) => stage.ariaBusy === "false");
+            const selector = ".compare-panel:not([hidden]) .slide-canvas";
+            const canvases = [...document.querySelectorAll(selector)];
+            return canvases.length && canvases.every((canvas) => canvas.ariaBusy === "false");
         }"""
     )
     page.evaluate("() => new Promise((done) => setTimeout(done, 60))")
 
 
 def wait_until_nearer(page: Page, width: float) -> None:
-    """Wait until less of the slide is in sight than that."""
+    """Wait until the view is narrower than a width."""
     page.wait_for_function(
-        "(width) => document.querySelector('#pane-0').dataset.view.split(',')[2] < width",
+        "(width) => document.querySelector('#panel-0').dataset.view.split(',')[2] < width",
         arg=width,
     )
     settle(page)
 
 
-def view(page: Page, pane: int = 0) -> tuple[float, float, float]:
-    """Middle and width of what is in sight, in level-0 pixels."""
-    x, y, width = page.locator(f"#pane-{pane}").get_attribute("data-view").split(",")
+def view(page: Page, panel: int = 0) -> tuple[float, float, float]:
+    """Center and width of the view, in level-0 pixels."""
+    x, y, width = page.locator(f"#panel-{panel}").get_attribute("data-view").split(",")
     return float(x), float(y), float(width)
 
 
-def on_screen(page: Page, places: np.ndarray, pane: int = 0) -> np.ndarray:
-    """(N, 2): where places of the slide lie in the window."""
-    x, y, width = view(page, pane)
-    box = page.locator(f"#pane-{pane} .stage").bounding_box()
+def on_screen(page: Page, positions: np.ndarray, panel: int = 0) -> np.ndarray:
+    """(N, 2): positions of the slide in window pixels."""
+    x, y, width = view(page, panel)
+    box = page.locator(f"#panel-{panel} .slide-canvas").bounding_box()
     middle = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    return (np.asarray(places) - (x, y)) * (box["width"] / width) + middle
+    return (np.asarray(positions) - (x, y)) * (box["width"] / width) + middle
 
 
 def picture(page: Page) -> np.ndarray:
@@ -140,17 +141,17 @@ def picture(page: Page) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(page.screenshot())).convert("RGB")).astype(int)
 
 
-def around(page: Page, places: np.ndarray, pane: int = 0, reach: int = 2) -> np.ndarray:
-    """(N, M, 3): the pixels around places of the slide."""
+def around(page: Page, positions: np.ndarray, panel: int = 0, reach: int = 2) -> np.ndarray:
+    """(N, M, 3): the pixels around positions of the slide."""
     pixels = picture(page)
-    spots = np.rint(on_screen(page, places, pane)).astype(int)
+    spots = np.rint(on_screen(page, positions, panel)).astype(int)
     cut = [pixels[y - reach : y + reach + 1, x - reach : x + reach + 1] for x, y in spots]
     return np.array(cut).reshape(len(spots), -1, 3)
 
 
-def seen(page: Page, places: np.ndarray, pane: int = 0, reach: int = 2) -> np.ndarray:
-    """(N, 3): their means."""
-    return around(page, places, pane, reach).mean(axis=1)
+def mean_colors(page: Page, positions: np.ndarray, panel: int = 0, reach: int = 2) -> np.ndarray:
+    """(N, 3): mean colors around positions of the slide."""
+    return around(page, positions, panel, reach).mean(axis=1)
 
 
 def text(page: Page, selector: str) -> str:
@@ -162,7 +163,7 @@ def names(page: Page) -> list[str]:
 
 
 def middles(model: str = "sac_mil") -> np.ndarray:
-    """(N, 2): the middles of tiles no legend lies on."""
+    """(N, 2): centers of the tiles."""
     scores = tile_scores(model)
     return scores.coords + SIDE / 2
 
@@ -175,10 +176,10 @@ UNCOVERED = np.s_[24:72]  # tiles of the middle rows
 
 def test_the_slide_itself_is_on_screen(show: Callable[..., Page]) -> None:
     page = show(heat=0)
-    places = np.array([(500, 300), (700, 520), (900, 640), (1000, 800), (620, 400)])
+    positions = np.array([(500, 300), (700, 520), (900, 640), (1000, 800), (620, 400)])
     truth = tissue_pixels(*SIZE, seed=3).astype(int)
-    expected = [truth[y - 6 : y + 6, x - 6 : x + 6].mean(axis=(0, 1)) for x, y in places]
-    assert np.abs(seen(page, places, reach=3) - expected).max() < 16
+    expected = [truth[y - 6 : y + 6, x - 6 : x + 6].mean(axis=(0, 1)) for x, y in positions]
+    assert np.abs(mean_colors(page, positions, reach=3) - expected).max() < 16
 
 
 def level_of(route: Route) -> int:
@@ -197,9 +198,9 @@ def test_zooming_in_brings_finer_tiles(show: Callable[..., Page]) -> None:
     assert max(levels) == 11  # 2**11 pixels hold the slide in full
     truth = tissue_pixels(*SIZE, seed=3).astype(int)
     x, y = (round(part) for part in view(page)[:2])
-    places = np.array([(x - 30, y - 30), (x, y), (x + 40, y + 20)])
-    expected = [truth[b - 5 : b + 5, a - 5 : a + 5].mean(axis=(0, 1)) for a, b in places]
-    assert np.abs(seen(page, places, reach=8) - expected).max() < 20
+    positions = np.array([(x - 30, y - 30), (x, y), (x + 40, y + 20)])
+    expected = [truth[b - 5 : b + 5, a - 5 : a + 5].mean(axis=(0, 1)) for a, b in positions]
+    assert np.abs(mean_colors(page, positions, reach=8) - expected).max() < 20
     page.keyboard.press("0")
     settle(page)
     assert view(page)[2] == before
@@ -207,26 +208,26 @@ def test_zooming_in_brings_finer_tiles(show: Callable[..., Page]) -> None:
 
 def test_the_wheel_zooms_where_the_pointer_is(show: Callable[..., Page]) -> None:
     page = show()
-    before, place = view(page), np.array([[384, 512]])
-    where = on_screen(page, place)[0]
+    before, position = view(page), np.array([[384, 512]])
+    where = on_screen(page, position)[0]
     page.mouse.move(*where)
     page.mouse.wheel(0, -300)
     wait_until_nearer(page, before[2])
-    assert np.abs(on_screen(page, place)[0] - where).max() < 4
+    assert np.abs(on_screen(page, position)[0] - where).max() < 4
 
 
 def test_the_scale_bar_is_as_long_as_it_says(show: Callable[..., Page]) -> None:
     page = show()
     microns = float(re.search(r"([\d.]+) µm", text(page, ".scale-bar"))[1])
-    stage = page.locator(".stage").bounding_box()["width"]
+    width = page.locator(".slide-canvas").bounding_box()["width"]
     drawn = page.locator(".scale-bar .bar").bounding_box()["width"]
-    assert drawn / stage * view(page)[2] * 0.5 == pytest.approx(microns, rel=0.02)
+    assert drawn / width * view(page)[2] * 0.5 == pytest.approx(microns, rel=0.02)
 
 
 # The heatmap
 
 
-def test_every_tile_has_the_colour_python_gives_it(show: Callable[..., Page]) -> None:
+def test_every_tile_has_the_color_python_computes(show: Callable[..., Page]) -> None:
     page = show(opacity=1)
     scores = tile_scores("sac_mil")
     by_class = dict(zip(CLASSES, scores.class_scores.T, strict=True))
@@ -235,28 +236,28 @@ def test_every_tile_has_the_colour_python_gives_it(show: Callable[..., Page]) ->
         for scale in ("rank", "minmax"):
             page.select_option("#scale", scale)
             expected = apply_color_scale(normalize_scores(values, scale))[UNCOVERED]
-            assert np.abs(seen(page, middles()[UNCOVERED]) - expected).max() == 0
+            assert np.abs(mean_colors(page, middles()[UNCOVERED]) - expected).max() == 0
 
 
-def test_fading_mixes_slide_and_colour(show: Callable[..., Page]) -> None:
+def test_opacity_mixes_slide_and_color(show: Callable[..., Page]) -> None:
     page = show(heat=0)
-    places = middles()[UNCOVERED]
-    plain = seen(page, places)
+    positions = middles()[UNCOVERED]
+    plain = mean_colors(page, positions)
     page.locator("#heat").click()
-    half = seen(page, places)
+    half = mean_colors(page, positions)
     for _ in range(5):
         page.keyboard.press("]")
     assert text(page, "#opacity-shown") == "100 %"
-    full = seen(page, places)
+    full = mean_colors(page, positions)
     assert np.abs(full - plain).max(axis=1).min() > 30
     assert np.abs(half - (plain + full) / 2).max() < 4
     page.locator("#opacity").fill("0.25")
-    assert np.abs(seen(page, places) - (0.75 * plain + 0.25 * full)).max() < 5
+    assert np.abs(mean_colors(page, positions) - (0.75 * plain + 0.25 * full)).max() < 5
     page.keyboard.press("h")
-    assert np.abs(seen(page, places) - plain).max() < 2
+    assert np.abs(mean_colors(page, positions) - plain).max() < 2
 
 
-def test_the_legend_shows_the_servers_colours_and_the_slides_scores(
+def test_the_legend_shows_the_servers_colors_and_the_slides_scores(
     show: Callable[..., Page],
 ) -> None:
     page = show(scale="minmax", opacity=0.6)
@@ -277,46 +278,46 @@ def test_the_legend_shows_the_servers_colours_and_the_slides_scores(
     assert ticks[2] == pytest.approx(np.median(own), rel=0.05)
 
 
-def test_the_pointer_reads_score_rank_and_place(show: Callable[..., Page]) -> None:
+def test_the_pointer_shows_score_rank_and_position(show: Callable[..., Page]) -> None:
     page = show()
     scores = tile_scores("sac_mil")
     for tile in (30, 41, 66):
         page.mouse.move(*on_screen(page, middles()[[tile]])[0])
-        told = text(page, ".readout")
+        readout = text(page, ".readout")
         rank = 1 + int((scores.scores > scores.scores[tile]).sum())
         x, y = scores.coords[tile]
-        assert float(told.split()[0]) == pytest.approx(scores.scores[tile], rel=1e-3)
-        assert f"rank {rank} of 120" in told
-        assert f"x {x:,}" in told
-        assert f"y {y:,}" in told
+        assert float(readout.split()[0]) == pytest.approx(scores.scores[tile], rel=1e-3)
+        assert f"rank {rank} of 120" in readout
+        assert f"x {x:,}" in readout
+        assert f"y {y:,}" in readout
     page.mouse.move(5, 5)
     assert page.locator(".readout").is_hidden()
 
 
-def test_another_model_brings_its_own_map(show: Callable[..., Page]) -> None:
+def test_another_model_shows_its_own_map(show: Callable[..., Page]) -> None:
     page = show(opacity=1)
     page.keyboard.press("2")
-    assert page.locator("#pane-0 select").input_value() == "1"
+    assert page.locator("#panel-0 select").input_value() == "1"
     expected = apply_color_scale(normalize_scores(predicted_scores("mean_pool"), "rank"))[UNCOVERED]
     page.get_by_text("Top tiles · mean_pool, score for normal (predicted)").wait_for()
-    assert np.abs(seen(page, middles()[UNCOVERED]) - expected).max() == 0
-    assert "normal" in text(page, "#pane-0 .verdict .predicted")
-    assert "score for normal (predicted)" in text(page, "#pane-0 .legend figcaption")
+    assert np.abs(mean_colors(page, middles()[UNCOVERED]) - expected).max() == 0
+    assert "normal" in text(page, "#panel-0 .prediction-bar .predicted")
+    assert "score for normal (predicted)" in text(page, "#panel-0 .legend figcaption")
     page.select_option("#score-class", "tumour")
     page.get_by_text("Top tiles · mean_pool, score for tumour").wait_for()
-    assert "predicted" not in text(page, "#pane-0 .legend figcaption")
+    assert "predicted" not in text(page, "#panel-0 .legend figcaption")
 
 
 # The list
 
 
-def test_the_list_says_who_was_right(show: Callable[..., Page]) -> None:
+def test_the_list_marks_correct_and_wrong_predictions(show: Callable[..., Page]) -> None:
     page = show()
     assert names(page) == SLIDES
     marks = page.locator("#slide-table tbody td:first-child").all_inner_texts()
     assert marks == ["✓", "✗", "✓", "✓", "✓", "✗", ""]
-    assert text(page, "#slide-counts") == "7 slides · 2 of 6 labelled slides answered wrong"
-    page.keyboard.press("2")  # who says the opposite of everything
+    assert text(page, "#slide-counts") == "7 slides · 2 of 6 labelled slides misclassified"
+    page.keyboard.press("2")  # which predicts the opposite
     marks = page.locator("#slide-table tbody td:first-child").all_inner_texts()
     assert marks == ["✗", "✓", "✗", "✗", "✗", "✓", ""]
 
@@ -342,7 +343,7 @@ def test_every_column_sorts_both_ways_and_back(show: Callable[..., Page]) -> Non
     assert names(page)[0] == "unscored"
 
 
-def test_filters_leave_what_fits_and_count_it(show: Callable[..., Page]) -> None:
+def test_filters_show_matching_slides_and_count_them(show: Callable[..., Page]) -> None:
     page = show()
     page.keyboard.press("/")
     page.keyboard.type("ONLY")
@@ -355,8 +356,8 @@ def test_filters_leave_what_fits_and_count_it(show: Callable[..., Page]) -> None
     page.select_option("#filter-label", "normal")
     assert names(page) == ["normal-1"]
     page.select_option("#filter-predicted", "normal")
-    assert "No slide fits" in text(page, "#slide-table tbody")
-    assert text(page, "#slide-name") == "tumour-1"  # what was on the desk stays there
+    assert "No slide matches" in text(page, "#slide-table tbody")
+    assert text(page, "#slide-name") == "tumour-1"  # the open slide stays
 
 
 # Flying and comparing
@@ -369,7 +370,7 @@ def test_a_top_tile_flies_there_and_is_outlined(show: Callable[..., Page]) -> No
     x, y = HOT["sac_mil"]
     assert view(page)[:2] == pytest.approx((x + SIDE / 2, y + SIDE / 2), abs=2)
     edge = [(x + SIDE / 2, y), (x, y + SIDE / 2), (x + SIDE, y + SIDE / 2)]
-    assert np.abs(seen(page, edge, reach=0) - MARK).max() < 40
+    assert np.abs(mean_colors(page, edge, reach=0) - MARK).max() < 40
     page.keyboard.press("g")
     settle(page)
     assert view(page)[:2] != pytest.approx((x + SIDE / 2, y + SIDE / 2), abs=2)
@@ -403,45 +404,45 @@ def test_two_models_are_compared_side_by_side_and_move_together(
 ) -> None:
     page = show(opacity=1)
     page.keyboard.press("c")
-    page.locator("#pane-1").wait_for()
+    page.locator("#panel-1").wait_for()
     settle(page)
     assert view(page, 1) == pytest.approx(view(page, 0), abs=2)
     inner = np.array([HOT["sac_mil"], HOT["mean_pool"]]) + SIDE / 2
-    for pane, model in enumerate(("sac_mil", "mean_pool")):
+    for panel, model in enumerate(("sac_mil", "mean_pool")):
         scores = tile_scores(model)
         tiles = [int(np.flatnonzero((scores.coords == HOT[m]).all(axis=1))[0]) for m in HOT]
         expected = apply_color_scale(normalize_scores(predicted_scores(model), "rank"))[tiles]
-        assert np.abs(seen(page, inner, pane) - expected).max() == 0
+        assert np.abs(mean_colors(page, inner, panel) - expected).max() == 0
     before = view(page, 0)
-    page.mouse.move(*on_screen(page, inner[:1], pane=1)[0])
+    page.mouse.move(*on_screen(page, inner[:1], panel=1)[0])
     page.mouse.wheel(0, -400)  # over the second: now that one leads
     wait_until_nearer(page, before[2])
     assert view(page, 0) == pytest.approx(view(page, 1), abs=2)
-    assert page.locator("#pane-1.active").count() == 1
+    assert page.locator("#panel-1.active").count() == 1
     assert "mean_pool" in text(page, "#top-title")
     page.keyboard.press("1")
-    assert page.locator("#pane-1 select").input_value() == "0"
+    assert page.locator("#panel-1 select").input_value() == "0"
     page.locator("#compare").click()
-    assert page.locator("#pane-1").is_hidden()
+    assert page.locator("#panel-1").is_hidden()
 
 
-def test_the_pointer_reads_both_models_at_once(show: Callable[..., Page]) -> None:
+def test_the_pointer_shows_both_models(show: Callable[..., Page]) -> None:
     page = show(beside="mean_pool")
     page.mouse.move(*on_screen(page, middles()[[41]])[0])
-    told = page.locator(".readout").all_inner_texts()
+    readouts = page.locator(".readout").all_inner_texts()
     expected = [predicted_scores(model)[41] for model in HOT]
-    assert [float(words.split()[0]) for words in told] == pytest.approx(expected, rel=1e-3)
+    assert [float(each.split()[0]) for each in readouts] == pytest.approx(expected, rel=1e-3)
 
 
 # Truth
 
 
-def show_on_whole_pixels(show: Callable[..., Page], place: tuple[int, int]) -> Page:
-    """Open the page at half size, so that a place of the slide lies between four pixels."""
+def show_on_whole_pixels(show: Callable[..., Page], position: tuple[int, int]) -> Page:
+    """Open the page at half size, so that a position of the slide lies between four pixels."""
     page = show(heat=0)
-    frame = page.locator("#pane-0 .stage").bounding_box()
+    frame = page.locator("#panel-0 .slide-canvas").bounding_box()
     sides = round(frame["width"]), round(frame["height"])
-    x, y = (middle + side % 2 for middle, side in zip(place, sides, strict=True))
+    x, y = (middle + side % 2 for middle, side in zip(position, sides, strict=True))
     page.goto("about:blank")
     return show(heat=0, view=f"{x},{y},{2 * sides[0]}")
 
@@ -450,7 +451,7 @@ def wait_until_overlay(page: Page, *, is_empty: bool) -> None:
     """Wait until the layer over the slide has no pixel left, or has its first."""
     page.wait_for_function(
         """(isEmpty) => {
-            const canvas = document.querySelector("#pane-0 canvas.overlay");
+            const canvas = document.querySelector("#panel-0 canvas.overlay");
             const { width, height } = canvas;
             const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
             return data.every((value) => value === 0) === isEmpty;
@@ -464,8 +465,8 @@ def test_outlines_lie_where_the_truth_is(show: Callable[..., Page]) -> None:
     (left, top), (right, _), (_, bottom), _ = TRUTH
     page = show_on_whole_pixels(show, (left + 200, top + 200))
     wait_until_overlay(page, is_empty=True)
-    places = np.array([(500, top), (left, 600), (right, 600), (500, bottom)])
-    corners = np.rint(on_screen(page, places)).astype(int)
+    positions = np.array([(500, top), (left, 600), (right, 600), (500, bottom)])
+    corners = np.rint(on_screen(page, positions)).astype(int)
     across = np.array([(0, 1), (1, 0), (1, 0), (0, 1)])
     columns, rows = (corners[:, None] + across[:, None] * np.arange(-3, 3)[:, None]).T
     before = picture(page)
@@ -490,17 +491,17 @@ def test_outlines_of_one_slide_never_lie_on_another(
         route.fulfill(json=whole)
 
     page.route("**/api/results", with_truth)
-    page.route("**/api/slides/1/truth", answering(422, "These outlines are damaged."))
+    page.route("**/api/slides/1/truth", reply_with(422, "These outlines are damaged."))
     show(heat=0, truth=1)
     (left, top), (right, _), (_, bottom), _ = TRUTH
-    places = [(500, top), (left, 600), (right, 600), (500, bottom)]
-    assert (around(page, places, reach=3).max(axis=2).min(axis=1) < 40).all()
+    positions = [(500, top), (left, 600), (right, 600), (500, bottom)]
+    assert (around(page, positions, reach=3).max(axis=2).min(axis=1) < 40).all()
     page.keyboard.press("j")
     page.get_by_text("These outlines are damaged.").wait_for()
-    assert (around(page, places, reach=3).max(axis=2).min(axis=1) > 60).all()
+    assert (around(page, positions, reach=3).max(axis=2).min(axis=1) > 60).all()
 
 
-def test_truth_cannot_be_asked_for_where_none_is_known(show: Callable[..., Page]) -> None:
+def test_truth_cannot_be_shown_for_a_slide_without_it(show: Callable[..., Page]) -> None:
     page = show("normal-1")
     assert page.locator("#truth").is_disabled()
     page.keyboard.press("t")
@@ -550,27 +551,27 @@ def test_help_lists_the_keys_and_takes_them_meanwhile(show: Callable[..., Page])
 
 def test_a_slide_without_scores_says_why_it_has_no_heatmap(show: Callable[..., Page]) -> None:
     page = show("unscored")
-    assert "left no scores" in text(page, ".notice")
+    assert "has no tile scores" in text(page, ".notice")
     for control in ("heat", "opacity", "score-class", "scale"):
         assert page.locator(f"#{control}").is_disabled()
     truth = tissue_pixels(*SIZE, seed=3).astype(int)
     expected = truth[634:646, 894:906].mean(axis=(0, 1))
-    assert np.abs(seen(page, [(900, 640)], reach=3) - expected).max() < 16
+    assert np.abs(mean_colors(page, [(900, 640)], reach=3) - expected).max() < 16
 
 
-def test_a_model_that_never_saw_a_slide_is_told_apart(show: Callable[..., Page]) -> None:
+def test_a_model_without_a_prediction_for_the_slide_says_so(show: Callable[..., Page]) -> None:
     page = show("unlabelled", model="mean_pool")
-    assert "gave no answer" in text(page, ".notice")
-    assert "no label" in text(page, "#slide-facts")
+    assert "has no prediction" in text(page, ".notice")
+    assert "no label" in text(page, "#slide-details")
 
 
 def test_a_bag_without_its_slide_shows_tiles_on_white(show: Callable[..., Page]) -> None:
     page = show("bag-only", opacity=1)
     expected = apply_color_scale(normalize_scores(tile_scores("sac_mil").scores, "rank"))[UNCOVERED]
-    assert np.abs(seen(page, middles()[UNCOVERED]) - expected).max() == 0
+    assert np.abs(mean_colors(page, middles()[UNCOVERED]) - expected).max() == 0
     assert "--slides" in text(page, ".notice")
     page.keyboard.press("h")
-    assert seen(page, middles()[UNCOVERED]).min() > 250
+    assert mean_colors(page, middles()[UNCOVERED]).min() > 250
 
 
 def test_a_lost_slide_shows_its_thumbnail(show: Callable[..., Page]) -> None:
@@ -578,7 +579,7 @@ def test_a_lost_slide_shows_its_thumbnail(show: Callable[..., Page]) -> None:
     assert "thumbnail" in text(page, ".notice")
     truth = tissue_pixels(*SIZE, seed=3).astype(int)
     expected = truth[600:680, 860:940].mean(axis=(0, 1))
-    assert np.abs(seen(page, [(900, 640)], reach=12) - expected).max() < 20
+    assert np.abs(mean_colors(page, [(900, 640)], reach=12) - expected).max() < 20
 
 
 def test_a_slide_that_cannot_be_opened_says_so(show: Callable[..., Page]) -> None:
@@ -594,7 +595,7 @@ def test_a_link_leads_to_the_same_view(show: Callable[..., Page], page: Page) ->
     first = show(opacity=0.8, scale="minmax", **{"class": "tumour"})
     first.keyboard.press("c")
     first.keyboard.press("g")
-    first.locator("#pane-1").wait_for()
+    first.locator("#panel-1").wait_for()
     settle(first)
     first.wait_for_timeout(400)  # the address follows a moment later
     there, link = view(first), first.url
@@ -602,7 +603,7 @@ def test_a_link_leads_to_the_same_view(show: Callable[..., Page], page: Page) ->
     page.goto(link)
     settle(page)
     assert view(page) == pytest.approx(there, abs=2)
-    assert page.locator("#pane-1").is_visible()
+    assert page.locator("#panel-1").is_visible()
     assert page.locator("#score-class").input_value() == "tumour"
     assert page.locator("#scale").input_value() == "minmax"
     assert text(page, "#opacity-shown") == "80 %"
@@ -619,36 +620,36 @@ def test_a_nonsense_link_opens_the_first_slide(page: Page) -> None:
     assert "not in these results" not in text(page, ".notice")
 
 
-def answering(status: int, words: str) -> Callable[[Route], None]:
-    return lambda route: route.fulfill(status=status, json={"error": words})
+def reply_with(status: int, message: str) -> Callable[[Route], None]:
+    return lambda route: route.fulfill(status=status, json={"error": message})
 
 
 def test_the_servers_errors_are_shown_as_sentences(page: Page, expected_errors: list[str]) -> None:
     expected_errors.append("Failed to load resource")
-    page.route("**/api/slides/0/scores/0", answering(404, "The scores are damaged."))
+    page.route("**/api/slides/0/scores/0", reply_with(404, "The scores are damaged."))
     page.goto("/")
     page.get_by_text("The scores are damaged.").wait_for()
     assert page.locator("#heat").is_disabled()
-    page.route("**/api/slides/1", answering(503, "Too many at once."))
+    page.route("**/api/slides/1", reply_with(503, "Too many at once."))
     page.keyboard.press("j")
     page.get_by_text("Too many at once.").wait_for()
-    page.route("**/api/results", answering(400, "This folder is no more."))
+    page.route("**/api/results", reply_with(400, "This folder is no more."))
     page.reload()
     page.get_by_text("This folder is no more.").wait_for()
 
 
-def test_a_slide_that_is_lost_while_open_is_told(
+def test_a_slide_that_is_lost_while_open_is_reported(
     show: Callable[..., Page], expected_errors: list[str]
 ) -> None:
     expected_errors += ["Failed to load resource", "Tile .* failed to load"]
     page = show("unlabelled")  # no other test zooms into it, so that no tile is in the cache
-    page.route("**/tiles/**", answering(422, "The slide is gone."))
+    page.route("**/tiles/**", reply_with(422, "The slide is gone."))
     for _ in range(5):
         page.keyboard.press("+")
     page.get_by_text("The slide is gone.").wait_for()
 
 
-def test_a_lost_slide_stays_told_when_scores_come_late(
+def test_the_error_of_a_lost_slide_stays_when_scores_come_late(
     show: Callable[..., Page], page: Page, expected_errors: list[str]
 ) -> None:
     expected_errors += ["Failed to load resource", "Tile .* failed to load"]
@@ -656,7 +657,7 @@ def test_a_lost_slide_stays_told_when_scores_come_late(
     page.route("**/scores/**", lambda route: held.append(route))
     show()
     assert page.locator("#heat").is_disabled(), "the scores have not come"
-    page.route("**/tiles/**", answering(422, "The slide is gone."))
+    page.route("**/tiles/**", reply_with(422, "The slide is gone."))
     for _ in range(5):
         page.keyboard.press("+")
     page.get_by_text("The slide is gone.").wait_for()
@@ -666,7 +667,7 @@ def test_a_lost_slide_stays_told_when_scores_come_late(
     assert page.get_by_text("The slide is gone.").is_visible()
 
 
-def test_a_server_that_is_gone_is_told(page: Page, expected_errors: list[str]) -> None:
+def test_a_stopped_server_is_reported(page: Page, expected_errors: list[str]) -> None:
     expected_errors += ["Failed to load resource", "Tile .* failed to load"]
     page.goto("/")
     settle(page)
@@ -706,7 +707,7 @@ def test_a_thousand_slides_and_a_hundred_thousand_tiles(page: Page) -> None:
     page.route("**/api/results", many)
     page.route(
         "**/api/slides/*",
-        lambda route: route.fulfill(json=image | {"why_not": "no slide", "bounds": None}),
+        lambda route: route.fulfill(json=image | {"reason": "no slide", "bounds": None}),
     )
     page.route("**/api/slides/*/scores/*", lambda route: route.fulfill(json=scores))
     page.goto("/#slide=bag-999&opacity=1&class=tumour")
@@ -716,14 +717,14 @@ def test_a_thousand_slides_and_a_hundred_thousand_tiles(page: Page) -> None:
     page.locator("#slide-table-frame").evaluate("(frame) => frame.scrollTo(0, 0)")
     page.locator("#slide-0").wait_for()
     check_rows_in_sight(page, "bag-0")
-    assert "100,000 tiles" in text(page, "#slide-facts")
+    assert "100,000 tiles" in text(page, "#slide-details")
     assert "No scores for tumour here" in text(page, ".notice")
     assert "mean rank by 3 members" in text(page, ".legend figcaption")
     assert page.locator("#score-class").is_disabled()
-    place = np.array([[200 * 256 + 128, 125 * 256 + 128]])
+    position = np.array([[200 * 256 + 128, 125 * 256 + 128]])
     expected = apply_color_scale(np.array([(125 * 400 + 200) / 99_999]))
-    assert np.abs(seen(page, place, reach=0) - expected).max() <= 1
-    page.mouse.move(*on_screen(page, place)[0])
+    assert np.abs(mean_colors(page, position, reach=0) - expected).max() <= 1
+    page.mouse.move(*on_screen(page, position)[0])
     assert "of 100,000" in text(page, ".readout")
 
 
@@ -748,18 +749,18 @@ def test_a_long_class_name_never_hides_its_probability(page: Page) -> None:
         long = {name: f"{name} with a name as long as pathologists give" for name in CLASSES}
         whole = route.fetch().json()
         for slide in whole["slides"]:
-            for answer in slide["answers"]:
-                answer["predicted"] = long[answer["predicted"]]
+            for prediction in slide["predictions"]:
+                prediction["predicted"] = long[prediction["predicted"]]
         route.fulfill(json=whole | {"classes": list(long.values())})
 
     page.route("**/api/results", lengthened)
     page.goto("/#beside=mean_pool")
     settle(page)
-    for pane in (0, 1):
-        head = page.locator(f"#pane-{pane} > header").bounding_box()
-        share = page.locator(f"#pane-{pane} .predicted > span").last.bounding_box()
+    for panel in (0, 1):
+        head = page.locator(f"#panel-{panel} > header").bounding_box()
+        share = page.locator(f"#panel-{panel} .predicted > span").last.bounding_box()
         assert share["x"] + share["width"] <= head["x"] + head["width"]
 
 
-def test_whoever_uses_it_reads_that_it_is_for_research(show: Callable[..., Page]) -> None:
+def test_the_page_states_that_it_is_for_research(show: Callable[..., Page]) -> None:
     assert "Research use only" in text(show(), "footer")

@@ -13,24 +13,24 @@ from sacmil.viewer.byte_cache import ByteCache
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60))), st.integers(0, 100))
-def test_it_never_keeps_more_than_its_bytes_and_never_lies(asked, most: int) -> None:
-    cache = ByteCache(most)
+def test_it_stays_within_its_bytes_and_returns_what_was_made(requests, max_bytes: int) -> None:
+    cache = ByteCache(max_bytes)
     sizes: dict[int, int] = {}
-    for key, size in asked:
+    for key, size in requests:
         size = sizes.setdefault(key, size)
         made = bytes([key]) * size
         assert cache.get(key, lambda made=made: made) == made
-        assert 0 <= cache.used_bytes <= most
+        assert 0 <= cache.used_bytes <= max_bytes
 
 
-def test_what_was_used_last_is_kept() -> None:
+def test_the_latest_used_is_kept() -> None:
     cache, made = ByteCache(3), []
 
-    def ask(key: str) -> None:
+    def get(key: str) -> None:
         cache.get(key, lambda: made.append(key) or b"1")
 
     for key in "abcadab":
-        ask(key)
+        get(key)
     assert "".join(made) == "abcdb"
 
 
@@ -41,15 +41,15 @@ def test_many_threads_leave_the_count_right() -> None:
     assert cache.used_bytes == 5000
 
 
-def test_what_many_threads_need_at_once_is_made_once() -> None:
-    cache, together, made = ByteCache(100), threading.Barrier(8), []
+def test_bytes_that_many_threads_need_are_made_once() -> None:
+    cache, barrier, made = ByteCache(100), threading.Barrier(8), []
 
     def make() -> bytes:
         made.append(threading.Event().wait(0.1))  # so that the others come meanwhile
         return b"outline"
 
     def get() -> bytes:
-        together.wait()
+        barrier.wait()
         return cache.get("key", make)
 
     with ThreadPoolExecutor(8) as executor:

@@ -1,4 +1,4 @@
-"""Clients that connect without asking, or ask without reading, do not stop the others."""
+"""Clients that send no request, or do not read the response, do not block the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from asgi_caller import make_scope
 from browser import viewer
 from starlette.responses import PlainTextResponse
 
-from sacmil.viewer.connections import BoundedApp, Connections, Limits, find_limits
+from sacmil.viewer.connections import BoundedApp, ConnectionLimits, Connections, find_limits
 from sacmil.viewer.content import ResultsApi
 from sacmil.viewer.page import is_built
 from sacmil.viewer.server import make_http_server
@@ -32,7 +32,7 @@ CLIENT = "127.0.0.1"
 Client = Callable[[int], Awaitable[None]]
 
 
-def serve(app: Any, limits: Limits, client: Client) -> None:
+def serve(app: Any, limits: ConnectionLimits, client: Client) -> None:
     """Run a client against a real server, given its port."""
 
     async def main() -> None:
@@ -76,10 +76,10 @@ def test_a_connection_without_a_whole_request_is_ended(first: bytes) -> None:
         reader = await connect(port, first)
         assert await read_to_end(reader) == b""
 
-    serve(PlainTextResponse("page"), Limits(8, 8, request_s=0.2), client)
+    serve(PlainTextResponse("page"), ConnectionLimits(8, 8, request_timeout_s=0.2), client)
 
 
-def test_sending_a_byte_at_a_time_wins_no_time() -> None:
+def test_sending_a_byte_at_a_time_does_not_extend_the_deadline() -> None:
     async def client(port: int) -> None:
         reader = await connect(port)
         while not (reader.at_eof() or reader.exception()):
@@ -87,7 +87,7 @@ def test_sending_a_byte_at_a_time_wins_no_time() -> None:
             await asyncio.sleep(0.02)
         assert await read_to_end(reader) == b""
 
-    serve(PlainTextResponse("page"), Limits(8, 8, request_s=0.2), client)
+    serve(PlainTextResponse("page"), ConnectionLimits(8, 8, request_timeout_s=0.2), client)
 
 
 def test_an_idle_connection_is_ended_after_its_last_response() -> None:
@@ -97,11 +97,13 @@ def test_an_idle_connection_is_ended_after_its_last_response() -> None:
         writers[-1].write(b"GET")  # half of the next
         assert await read_to_end(reader) == b""
 
-    serve(PlainTextResponse("page"), Limits(8, 8, request_s=0.2), client)
+    serve(PlainTextResponse("page"), ConnectionLimits(8, 8, request_timeout_s=0.2), client)
 
 
-@pytest.mark.parametrize("limits", [Limits(8, 100, LONG_S), Limits(100, 8, LONG_S)])
-def test_half_open_connections_give_way_to_a_newcomer(limits: Limits) -> None:
+@pytest.mark.parametrize(
+    "limits", [ConnectionLimits(8, 100, LONG_S), ConnectionLimits(100, 8, LONG_S)]
+)
+def test_half_open_connections_are_dropped_for_a_new_one(limits: ConnectionLimits) -> None:
     async def client(port: int) -> None:
         half_open = [await connect(port, b"GET / HTTP/1.1\r\n") for _ in range(40)]
         reader = await connect(port, REQUEST)
@@ -127,7 +129,7 @@ def test_a_client_that_does_not_read_is_ended() -> None:
         await ended.wait()
         assert 0 < len(await read_to_end(reader)) < size
 
-    serve(app, Limits(8, 8, reading_s=0.3), client)
+    serve(app, ConnectionLimits(8, 8, read_timeout_s=0.3), client)
 
 
 def test_a_large_response_arrives_whole() -> None:
@@ -137,14 +139,14 @@ def test_a_large_response_arrives_whole() -> None:
         reader = await connect(port, LAST_REQUEST)
         assert (await reader.read()).endswith(b"\r\n\r\n" + body)
 
-    serve(PlainTextResponse(body), Limits(8, 8), client)
+    serve(PlainTextResponse(body), ConnectionLimits(8, 8), client)
 
 
 def test_a_response_that_is_sent_lets_other_clients_in_between() -> None:
     turns: list[str] = []
 
     async def take(message: Any) -> None:
-        turns.append("piece")
+        turns.append("chunk")
 
     async def others() -> None:
         while "done" not in turns:
@@ -152,7 +154,7 @@ def test_a_response_that_is_sent_lets_other_clients_in_between() -> None:
             await asyncio.sleep(0)
 
     async def main() -> None:
-        connections = Connections(Limits(8, 8))
+        connections = Connections(ConnectionLimits(8, 8))
         add_all(connections, ("a", 1))
         waiting = asyncio.create_task(others())
         app = BoundedApp(PlainTextResponse(b"x" * 2**20), connections)
@@ -161,7 +163,7 @@ def test_a_response_that_is_sent_lets_other_clients_in_between() -> None:
         await waiting
 
     asyncio.run(main())
-    assert turns.count("piece") == 17  # the head, and sixteen times 64 KiB
+    assert turns.count("chunk") == 17  # the head, and sixteen times 64 KiB
     assert turns.count("others") >= 16
 
 
@@ -169,7 +171,7 @@ def test_nothing_more_is_sent_once_a_client_was_dropped() -> None:
     sent: list[Any] = []
 
     async def main() -> None:
-        connections = Connections(Limits(1, 1))
+        connections = Connections(ConnectionLimits(1, 1))
         add_all(connections, ("a", 1))
 
         async def take(message: Any) -> None:
@@ -209,11 +211,11 @@ def in_loop(check: Callable[[], None]) -> None:
     asyncio.run(main())
 
 
-def test_a_connection_the_server_works_for_is_never_dropped() -> None:
+def test_a_busy_connection_is_never_dropped() -> None:
     def check() -> None:
-        connections = Connections(Limits(2, 2))
+        connections = Connections(ConnectionLimits(2, 2))
         (working,) = add_all(connections, ("a", 1))
-        connections.work(("a", 1))
+        connections.mark_busy(("a", 1))
         others = add_all(connections, *[("a", port) for port in range(2, 9)])
         assert not working.is_ended
         assert [each.is_ended for each in others] == [True] * 6 + [False]
@@ -221,12 +223,12 @@ def test_a_connection_the_server_works_for_is_never_dropped() -> None:
     in_loop(check)
 
 
-def test_where_all_connections_are_at_work_the_newcomer_is_turned_away() -> None:
+def test_if_all_connections_are_busy_a_new_one_is_dropped() -> None:
     def check() -> None:
-        connections = Connections(Limits(2, 2))
+        connections = Connections(ConnectionLimits(2, 2))
         old = add_all(connections, ("a", 1), ("b", 1))
-        connections.work(("a", 1))
-        connections.work(("b", 1))
+        connections.mark_busy(("a", 1))
+        connections.mark_busy(("b", 1))
         (newcomer,) = add_all(connections, ("c", 1))
         assert newcomer.is_ended
         assert not any(each.is_ended for each in old)
@@ -236,7 +238,7 @@ def test_where_all_connections_are_at_work_the_newcomer_is_turned_away() -> None
 
 def test_one_client_takes_no_connection_of_another() -> None:
     def check() -> None:
-        connections = Connections(Limits(10, 4))
+        connections = Connections(ConnectionLimits(10, 4))
         (honest,) = add_all(connections, ("honest", 1))
         add_all(connections, *[("greedy", port) for port in range(100)])
         assert not honest.is_ended
@@ -247,11 +249,11 @@ def test_one_client_takes_no_connection_of_another() -> None:
 
 def test_clients_that_take_much_and_read_nothing_are_dropped_at_once() -> None:
     def check() -> None:
-        connections = Connections(Limits(10, 10, unsent_bytes=100))
+        connections = Connections(ConnectionLimits(10, 10, max_unsent_bytes=100))
         addresses = [("a", port) for port in range(5)]
         transports = add_all(connections, *addresses)
         for address in addresses:
-            connections.wait_for_client(address, LONG_S)
+            connections.start_deadline(address, LONG_S)
             connections.hold_body(address, bytes(40))
         assert [each.is_ended for each in transports] == [True] * 3 + [False] * 2
         assert connections.held_bytes == 80
@@ -264,7 +266,9 @@ async def hang(_: Any = None) -> None:
     await asyncio.Event().wait()
 
 
-def count_connections_of_clients_that_do_not_read(app: Any, limits: Limits, clients: int) -> int:
+def count_connections_of_clients_that_do_not_read(
+    app: Any, limits: ConnectionLimits, clients: int
+) -> int:
     """How many connections are left once each client has got a part of its response."""
     started: list[Any] = []
 
@@ -297,7 +301,7 @@ def test_a_body_that_many_clients_share_is_counted_once() -> None:
             await send({"type": "http.response.body", "body": body})
 
     body = bytes(100_000)
-    limits = Limits(100, 100, unsent_bytes=150_000)
+    limits = ConnectionLimits(100, 100, max_unsent_bytes=150_000)
     assert count_connections_of_clients_that_do_not_read(Body(), limits, 10) == 10
 
 
@@ -308,7 +312,7 @@ def test_bodies_that_are_unpacked_for_clients_that_do_not_read_are_bounded(
         return gzip.compress(random.randbytes(100_000))
 
     monkeypatch.setattr(ResultsApi, "get_truth", make_outline)  # as if each were of another slide
-    limits = Limits(100, 100, unsent_bytes=250_000)
+    limits = ConnectionLimits(100, 100, max_unsent_bytes=250_000)
     assert count_connections_of_clients_that_do_not_read(make_app(made), limits, 10) == 2
 
 
@@ -318,7 +322,7 @@ def test_a_request_that_the_ending_server_cancels_raises_nothing() -> None:
             await hang()
 
         scope = make_scope("/") | {"client": (CLIENT, 1)}
-        bounded = BoundedApp(app, Connections(Limits(8, 8)))
+        bounded = BoundedApp(app, Connections(ConnectionLimits(8, 8)))
         request = asyncio.create_task(bounded(scope, hang, hang))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         request.cancel()
@@ -329,14 +333,14 @@ def test_a_request_that_the_ending_server_cancels_raises_nothing() -> None:
     asyncio.run(main())
 
 
-def test_a_round_of_the_event_loop_sends_one_piece_of_all_large_responses() -> None:
+def test_a_round_of_the_event_loop_sends_one_chunk_of_all_large_responses() -> None:
     rounds = [0]
 
     async def take(_: Any) -> None:
         rounds[-1] += 1
 
     async def main() -> None:
-        connections = Connections(Limits(100, 100))
+        connections = Connections(ConnectionLimits(100, 100))
         app = BoundedApp(send_body, connections)
         add_all(connections, *[(CLIENT, port) for port in range(50)])
         scopes = [make_scope("/") | {"client": (CLIENT, port)} for port in range(50)]
@@ -359,17 +363,17 @@ def test_limits_stay_below_half_of_the_descriptors(monkeypatch, soft: int, hard:
     monkeypatch.setattr(resource, "getrlimit", lambda _: found[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, pair: found.append(pair))
     limits = find_limits()
-    assert 0 < limits.per_client < limits.in_all
-    assert found[-1][0] == -1 or limits.in_all < found[-1][0] / 2
+    assert 0 < limits.max_per_client < limits.max_connections
+    assert found[-1][0] == -1 or limits.max_connections < found[-1][0] / 2
 
 
 def test_limits_are_small_where_descriptors_cannot_be_raised(monkeypatch) -> None:
-    def refuse(*_: Any) -> None:
+    def reject(*_: Any) -> None:
         raise ValueError("not allowed to raise maximum limit")
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1024))
-    monkeypatch.setattr(resource, "setrlimit", refuse)
-    assert find_limits().in_all < 128
+    monkeypatch.setattr(resource, "setrlimit", reject)
+    assert find_limits().max_connections < 128
 
 
 FLOOD = """

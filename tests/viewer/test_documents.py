@@ -1,4 +1,4 @@
-"""Damaged files in the folder are told in a sentence; the rest goes on."""
+"""Damaged files in the folder are reported with a message; the others are still served."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asgi_caller import ask
+from asgi_caller import fetch
 
 from sacmil.errors import RunError
 from sacmil.results import InstanceScores, write_scores
@@ -61,13 +61,13 @@ def bomb() -> bytes:
         bomb(),
     ],
 )
-def test_damaged_scores_are_told(folder, make_app, content: bytes) -> None:
+def test_damaged_scores_are_reported(folder, make_app, content: bytes) -> None:
     (folder / SCORES).write_bytes(content)
     app = make_app(folder)
-    answer = ask(app, "/api/slides/0/scores/0")
-    assert answer.status == 422
-    assert "tumour-1.npz" in answer.json()["error"]
-    assert ask(app, "/api/slides/0/scores/1").status == 200
+    reply = fetch(app, "/api/slides/0/scores/0")
+    assert reply.status == 422
+    assert "tumour-1.npz" in reply.json()["error"]
+    assert fetch(app, "/api/slides/0/scores/1").status == 200
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble, np.int64])
@@ -75,16 +75,16 @@ def test_numbers_of_every_kind_arrive(folder, make_app, dtype: type) -> None:
     values = np.array([1, 0.1, 3e-5], dtype)
     content = npz(coords=np.zeros((3, 2), dtype), patch_size=1.0, scores=values)
     (folder / SCORES).write_bytes(content)
-    told = ask(make_app(folder), "/api/slides/0/scores/0").json()
-    np.testing.assert_array_equal(np.array(told["scores"], dtype), values.astype(np.float64))
-    assert told["class_scores"] is None
+    document = fetch(make_app(folder), "/api/slides/0/scores/0").json()
+    np.testing.assert_array_equal(np.array(document["scores"], dtype), values.astype(np.float64))
+    assert document["class_scores"] is None
 
 
 def test_no_tiles_at_all_are_an_empty_map(folder, make_app) -> None:
     write_scores(folder / SCORES, InstanceScores(np.zeros((0, 2)), 1.0, np.zeros(0, np.float32)))
-    told = ask(make_app(folder), "/api/slides/0/scores/0").json()
-    assert told["scores"] == []
-    assert (told["low"], told["high"]) == (None, None)
+    document = fetch(make_app(folder), "/api/slides/0/scores/0").json()
+    assert document["scores"] == []
+    assert (document["low"], document["high"]) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -104,40 +104,40 @@ def test_no_tiles_at_all_are_an_empty_map(folder, make_app) -> None:
         gzip.compress(bytes(2**26 + 1), mtime=0),
     ],
 )
-def test_damaged_truth_is_told(folder, make_app, content: bytes) -> None:
+def test_damaged_truth_is_reported(folder, make_app, content: bytes) -> None:
     (folder / TRUTH).write_bytes(content)
-    answer = ask(make_app(folder), "/api/slides/0/truth")
-    assert answer.status == 422
-    assert "tumour-1.geojson" in answer.json()["error"]
+    reply = fetch(make_app(folder), "/api/slides/0/truth")
+    assert reply.status == 422
+    assert "tumour-1.geojson" in reply.json()["error"]
 
 
 def test_truth_may_be_gzipped(folder, make_app) -> None:
     before = (folder / TRUTH).read_bytes()
     (folder / TRUTH).write_bytes(gzip.compress(before))
-    assert ask(make_app(folder), "/api/slides/0/truth").json() == json.loads(before)
+    assert fetch(make_app(folder), "/api/slides/0/truth").json() == json.loads(before)
 
 
 @pytest.mark.parametrize("content", [b"", b"<svg onload='alert(1)'/>", b"<script>", b"GIF89a"])
-def test_what_is_no_picture_is_not_sent_as_one(folder, make_app, content: bytes) -> None:
+def test_a_file_that_is_not_a_picture_is_not_sent(folder, make_app, content: bytes) -> None:
     (folder / THUMBNAIL).write_bytes(content)
-    answer = ask(make_app(folder), "/api/slides/4/thumbnail")
-    assert answer.status == 422
-    assert "neither a JPEG nor a PNG" in answer.json()["error"]
+    reply = fetch(make_app(folder), "/api/slides/4/thumbnail")
+    assert reply.status == 422
+    assert "neither a JPEG nor a PNG" in reply.json()["error"]
 
 
 def test_a_picture_of_gigabytes_is_not_read(folder, make_app) -> None:
     with (folder / THUMBNAIL).open("r+b") as file:
         file.truncate(2**40)  # takes no room on disk
-    answer = ask(make_app(folder), "/api/slides/4/thumbnail")
-    assert answer.status == 422
-    assert "expected at most" in answer.json()["error"]
+    reply = fetch(make_app(folder), "/api/slides/4/thumbnail")
+    assert reply.status == 422
+    assert "expected at most" in reply.json()["error"]
 
 
 def test_a_file_that_vanishes_is_absent(folder, make_app) -> None:
     app = make_app(folder)
-    assert ask(app, "/api/results").json()["slides"][0]["truth"]
+    assert fetch(app, "/api/results").json()["slides"][0]["truth"]
     (folder / TRUTH).unlink()
-    assert ask(app, "/api/slides/0/truth").status == 404
+    assert fetch(app, "/api/slides/0/truth").status == 404
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_file_that_vanishes_is_absent(folder, make_app) -> None:
         {"truth": "../x"},
     ],
 )
-def test_results_that_make_no_sense_are_refused_before_anything_is_served(
+def test_invalid_results_are_rejected_before_anything_is_served(
     folder: Path, change: dict[str, Any]
 ) -> None:
     whole = json.loads((folder / "results.json").read_text())
@@ -164,21 +164,24 @@ def test_results_that_make_no_sense_are_refused_before_anything_is_served(
 
 
 @pytest.mark.parametrize("kept", [8, 200, 5_000, 20_000, -9])
-def test_a_slide_that_is_cut_off_is_told_and_never_half_shown_as_whole(
+def test_a_truncated_slide_is_reported_and_never_shown_as_complete(
     folder, make_app, kept: int
 ) -> None:
     path = folder / "slides/tumour-1.tif"
     path.write_bytes(path.read_bytes()[:kept])
     app = make_app(folder)
-    told = ask(app, "/api/slides/0").json()
-    if told["zoomable"]:
-        assert ask(app, f"/api/slides/0/tiles/{told['levels'] - 1}/0_0.jpg").status in (200, 422)
+    document = fetch(app, "/api/slides/0").json()
+    if document["zoomable"]:
+        assert fetch(app, f"/api/slides/0/tiles/{document['levels'] - 1}/0_0.jpg").status in (
+            200,
+            422,
+        )
     else:
-        assert told["why_not"]
-        assert ask(app, "/api/slides/0/tiles/0/0_0.jpg").status == 422
+        assert document["reason"]
+        assert fetch(app, "/api/slides/0/tiles/0/0_0.jpg").status == 422
 
 
-def test_a_damaged_tile_is_told_and_its_neighbours_are_shown(folder, make_app) -> None:
+def test_a_damaged_tile_is_reported_and_its_neighbours_are_shown(folder, make_app) -> None:
     import tifffile
 
     path = folder / "slides/tumour-1.tif"
@@ -190,18 +193,18 @@ def test_a_damaged_tile_is_told_and_its_neighbours_are_shown(folder, make_app) -
     raw[start : start + length] = bytes(length)
     path.write_bytes(raw)
     app = make_app(folder)
-    top = ask(app, "/api/slides/0").json()["levels"] - 1
-    damaged = ask(app, f"/api/slides/0/tiles/{top}/5_4.jpg")
+    top = fetch(app, "/api/slides/0").json()["levels"] - 1
+    damaged = fetch(app, f"/api/slides/0/tiles/{top}/5_4.jpg")
     assert damaged.status == 422
     assert "tumour-1.tif" in damaged.json()["error"]
-    assert ask(app, f"/api/slides/0/tiles/{top}/0_0.jpg").status == 200
+    assert fetch(app, f"/api/slides/0/tiles/{top}/0_0.jpg").status == 200
 
 
-def test_a_large_picture_without_tiles_is_refused_before_it_is_read(folder, make_app) -> None:
+def test_a_large_picture_without_tiles_is_rejected_before_it_is_read(folder, make_app) -> None:
     from PIL import Image
 
     Image.new("1", (9000, 8000)).save(folder / "slides/tumour-1.tif", "PNG")
-    told = ask(make_app(folder), "/api/slides/0").json()
-    assert not told["zoomable"]
-    assert "72,000,000 pixels without tiles" in told["why_not"]
-    assert "vips tiffsave" in told["why_not"]
+    document = fetch(make_app(folder), "/api/slides/0").json()
+    assert not document["zoomable"]
+    assert "72,000,000 pixels without tiles" in document["reason"]
+    assert "vips tiffsave" in document["reason"]

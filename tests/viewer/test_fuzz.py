@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from asgi_caller import HOST, Answered, asked
+from asgi_caller import HOST, Reply, fetch_async
 
 CANARY = b"canary-that-must-not-sing"
-PIECES = [
+SEGMENTS = [
     *("api", "slides", "results", "tiles", "thumbnail", "truth", "scores", "assets", "static"),
     *("0", "1", "4", "5", "8", "11", "-1", "00", "1e3", "0x1", "9" * 9, "9" * 400, "٣", "NaN"),
     *("0_0.jpg", "1_2.jpg", "-1_0.jpg", "0_0.jpeg", "9_9.jpg", "0_0.jpg.", "_.jpg", "0_0"),
@@ -64,15 +64,15 @@ def test_ten_thousand_nasty_requests_get_nothing_from_outside(folder, make_app) 
     (static / "assets/a.js").write_text("1")
     (static / "assets/link.js").symlink_to(folder.parent / "nowhere")
     app = make_app(folder, static=static)
-    answers = asyncio.run(_all(app, _requests(10_000)))
-    statuses = Counter(answer.status for answer in answers)
+    replies = asyncio.run(_all(app, _requests(10_000)))
+    statuses = Counter(reply.status for reply in replies)
     assert set(statuses) <= {200, 303, 403, 404, 405, 414, 421, 422}, statuses
     assert min(statuses[status] for status in (200, 404, 421)) > 300, statuses
-    for answer in answers:
-        assert CANARY not in answer.body
-        assert CANARY not in repr(answer.headers).encode()
-        if answer.status >= 400 and answer.body:
-            assert set(answer.json()) == {"error"}
+    for reply in replies:
+        assert CANARY not in reply.body
+        assert CANARY not in repr(reply.headers).encode()
+        if reply.status >= 400 and reply.body:
+            assert set(reply.json()) == {"error"}
 
 
 def _plant_canaries(folder: Any) -> None:
@@ -95,23 +95,23 @@ def _plant_canaries(folder: Any) -> None:
 
 
 def _requests(count: int) -> Iterator[dict[str, Any]]:
-    lot = random.Random(0)
+    rng = random.Random(0)
     for _ in range(count):
-        request: dict[str, Any] = {"target": _target(lot), "host": HOST}
-        if lot.random() < 0.25:
-            request["host"] = _wire(lot.choice(HOSTS) + lot.choice(PORTS))
-        if lot.random() < 0.05:
-            request["method"] = lot.choice(["HEAD", "POST", "OPTIONS", "get", "\xff"])
-        if lot.random() < 0.1:
-            name = lot.choice(["origin", "cookie", "if-none-match", "accept-encoding", "range"])
-            request["headers"] = {name: _wire(lot.choice(PIECES + HOSTS))}
+        request: dict[str, Any] = {"target": _target(rng), "host": HOST}
+        if rng.random() < 0.25:
+            request["host"] = _wire(rng.choice(HOSTS) + rng.choice(PORTS))
+        if rng.random() < 0.05:
+            request["method"] = rng.choice(["HEAD", "POST", "OPTIONS", "get", "\xff"])
+        if rng.random() < 0.1:
+            name = rng.choice(["origin", "cookie", "if-none-match", "accept-encoding", "range"])
+            request["headers"] = {name: _wire(rng.choice(SEGMENTS + HOSTS))}
         yield request
 
 
-def _target(lot: random.Random) -> str:
-    """Half of them near addresses that exist, with a piece or two replaced."""
-    if lot.random() < 0.5:
-        likely = lot.choice(
+def _target(rng: random.Random) -> str:
+    """Half of them near addresses that exist, with a segment or two replaced."""
+    if rng.random() < 0.5:
+        likely = rng.choice(
             [
                 "/api/results",
                 "/api/slides/0",
@@ -123,15 +123,15 @@ def _target(lot: random.Random) -> str:
                 "/",
             ]
         ).split("/")
-        for _ in range(lot.choice([0, 1, 1, 2])):
-            likely[lot.randrange(len(likely))] = lot.choice(PIECES)
+        for _ in range(rng.choice([0, 1, 1, 2])):
+            likely[rng.randrange(len(likely))] = rng.choice(SEGMENTS)
         path = "/".join(likely)
     else:
         path = "".join(
-            lot.choice(["/", "/", "//", "", "\\", "%2f"]) + lot.choice(PIECES)
-            for _ in range(lot.randrange(7))
+            rng.choice(["/", "/", "//", "", "\\", "%2f"]) + rng.choice(SEGMENTS)
+            for _ in range(rng.randrange(7))
         )
-    query = lot.choice(
+    query = rng.choice(
         ["", "", "", "?", "?token=a", "?path=../outside/canary.txt", "?%00", "?a=b&&"]
     )
     return _wire(path + query)
@@ -141,5 +141,5 @@ def _wire(text: str) -> str:
     return text.encode().decode("latin-1")
 
 
-async def _all(app: Any, requests: Iterator[dict[str, Any]]) -> list[Answered]:
-    return [await asked(app, request.pop("target"), **request) for request in requests]
+async def _all(app: Any, requests: Iterator[dict[str, Any]]) -> list[Reply]:
+    return [await fetch_async(app, request.pop("target"), **request) for request in requests]

@@ -1,4 +1,4 @@
-"""Addresses: which need a token, and what is said where one cannot be had."""
+"""Which addresses need a token, and the errors of those that cannot be used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from browser import viewer
 from sacmil.errors import ConfigError, SacMILError
 from sacmil.viewer.content import ResultsApi
 from sacmil.viewer.page import is_built
-from sacmil.viewer.server import bind
+from sacmil.viewer.server import bind_server
 
 
 @pytest.mark.skipif(not is_built(), reason="the page is not built; type: make viewer")
@@ -31,23 +31,23 @@ def test_nothing_in_the_working_directory_is_ever_run(folder) -> None:
 
 
 @pytest.fixture
-def content(made: Path) -> ResultsApi:
+def api(made: Path) -> ResultsApi:
     return ResultsApi(made)
 
 
-def test_on_loopback_no_token_is_needed(content) -> None:
-    server = bind(content, "127.0.0.1", 0)
+def test_on_loopback_no_token_is_needed(api) -> None:
+    server = bind_server(api, "127.0.0.1", 0)
     with server.listener:
         port = server.listener.getsockname()[1]
         assert server.url == f"http://127.0.0.1:{port}/"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_beyond_loopback_a_token_is_made_each_time_anew(content, host: str) -> None:
+def test_beyond_loopback_a_token_is_made_each_time_anew(api, host: str) -> None:
     urls = []
     for _ in range(2):
         try:
-            server = bind(content, host, 0)
+            server = bind_server(api, host, 0)
         except SacMILError:
             pytest.skip(f"this machine has no {host}")
         server.listener.close()
@@ -57,8 +57,8 @@ def test_beyond_loopback_a_token_is_made_each_time_anew(content, host: str) -> N
     assert tokens[0] != tokens[1]
 
 
-def test_a_token_that_is_given_is_taken(content) -> None:
-    server = bind(content, "127.0.0.1", 0, "mine-and-yours")
+def test_a_token_that_is_given_is_taken(api) -> None:
+    server = bind_server(api, "127.0.0.1", 0, "mine-and-yours")
     server.listener.close()
     assert server.url.endswith("/?token=mine-and-yours")
 
@@ -66,24 +66,24 @@ def test_a_token_that_is_given_is_taken(content) -> None:
 @pytest.mark.parametrize(
     "token", ["", "short", "with space", "a" * 201, "ümlaut-token", "a\nb" * 9]
 )
-def test_a_token_that_is_none_is_refused(content, token: str) -> None:
+def test_an_invalid_token_is_rejected(api, token: str) -> None:
     with pytest.raises(ConfigError, match="8 to 200 letters"):
-        bind(content, "127.0.0.1", 0, token)
+        bind_server(api, "127.0.0.1", 0, token)
 
 
-def test_a_port_in_use_names_another(content) -> None:
+def test_a_port_in_use_names_another(api) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(SacMILError, match=rf"port {port} .* type --port {port + 1}, or"):
-            bind(content, "127.0.0.1", port)
+        with pytest.raises(SacMILError, match=rf"port {port} .* use --port {port + 1}, or"):
+            bind_server(api, "127.0.0.1", port)
 
 
-def test_a_host_that_is_not_known_is_told(content) -> None:
+def test_an_unknown_host_is_rejected(api) -> None:
     for host in ("no.such.host.invalid", "a" * 300, "\ud800"):
-        with pytest.raises(ConfigError, match="is not known"):
-            bind(content, host, 0)
+        with pytest.raises(ConfigError, match="is unknown"):
+            bind_server(api, host, 0)
 
 
-def test_an_address_of_another_machine_is_told(content) -> None:
+def test_an_address_of_another_machine_is_rejected(api) -> None:
     with pytest.raises(SacMILError, match=r"port 0 of 192\.0\.2\.1 cannot be used"):
-        bind(content, "192.0.2.1", 0)
+        bind_server(api, "192.0.2.1", 0)

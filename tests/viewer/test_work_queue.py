@@ -1,4 +1,4 @@
-"""Work is bounded, and none is begun for who has gone."""
+"""Work is bounded, and none is started for disconnected clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def gone() -> bool:
     return True
 
 
-def test_what_goes_beyond_the_bound_is_refused_and_room_comes_back() -> None:
+def test_work_beyond_the_limit_is_rejected_until_other_work_ends() -> None:
     queue, go_on = WorkQueue(1, max_waiting=5), threading.Event()
 
     async def scenario() -> None:
@@ -37,12 +37,12 @@ def test_what_goes_beyond_the_bound_is_refused_and_room_comes_back() -> None:
 def test_no_more_than_its_threads_work_at_once() -> None:
     queue, lock = WorkQueue(2), threading.Lock()
     working: list[int] = []
-    most: list[int] = []
+    counts: list[int] = []
 
     def work() -> None:
         with lock:
             working.append(1)
-            most.append(len(working))
+            counts.append(len(working))
         threading.Event().wait(0.001)
         with lock:
             working.pop()
@@ -52,11 +52,11 @@ def test_no_more_than_its_threads_work_at_once() -> None:
 
     asyncio.run(scenario())
     queue.close()
-    assert len(most) == 200
-    assert max(most) <= 2
+    assert len(counts) == 200
+    assert max(counts) <= 2
 
 
-def test_work_nobody_waits_for_is_not_begun() -> None:
+def test_work_for_a_disconnected_client_is_not_started() -> None:
     queue, go_on, done = WorkQueue(1), threading.Event(), []
 
     async def scenario() -> None:
@@ -72,7 +72,7 @@ def test_work_nobody_waits_for_is_not_begun() -> None:
     assert done == []
 
 
-def test_what_goes_wrong_in_the_work_is_told() -> None:
+def test_an_error_in_the_work_reaches_the_caller() -> None:
     queue = WorkQueue(1)
     with pytest.raises(ZeroDivisionError):
         asyncio.run(queue.run(lambda: 1 // 0, there))

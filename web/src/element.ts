@@ -1,12 +1,12 @@
-// Elements of the page: found by id, or made.
+// Finds elements of the page by id, and makes new ones.
 
-export function element<T extends HTMLElement = HTMLElement>(id: string): T {
+export function getElement<T extends HTMLElement = HTMLElement>(id: string): T {
   const found = document.getElementById(id);
   if (!found) throw new Error(`index.html lacks #${id}`);
   return found as T;
 }
 
-export function made<K extends keyof HTMLElementTagNameMap>(
+export function makeElement<K extends keyof HTMLElementTagNameMap>(
   tag: K,
   className = "",
   text = "",
@@ -17,8 +17,8 @@ export function made<K extends keyof HTMLElementTagNameMap>(
   return fresh;
 }
 
-export function option(value: string, text: string): HTMLOptionElement {
-  const fresh = made("option", "", text);
+export function makeOption(value: string, text: string): HTMLOptionElement {
+  const fresh = makeElement("option", "", text);
   fresh.value = value;
   return fresh;
 }

@@ -2,11 +2,11 @@
 // However many tiles there are, a frame costs one drawImage.
 
 import type { ScoreMap } from "./score_map";
-import type { Colour } from "./server";
+import type { Color } from "./server";
 import type { Scale } from "./state";
 
-const MOST_CELLS = 4096; // each way; browsers refuse much larger canvases
-const FINEST = 16; // cells to the side of a tile
+const MAX_CELLS = 4096; // each way; browsers reject much larger canvases
+const MAX_CELLS_PER_TILE = 16; // cells to the side of a tile
 
 export class HeatPicture {
   private readonly picture = document.createElement("canvas");
@@ -18,22 +18,22 @@ export class HeatPicture {
   constructor(
     private readonly map: ScoreMap,
     scale: Scale,
-    colours: readonly Colour[],
+    colors: readonly Color[],
   ) {
     const right = largest(map.x) + map.side;
     const bottom = largest(map.y) + map.side;
     this.left = smallest(map.x);
     this.top = smallest(map.y);
     const extent = Math.max(right - this.left, bottom - this.top);
-    this.cell = Math.max(commonCell(map), map.side / FINEST, extent / MOST_CELLS);
+    this.cell = Math.max(commonCell(map), map.side / MAX_CELLS_PER_TILE, extent / MAX_CELLS);
     this.picture.width = Math.max(1, Math.ceil((right - this.left) / this.cell));
     this.picture.height = Math.max(1, Math.ceil((bottom - this.top) / this.cell));
-    this.paint(scale, colours);
+    this.paint(scale, colors);
   }
 
   /**
-   * Draw onto a canvas whose pixels begin at (x, y) of the slide and are worth 1 / zoom each.
-   * Only cells in sight are enlarged: a whole map at full zoom is more than a canvas can place.
+   * Draw onto a canvas that starts at (x, y) of the slide; a pixel covers 1 / zoom level-0 pixels.
+   * Only visible cells are enlarged: a whole map at full zoom exceeds what a canvas can hold.
    */
   draw(pen: CanvasRenderingContext2D, x: number, y: number, zoom: number, opacity: number): void {
     const { width, height } = pen.canvas;
@@ -57,35 +57,35 @@ export class HeatPicture {
     pen.restore();
   }
 
-  /** Every cell gets the mean of the tiles that cover it. */
-  private paint(scale: Scale, colours: readonly Colour[]): void {
+  /** Give every cell the mean of the tiles that cover it. */
+  private paint(scale: Scale, colors: readonly Color[]): void {
     const { width, height } = this.picture;
     const total = new Float64Array(width * height);
     const count = new Uint16Array(width * height);
     for (let tile = 0; tile < this.map.count; tile++) {
-      const place = this.map.place(tile, scale);
-      this.eachCell(tile, (cell) => {
-        total[cell]! += place;
+      const position = this.map.scalePosition(tile, scale);
+      this.forEachCell(tile, (cell) => {
+        total[cell]! += position;
         count[cell]!++;
       });
     }
     const pen = this.picture.getContext("2d")!;
     const pixels = pen.createImageData(width, height);
-    const whole = new Uint32Array(pixels.data.buffer); // a pixel at a time, not a byte
-    const palette = new Uint32Array(Uint8Array.from(colours.flatMap((c) => [...c, 255])).buffer);
+    const packed = new Uint32Array(pixels.data.buffer); // a pixel at a time, not a byte
+    const palette = new Uint32Array(Uint8Array.from(colors.flatMap((c) => [...c, 255])).buffer);
     for (let cell = 0; cell < count.length; cell++) {
       if (!count[cell]) continue;
-      const place = total[cell]! / count[cell]!;
-      whole[cell] = palette[Math.floor(place * (colours.length - 1) + 0.5)]!;
+      const position = total[cell]! / count[cell]!;
+      packed[cell] = palette[Math.floor(position * (colors.length - 1) + 0.5)]!;
     }
     pen.putImageData(pixels, 0, 0);
   }
 
-  private eachCell(tile: number, visit: (cell: number) => void): void {
+  private forEachCell(tile: number, visit: (cell: number) => void): void {
     const { width, height } = this.picture;
     const column = Math.round((this.map.x[tile]! - this.left) / this.cell);
     const row = Math.round((this.map.y[tile]! - this.top) / this.cell);
-    // neighbours meet: the end of one is rounded as the beginning of the next
+    // neighbours meet: a tile's end is rounded like the start of the next
     const across = Math.round((this.map.x[tile]! + this.map.side - this.left) / this.cell);
     const down = Math.round((this.map.y[tile]! + this.map.side - this.top) / this.cell);
     for (let y = row; y < Math.min(height, Math.max(down, row + 1)); y++) {
@@ -96,10 +96,10 @@ export class HeatPicture {
   }
 }
 
-/** The largest side of which all tiles and distances are whole multiples, 0 where there is none. */
+/** The largest side that divides all tiles and distances; 0 if there is none. */
 function commonCell(map: ScoreMap): number {
   let cell = map.side;
-  for (let tile = 0; tile < map.count && cell >= map.side / FINEST; tile++) {
+  for (let tile = 0; tile < map.count && cell >= map.side / MAX_CELLS_PER_TILE; tile++) {
     cell = commonDivisor(cell, Math.abs(map.x[tile]! - map.x[0]!));
     cell = commonDivisor(cell, Math.abs(map.y[tile]! - map.y[0]!));
   }

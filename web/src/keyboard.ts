@@ -1,4 +1,4 @@
-// Keys, for those who keep a hand on them all day; index.html's help lists them.
+// Keyboard shortcuts; the help in index.html lists them.
 
 export interface Actions {
   stepSlide: (by: number) => void;
@@ -16,9 +16,9 @@ export interface Actions {
 }
 
 const ZOOM = 1.5;
-const PAN = 0.15; // of what is in sight
+const PAN = 0.15; // share of the view
 const FADE = 0.1;
-const WAYS: Record<string, [number, number]> = {
+const DIRECTIONS: Record<string, [number, number]> = {
   ArrowUp: [0, -1],
   ArrowDown: [0, 1],
   ArrowLeft: [-1, 0],
@@ -32,25 +32,25 @@ export function listenToKeys(actions: Actions): void {
     const target = event.target as HTMLElement;
     if (event.key === "Escape") target.blur();
     if (target.matches("input[type=search], select")) return;
-    const act = target.matches("input") ? undefined : arrow(event.key, target, actions);
-    const done = act ?? letter(event.key, actions);
+    const act = target.matches("input") ? undefined : arrowAction(event.key, target, actions);
+    const done = act ?? letterAction(event.key, actions);
     if (!done) return;
     event.preventDefault();
     done();
   });
 }
 
-/** In the image arrows pan, elsewhere they go through the slides. */
-function arrow(key: string, target: HTMLElement, actions: Actions): (() => void) | undefined {
-  if (target.closest(".stage")) {
-    const way = WAYS[key];
-    return way && (() => actions.pan(PAN * way[0], PAN * way[1]));
+/** In the image, arrows pan; elsewhere, they step through the slides. */
+function arrowAction(key: string, target: HTMLElement, actions: Actions): (() => void) | undefined {
+  if (target.closest(".slide-canvas")) {
+    const direction = DIRECTIONS[key];
+    return direction && (() => actions.pan(PAN * direction[0], PAN * direction[1]));
   }
   if (key === "ArrowUp") return () => actions.stepSlide(-1);
   return key === "ArrowDown" ? () => actions.stepSlide(1) : undefined;
 }
 
-function letter(key: string, actions: Actions): (() => void) | undefined {
+function letterAction(key: string, actions: Actions): (() => void) | undefined {
   if (/^[1-9]$/.test(key)) return () => actions.model(Number(key) - 1);
   const all: Record<string, () => void> = {
     j: () => actions.stepSlide(1),

@@ -1,4 +1,4 @@
-// Ground truth: the rings of GeoJSON as one path in level-0 pixels.
+// Ground truth: the polygons of a GeoJSON file as one path in level-0 pixels.
 
 interface GeoJson {
   type?: string;
@@ -11,12 +11,12 @@ interface GeoJson {
 type Ring = [number, number][];
 
 /**
- * The outlines of all polygons, however deep they lie; points and lines enclose nothing.
- * Coordinates count from an origin, as QuPath's do on slides that state their bounds.
+ * Return the outlines of all polygons, however deeply nested. Points and lines are ignored.
+ * Coordinates count from an origin, as in QuPath for slides that state their bounds.
  */
-export function outlinePath(found: unknown, [left, top]: readonly [number, number]): Path2D {
+export function makeOutlinePath(found: unknown, [left, top]: readonly [number, number]): Path2D {
   const path = new Path2D();
-  for (const ring of rings(found)) {
+  for (const ring of findRings(found)) {
     ring.forEach(([x, y], at) =>
       at ? path.lineTo(left + x, top + y) : path.moveTo(left + x, top + y),
     );
@@ -25,12 +25,12 @@ export function outlinePath(found: unknown, [left, top]: readonly [number, numbe
   return path;
 }
 
-function rings(found: unknown): Ring[] {
-  if (Array.isArray(found)) return found.flatMap(rings);
+function findRings(found: unknown): Ring[] {
+  if (Array.isArray(found)) return found.flatMap(findRings);
   const { type, features, geometry, geometries, coordinates } = (found ?? {}) as GeoJson;
-  if (type === "FeatureCollection") return rings(features);
-  if (type === "Feature") return rings(geometry);
-  if (type === "GeometryCollection") return rings(geometries);
+  if (type === "FeatureCollection") return findRings(features);
+  if (type === "Feature") return findRings(geometry);
+  if (type === "GeometryCollection") return findRings(geometries);
   if (type === "Polygon") return coordinates as Ring[];
   return type === "MultiPolygon" ? (coordinates as Ring[][]).flat() : [];
 }

@@ -1,41 +1,41 @@
-// How long things are on screen, and at which magnification one would see them so.
+// The scale bar: a length on screen and the magnification it corresponds to.
 
-import { made } from "./element";
+import { makeElement } from "./element";
 
-const LONGEST = 140; // screen pixels
+const MAX_LENGTH_PX = 140; // screen pixels
 const MICRONS_AT_10X = 1; // per pixel, by common usage
 
 export class ScaleBar {
-  readonly root = made("div", "scale-bar");
-  private readonly bar = made("span", "bar");
-  private readonly text = made("span");
+  readonly root = makeElement("div", "scale-bar");
+  private readonly bar = makeElement("span", "bar");
+  private readonly text = makeElement("span");
 
   constructor() {
     this.root.append(this.bar, this.text);
     this.root.hidden = true;
   }
 
-  /** Show it for so many microns per screen pixel; without, there is nothing to show. */
+  /** Show the bar for a number of microns per screen pixel; null hides it. */
   show(micronsPerPixel: number | null): void {
     this.root.hidden = !micronsPerPixel;
     if (!micronsPerPixel) return;
-    const microns = roundLength(LONGEST * micronsPerPixel);
+    const microns = roundLength(MAX_LENGTH_PX * micronsPerPixel);
     const magnification = (10 * MICRONS_AT_10X) / micronsPerPixel;
     this.bar.style.width = `${microns / micronsPerPixel}px`;
-    this.text.textContent = `${lengthWords(microns)} · ${magnificationWords(magnification)}`;
+    this.text.textContent = `${formatLength(microns)} · ${formatMagnification(magnification)}`;
   }
 }
 
-/** The largest of 1, 2, 5, 10, 20 … that is not longer. */
-function roundLength(most: number): number {
-  const ten = 10 ** Math.floor(Math.log10(most));
-  return ([5, 2, 1].find((step) => step * ten <= most) ?? 1) * ten;
+/** The largest of 1, 2, 5, 10, 20 … up to a limit. */
+function roundLength(limit: number): number {
+  const ten = 10 ** Math.floor(Math.log10(limit));
+  return ([5, 2, 1].find((step) => step * ten <= limit) ?? 1) * ten;
 }
 
-function lengthWords(microns: number): string {
+function formatLength(microns: number): string {
   if (microns >= 1000) return `${microns / 1000} mm`;
   return microns >= 1 ? `${microns} µm` : `${Math.round(microns * 1000)} nm`;
 }
 
-const magnificationWords = (times: number) =>
+const formatMagnification = (times: number) =>
   `${times >= 10 ? Math.round(times) : Number(times.toPrecision(2))}×`;

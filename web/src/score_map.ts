@@ -1,4 +1,4 @@
-// Scores of one slide by one model: normalised, ranked, and found again by place.
+// Scores of one slide by one model: normalised, ranked, and looked up by position.
 
 import type { Scores } from "./server";
 import type { Scale } from "./state";
@@ -12,15 +12,15 @@ export class ScoreMap {
   /** Indices of tiles, the highest first; ties in the order of the bag. */
   readonly order: Uint32Array;
   /** Share of the other tiles that score lower, ties counted half. */
-  private readonly ranks: Float64Array;
+  private readonly rankShares: Float64Array;
   /** How many tiles score higher, plus one. */
-  private readonly positions: Uint32Array;
+  private readonly tileRanks: Uint32Array;
   private readonly corners = new Map<number, number[]>();
 
   constructor(
     { patch_size, x, y, class_scores }: Scores,
     readonly values: readonly number[],
-    /** The class these scores are about; empty where one score serves all classes. */
+    /** The class these scores are for; empty if one score serves all classes. */
     readonly scoreClass: string,
     private readonly predicted: string,
   ) {
@@ -31,16 +31,17 @@ export class ScoreMap {
     this.order = Uint32Array.from(values, (_, index) => index).sort(
       (one, other) => values[other]! - values[one]! || one - other,
     );
-    this.ranks = new Float64Array(values.length);
-    this.positions = new Uint32Array(values.length);
-    this.rank();
-    for (let tile = 0; tile < x.length; tile++) this.remember(tile);
+    this.rankShares = new Float64Array(values.length);
+    this.tileRanks = new Uint32Array(values.length);
+    this.computeRanks();
+    for (let tile = 0; tile < x.length; tile++) this.indexTile(tile);
   }
 
-  /** What is shown, for legends: the class, and whether it is the predicted one. */
-  get about(): string {
+  /** The class of the scores, and whether it is the predicted one; for captions. */
+  get description(): string {
     const { scoreClass } = this;
-    return scoreClass && `score for ${scoreClass}${scoreClass === this.predicted ? " (predicted)" : ""}`;
+    const suffix = scoreClass === this.predicted ? " (predicted)" : "";
+    return scoreClass && `score for ${scoreClass}${suffix}`;
   }
 
   get count(): number {
@@ -55,27 +56,27 @@ export class ScoreMap {
     return this.values[this.order[0]!]!;
   }
 
-  /** Where a tile lies on the colour scale, 0 to 1. */
-  place(tile: number, scale: Scale): number {
-    if (scale === "rank") return this.ranks[tile]!;
+  /** The position of a tile on the colour scale, 0 to 1. */
+  scalePosition(tile: number, scale: Scale): number {
+    if (scale === "rank") return this.rankShares[tile]!;
     const { low, high } = this;
     if (low === high) return 0.5;
-    // halved first: the distance of two finite numbers may be infinite
+    // halved first: the difference of two finite numbers may be infinite
     return (this.values[tile]! / 2 - low / 2) / (high / 2 - low / 2);
   }
 
-  /** The tile's position among all, 1 for the highest; tiles that tie share one. */
-  position(tile: number): number {
-    return this.positions[tile]!;
+  /** The tile's rank, 1 for the highest score; ties share a rank. */
+  rankOf(tile: number): number {
+    return this.tileRanks[tile]!;
   }
 
-  /** The score that has a place on the colour scale. */
-  valueAt(place: number, scale: Scale): number {
-    if (scale === "minmax") return this.low + (this.high - this.low) * place;
-    return this.values[this.order[Math.round((1 - place) * (this.count - 1))]!]!;
+  /** The score at a position of the colour scale. */
+  scoreAt(position: number, scale: Scale): number {
+    if (scale === "minmax") return this.low + (this.high - this.low) * position;
+    return this.values[this.order[Math.round((1 - position) * (this.count - 1))]!]!;
   }
 
-  /** The highest tile that covers a place, -1 where there is none. */
+  /** The tile with the highest score that covers a position; -1 if there is none. */
   tileAt(x: number, y: number): number {
     const column = Math.floor(x / this.side);
     const row = Math.floor(y / this.side);
@@ -91,36 +92,37 @@ export class ScoreMap {
     return found;
   }
 
-  /** The highest tiles; of those that overlap the highest, a tenth of a side being rounding. */
-  top(count: number): number[] {
+  /** The tiles with the highest scores that do not overlap; a tenth of a side may be rounding. */
+  findTopTiles(count: number): number[] {
     const taken: number[] = [];
     for (const tile of this.order) {
       if (taken.length === count) break;
-      if (taken.every((earlier) => this.apart(tile, earlier) >= 0.9 * this.side)) taken.push(tile);
+      const isFree = taken.every((earlier) => this.distance(tile, earlier) >= 0.9 * this.side);
+      if (isFree) taken.push(tile);
     }
     return taken;
   }
 
-  private apart(one: number, other: number): number {
+  private distance(one: number, other: number): number {
     return Math.max(
       Math.abs(this.x[one]! - this.x[other]!),
       Math.abs(this.y[one]! - this.y[other]!),
     );
   }
 
-  private rank(): void {
+  private computeRanks(): void {
     const { order, values, count } = this;
     for (let first = 0, next = 0; first < count; first = next) {
       while (next < count && values[order[next]!] === values[order[first]!]) next++;
       const lower = count - next + (next - first - 1) / 2;
       for (let at = first; at < next; at++) {
-        this.ranks[order[at]!] = count > 1 ? lower / (count - 1) : 0.5;
-        this.positions[order[at]!] = first + 1;
+        this.rankShares[order[at]!] = count > 1 ? lower / (count - 1) : 0.5;
+        this.tileRanks[order[at]!] = first + 1;
       }
     }
   }
 
-  private remember(tile: number): void {
+  private indexTile(tile: number): void {
     const column = Math.floor(this.x[tile]! / this.side);
     const key = cellKey(column, Math.floor(this.y[tile]! / this.side));
     const here = this.corners.get(key);

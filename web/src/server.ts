@@ -1,6 +1,6 @@
-// What the server says: the shapes of its answers, and its errors as sentences.
+// The server's API: the types of its responses, and its errors as messages.
 
-export type Colour = readonly [number, number, number];
+export type Color = readonly [number, number, number];
 
 export interface Model {
   name: string;
@@ -8,12 +8,12 @@ export interface Model {
   members: number;
 }
 
-export interface Answer {
+export interface Prediction {
   model: number;
   probabilities: number[];
   spread: number[] | null;
   predicted: string;
-  scored: boolean;
+  has_scores: boolean;
 }
 
 export interface Slide {
@@ -22,17 +22,17 @@ export interface Slide {
   size: [number, number] | null;
   mpp: number | null;
   zoomable: boolean;
-  why_not: string | null;
+  reason: string | null;
   thumbnail: boolean;
   truth: boolean;
-  answers: Answer[];
+  predictions: Prediction[];
 }
 
 export interface Results {
   title: string;
   classes: string[];
   models: Model[];
-  colours: Colour[];
+  colors: Color[];
   slides: Slide[];
 }
 
@@ -42,8 +42,8 @@ export interface SlideImage {
   tile: number;
   levels: number;
   zoomable: boolean;
-  why_not: string | null;
-  /** Where viewers that crop the slide begin: GeoJSON counts from there. */
+  reason: string | null;
+  /** Top left corner in viewers that crop the slide; GeoJSON counts from there. */
   bounds: [number, number] | null;
 }
 
@@ -53,11 +53,13 @@ export interface Scores {
   y: number[];
   scores: number[];
   class_scores: Record<string, number[]> | null;
-  /** The class scores are about; null where one score serves all classes. */
+  /** The class the scores are for; null if one score serves all classes. */
   score_class: string | null;
 }
 
-/** An error whose message is a sentence for the user. */
+const NO_RESPONSE = "The server does not respond. Is sacmil view still running?";
+
+/** An error with a message for the user. */
 export class ServerError extends Error {}
 
 export const fetchResults = () => fetchJson<Results>("api/results");
@@ -71,48 +73,48 @@ export const fetchScores = (slide: number, model: number, signal: AbortSignal) =
 export const fetchTruth = (slide: number, signal: AbortSignal) =>
   fetchJson<unknown>(`api/slides/${slide}/truth`, signal);
 
-export const tileAddress = (slide: number, level: number, x: number, y: number) =>
+export const tileUrl = (slide: number, level: number, x: number, y: number) =>
   `api/slides/${slide}/tiles/${level}/${x}_${y}.jpg`;
 
-export const thumbnailAddress = (slide: number) => `api/slides/${slide}/thumbnail`;
+export const thumbnailUrl = (slide: number) => `api/slides/${slide}/thumbnail`;
 
-export function answerOf(slide: Slide, model: number): Answer | undefined {
-  return slide.answers.find((answer) => answer.model === model);
+export function findPrediction(slide: Slide, model: number): Prediction | undefined {
+  return slide.predictions.find((prediction) => prediction.model === model);
 }
 
-async function fetchJson<T>(address: string, signal?: AbortSignal): Promise<T> {
+async function fetchJson<T>(url: string, signal?: AbortSignal): Promise<T> {
   let response: Response;
   try {
-    response = await fetch(address, signal ? { signal } : {});
+    response = await fetch(url, signal ? { signal } : {});
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ServerError("The server does not answer. Is sacmil view still running?");
+    throw new ServerError(NO_RESPONSE);
   }
-  if (!response.ok) throw new ServerError(await sentence(response));
+  if (!response.ok) throw new ServerError(await readErrorMessage(response));
   try {
     return (await response.json()) as T;
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ServerError(`The server's answer to ${address} broke off or is no JSON.`);
+    throw new ServerError(`The server's response to ${url} is incomplete or not JSON.`);
   }
 }
 
-/** Why something cannot be had; empty where it can after all. */
-export async function reasonOf(address: string): Promise<string> {
+/** Request a URL again and return the error; empty if it now succeeds. */
+export async function fetchErrorMessage(url: string): Promise<string> {
   try {
-    const response = await fetch(address);
-    return response.ok ? "" : await sentence(response);
+    const response = await fetch(url);
+    return response.ok ? "" : await readErrorMessage(response);
   } catch {
-    return "The server does not answer. Is sacmil view still running?";
+    return NO_RESPONSE;
   }
 }
 
-async function sentence(response: Response): Promise<string> {
+async function readErrorMessage(response: Response): Promise<string> {
   try {
     const { error } = (await response.json()) as { error?: unknown };
     if (typeof error === "string" && error) return error;
   } catch {
-    // what stood in its place is no JSON: the status has to do
+    // the body is not JSON: only the status is left
   }
-  return `The server answered ${response.status} ${response.statusText}.`;
+  return `The server returned ${response.status} ${response.statusText}.`;
 }

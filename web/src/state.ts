@@ -1,8 +1,8 @@
-// What the user has chosen, and who wants to know when it changes.
+// The user's choices, and callbacks for when they change.
 
 export type Scale = "rank" | "minmax";
 
-/** What a view shows: its middle and its width, in level-0 pixels of the slide. */
+/** The visible area: its center and its width, in level-0 pixels of the slide. */
 export interface View {
   x: number;
   y: number;
@@ -12,11 +12,11 @@ export interface View {
 export interface State {
   /** Index of the slide. */
   slide: number;
-  /** Index of the model of each pane. */
+  /** Index of the model of each panel. */
   models: [number, number];
-  /** Which pane the keys and the top tiles speak of. */
+  /** The panel that the keys and the top tiles apply to. */
   active: 0 | 1;
-  /** Name of a class, or empty for the one the model predicts. */
+  /** Name of a class, or empty for the predicted one. */
   scoreClass: string;
   scale: Scale;
   opacity: number;
@@ -32,7 +32,7 @@ export class Store {
 
   constructor(private state: State) {}
 
-  get now(): Readonly<State> {
+  get current(): Readonly<State> {
     return this.state;
   }
 
@@ -45,19 +45,19 @@ export class Store {
     this.state = { ...before, ...patch };
     const changed = new Set<keyof State>();
     for (const key of Object.keys(patch) as (keyof State)[]) {
-      if (!same(before[key], this.state[key])) changed.add(key);
+      if (!isEqual(before[key], this.state[key])) changed.add(key);
     }
     if (changed.size) for (const listener of this.listeners) listener(this.state, changed);
   }
 
-  /** Give the active pane, or the one named, another model. */
-  chooseModel(model: number, pane: 0 | 1 = this.state.active): void {
+  /** Choose the model of the active panel, or of the given one. */
+  chooseModel(model: number, panel: 0 | 1 = this.state.active): void {
     const models: [number, number] = [...this.state.models];
-    models[pane] = model;
-    this.change({ models, active: pane });
+    models[panel] = model;
+    this.change({ models, active: panel });
   }
 }
 
-function same(one: unknown, other: unknown): boolean {
+function isEqual(one: unknown, other: unknown): boolean {
   return Array.isArray(one) ? JSON.stringify(one) === JSON.stringify(other) : one === other;
 }

@@ -47,7 +47,7 @@ def command(
     Only that folder is read, and slides in the folders named. Ctrl-C ends it.
     """
     try:
-        from sacmil.viewer.server import bind
+        from sacmil.viewer.server import bind_server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
@@ -60,7 +60,7 @@ def command(
             "the viewer's page is not built; install Node.js 20 or newer and type `make viewer` in "
             "the sources"
         )
-    server = bind(ResultsApi(results, slides), host, port, token)
+    server = bind_server(ResultsApi(results, slides), host, port, token)
     click.echo(f"{server.url}\nCtrl-C ends it. For research use only.")
     if open_browser:
         click.launch(server.url)

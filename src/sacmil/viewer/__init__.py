@@ -1,1 +1,1 @@
-"""The viewer: a web page over one results folder; it knows no model and reads nothing else."""
+"""The viewer: a web page that shows one results folder; it loads no models."""

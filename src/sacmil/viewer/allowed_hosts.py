@@ -1,7 +1,7 @@
-"""Under which names the server may be asked for, so that no other site's page can ask.
+"""The host names under which the server accepts requests.
 
-A page of another site can make a browser send requests to 127.0.0.1, also under a name of its own
-that it lets point there (DNS rebinding): the Host header tells.
+A page of another site can make a browser send requests to 127.0.0.1, also under its own name if
+that name resolves there (DNS rebinding). The Host header reveals such requests.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class AllowedHosts:
-    """The names of a server.
+    """The host names and port of a server.
 
     Args:
-        names: in small letters; addresses without brackets.
-        port: the one it listens on.
-        any_address: whether every address may be named, as where it listens on all of them: an
-            address, unlike a name, cannot be made to point here.
+        names: in lower case; addresses without brackets.
+        port: the port it listens on.
+        any_address: whether every IP address is allowed, as for a server that listens on all of
+            them. Unlike a name, an address cannot be made to resolve to this machine.
     """
 
     names: frozenset[str]
@@ -32,7 +32,7 @@ class AllowedHosts:
 
     @classmethod
     def from_address(cls, host: str, port: int) -> AllowedHosts:
-        """Of a server bound to a host."""
+        """Return the names of a server that is bound to a host."""
         if is_loopback(host):
             return cls(frozenset({*_LOOPBACK, host.lower()}), port)
         if is_unspecified(host):
@@ -41,7 +41,7 @@ class AllowedHosts:
         return cls(frozenset({host.lower()}), port)
 
     def is_allowed(self, header: str) -> bool:
-        """Whether a Host header, or what follows http:// in an Origin, names this server."""
+        """Whether a Host header, or the text after http:// in an Origin, names this server."""
         found = _HOST.fullmatch(header)
         if found is None or int(found[2] or 80) != self.port:
             return False
@@ -50,14 +50,14 @@ class AllowedHosts:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Whether only this machine can reach a host."""
     if _is_address(host):
         return ipaddress.ip_address(host).is_loopback
     return host.lower() == "localhost"
 
 
 def is_unspecified(host: str) -> bool:
-    """Whether it means every address of this machine."""
+    """Whether a host stands for every address of this machine."""
     return _is_address(host) and ipaddress.ip_address(host).is_unspecified
 
 

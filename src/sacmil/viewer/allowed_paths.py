@@ -1,4 +1,4 @@
-"""Which files may be read: those that lie, links followed, below one of a few folders."""
+"""The files the viewer may read: after links are resolved, they are in one of a few folders."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from sacmil.errors import RunError
 
 
 class AllowedPath(NamedTuple):
-    """A regular file that may be read, and what changes when it is written again."""
+    """A regular file that may be read, with the fields that change when it is rewritten."""
 
     path: Path
-    """Without links."""
+    """With links resolved."""
     inode: int
     modified_ns: int
     size: int
     can_open_others: bool = False
-    """Whether further files it names may be opened, as in a folder the user named."""
+    """Whether files it refers to may be opened: only in folders the user named."""
 
     def read(self, max_bytes: int) -> bytes:
-        """All of it, unless that is more than a page should be sent."""
+        """Return the content, or raise a RunError if it exceeds a number of bytes."""
         with self.path.open("rb") as file:
             found = file.read(max_bytes + 1)
         if len(found) > max_bytes:
@@ -35,17 +35,17 @@ class AllowedPath(NamedTuple):
 
 
 Resolve = Callable[[str], str]
-"""Follows the links of a path, which need not exist."""
+"""Resolves the links of a path, which need not exist."""
 
 
 class FolderResolver:
-    """Follows links, those of each folder once: only for a listing, as links may change."""
+    """Resolves links, those of each folder once. Use it for one listing: links may change."""
 
     def __init__(self) -> None:
         self._folders: dict[str, str] = {}
 
     def __call__(self, path: str) -> str:
-        """Where a path leads."""
+        """Return a path with its links resolved."""
         folder, name = os.path.split(path)
         if name in ("", os.curdir, os.pardir):
             return os.path.realpath(path)
@@ -54,7 +54,7 @@ class FolderResolver:
         target = f"{self._folders[folder].rstrip(os.sep)}{os.sep}{name}"
         try:
             is_link = stat.S_ISLNK(os.lstat(target).st_mode)
-        except OSError:  # there is none
+        except OSError:  # it does not exist
             return target
         return os.path.realpath(target) if is_link else target
 
@@ -62,12 +62,12 @@ class FolderResolver:
 def resolve_inside(
     path: str | Path, folders: Sequence[Path], resolve: Resolve = os.path.realpath
 ) -> str | None:
-    """Where a path leads once its links are followed; None where that is in none of the folders.
+    """Return a path with its links resolved, or None if it is in none of the folders.
 
     Args:
         path: need not exist.
-        folders: without links themselves.
-        resolve: follows the links.
+        folders: with links resolved.
+        resolve: resolves the links.
     """
     try:
         target = resolve(os.fspath(path))
@@ -78,19 +78,19 @@ def resolve_inside(
 
 @lru_cache
 def _make_prefixes(folders: tuple[Path, ...]) -> tuple[str, ...]:
-    """How the paths of everything in the folders begin."""
+    """Return the prefixes of all paths in the folders."""
     return tuple(f"{str(each).rstrip(os.sep)}{os.sep}" for each in folders)
 
 
 def has_file(path: str | Path, folders: Sequence[Path], resolve: Resolve) -> bool:
-    """Whether ``find_allowed_path`` finds a file there."""
+    """Whether ``find_allowed_path`` finds a file at a path."""
     return _find_file(path, folders, resolve) is not None
 
 
 def find_allowed_path(
     path: str | Path, folders: Sequence[Path], resolve: Resolve = os.path.realpath
 ) -> AllowedPath | None:
-    """The file at a path; None where it lies elsewhere, is not there, or is no regular file."""
+    """Return the file at a path; None if it is outside, missing or not a regular file."""
     found = _find_file(path, folders, resolve)
     if found is None:
         return None
@@ -105,8 +105,8 @@ def _find_file(
     if target is None:
         return None
     try:
-        status = os.stat(target)  # noqa: PTH116 - of thousands of files, with no time for pathlib
+        status = os.stat(target)  # noqa: PTH116 - called for thousands of files, and pathlib is slow
     except (OSError, ValueError):
         return None
-    # opening a pipe would wait for ever
+    # opening a pipe would block forever
     return (target, status) if stat.S_ISREG(status.st_mode) else None

@@ -1,36 +1,37 @@
-"""The web app over a results folder, address by address.
+"""The web app over a results folder, and its API.
 
-Only GET and HEAD; n is the index of a slide, m that of a model, both as /api/results lists them; no
-address holds a path. Whatever is wrong with a request or a file is answered 4xx with
-``{"error": sentence}``; too many tiles asked for at once 503 with Retry-After.
+Only GET and HEAD are allowed. In a URL, n is the index of a slide and m that of a model, as listed
+by /api/results; no URL contains a file path. An invalid request or file returns 4xx with
+``{"error": message}``; too many requests at once return 503 with Retry-After.
 
 ::
 
-    GET /                             the page; /assets/… and what else its build made
+    GET /                             the page; /assets/… and the other files of its build
     GET /api/results                  title, classes: [name],
                                       models: [{name, hash, members}],
-                                      colours: [[r, g, b]] x 256, the lowest score first,
+                                      colors: [[r, g, b]] x 256, the lowest score first,
                                       slides: [{slide_id, label|null, size: [w, h]|null, mpp|null,
-                                        zoomable: bool, why_not: sentence|null,
+                                        zoomable: bool, reason: message|null,
                                         thumbnail: bool, truth: bool,
-                                        answers: [{model: m, probabilities: [p], spread: [s]|null,
-                                          predicted: name of a class, scored: bool}]}]
+                                        predictions: [{model: m, probabilities: [p],
+                                          spread: [s]|null, predicted: name of a class,
+                                          has_scores: bool}]}]
     GET /api/slides/n                 size: [w, h]|null, mpp|null, tile: 256, levels: count,
-                                      zoomable, why_not, bounds: [x, y]|null
-                                      opens the slide: zoomable here is the last word; levels is 0
-                                      where it is false
+                                      zoomable, reason, bounds: [x, y]|null
+                                      This opens the slide, so zoomable is final here; levels is 0
+                                      if it is false
     GET /api/slides/n/tiles/level/x_y.jpg
                                       Deep Zoom: tiles of 256 pixels without overlap; level 0 is one
                                       pixel, levels - 1 the slide in full; 404 beyond the border
-    GET /api/slides/n/thumbnail       JPEG or PNG; 404 where there is none
-    GET /api/slides/n/truth           GeoJSON, as it lies in the folder: level-0 pixels, counted
-                                      from bounds where a slide has them, as QuPath counts
+    GET /api/slides/n/thumbnail       JPEG or PNG; 404 if there is none
+    GET /api/slides/n/truth           GeoJSON, as in the folder: level-0 pixels, counted from
+                                      bounds if the slide has them, as in QuPath
     GET /api/slides/n/scores/m        patch_size, x: [left], y: [top], all in level-0 pixels,
                                       scores: [s], class_scores: {name: [s]}|null,
-                                      score_class: name of the class scores are about, null where
-                                      one score serves all or that is not known,
-                                      low, high: of scores, null where there are none;
-                                      404 where scored is false
+                                      score_class: name of the class scores are for, null if one
+                                      score serves all or the class is unknown,
+                                      low, high: of scores, null if there are none;
+                                      404 if has_scores is false
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ from sacmil.viewer.page import STATIC, read_page_files
 from sacmil.viewer.unpacked_response import UnpackedResponse
 from sacmil.viewer.work_queue import ClientGoneError, QueueFullError, WorkQueue
 
-_NUMBER = re.compile(r"[0-9]{1,9}")  # not \d: other scripts have digits too
-_TILE = re.compile(r"([0-9]{1,9})_([0-9]{1,9})\.jpg")
-_NOT_FOUND_MESSAGE = "there is nothing at this address"
+_NUMBER_PATTERN = re.compile(r"[0-9]{1,9}")  # not \d: other scripts have digits too
+_TILE_PATTERN = re.compile(r"([0-9]{1,9})_([0-9]{1,9})\.jpg")
+_NOT_FOUND_MESSAGE = "there is nothing at this URL"
 
 
 class ResponseDocument(NamedTuple):
-    """What an address answers with."""
+    """The body of a response."""
 
     body: bytes
     media_type: str
@@ -73,7 +74,7 @@ class ResponseDocument(NamedTuple):
 
 
 def create_app(
-    content: ResultsApi,
+    api: ResultsApi,
     hosts: AllowedHosts,
     *,
     token: str | None = None,
@@ -81,15 +82,16 @@ def create_app(
     document_queue: WorkQueue | None = None,
     static: Path = STATIC,
 ) -> ASGIApp:
-    """The app, behind its gate.
+    """Return the app with its access middleware.
 
     Args:
-        content: what there is to see; closed when the server ends.
+        api: the results to show; closed when the server stops.
         hosts: names of the server.
-        token: that a browser must bring; None where only this machine can ask.
-        queue: where slides and files are read.
-        document_queue: where outlines and scores are made; another, as each may take seconds.
-        static: the page's build.
+        token: that a browser must send; None if only this machine can connect.
+        queue: runs the reading of slides and files.
+        document_queue: runs the making of outlines and scores. It is separate because each may
+            take seconds.
+        static: folder of the built page.
     """
     work = queue or WorkQueue()
     document_work = document_queue or WorkQueue(DOCUMENTS_AT_ONCE)
@@ -98,14 +100,14 @@ def create_app(
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         work.stop()
-        document_work.stop()  # first: a thread that is interrupted would begin the next
-        content.interrupt()
+        document_work.stop()  # first: an interrupted thread would start the next work
+        api.interrupt()
         work.close()
         document_work.close()
-        content.close()
+        api.close()
 
     app = Starlette(
-        routes=[*_page_routes(static), *_content_routes(content, work, document_work)],
+        routes=[*_make_page_routes(static), *_make_api_routes(api, work, document_work)],
         exception_handlers={HTTPException: _handle_http_error},
         lifespan=lifespan,
     )
@@ -113,54 +115,49 @@ def create_app(
     return AccessMiddleware(app, hosts, token)
 
 
-def _page_routes(static: Path) -> list[Route]:
-    def route(address: str, document: ResponseDocument) -> Route:
-        async def answer(request: Request) -> Response:
+def _make_page_routes(static: Path) -> list[Route]:
+    def route(path: str, document: ResponseDocument) -> Route:
+        async def respond(request: Request) -> Response:
             return _make_response(request, document)
 
-        return Route(address, answer)
+        return Route(path, respond)
 
-    return [
-        route(address, ResponseDocument(*file)) for address, file in read_page_files(static).items()
-    ]
+    return [route(path, ResponseDocument(*file)) for path, file in read_page_files(static).items()]
 
 
-def _content_routes(content: ResultsApi, work: WorkQueue, document_work: WorkQueue) -> list[Route]:
-    asked: dict[str, Callable[[Request], ResponseDocument]] = {
-        "/api/results": lambda _: _make_json_document(content.get_results()),
+def _make_api_routes(api: ResultsApi, work: WorkQueue, document_work: WorkQueue) -> list[Route]:
+    quick: dict[str, Callable[[Request], ResponseDocument]] = {
+        "/api/results": lambda _: _make_json_document(api.get_results()),
         "/api/slides/{n}": lambda r: _make_json_document(
-            pack_json(content.get_slide(_parse_number(r, "n")))
+            pack_json(api.get_slide(_parse_number(r, "n")))
         ),
-        "/api/slides/{n}/tiles/{level}/{tile}": lambda r: _make_tile_document(content, r),
+        "/api/slides/{n}/tiles/{level}/{tile}": lambda r: _make_tile_document(api, r),
         "/api/slides/{n}/thumbnail": lambda r: ResponseDocument(
-            *content.get_thumbnail(_parse_number(r, "n"))
+            *api.get_thumbnail(_parse_number(r, "n"))
         ),
     }
     documents: dict[str, Callable[[Request], ResponseDocument]] = {
         "/api/slides/{n}/truth": lambda r: _make_json_document(
-            content.get_truth(_parse_number(r, "n"))
+            api.get_truth(_parse_number(r, "n"))
         ),
         "/api/slides/{n}/scores/{m}": lambda r: _make_json_document(
-            content.get_scores(_parse_number(r, "n"), _parse_number(r, "m"))
+            api.get_scores(_parse_number(r, "n"), _parse_number(r, "m"))
         ),
     }
     return [
-        *(Route(address, _make_endpoint(make, work)) for address, make in asked.items()),
-        *(
-            Route(address, _make_endpoint(make, document_work))
-            for address, make in documents.items()
-        ),
+        *(Route(path, _make_endpoint(make, work)) for path, make in quick.items()),
+        *(Route(path, _make_endpoint(make, document_work)) for path, make in documents.items()),
     ]
 
 
 def _make_endpoint(
     make: Callable[[Request], ResponseDocument], work: WorkQueue
 ) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint that makes its answer in a thread and turns what is wrong into a sentence."""
+    """Return an endpoint that makes its response in a thread and turns errors into messages."""
 
-    async def answer(request: Request) -> Response:
+    async def respond(request: Request) -> Response:
         try:
-            # hashing takes a thread too, for a thumbnail may have megabytes
+            # hashing is done in the thread too: a thumbnail may have megabytes
             return await work.run(
                 lambda: _make_response(request, make(request)), request.is_disconnected
             )
@@ -171,26 +168,26 @@ def _make_endpoint(
         except OSError as error:
             return make_error_response(422, f"a file cannot be read ({error.strerror})")
         except QueueFullError:
-            return make_error_response(503, "too much is asked for at once", {"Retry-After": "1"})
+            return make_error_response(503, "too many requests at once", {"Retry-After": "1"})
         except ClientGoneError:
             return Response(status_code=499)  # nobody reads it
 
-    return answer
+    return respond
 
 
-def _make_tile_document(content: ResultsApi, request: Request) -> ResponseDocument:
-    place = _TILE.fullmatch(request.path_params["tile"])
-    if place is None:
-        raise NotFoundError("a tile is called x_y.jpg, by its column and row")
+def _make_tile_document(api: ResultsApi, request: Request) -> ResponseDocument:
+    position = _TILE_PATTERN.fullmatch(request.path_params["tile"])
+    if position is None:
+        raise NotFoundError("the name of a tile must be x_y.jpg, with its column and row")
     number, level = _parse_number(request, "n"), _parse_number(request, "level")
     return ResponseDocument(
-        content.get_tile(number, level, int(place[1]), int(place[2])), "image/jpeg"
+        api.get_tile(number, level, int(position[1]), int(position[2])), "image/jpeg"
     )
 
 
 def _parse_number(request: Request, name: str) -> int:
     text = request.path_params[name]
-    if _NUMBER.fullmatch(text) is None:
+    if _NUMBER_PATTERN.fullmatch(text) is None:
         raise NotFoundError(_NOT_FOUND_MESSAGE)
     return int(text)
 
@@ -200,7 +197,7 @@ def _make_json_document(body: bytes) -> ResponseDocument:
 
 
 def _make_response(request: Request, document: ResponseDocument) -> Response:
-    """A browser asks each time whether what it has is still right: numbers change their meaning."""
+    """Return a response that browsers revalidate each time: numbers may change their meaning."""
     tag = _make_etag(document)
     headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
     if tag in request.headers.get("if-none-match", ""):
@@ -213,8 +210,8 @@ def _make_response(request: Request, document: ResponseDocument) -> Response:
 
 
 def _make_etag(document: ResponseDocument) -> str:
-    """Another one whenever the document is."""
-    if document.gzipped:  # which ends with the CRC and the length of what is packed
+    """Return a tag that changes with the document."""
+    if document.gzipped:  # gzip ends with the CRC and the length of the content
         return f'"{document.body[-8:].hex()}-{len(document.body):x}"'
     return f'"{hashlib.blake2b(document.body, digest_size=16).hexdigest()}"'
 

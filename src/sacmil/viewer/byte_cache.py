@@ -1,4 +1,4 @@
-"""Answers that were made already, as many of the latest used as fit."""
+"""A cache of response bodies with a limit on its size."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ MAX_BYTES = 96 * 2**20
 
 
 class ByteCache:
-    """Bytes by key; for any number of threads.
+    """A thread-safe cache of bytes that drops the least recently used.
 
     Args:
-        max_bytes: of all that is kept; what is larger is made each time.
+        max_bytes: of all entries together; larger values are not stored.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
@@ -25,11 +25,11 @@ class ByteCache:
 
     @property
     def used_bytes(self) -> int:
-        """How much is kept now."""
+        """Size of all entries."""
         return self._max_bytes - self._free_bytes
 
     def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """What is kept under a key, or made now; threads that need it meanwhile share it."""
+        """Return the entry of a key, made now if missing; threads that need it share one call."""
         with self._lock:
             if key in self._stored:
                 self._stored.move_to_end(key)

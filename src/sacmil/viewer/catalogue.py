@@ -1,4 +1,4 @@
-"""The list of slides with what was said of them, as the page takes it."""
+"""The list of slides and predictions as the page reads it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def make_results_document(
     find: Callable[[SlideResult], object],
     has_file: Callable[[str | None], bool],
 ) -> dict[str, Any]:
-    """All of /api/results.
+    """Return the document of /api/results.
 
     Args:
         title: of the page.
-        results: what results.json says.
+        results: content of results.json.
         find: finds a slide without opening it, or raises a SacMILError.
-        has_file: whether a path of results.json leads to a file that may be read.
+        has_file: whether a path of results.json is a file that may be read.
     """
     numbers = {model.name: number for number, model in enumerate(results.models)}
     return {
@@ -32,13 +32,13 @@ def make_results_document(
             {"name": model.name, "hash": model.hash, "members": model.members}
             for model in results.models
         ],
-        "colours": make_color_scale().tolist(),
+        "colors": make_color_scale().tolist(),
         "slides": [
             _make_slide_entry(slide, explain_unavailable(slide, find), has_file)
             | {
-                "answers": [
-                    _make_prediction_entry(answer, numbers, results.classes, has_file)
-                    for answer in slide.answers
+                "predictions": [
+                    _make_prediction_entry(prediction, numbers, results.classes, has_file)
+                    for prediction in slide.answers
                 ]
             }
             for slide in results.slides
@@ -47,7 +47,7 @@ def make_results_document(
 
 
 def explain_unavailable(slide: SlideResult, find: Callable[[SlideResult], object]) -> str | None:
-    """Why a slide cannot be shown, as far as that is known without opening it."""
+    """Return why a slide cannot be shown, as far as known without opening it; None if it can."""
     try:
         find(slide)
     except SacMILError as error:
@@ -64,7 +64,7 @@ def _make_slide_entry(
         "size": slide.size,
         "mpp": slide.mpp,
         "zoomable": reason is None,
-        "why_not": reason,
+        "reason": reason,
         "thumbnail": has_file(slide.thumbnail),
         "truth": has_file(slide.truth),
     }
@@ -76,11 +76,11 @@ def _make_prediction_entry(
     classes: tuple[str, ...],
     has_file: Callable[[str | None], bool],
 ) -> dict[str, Any]:
-    likeliest = max(range(len(classes)), key=lambda c: prediction.probabilities[c])
+    predicted = max(range(len(classes)), key=lambda c: prediction.probabilities[c])
     return {
         "model": numbers[prediction.model],
         "probabilities": prediction.probabilities,
         "spread": prediction.spread,
-        "predicted": classes[likeliest],
-        "scored": has_file(prediction.scores),
+        "predicted": classes[predicted],
+        "has_scores": has_file(prediction.scores),
     }

@@ -1,8 +1,8 @@
 """Limits how many connections clients hold, and how long each may keep the server waiting.
 
-A client that connects without asking, or asks without reading, costs a descriptor and memory. It
-may share its address with an honest user, so it cannot be locked out by address. Instead, every
-connection that waits for its client has a deadline, and the longest waiting gives way to a new one.
+A client that sends no request, or does not read the response, costs a descriptor and memory. It may
+share its address with an honest user, so it cannot be blocked by address. Instead, every connection
+that waits for its client has a deadline. If there are too many, the longest waiting is dropped.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 Address = tuple[str, int]
-"""Host and port of the client's end, which name a connection."""
+"""Host and port of the client, which identify a connection."""
 
-_MOST_CONNECTIONS = 2048
-_MOST_DESCRIPTORS = 16_384
+_MAX_CONNECTIONS = 2048
+_MAX_DESCRIPTORS = 16_384
 _OTHER_DESCRIPTORS = 256
-"""Of the process itself: files, pipes to the slide readers, connections just accepted."""
-_PIECE_BYTES = 2**16
+"""For the process itself: files, pipes to the slide readers, connections just accepted."""
+_CHUNK_BYTES = 2**16
 
 
-class Limits(NamedTuple):
-    """What clients may take."""
+class ConnectionLimits(NamedTuple):
+    """Limits on the connections of clients."""
 
-    in_all: int
-    """Connections."""
-    per_client: int
+    max_connections: int
+    """Connections from all hosts."""
+    max_per_client: int
     """Connections from one host."""
-    request_s: float = 5.0
+    request_timeout_s: float = 5.0
     """Seconds for a whole request, counted from the connection or from the last response."""
-    reading_s: float = 20.0
-    """Seconds in which a client takes the next 64 KiB of a response."""
-    unsent_bytes: int = 256 * 2**20
-    """Of all bodies that clients have not yet taken; one that several clients share counts once."""
+    read_timeout_s: float = 20.0
+    """Seconds in which a client must read the next 64 KiB of a response."""
+    max_unsent_bytes: int = 256 * 2**20
+    """Of all bodies not yet read by clients; one that several clients share counts once."""
 
 
-def find_limits() -> Limits:
-    """Limits well below the descriptors this process may open, which are raised where possible."""
-    in_all = min(_MOST_CONNECTIONS, (_raise_descriptor_limit() - _OTHER_DESCRIPTORS) // 2)
-    return Limits(max(in_all, 16), max(in_all * 3 // 4, 12))
+def find_limits() -> ConnectionLimits:
+    """Return limits well below the number of descriptors, which is raised if possible."""
+    max_connections = min(_MAX_CONNECTIONS, (_raise_descriptor_limit() - _OTHER_DESCRIPTORS) // 2)
+    return ConnectionLimits(max(max_connections, 16), max(max_connections * 3 // 4, 12))
 
 
 def _raise_descriptor_limit() -> int:
     if sys.platform == "win32":
-        return _MOST_DESCRIPTORS
+        return _MAX_DESCRIPTORS
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return _MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+        return _MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError):  # macOS has a second, lower limit
@@ -69,13 +69,13 @@ class _Connection:
     transport: asyncio.Transport
     timer: asyncio.TimerHandle | None = None
     body: bytes = b""
-    """What the response that is being sent keeps in memory."""
+    """The body in memory of the response being sent."""
 
 
 class Connections:
     """The open connections of a server; for its event loop's thread only."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._open: dict[Address, _Connection] = {}
         self._per_client: Counter[str] = Counter()
@@ -95,38 +95,38 @@ class Connections:
         return address in self._open
 
     def add(self, address: Address, transport: asyncio.Transport) -> None:
-        """Take a new connection; where there are too many, the longest waiting is dropped."""
+        """Add a new connection; if there are too many, drop the one waiting longest."""
         self._open[address] = _Connection(transport)
         self._per_client[address[0]] += 1
-        self.wait_for_client(address, self.limits.request_s)
-        if self._per_client[address[0]] > self.limits.per_client:
+        self.start_deadline(address, self.limits.request_timeout_s)
+        if self._per_client[address[0]] > self.limits.max_per_client:
             self._drop_first(each for each in self._waiting if each[0] == address[0])
-        elif len(self._open) > self.limits.in_all:
+        elif len(self._open) > self.limits.max_connections:
             self._drop_first(self._waiting)
 
     def discard(self, address: Address, transport: asyncio.Transport) -> None:
-        """Forget a connection that has ended; its address may have been used anew since."""
+        """Remove a connection that has ended; its address may have been reused since."""
         connection = self._open.get(address)
         if connection is None or connection.transport is not transport:
             return
-        self.work(address)
+        self.mark_busy(address)
         self._release(connection)
         del self._open[address]
         self._per_client[address[0]] -= 1
         if not self._per_client[address[0]]:
             del self._per_client[address[0]]
 
-    def wait_for_client(self, address: Address, seconds: float) -> None:
-        """From now on it is the client's turn: it must act in time and may be dropped before."""
-        self.work(address)
+    def start_deadline(self, address: Address, seconds: float) -> None:
+        """Start waiting for the client: it must act in time, and may be dropped before."""
+        self.mark_busy(address)
         connection = self._open.get(address)
         if connection is not None:
             self._waiting[address] = None
             loop = asyncio.get_running_loop()
             connection.timer = loop.call_later(seconds, self._drop, address)
 
-    def work(self, address: Address) -> None:
-        """From now on it is the server's turn: the connection is not dropped."""
+    def mark_busy(self, address: Address) -> None:
+        """Stop waiting for the client: while the server works, the connection is not dropped."""
         self._waiting.pop(address, None)
         connection = self._open.get(address)
         if connection is not None and connection.timer is not None:
@@ -134,20 +134,20 @@ class Connections:
             connection.timer = None
 
     def end_request(self, address: Address) -> None:
-        """Wait for the next request, and for the client to take the rest of the last response."""
+        """Wait for the next request, and for the client to read the rest of the last response."""
         connection = self._open.get(address)
         if connection is not None:
             self._release(connection)
             is_sent = connection.transport.get_write_buffer_size() == 0
-            seconds = self.limits.request_s if is_sent else self.limits.reading_s
-            self.wait_for_client(address, seconds)
+            seconds = self.limits.request_timeout_s if is_sent else self.limits.read_timeout_s
+            self.start_deadline(address, seconds)
 
     def hold_body(self, address: Address, body: bytes) -> None:
-        """Count the body of a response until its request ends; drop clients if the sum is too big.
+        """Count a response's body until its request ends; drop clients if the sum is too large.
 
         Args:
             address: of the connection it is sent on.
-            body: the object that stays in memory, which other connections may be sending too.
+            body: the object in memory, which other connections may be sending too.
         """
         connection = self._open.get(address)
         if connection is None or connection.body is body:
@@ -157,7 +157,7 @@ class Connections:
             connection.body = body
             self._holders[id(body)] += 1
             self._held_bytes += len(body) if self._holders[id(body)] == 1 else 0
-        while self._held_bytes > self.limits.unsent_bytes:
+        while self._held_bytes > self.limits.max_unsent_bytes:
             if not self._drop_first(each for each in self._waiting if self._open[each].body):
                 break
 
@@ -183,10 +183,10 @@ class Connections:
 
 
 class BoundedApp:
-    """Passes requests on and keeps account of whose turn it is on each connection.
+    """Forwards requests, and tracks whether a connection waits for its client or the server.
 
     Args:
-        app: what serves the requests.
+        app: serves the requests.
         connections: of the server that calls this.
     """
 
@@ -196,42 +196,42 @@ class BoundedApp:
         self._turn = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Serve one request."""
         if scope["type"] != "http" or not scope["client"]:
             await self._app(scope, receive, send)
             return
         host, port = scope["client"]
 
-        async def send_in_pieces(message: Message) -> None:
+        async def send_in_chunks(message: Message) -> None:
             await self._send((host, port), message, send)
 
-        self._connections.work((host, port))
+        self._connections.mark_busy((host, port))
         try:
-            await self._app(scope, receive, send_in_pieces)
+            await self._app(scope, receive, send_in_chunks)
         except asyncio.CancelledError:
-            pass  # the server ends; raised, it would be logged with a traceback for each request
+            pass  # the server stops; raised, it would be logged with a traceback for each request
         finally:
             self._connections.end_request((host, port))
 
     async def _send(self, address: Address, message: Message, send: Send) -> None:
-        """Piece by piece, for the server waits between two until most of the first is taken."""
+        """Send in chunks: before the next, the server waits until most of the last is read."""
         body = message.get("body", b"")
         try:
-            for start in range(0, max(len(body), 1), _PIECE_BYTES):
+            for start in range(0, max(len(body), 1), _CHUNK_BYTES):
                 if _is_large(message):
                     await self._wait_for_turn()
                 if address not in self._connections:
                     break
-                self._connections.wait_for_client(address, self._connections.limits.reading_s)
+                self._connections.start_deadline(address, self._connections.limits.read_timeout_s)
                 self._connections.hold_body(address, message.get("source", body))
-                await send(_piece(message, start))
+                await send(_cut_message(message, start))
         finally:
-            self._connections.work(address)
+            self._connections.mark_busy(address)
 
     async def _wait_for_turn(self) -> None:
-        """One piece of all large responses in each round of the event loop.
+        """Let only one chunk of all large responses into each round of the event loop.
 
-        Otherwise a round takes as long as a piece of every large response, and a small one needs
+        Otherwise a round takes as long as a chunk of every large response, and a small one needs
         several rounds.
         """
         async with self._turn:
@@ -239,35 +239,35 @@ class BoundedApp:
 
 
 def _is_large(message: Message) -> bool:
-    """Whether it takes time to send, or to unpack what follows."""
-    is_long = len(message.get("body", b"")) > _PIECE_BYTES
+    """Whether sending it, or unpacking the rest of the body, takes time."""
+    is_long = len(message.get("body", b"")) > _CHUNK_BYTES
     return is_long or "source" in message or message.get("more_body", False)
 
 
-def _piece(message: Message, start: int) -> MutableMapping[str, Any]:
+def _cut_message(message: Message, start: int) -> MutableMapping[str, Any]:
     body = message.get("body", b"")
-    if len(body) <= _PIECE_BYTES:
+    if len(body) <= _CHUNK_BYTES:
         return message
-    end = start + _PIECE_BYTES
+    end = start + _CHUNK_BYTES
     more = end < len(body) or message.get("more_body", False)
     return {**message, "body": body[start:end], "more_body": more}
 
 
 def make_protocol(connections: Connections) -> type[asyncio.Protocol]:
-    """HTTP/1.1 as uvicorn speaks it, with every connection entered in the list."""
+    """Return uvicorn's HTTP/1.1 protocol, which also registers every connection."""
 
     class BoundedProtocol(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            connections.add(_address(transport), transport)
+            connections.add(_get_address(transport), transport)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            connections.discard(_address(self.transport), self.transport)
+            connections.discard(_get_address(self.transport), self.transport)
             super().connection_lost(exc)
 
     return BoundedProtocol
 
 
-def _address(transport: asyncio.Transport) -> Address:
+def _get_address(transport: asyncio.Transport) -> Address:
     host, port, *_ = transport.get_extra_info("peername")
     return host, port

@@ -1,4 +1,4 @@
-"""Everything that can be asked of a results folder, by number; knows no HTTP."""
+"""The content of a results folder by slide and model number, independent of HTTP."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from sacmil.viewer.slide_processes import SlideProcesses
 from sacmil.viewer.slide_reading import read_shape, read_tile
 
 DOCUMENTS_AT_ONCE = 2
-"""Outlines and scores that are made at the same time, each in a process."""
+"""How many outlines and scores are made at the same time, each in a process."""
 _DOCUMENT_LIMIT_S = 120.0
 
 
 class NotFoundError(LookupError):
-    """What was asked for is not there; says so in a sentence."""
+    """The requested content does not exist; the message says what is missing."""
 
 
 class ResultsApi:
-    """A results folder as the page asks for it; for any number of threads.
+    """The content of a results folder for the page; thread-safe.
 
-    results.json is read once: numbers of slides and models mean the same as long as this lives.
-    What can be wrong with a file is a SacMILError, what is not there an AbsentError.
+    results.json is read once, so the numbers of slides and models never change their meaning.
+    Methods raise a SacMILError for an invalid file and a NotFoundError for a missing one.
 
     Args:
         folder: of the results.
-        slide_folders: where slides may lie besides.
+        slide_folders: further folders that may contain slides.
         processes: that read slides.
-        document_processes: that make outlines and scores; others, so that tiles do not wait.
-        cache: of answers.
+        document_processes: that make outlines and scores; separate, so that tiles do not wait.
+        cache: of response bodies.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class ResultsApi:
         self._cache = cache or ByteCache()
 
     def get_results(self) -> bytes:
-        """Gzipped JSON: the list of slides."""
+        """Return the list of slides as gzipped JSON."""
 
         def make() -> bytes:
             resolve = FolderResolver()
             folder, root = str(self._folder), (self._root,)
 
-            def is_there(path: str | None) -> bool:
+            def is_readable(path: str | None) -> bool:
                 # pathlib would take most of the time
                 return path is not None and has_file(
                     os.path.join(folder, path),  # noqa: PTH118
@@ -79,72 +79,73 @@ class ResultsApi:
                 return self._locator.find(slide, resolve)
 
             return documents.pack_json(
-                make_results_document(self._root.name, self._results, find, is_there)
+                make_results_document(self._root.name, self._results, find, is_readable)
             )
 
         return self._cache.get("results", make)
 
     def get_slide(self, number: int) -> dict[str, Any]:
-        """What a zooming page must know of a slide, or why it cannot be zoomed into."""
+        """Return the size and levels of a slide, or the reason why it cannot be shown."""
         slide = self._find_slide(number)
-        told: dict[str, Any] = {"size": slide.size, "mpp": slide.mpp, "tile": TILE_PX, "levels": 0}
-        told |= {"zoomable": False, "bounds": None}
+        shown: dict[str, Any] = {"size": slide.size, "mpp": slide.mpp, "tile": TILE_PX, "levels": 0}
+        shown |= {"zoomable": False, "bounds": None}
         try:
             shape = self._processes.call(read_shape, self._locator.find(slide), slide.size)
         except SacMILError as error:
-            return told | {"why_not": str(error)}
+            return shown | {"reason": str(error)}
         mpp = shape.mpp if slide.mpp is None else slide.mpp
-        return told | shape._asdict() | {"mpp": mpp, "zoomable": True, "why_not": None}
+        return shown | shape._asdict() | {"mpp": mpp, "zoomable": True, "reason": None}
 
     def get_tile(self, number: int, level: int, x: int, y: int) -> bytes:
-        """A Deep Zoom tile as JPEG."""
+        """Return a Deep Zoom tile as JPEG."""
         slide = self._find_slide(number)
-        place = self._locator.find(slide)
+        path = self._locator.find(slide)
 
         def make() -> bytes:
-            tile = self._processes.call(read_tile, place, slide.size, level, x, y)
+            tile = self._processes.call(read_tile, path, slide.size, level, x, y)
             if tile is None:
                 raise NotFoundError(f"level {level} of the slide has no tile {x}, {y}")
             return tile
 
-        return self._cache.get((place, level, x, y), make)
+        return self._cache.get((path, level, x, y), make)
 
     def get_thumbnail(self, number: int) -> tuple[bytes, str]:
-        """The picture and its media type."""
-        place = self._find_file(self._find_slide(number).thumbnail, "thumbnail")
-        found = self._cache.get(("thumbnail", place), lambda: documents.read_picture(place))
-        return found, documents.find_media_type(found)
+        """Return the picture and its media type."""
+        path = self._find_file(self._find_slide(number).thumbnail, "thumbnail")
+        picture = self._cache.get(("thumbnail", path), lambda: documents.read_picture(path))
+        return picture, documents.find_media_type(picture)
 
     def get_truth(self, number: int) -> bytes:
-        """Gzipped GeoJSON."""
-        place = self._find_file(self._find_slide(number).truth, "truth")
+        """Return the ground truth as gzipped GeoJSON."""
+        path = self._find_file(self._find_slide(number).truth, "truth")
         return self._cache.get(
-            ("truth", place), lambda: self._document_processes.call(documents.read_truth, place)
+            ("truth", path), lambda: self._document_processes.call(documents.read_truth, path)
         )
 
     def get_scores(self, number: int, model: int) -> bytes:
-        """Gzipped JSON: where tiles are and what a model gave them."""
+        """Return the positions of tiles and a model's scores as gzipped JSON."""
         slide = self._find_slide(number)
-        if not 0 <= model < len(self._results.models):
-            raise NotFoundError(f"there is no model {model}; {len(self._results.models)} are known")
-        name = self._results.models[model].name
-        answer = next((answer for answer in slide.answers if answer.model == name), None)
-        place = self._find_file(answer.scores if answer else None, "heatmap of this model")
+        models = self._results.models
+        if not 0 <= model < len(models):
+            raise NotFoundError(f"there is no model {model}; the folder has {len(models)}")
+        name = models[model].name
+        prediction = next((each for each in slide.answers if each.model == name), None)
+        path = self._find_file(prediction.scores if prediction else None, "heatmap of this model")
 
         def make() -> bytes:
             return self._document_processes.call(
-                documents.read_tile_scores, place, self._results.classes
+                documents.read_tile_scores, path, self._results.classes
             )
 
-        return self._cache.get(("scores", place), make)
+        return self._cache.get(("scores", path), make)
 
     def interrupt(self) -> None:
-        """End what is being read, so that nobody has to wait for it."""
+        """Kill the reading processes, so that no thread waits for them."""
         self._processes.interrupt()
         self._document_processes.interrupt()
 
     def close(self) -> None:
-        """Let the slides go."""
+        """End the reading processes."""
         self._processes.close()
         self._document_processes.close()
 
@@ -156,7 +157,7 @@ class ResultsApi:
         return self._results.slides[number]
 
     def _find_file(self, path: str | None, kind: str) -> AllowedPath:
-        place = find_allowed_path(self._folder / path, (self._root,)) if path is not None else None
-        if place is None:
+        found = find_allowed_path(self._folder / path, (self._root,)) if path is not None else None
+        if found is None:
             raise NotFoundError(f"there is no {kind} for this slide in the folder")
-        return place
+        return found

@@ -1,8 +1,8 @@
 """A slide as Deep Zoom tiles: levels halve from the full size down to one pixel.
 
-A tile is read from the next finer level the slide has and averaged over areas. Where that would
-take more than ``_MAX_SHRINK`` pixels for one, below the slide's coarsest level or in a gap of its
-pyramid, it is cut from an overview that is made once, so no tile needs much memory or time.
+A tile is read from the next finer level of the slide and averaged over areas. Below the coarsest
+level, or in a gap of the pyramid, one pixel would need more than ``_MAX_SHRINK`` pixels a side.
+Such tiles are cut from an overview that is made once, so no tile needs much memory or time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Box(NamedTuple):
     bottom: float
 
     def scale(self, factor: float, width: int, height: int) -> Box:
-        """In larger or smaller pixels, of a picture of that size; never empty."""
+        """Return the box in pixels of another level, within its size and never empty."""
         right, bottom = min(self.right * factor, width), min(self.bottom * factor, height)
         left, top = min(self.left * factor, width - 1), min(self.top * factor, height - 1)
         return Box(
@@ -42,7 +42,7 @@ class Box(NamedTuple):
         )
 
     def to_whole_pixels(self) -> tuple[int, int, int, int]:
-        """The whole pixels it touches: left, top, width, height."""
+        """Return the whole pixels it touches: left, top, width, height."""
         left, top = (
             math.floor(self.left + _PIXEL_TOLERANCE),
             math.floor(self.top + _PIXEL_TOLERANCE),
@@ -69,7 +69,7 @@ class DeepZoom:
         _check_overview(slide, self._overview_downsample)
 
     def read_tile(self, level: int, x: int, y: int) -> Pixels | None:
-        """A tile by its column and row; None where there is none.
+        """Return a tile by its column and row; None if there is none.
 
         Args:
             level: 0 is the slide in one pixel, ``levels - 1`` the slide in full.
@@ -87,7 +87,7 @@ class DeepZoom:
         return self._cut_from_overview(downsample, box)
 
     def close(self) -> None:
-        """Let the slide go."""
+        """Close the slide."""
         self.slide.close()
 
     def _read_from_level(self, downsample: int, box: Box) -> Pixels:
@@ -120,7 +120,7 @@ def _find_tile_box(size: tuple[int, int], downsample: int, x: int, y: int) -> Bo
 
 
 def _resize_area(pixels: Pixels, area: Box, origin: tuple[int, int], box: Box) -> Pixels:
-    """The area, whose pixels begin at an origin, in the size of the tile."""
+    """Return an area, whose pixels begin at an origin, in the size of the tile."""
     from PIL import Image
 
     size = round(box.right - box.left), round(box.bottom - box.top)
@@ -144,9 +144,9 @@ def _is_cheap(slide: Slide, downsample: int) -> bool:
 
 
 def _choose_overview_downsample(slide: Slide, levels: int) -> float:
-    """Twice as fine as the first Deep Zoom level that needs it."""
-    dear = (2**n for n in range(levels) if not _is_cheap(slide, 2**n))
-    first: int = next(dear, 2**levels)
+    """Return half the downsample of the first Deep Zoom level that needs the overview."""
+    expensive = (2**n for n in range(levels) if not _is_cheap(slide, 2**n))
+    first: int = next(expensive, 2**levels)
     return first / 2
 
 
@@ -154,7 +154,7 @@ def _check_overview(slide: Slide, downsample: float) -> None:
     level = slide.levels[choose_source(slide, downsample, max_side=_OVERVIEW_SIDE).level]
     if level.width * level.height > _MAX_OVERVIEW_PIXELS:
         raise SlideError(
-            f"{slide.path.name}: the level an overview would be made of has {level.width:,} x "
-            f"{level.height:,} pixels; expected at most {_MAX_OVERVIEW_PIXELS:,}: "
+            f"{slide.path.name}: the smallest level for an overview has {level.width:,} x "
+            f"{level.height:,} pixels; expected at most {_MAX_OVERVIEW_PIXELS:,}; make a pyramid: "
             f"{make_pyramid_command(slide.path)}"
         )

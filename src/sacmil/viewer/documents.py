@@ -1,4 +1,4 @@
-"""What lies in the folder beside the slides, as the page takes it: thumbnails, truth, scores."""
+"""Thumbnails, ground truth and scores of a results folder, as the page reads them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MEDIA_TYPES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG": "image/png"}
 
 
 def read_picture(allowed_path: AllowedPath) -> bytes:
-    """A picture, once it is known to be one that browsers show."""
+    """Return a picture, or raise a RunError if browsers cannot show it."""
     found = allowed_path.read(_MAX_PICTURE_BYTES)
     if not found.startswith(tuple(_MEDIA_TYPES)):
         raise RunError(f"{allowed_path.path.name}: is neither a JPEG nor a PNG picture")
@@ -33,31 +33,31 @@ def read_picture(allowed_path: AllowedPath) -> bytes:
 
 
 def find_media_type(body: bytes) -> str:
-    """The media type of a picture, by what is in it."""
+    """Return the media type of a picture by its first bytes."""
     return next(kind for start, kind in _MEDIA_TYPES.items() if body.startswith(start))
 
 
-def read_truth(place: AllowedPath) -> bytes | ReadFailure:
-    """``truth`` in a process of its own: parsing holds the interpreter lock for seconds."""
-    return _made_or_told(place, lambda: pack_truth(place))
+def read_truth(path: AllowedPath) -> bytes | ReadFailure:
+    """Run ``pack_truth`` for another process: parsing holds the interpreter lock for seconds."""
+    return _catch_errors(path, lambda: pack_truth(path))
 
 
-def read_tile_scores(place: AllowedPath, classes: Sequence[str]) -> bytes | ReadFailure:
-    """``scores`` in a process of its own, for the same reason."""
-    return _made_or_told(place, lambda: pack_scores(place, classes))
+def read_tile_scores(path: AllowedPath, classes: Sequence[str]) -> bytes | ReadFailure:
+    """Run ``pack_scores`` for another process, for the same reason."""
+    return _catch_errors(path, lambda: pack_scores(path, classes))
 
 
-def _made_or_told(place: AllowedPath, make: Callable[[], bytes]) -> bytes | ReadFailure:
+def _catch_errors(path: AllowedPath, make: Callable[[], bytes]) -> bytes | ReadFailure:
     try:
         return make()
     except SacMILError as error:
         return ReadFailure(str(error))
     except OSError as error:
-        return ReadFailure(f"{place.path.name}: cannot be read ({error.strerror or error})")
+        return ReadFailure(f"{path.path.name}: cannot be read ({error.strerror or error})")
 
 
 def pack_truth(allowed_path: AllowedPath) -> bytes:
-    """GeoJSON, gzipped, once it is known to be JSON that browsers read."""
+    """Return GeoJSON, gzipped, or raise a RunError if browsers cannot read it."""
     raw = allowed_path.read(_MAX_TRUTH_BYTES)
     try:
         text = _unpack_gzip(raw) if raw[:2] == b"\x1f\x8b" else raw
@@ -73,14 +73,14 @@ def pack_truth(allowed_path: AllowedPath) -> bytes:
 
 
 def pack_scores(allowed_path: AllowedPath, classes: Sequence[str]) -> bytes:
-    """Scores of a slide by a model as gzipped JSON, every number as exact as in the file."""
+    """Return a model's scores of a slide as gzipped JSON, every number as exact as in the file."""
     _check_unpacked_size(allowed_path)
     found = read_scores(allowed_path.path)
     by_class = found.class_scores
     if by_class is not None and by_class.shape[1] != len(classes):
         raise RunError(
             f"{allowed_path.path.name}: has scores of {by_class.shape[1]} classes; expected "
-            f"{len(classes)}, as results.json lists"
+            f"{len(classes)}, as in results.json"
         )
     values = _to_numbers(found.scores)
     return pack_json(
@@ -100,18 +100,18 @@ def pack_scores(allowed_path: AllowedPath, classes: Sequence[str]) -> bytes:
 
 
 def _get_class_name(number: int | None, classes: Sequence[str]) -> str | None:
-    """The class the model's own scores are about; None where that is not known."""
+    """Return the class that the scores are for; None if it is unknown."""
     return classes[number] if number is not None and number < len(classes) else None
 
 
 def pack_json(value: Any) -> bytes:
-    """JSON, gzipped; the same bytes for the same value."""
+    """Return gzipped JSON, the same bytes for the same value."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return gzip.compress(text.encode("utf-8", "replace"), compresslevel=1, mtime=0)
 
 
 def _to_numbers(values: npt.NDArray[Any]) -> list[float]:
-    """In the fewest digits that read back the same, for half of what is sent is digits."""
+    """Return numbers with the fewest digits that read back the same, to send fewer bytes."""
     if np.issubdtype(values.dtype, np.floating) and values.dtype.itemsize < 8:
         return list(map(float, values.astype(str).tolist()))
     whole = np.issubdtype(values.dtype, np.integer)
@@ -131,10 +131,10 @@ def _reject_constant(name: str) -> Any:
 
 
 def _check_unpacked_size(allowed_path: AllowedPath) -> None:
-    """A file of kilobytes may unpack to gigabytes."""
+    """Reject a file that would unpack to too many bytes: kilobytes may become gigabytes."""
     try:
         with zipfile.ZipFile(allowed_path.path) as file:
-            size = sum(part.file_size for part in file.infolist())
+            size = sum(member.file_size for member in file.infolist())
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
         raise RunError(f"{allowed_path.path.name}: cannot be read as scores ({error})") from error
     if size > _MAX_SCORE_BYTES:

@@ -1,4 +1,4 @@
-"""An answer that says what is wrong."""
+"""Responses that report an error."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from starlette.responses import Response
 def make_error_response(
     status: int, message: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """``{"error": sentence}``.
+    """Return a response with the body ``{"error": message}``.
 
     Args:
         status: of HTTP.
-        message: for the person before the page.
-        headers: besides the usual ones.
+        message: for the user.
+        headers: additional ones.
     """
-    # plain ASCII, for a name on disk may hold what has no place in UTF-8
+    # plain ASCII, as a file name may contain bytes that are not valid UTF-8
     body = json.dumps({"error": message}).encode("ascii")
     return Response(body, status, headers, "application/json")

@@ -12,24 +12,24 @@ _WINDOW_S = 60.0
 
 
 class GuessLimit:
-    """Counts wrong tokens by client, anew every minute.
+    """Counts wrong tokens by client, and resets the counts every minute.
 
     Args:
-        clock: seconds that only grow.
+        clock: monotonic time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._end = float("-inf")
-        self._wrong: Counter[str] = Counter()  # never longer than the limit in all
+        self._wrong: Counter[str] = Counter()  # at most _MAX_TOTAL entries
 
     def is_allowed(self, client: str) -> bool:
-        """Whether a token of this client may be looked at."""
+        """Whether a token of this client may be checked."""
         if self._clock() >= self._end:
             self._end = self._clock() + _WINDOW_S
             self._wrong.clear()
         return self._wrong[client] < _MAX_PER_CLIENT and self._wrong.total() < _MAX_TOTAL
 
     def count_wrong_token(self, client: str) -> None:
-        """Note a wrong token."""
+        """Count a wrong token of a client."""
         self._wrong[client] += 1

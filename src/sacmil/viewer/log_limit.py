@@ -1,4 +1,4 @@
-"""Limits how much the server logs, for whoever can connect can cause log lines."""
+"""Limits how much the server logs: anyone who can connect can cause log lines."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _WINDOW_S = 60.0
 
 
 class LogLimit(logging.Filter):
-    """Lets a number of records pass in each window of time, and counts the others.
+    """Passes a number of records in each time window, and counts the others.
 
     Args:
         max_records: in each window.
         window_s: its length in seconds.
-        clock: seconds that only grow.
+        clock: monotonic time in seconds.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class LogLimit(logging.Filter):
         self._count = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is written; the first of a window says how many were left out."""
+        """Whether a record is written; the first of a window states how many were left out."""
         left_out = 0
         if self._clock() >= self._end:
             left_out = max(self._count - self._max_records, 0)
@@ -44,7 +44,7 @@ class LogLimit(logging.Filter):
 
 
 def limit_log() -> None:
-    """Limit what the server and its event loop write to the log of this process."""
+    """Limit the log records of the server and its event loop."""
     limit = LogLimit()
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(limit)

@@ -1,4 +1,4 @@
-"""What every request must pass before the app sees it, and what every answer carries."""
+"""Checks every request before the app serves it, and adds headers to every response."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ _MAX_URL_BYTES = 4096
 
 
 class AccessMiddleware:
-    """Lets through GET and HEAD under the server's own name, from its own page, with its token.
+    """Accepts GET and HEAD under the server's own name, from its own page, with its token.
 
     Args:
-        app: behind the gate.
+        app: serves the accepted requests.
         hosts: names of the server.
-        token: what a browser must bring once, as ?token=…; None for everybody on this machine.
+        token: that a browser must send once, as ?token=…; None if no token is needed.
     """
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts, token: str | None = None) -> None:
         self._app = app
         self._hosts = hosts
         self._token = token
-        self._cookie = f"sacmil_view_{hosts.port}"  # browsers do not tell ports apart
-        # not the token: that may be short, and cookies may be tried as often as one likes
+        self._cookie = f"sacmil_view_{hosts.port}"  # browsers share cookies between ports
+        # not the token: it may be short, and the number of wrong cookies is not limited
         self._session = secrets.token_urlsafe()
         self._guesses = GuessLimit()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Serve one request."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -62,32 +62,30 @@ class AccessMiddleware:
                 message = {**message, "body": b""}
             await send(message)
 
-        answer = self._reject_request(scope) or self._authenticate(scope)
-        await (answer or self._app)(scope, receive, send_on)
+        rejection = self._reject_request(scope) or self._authenticate(scope)
+        await (rejection or self._app)(scope, receive, send_on)
 
     def _reject_request(self, scope: Scope) -> Response | None:
-        """Why no one may ask this, or may ask it this way."""
+        """Return an error for a request that is never allowed; None if it is valid."""
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
-            return make_error_response(
-                405, "only GET and HEAD are answered", {"Allow": "GET, HEAD"}
-            )
-        address = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
-        if address > _MAX_URL_BYTES:
-            return make_error_response(414, f"the address is longer than {_MAX_URL_BYTES:,} bytes")
+            return make_error_response(405, "only GET and HEAD are allowed", {"Allow": "GET, HEAD"})
+        length = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
+        if length > _MAX_URL_BYTES:
+            return make_error_response(414, f"the URL is longer than {_MAX_URL_BYTES:,} bytes")
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._hosts.is_allowed(hosts[0]):
             return make_error_response(
                 421,
-                "the viewer does not answer under this name and port; open it at the address that "
-                f"sacmil view printed, with port {self._hosts.port} also through a tunnel",
+                "the viewer does not accept requests for this host and port; open the address that "
+                f"sacmil view printed, and use port {self._hosts.port} also through a tunnel",
             )
         if not (self._is_same_origin(headers) or _is_navigation(headers)):
-            return make_error_response(403, "pages of other sites are not answered")
+            return make_error_response(403, "requests from pages of other sites are not allowed")
         return None
 
     def _is_same_origin(self, headers: Headers) -> bool:
-        """Whether the page that asks, if one does, is ours."""
+        """Whether the request comes from our own page or from no page."""
         origins = headers.getlist("origin")
         own = all(
             origin.startswith("http://") and self._hosts.is_allowed(origin.removeprefix("http://"))
@@ -96,7 +94,7 @@ class AccessMiddleware:
         return own and headers.get("sec-fetch-site", "none") in ("same-origin", "none")
 
     def _authenticate(self, scope: Scope) -> Response | None:
-        """What one without the token gets; who brings it in the address gets a cookie for it."""
+        """Return an error without the token, a redirect with a cookie for it, or None."""
         if self._token is None:
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -110,7 +108,7 @@ class AccessMiddleware:
         return None if _is_equal_secret(cookie, self._session) else _make_token_error()
 
     def _check_token(self, scope: Scope, given: str) -> Response | None:
-        """What one gets who brings a wrong token, or has brought too many."""
+        """Return an error for a wrong token or after too many of them; None for the right one."""
         client = (scope.get("client") or ("",))[0]
         if not self._guesses.is_allowed(client):
             return make_error_response(
@@ -125,20 +123,20 @@ class AccessMiddleware:
         return _make_token_error()
 
     def _redirect_with_cookie(self, path: str, query: str) -> Response:
-        # one slash only: // would begin another host's name
-        place = "/" + quote(path.lstrip("/\\"), errors="replace") + (f"?{query}" if query else "")
-        answer = Response(status_code=303, headers={"Location": place})
-        answer.set_cookie(self._cookie, self._session, httponly=True, samesite="strict")
-        return answer
+        # one slash only: // would start another host's name
+        target = "/" + quote(path.lstrip("/\\"), errors="replace") + (f"?{query}" if query else "")
+        response = Response(status_code=303, headers={"Location": target})
+        response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict")
+        return response
 
 
 def _is_equal_secret(given: str, expected: str) -> bool:
-    """Takes as long for any wrong value."""
+    """Compare in constant time."""
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
 
 
 def _is_navigation(headers: Headers) -> bool:
-    """Whether somebody followed a link to us, which shows nothing to the page it stood on."""
+    """Whether the user followed a link; the page with the link cannot read the response."""
     return headers.get("sec-fetch-mode") == "navigate" and "origin" not in headers
 
 

@@ -1,4 +1,4 @@
-"""The page as its build left it in static/, each file at its own address."""
+"""The files of the built page in static/, each with its URL path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STATIC = Path(__file__).parent / "static"
 _MEDIA_TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
 _NOT_BUILT_PAGE = (
     b"<!doctype html><meta charset=utf-8><title>sacmil</title>"
-    b"<p>The page is not built: install Node.js 20 or newer and type <code>make viewer</code>."
+    b"<p>The page is not built: install Node.js 20 or newer and run <code>make viewer</code>."
 )
 
 
@@ -22,12 +22,12 @@ class PageFile(NamedTuple):
 
 
 def is_built(static: Path = STATIC) -> bool:
-    """Whether there is a page to show."""
+    """Whether the page is built."""
     return (static / "index.html").is_file()
 
 
 def read_page_files(static: Path = STATIC) -> dict[str, PageFile]:
-    """Every file by its address; read at once, so that no address is ever made into a path."""
+    """Return every file by its URL path. All are read now, so no URL ever becomes a file path."""
     if not is_built(static):
         return {"/": PageFile(_NOT_BUILT_PAGE, "text/html")}
     files = [path for path in sorted(static.rglob("*")) if path.is_file()]

@@ -1,4 +1,4 @@
-"""Slides that are open: a few, those used last; for one thread."""
+"""A cache of the few open slides used last; for one thread."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def _open_deep_zoom(allowed_path: AllowedPath) -> DeepZoom:
 
 
 class SlideCache:
-    """Opens slides, and closes those not used for longest.
+    """Opens slides, and closes the least recently used.
 
     Args:
-        max_open: how many at a time.
-        opener: makes a slide of a place.
+        max_open: how many slides are open at a time.
+        opener: opens the slide at a path.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class SlideCache:
         self._slides: OrderedDict[AllowedPath, DeepZoom] = OrderedDict()
 
     def get(self, allowed_path: AllowedPath) -> DeepZoom:
-        """The slide at a place; a file written anew is another place."""
+        """Return the open slide at a path; a rewritten file is opened again."""
         if allowed_path not in self._slides:
             while len(self._slides) >= self._max_open:
                 self._slides.popitem(last=False)[1].close()
@@ -46,7 +46,7 @@ class SlideCache:
         return self._slides[allowed_path]
 
     def drop(self, allowed_path: AllowedPath) -> None:
-        """Close a slide, as after a failed read: OpenSlide fails for ever then."""
+        """Close a slide, as after a failed read: OpenSlide then fails on every further read."""
         found = self._slides.pop(allowed_path, None)
         if found is not None:
             found.close()

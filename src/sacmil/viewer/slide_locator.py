@@ -1,4 +1,4 @@
-"""Where the slides of a results folder lie, as far as the viewer may read them."""
+"""Finds the slides of a results folder that the viewer may read."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class SlideLocator:
 
     Args:
         folder: of the results.
-        slide_folders: where slides may lie besides, each searched through and through for slides
-            that are not where results.json says.
+        slide_folders: further folders, searched recursively for slides that are not at the path
+            in results.json.
     """
 
     def __init__(self, folder: Path, slide_folders: Sequence[Path] = ()) -> None:
@@ -28,21 +28,21 @@ class SlideLocator:
         self._slide_folders = tuple(each.resolve() for each in slide_folders)
 
     def find(self, slide: SlideResult, resolve: Resolve = os.path.realpath) -> AllowedPath:
-        """The slide's file, or a SlideError that says what to type.
+        """Return the slide's file, or raise a SlideError with the command that finds it.
 
         Args:
-            slide: as results.json lists it.
-            resolve: follows links.
+            slide: as listed in results.json.
+            resolve: resolves links.
         """
         reasons = []
         for path in self._iter_candidates(slide):
-            place = find_allowed_path(path, (self._root, *self._slide_folders), resolve)
-            if place is not None:
+            found = find_allowed_path(path, (self._root, *self._slide_folders), resolve)
+            if found is not None:
                 is_named = resolve_inside(path, self._slide_folders, resolve) is not None
-                return place._replace(can_open_others=is_named)
+                return found._replace(can_open_others=is_named)
             reasons.append(self._explain_missing(path, resolve))
         command = self._make_command("FOLDER-OF-THE-SLIDES")
-        unknown = f"where this slide lies is not known; type {command}"
+        unknown = f"the path of this slide is unknown; run {command}"
         raise SlideError(reasons[0] if reasons else unknown)
 
     def _iter_candidates(self, slide: SlideResult) -> Iterator[Path]:
@@ -55,7 +55,7 @@ class SlideLocator:
 
     @cached_property
     def _by_name(self) -> dict[str, Path] | SlideError:
-        """Searched for once, also where that fails."""
+        """Slides in the further folders by name, or the error; searched once."""
         if not self._slide_folders:
             return {}
         try:
@@ -68,14 +68,14 @@ class SlideLocator:
     def _explain_missing(self, path: Path, resolve: Resolve) -> str:
         if resolve_inside(path, (self._root, *self._slide_folders), resolve):
             return (
-                f"{path}: there is no such file; copy the slide there, or type "
+                f"{path}: there is no such file; copy the slide there, or run "
                 f"{self._make_command()}"
             )
         try:
             folder = Path(resolve(str(path))).parent
         except (OSError, ValueError):
-            return f"the slide's path leads nowhere; type {self._make_command()}"
-        return f"the slide lies outside the results; type {self._make_command(folder)}"
+            return f"the slide's path is invalid; run {self._make_command()}"
+        return f"the slide is outside the results folder; run {self._make_command(folder)}"
 
     def _make_command(self, folder: Path | str = "FOLDER-OF-THE-SLIDES") -> str:
         return f"sacmil view {self._folder} --slides {folder}"

@@ -1,4 +1,4 @@
-"""Processes that read slides, so that a damaged one ends a process and not the server."""
+"""Processes that read slides, so that a damaged slide cannot crash the server."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ ResultT = TypeVar("ResultT")
 
 MAX_PROCESSES = 4
 _MAX_BYTES = 4 * 2**30
-"""Of address space each, of which libraries alone take a part."""
+"""Address space of each process, including its libraries."""
 _TIMEOUT_S = 30.0
 
 
 class SlideProcesses:
-    """A few processes, started when first needed; for any number of threads.
+    """A few processes, started when first needed; thread-safe.
 
     Args:
-        count: how many; who asks beyond that waits.
+        count: number of processes; further calls wait.
         limit_s: seconds a tile may take.
     """
 
     def __init__(self, count: int | None = None, *, limit_s: float = _TIMEOUT_S) -> None:
         count = count or min(MAX_PROCESSES, os.cpu_count() or 1)
         self._workers = [WorkerPool(1, memory_limit=_MAX_BYTES) for _ in range(count)]
-        # the last one used is asked first: it has the slide open
+        # the last one used comes first: it has the slide open
         self._idle: queue.LifoQueue[WorkerPool] = queue.LifoQueue()
         for workers in self._workers:
             self._idle.put(workers)
@@ -41,12 +41,12 @@ class SlideProcesses:
     def call(
         self, read: Callable[..., ResultT | ReadFailure], allowed_path: AllowedPath, *arguments: Any
     ) -> ResultT:
-        """What a function of ``slide_reading`` makes of a slide, or a SlideError.
+        """Run a function of ``slide_reading`` and return its result, or raise a SlideError.
 
         Args:
-            read: takes the place first.
+            read: its first argument is the path.
             allowed_path: of the slide; one that killed its process is not opened again.
-            arguments: what it takes besides.
+            arguments: further arguments of the function.
         """
         if allowed_path in self._crashed:
             raise SlideError(self._crashed[allowed_path])
@@ -57,20 +57,20 @@ class SlideProcesses:
         finally:
             self._idle.put(workers)
         if outcome is None or outcome.failure is not None:
-            reason = outcome.failure if outcome else "nothing came back"
+            reason = outcome.failure if outcome else "there was no result"
             self._crashed[allowed_path] = f"{allowed_path.path.name}: cannot be shown, {reason}"
             raise SlideError(self._crashed[allowed_path])
         if isinstance(outcome.value, ReadFailure):
             raise SlideError(outcome.value.message)
-        made: ResultT = outcome.value
-        return made
+        result: ResultT = outcome.value
+        return result
 
     def interrupt(self) -> None:
-        """End what is being read, which then counts as failed."""
+        """Kill the processes; their current calls fail."""
         for workers in self._workers:
             workers.kill()
 
     def close(self) -> None:
-        """End the processes; nothing may be asked any more."""
+        """End the processes; no further calls are allowed."""
         for workers in self._workers:
             workers.__exit__()

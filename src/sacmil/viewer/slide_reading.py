@@ -1,4 +1,4 @@
-"""What a reading process does: opens slides, says how they are cut, cuts their tiles."""
+"""Functions that run in a reading process: they open slides and read their tiles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _JPEG_QUALITY = 80
 
 
 class SlideShape(NamedTuple):
-    """How a slide is cut."""
+    """Size, scale and Deep Zoom levels of a slide."""
 
     size: Size
     mpp: float | None
@@ -29,17 +29,17 @@ class SlideShape(NamedTuple):
 
 
 class ReadFailure(NamedTuple):
-    """Why there is nothing, in a sentence."""
+    """Why reading failed."""
 
     message: str
 
 
 def read_shape(allowed_path: AllowedPath, expected_size: Size | None) -> SlideShape | ReadFailure:
-    """How a slide is cut, or why it cannot be.
+    """Return the shape of a slide, or why it cannot be read.
 
     Args:
         allowed_path: of the slide.
-        expected_size: its size, where that is known.
+        expected_size: its size, if known.
     """
     return _call_with_slide(allowed_path, expected_size, _describe_shape)
 
@@ -47,7 +47,7 @@ def read_shape(allowed_path: AllowedPath, expected_size: Size | None) -> SlideSh
 def read_tile(
     allowed_path: AllowedPath, expected_size: Size | None, level: int, x: int, y: int
 ) -> bytes | ReadFailure | None:
-    """A Deep Zoom tile as JPEG; None where there is none."""
+    """Return a Deep Zoom tile as JPEG; None if there is none."""
 
     def cut(zoom: DeepZoom) -> bytes | None:
         pixels = zoom.read_tile(level, x, y)
@@ -58,7 +58,7 @@ def read_tile(
 
 @cache
 def _get_slide_cache() -> SlideCache:
-    """Of this process."""
+    """Return the slide cache of this process."""
     return SlideCache()
 
 
@@ -81,8 +81,8 @@ def _check_size(zoom: DeepZoom, expected_size: Size | None) -> None:
     if expected_size is not None and expected_size != zoom.slide.size:
         found, wanted = (f"{w:,} x {h:,}" for w, h in (zoom.slide.size, expected_size))
         raise SlideError(
-            f"{zoom.slide.path.name}: has {found} pixels; expected {wanted}, as the slide that was "
-            "answered: this is another slide of that name"
+            f"{zoom.slide.path.name}: has {found} pixels; expected {wanted}, as the slide of the "
+            "prediction had: this is another slide of that name"
         )
 
 

@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Mapping
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Send
 
-_PIECE_BYTES = 2**16
+_CHUNK_BYTES = 2**16
 
 
 class UnpackedResponse(StreamingResponse):
-    """Unpacks a gzipped body while it is sent; whole, it would cost each slow client its full size.
+    """Unpacks a gzipped body in chunks while sending: slow clients must not cost its full size.
 
     Args:
-        packed: the gzipped body; every message names it as what sending keeps in memory.
+        packed: the gzipped body; every message refers to it as the body held in memory.
         headers: of the response.
         media_type: of the unpacked body.
     """
@@ -26,7 +26,7 @@ class UnpackedResponse(StreamingResponse):
         self._packed = packed
 
     async def stream_response(self, send: Send) -> None:
-        """Send the head and all pieces."""
+        """Send the head and all chunks."""
 
         async def send_with_source(message: Message) -> None:
             await send({**message, "source": self._packed})
@@ -36,5 +36,5 @@ class UnpackedResponse(StreamingResponse):
 
 async def _unpack(packed: bytes) -> AsyncIterator[bytes]:
     with gzip.open(io.BytesIO(packed)) as file:
-        while piece := file.read(_PIECE_BYTES):
-            yield piece
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk

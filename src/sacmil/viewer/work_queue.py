@@ -1,4 +1,4 @@
-"""Threads that read slides and files while the server goes on answering, and a bounded queue."""
+"""A bounded queue of work for a few threads, so that the event loop stays free."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import TypeVar
 ResultT = TypeVar("ResultT")
 
 MAX_WAITING = 2000
-"""A screen shows some 40 tiles; beyond this somebody asks who does not look."""
+"""A screen shows some 40 tiles, so no reader needs more at once."""
 _POLL_S = 0.5
 
 
 class QueueFullError(Exception):
-    """More is waiting than will be done soon."""
+    """Too much work is waiting."""
 
 
 class ClientGoneError(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has disconnected."""
 
 
 class WorkQueue:
     """Runs work in a few threads.
 
     Args:
-        threads: how many pieces of work are done at once.
-        max_waiting: pieces of work, those being done included.
+        threads: how many calls run at once.
+        max_waiting: limit of waiting and running calls.
     """
 
     def __init__(self, threads: int | None = None, max_waiting: int = MAX_WAITING) -> None:
@@ -39,11 +39,11 @@ class WorkQueue:
     async def run(
         self, work: Callable[[], ResultT], is_disconnected: Callable[[], Awaitable[bool]]
     ) -> ResultT:
-        """The result of some work, which is not begun once nobody waits for it.
+        """Return the result of some work; it is not started after the client has disconnected.
 
         Args:
-            work: what takes time.
-            is_disconnected: whether the browser hung up, as it does for tiles out of sight.
+            work: runs in a thread.
+            is_disconnected: whether the browser has disconnected, as it does for invisible tiles.
         """
         if self._waiting >= self._max_waiting:
             raise QueueFullError
@@ -59,9 +59,9 @@ class WorkQueue:
             self._waiting -= 1
 
     def stop(self) -> None:
-        """Begin nothing more; what is under way goes on."""
+        """Start no more work; running work continues."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
-        """Begin nothing more, and wait for what is under way."""
+        """Start no more work, and wait for running work."""
         self._threads.shutdown(cancel_futures=True)

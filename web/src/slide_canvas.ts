@@ -1,10 +1,10 @@
-// A slide one can zoom into, and what is drawn over it: heat, outlines, marked tiles.
+// A zoomable slide and the layers over it: heatmap, outlines, marked tiles.
 
 import OpenSeadragon from "openseadragon";
 
 import type { HeatPicture } from "./heat_picture";
 import type { Picture } from "./picture";
-import { reasonOf } from "./server";
+import { fetchErrorMessage } from "./server";
 import type { View } from "./state";
 
 export interface Square {
@@ -13,16 +13,16 @@ export interface Square {
   side: number;
 }
 
-export interface StageEvents {
-  moved: () => void;
-  touched: () => void;
-  failed: (sentence: string) => void;
+export interface SlideCanvasEvents {
+  onMove: () => void;
+  onTouch: () => void;
+  onError: (message: string) => void;
 }
 
-const MARK = "#ff2d55"; // neither in tissue nor on the colour scale
-const MOST_ENLARGED = 4; // screen pixels to a level-0 pixel
+const MARK_COLOR = "#ff2d55"; // neither in tissue nor on the colour scale
+const MAX_ENLARGEMENT = 4; // screen pixels to a level-0 pixel
 
-export class Stage {
+export class SlideCanvas {
   heat: HeatPicture | null = null;
   opacity = 0.5;
   outlines: Path2D | null = null;
@@ -32,41 +32,42 @@ export class Stage {
   private readonly canvas: HTMLCanvasElement;
   private size: [number, number] = [1, 1];
   private isOpen = false;
-  /** Whether the whole slide is in sight because nobody has moved: then it stays so. */
-  private whole = true;
-  /** What was in sight when the layers were last drawn. */
-  private sight = "";
-  private next: { view: View | null } | null = null;
+  /** Whether the slide is fitted to the frame; it then stays fitted when the frame is resized. */
+  private isFitted = true;
+  /** The view for which the layers were last drawn. */
+  private lastSight = "";
+  private pendingView: { view: View | null } | null = null;
 
   constructor(
     readonly frame: HTMLElement,
-    private readonly events: StageEvents,
+    private readonly events: SlideCanvasEvents,
   ) {
     const below = frame.appendChild(document.createElement("div"));
     below.className = "image";
-    keepStylesOut();
-    this.viewer = OpenSeadragon(options(below));
+    preventInlineStyles();
+    this.viewer = OpenSeadragon(viewerOptions(below));
     this.canvas = document.createElement("canvas");
     this.canvas.className = "overlay";
-    this.viewer.canvas.after(this.canvas); // above the slide, below the little map of it
+    this.viewer.canvas.after(this.canvas); // above the slide, below its navigator
     this.listen();
     this.viewer.canvas.setAttribute("aria-label", "Slide: arrow keys pan, + and − zoom");
   }
 
-  /** Show another picture, at a view or whole. */
+  /** Show another picture, at a view or fitted to the frame. */
   open(picture: Picture, view: View | null): void {
     this.isOpen = false;
-    this.tellBusy(true);
-    this.next = { view };
+    this.setBusy(true);
+    this.pendingView = { view };
     this.size = picture.size;
-    // on a coarse picture one can go as near as on the slide, to see single tiles
-    Object.assign(this.viewer.viewport, { maxZoomPixelRatio: MOST_ENLARGED * picture.coarseness });
+    // a coarse picture can be enlarged as much as the slide, to show single tiles
+    const maxZoomPixelRatio = MAX_ENLARGEMENT * picture.downsample;
+    Object.assign(this.viewer.viewport, { maxZoomPixelRatio });
     this.viewer.open({ tileSource: picture.source });
   }
 
   close(): void {
     this.isOpen = false;
-    this.next = null;
+    this.pendingView = null;
     this.viewer.close();
     this.draw();
   }
@@ -84,10 +85,10 @@ export class Stage {
 
   moveTo(view: View, how: { atOnce: boolean }): void {
     if (!this.isOpen) {
-      if (this.next) this.next.view = view;
+      if (this.pendingView) this.pendingView.view = view;
       return;
     }
-    this.whole = false;
+    this.isFitted = false;
     const [width] = this.size;
     const middle = new OpenSeadragon.Point(view.x / width, view.y / width);
     this.viewer.viewport.zoomTo(width / view.width, undefined, how.atOnce);
@@ -95,21 +96,21 @@ export class Stage {
   }
 
   fit(): void {
-    this.whole = true;
+    this.isFitted = true;
     if (this.isOpen) this.viewer.viewport.goHome();
   }
 
   zoomBy(factor: number): void {
     if (!this.isOpen) return;
-    this.whole = false;
+    this.isFitted = false;
     this.viewer.viewport.zoomBy(factor);
     this.viewer.viewport.applyConstraints();
   }
 
-  /** Move by shares of what is in sight. */
+  /** Move by shares of the view. */
   panBy(across: number, down: number): void {
     if (!this.isOpen) return;
-    this.whole = false;
+    this.isFitted = false;
     const seen = this.viewer.viewport.getBounds();
     this.viewer.viewport.panBy(
       new OpenSeadragon.Point(across * seen.width, down * seen.height),
@@ -117,8 +118,8 @@ export class Stage {
     this.viewer.viewport.applyConstraints();
   }
 
-  /** Level-0 pixels under a place of the window. */
-  placeUnder(event: PointerEvent): [number, number] | null {
+  /** The level-0 position under the pointer. */
+  positionUnder(event: PointerEvent): [number, number] | null {
     const view = this.view;
     if (!view) return null;
     const frame = this.frame.getBoundingClientRect();
@@ -130,7 +131,7 @@ export class Stage {
   }
 
   draw(): void {
-    const pen = this.cleared();
+    const pen = this.clearCanvas();
     const view = this.view;
     if (!view) return;
     const zoom = this.canvas.width / view.width;
@@ -139,44 +140,44 @@ export class Stage {
     this.heat?.draw(pen, left, top, zoom, this.opacity);
     pen.setTransform(zoom, 0, 0, zoom, -left * zoom, -top * zoom);
     const line = devicePixelRatio / zoom;
-    if (this.outlines) stroke(pen, this.outlines, line, "#ffffff", "#000000");
-    if (this.hovered) stroke(pen, squarePath(this.hovered), line * 0.75, "#000000", "#ffffff");
-    if (this.marked) stroke(pen, squarePath(this.marked), line * 1.5, "#ffffff", MARK);
+    if (this.outlines) strokePath(pen, this.outlines, line, "#ffffff", "#000000");
+    if (this.hovered) strokePath(pen, squarePath(this.hovered), line * 0.75, "#000000", "#ffffff");
+    if (this.marked) strokePath(pen, squarePath(this.marked), line * 1.5, "#ffffff", MARK_COLOR);
   }
 
-  private opened(): void {
+  private handleOpen(): void {
     this.isOpen = true;
     const image = this.viewer.world.getItemAt(0);
-    image.addHandler("fully-loaded-change", () => this.tellBusy(!image.getFullyLoaded()));
-    this.tellBusy(!image.getFullyLoaded());
-    const view = this.next?.view;
-    this.whole = !view;
+    image.addHandler("fully-loaded-change", () => this.setBusy(!image.getFullyLoaded()));
+    this.setBusy(!image.getFullyLoaded());
+    const view = this.pendingView?.view;
+    this.isFitted = !view;
     if (view) this.moveTo(view, { atOnce: true });
     else this.viewer.viewport.goHome(true);
     this.draw();
   }
 
   private listen(): void {
-    this.viewer.addHandler("open", () => this.opened());
+    this.viewer.addHandler("open", () => this.handleOpen());
     this.viewer.addHandler("open-failed", () =>
-      this.events.failed("The picture could not be opened."),
+      this.events.onError("The picture could not be opened."),
     );
     this.viewer.addHandler("tile-load-failed", (event) => {
-      void reasonOf(event.tile?.getUrl() ?? "").then((reason) => {
-        if (reason) this.events.failed(reason);
+      void fetchErrorMessage(event.tile?.getUrl() ?? "").then((reason) => {
+        if (reason) this.events.onError(reason);
       });
     });
     this.viewer.addHandler("update-viewport", () => {
       const { clientWidth, clientHeight } = this.frame;
       const sight = JSON.stringify([this.view, clientWidth, clientHeight]);
-      if (sight === this.sight) return; // only a tile of the slide has come
-      this.sight = sight;
+      if (sight === this.lastSight) return; // only a tile of the slide was loaded
+      this.lastSight = sight;
       this.draw();
-      this.events.moved();
+      this.events.onMove();
     });
     this.viewer.addHandler("resize", () => {
-      // only then is OpenSeadragon done with zooming as it thinks best
-      queueMicrotask(() => this.whole && this.isOpen && this.viewer.viewport.goHome(true));
+      // after OpenSeadragon's own zoom for the new size
+      queueMicrotask(() => this.isFitted && this.isOpen && this.viewer.viewport.goHome(true));
     });
     // the page's own keys do more than OpenSeadragon's
     this.viewer.addHandler("canvas-key", (event) => {
@@ -184,17 +185,17 @@ export class Stage {
     });
     for (const touched of ["canvas-press", "canvas-scroll", "canvas-pinch"] as const) {
       this.viewer.addHandler(touched, () => {
-        this.whole = false;
-        this.events.touched();
+        this.isFitted = false;
+        this.events.onTouch();
       });
     }
   }
 
-  private tellBusy(busy: boolean): void {
+  private setBusy(busy: boolean): void {
     this.frame.setAttribute("aria-busy", String(busy));
   }
 
-  private cleared(): CanvasRenderingContext2D {
+  private clearCanvas(): CanvasRenderingContext2D {
     const width = Math.round(this.frame.clientWidth * devicePixelRatio);
     const height = Math.round(this.frame.clientHeight * devicePixelRatio);
     // setting a size, even the same, makes the browser throw the canvas away
@@ -207,8 +208,8 @@ export class Stage {
   }
 }
 
-/** A line that shows on any ground: a thin one on a broader one. */
-function stroke(
+/** Draw a thin line on a broader one, visible on any background. */
+function strokePath(
   pen: CanvasRenderingContext2D,
   path: Path2D,
   line: number,
@@ -216,8 +217,8 @@ function stroke(
   inner: string,
 ): void {
   pen.lineJoin = "round";
-  for (const [colour, width] of [[outer, 4], [inner, 2]] as const) {
-    pen.strokeStyle = colour;
+  for (const [color, width] of [[outer, 4], [inner, 2]] as const) {
+    pen.strokeStyle = color;
     pen.lineWidth = width * line;
     pen.stroke(path);
   }
@@ -230,10 +231,10 @@ function squarePath({ x, y, side }: Square): Path2D {
 }
 
 /**
- * OpenSeadragon adds an inline style unless it finds its own, and the server's policy forbids
- * that: it finds an element of that name in no language, by which no browser styles anything.
+ * OpenSeadragon adds an inline style unless it finds an element that marks one, and the server's
+ * policy forbids inline styles. A marked element in an unknown namespace styles nothing.
  */
-function keepStylesOut(): void {
+function preventInlineStyles(): void {
   const mark = "data-openseadragon-mobile-css";
   if (document.querySelector(`[${mark}]`)) return;
   const stand = document.createElementNS("urn:sacmil", "style");
@@ -241,7 +242,7 @@ function keepStylesOut(): void {
   document.head.append(stand);
 }
 
-function options(below: HTMLElement): OpenSeadragon.Options {
+function viewerOptions(below: HTMLElement): OpenSeadragon.Options {
   return {
     element: below,
     drawer: "canvas",
@@ -259,7 +260,7 @@ function options(below: HTMLElement): OpenSeadragon.Options {
     minZoomImageRatio: 0.7,
     placeholderFillStyle: "#ffffff",
     imageLoaderLimit: 6,
-    tileRetryMax: 4, // a busy server asks to come back later
+    tileRetryMax: 4, // a busy server returns 503 with Retry-After
     tileRetryDelay: 1000,
     maxImageCacheCount: 600,
   };
