@@ -205,9 +205,9 @@ def test_after_ten_wrong_tokens_none_is_checked_and_signed_in_clients_stay(guard
     headers = sign_in(guarded)
     guesses = [fetch(guarded, f"/?token=guess-{n}") for n in range(12)]
     assert [reply.status for reply in guesses] == [401] * 10 + [429] * 2
-    refused = fetch(guarded, f"/?token={TOKEN}")
-    assert (refused.status, refused.headers["retry-after"]) == (429, "60")
-    assert "set-cookie" not in refused.headers
+    rejected = fetch(guarded, f"/?token={TOKEN}")
+    assert (rejected.status, rejected.headers["retry-after"]) == (429, "60")
+    assert "set-cookie" not in rejected.headers
     assert fetch(guarded, "/api/results", headers=headers).status == 200
 
 

@@ -32,8 +32,8 @@ def test_a_slide_that_kills_its_process_is_reported_and_not_opened_again(process
     with pytest.raises(SlideError, match="SIGABRT"):
         processes.call(name, make_path(1))
     assert processes.call(name, make_path(2)) == "2.tif"
-    anew = make_path(1)._replace(modified_ns=5)
-    assert processes.call(name, anew) == "1.tif"
+    rewritten = make_path(1)._replace(modified_ns=5)
+    assert processes.call(name, rewritten) == "1.tif"
 
 
 def test_a_slide_that_needs_too_much_memory_is_rejected(processes) -> None:
