@@ -28,7 +28,7 @@ COMMANDS = (
     "heatmap {d}/bags/slide-0-0.h5 --model {d}/model --out {d}/out",
     EXTRACT + ENCODER,
 )
-LIMIT_S = 120
+LIMIT_S = 600
 NEEDS = ("bags", "model", "labels.csv", "trident", "slides", "encoder.onnx")
 STEPS = frozenset({"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate"})
 VOLATILE = ("predictions.csv", "predictions.json", ".json", ".csv", ".lock")
