@@ -40,9 +40,9 @@ def test_an_unknown_name_says_what_it_might_have_meant() -> None:
 def test_listing_and_describing_load_no_torch() -> None:
     code = """
 import sys
-from sacmil.encoders import encoder_card, encoder_weights, list_encoders
+from sacmil.encoders import describe_encoder, find_encoder_weights, list_encoders
 for name in list_encoders():
-    encoder_card(name)
+    describe_encoder(name)
 assert not {"torch", "timm", "onnxruntime", "onnx"} & set(sys.modules)
 """
     done = subprocess.run(

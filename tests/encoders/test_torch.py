@@ -83,11 +83,11 @@ def test_a_network_that_looks_at_values_is_computed_each_time(
     assert torch.rand(3, device="cuda:0").isfinite().all(), "and random numbers can be drawn"
 
 
-class _Recorded:
-    """Stands in for a recording where there is no GPU."""
+class _FakeGraph:
+    """Stands in for a captured graph where there is no GPU."""
 
     def __init__(self, tiles: torch.Tensor) -> None:
-        self.given = tiles
+        self.inputs = tiles
 
     def replay(self, tiles: torch.Tensor) -> str:
         return "replayed"
@@ -97,41 +97,41 @@ class _Recorded:
 def queue(monkeypatch: pytest.MonkeyPatch) -> GPUQueue:
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     made = GPUQueue(torch.device("cpu"), lambda tiles: "computed")
-    monkeypatch.setattr(made, "_recorded", _Recorded)
+    monkeypatch.setattr(made, "_capture", _FakeGraph)
     return made
 
 
-def ways(queue: GPUQueue, sizes: list[int]) -> list[str]:
+def run_batches(queue: GPUQueue, sizes: list[int]) -> list[str]:
     return [queue._compute_features(torch.empty(size, 2, 2, 3)) for size in sizes]
 
 
 def test_a_size_is_replayed_from_its_second_time_in_a_row(queue: GPUQueue) -> None:
-    assert ways(queue, [8, 3, 8, 8, 3, 8]) == ["computed"] * 3 + [
+    assert run_batches(queue, [8, 3, 8, 8, 3, 8]) == ["computed"] * 3 + [
         "replayed",
         "computed",
         "replayed",
     ]
 
 
-def test_only_larger_batches_take_the_place_of_what_is_recorded(queue: GPUQueue) -> None:
-    assert ways(queue, [8, 8, 3, 3, 3, 8]) == [
+def test_only_larger_batches_replace_the_captured_graph(queue: GPUQueue) -> None:
+    assert run_batches(queue, [8, 8, 3, 3, 3, 8]) == [
         "computed",
         "replayed",
         *["computed"] * 3,
         "replayed",
     ]
-    assert ways(queue, [9, 9, 8]) == ["computed", "replayed", "computed"]
+    assert run_batches(queue, [9, 9, 8]) == ["computed", "replayed", "computed"]
 
 
-def test_what_could_not_be_recorded_is_not_tried_again(
+def test_a_failed_capture_is_not_tried_again(
     queue: GPUQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = []
 
-    def refuse(tiles: torch.Tensor) -> None:
+    def fail_capture(tiles: torch.Tensor) -> None:
         tried.append(len(tiles))
         queue._can_capture = False
 
-    monkeypatch.setattr(queue, "_recorded", refuse)
-    assert ways(queue, [8] * 5) == ["computed"] * 5
+    monkeypatch.setattr(queue, "_capture", fail_capture)
+    assert run_batches(queue, [8] * 5) == ["computed"] * 5
     assert tried == [8]
