@@ -1,4 +1,4 @@
-"""The interface of ``parallel.WorkerPool`` in this process, where the processes are not the point."""
+"""The interface of ``parallel.WorkerPool`` in this process, for tests that need no processes."""
 
 from __future__ import annotations
 

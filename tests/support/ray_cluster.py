@@ -58,6 +58,6 @@ def busy_actors(node: Any) -> list[int]:
             parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        if name.startswith(b"ray::_Holder.run") and parent == raylet:
+        if name.startswith(b"ray::_RayActor.run") and parent == raylet:
             found.append(int(process.name))
     return found
