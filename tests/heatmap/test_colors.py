@@ -7,8 +7,8 @@ import numpy as np
 from sacmil.heatmap.colors import apply_color_scale, make_color_scale
 
 
-def lab(rgb: np.ndarray) -> np.ndarray:
-    """CIELAB, D65: another space than the one the scale was built in."""
+def to_cielab(rgb: np.ndarray) -> np.ndarray:
+    """Convert to CIELAB (D65), a space other than the one the scale was built in."""
     s = rgb / 255
     linear = np.where(s <= 0.04045, s / 12.92, ((s + 0.055) / 1.055) ** 2.4)
     to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
@@ -20,16 +20,18 @@ def lab(rgb: np.ndarray) -> np.ndarray:
 
 
 def test_a_higher_score_is_always_lighter() -> None:
-    light = lab(make_color_scale()[::8].astype(float))[:, 0]
+    light = to_cielab(make_color_scale()[::8].astype(float))[:, 0]
     assert (np.diff(light) > 0.5).all()
 
 
 def test_steps_of_the_scale_look_alike() -> None:
-    steps = np.linalg.norm(np.diff(lab(make_color_scale()[::16].astype(float)), axis=0), axis=1)
+    steps = np.linalg.norm(
+        np.diff(to_cielab(make_color_scale()[::16].astype(float)), axis=0), axis=1
+    )
     assert steps.max() < 2.5 * steps.min()
 
 
-def test_places_between_steps_take_the_nearest() -> None:
+def test_positions_between_steps_take_the_nearest() -> None:
     scale = make_color_scale()
     assert apply_color_scale(np.array([0.0, 0.4 / 255, 0.6 / 255, 1.0])).tolist() == [
         scale[0].tolist(),

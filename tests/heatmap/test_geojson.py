@@ -1,4 +1,4 @@
-"""GeoJSON read back and held against what QuPath parses."""
+"""GeoJSON, read back and compared with what QuPath parses."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def read(path: Path) -> dict:
     return json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
 
 
-def write(path: Path, scores: InstanceScores, how: str = "rank", **options) -> list[dict]:
-    write_geojson(path, scores, normalize_scores(scores.scores, how), normalization=how, **options)
+def write(path: Path, scores: InstanceScores, normalization: str = "rank", **options) -> list[dict]:
+    values = normalize_scores(scores.scores, normalization)
+    write_geojson(path, scores, values, normalization=normalization, **options)
     found = read(path)
     assert found["type"] == "FeatureCollection"
     return found["features"]
@@ -50,12 +51,12 @@ def test_every_feature_is_a_tile_qupath_reads(tmp_path, scores) -> None:
         assert properties["objectType"] == "tile"
         assert "classification" not in properties  # one without a colour would not parse
         assert len(properties["color"]) == 3
-        assert all(isinstance(part, int) and 0 <= part <= 255 for part in properties["color"])
+        assert all(isinstance(value, int) and 0 <= value <= 255 for value in properties["color"])
         assert all(isinstance(v, int | float) for v in properties["measurements"].values())
     assert len({feature["id"] for feature in features}) == 37
 
 
-def test_places_measurements_and_colours_are_those_of_the_tiles(tmp_path, scores) -> None:
+def test_positions_measurements_and_colors_are_those_of_the_tiles(tmp_path, scores) -> None:
     ranks = normalize_scores(scores.scores, "rank")
     for index, feature in enumerate(write(tmp_path / "a.geojson", scores)):
         x, y = scores.coords[index].tolist()
@@ -74,8 +75,8 @@ def test_slide_bounds_are_subtracted(tmp_path, scores) -> None:
     plain = write(tmp_path / "a.geojson", scores)
     moved = write(tmp_path / "b.geojson", scores, bounds_origin=(1000, 300))
     for one, other in zip(plain, moved, strict=True):
-        apart = np.subtract(one["geometry"]["coordinates"], other["geometry"]["coordinates"])
-        assert (apart == (1000, 300)).all()
+        shift = np.subtract(one["geometry"]["coordinates"], other["geometry"]["coordinates"])
+        assert (shift == (1000, 300)).all()
 
 
 def test_ids_differ_between_slides_and_stay_the_same_for_one(tmp_path, scores) -> None:
@@ -115,7 +116,7 @@ def test_tiles_off_the_pixel_grid_keep_their_fractions(tmp_path) -> None:
     assert feature["geometry"]["coordinates"][0][2] == [11.0, 11.75]
 
 
-def test_a_measurement_that_is_no_number_is_refused_and_leaves_no_file(tmp_path, scores) -> None:
+def test_a_measurement_that_is_not_finite_is_rejected_and_leaves_no_file(tmp_path, scores) -> None:
     with pytest.raises(RunError, match="finite"):
         write(tmp_path / "a.geojson", scores, measurements={"score": np.full(37, np.nan)})
     assert list(tmp_path.iterdir()) == []

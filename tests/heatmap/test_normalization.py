@@ -21,7 +21,7 @@ def test_raw_is_unchanged(values: list[float]) -> None:
 
 
 @given(scores)
-def test_minmax_is_the_share_of_the_way_from_the_lowest_to_the_highest(values) -> None:
+def test_minmax_is_the_fraction_between_the_lowest_and_the_highest(values) -> None:
     found = normalize_scores(values, "minmax")
     low, high = min(values), max(values)
     expected = [0.5 if low == high else (v - low) / (high - low) for v in values]
@@ -36,30 +36,31 @@ def test_rank_is_the_mean_rank_between_zero_and_one(values) -> None:
 
 
 @given(scores, st.sampled_from(["raw", "minmax", "rank"]))
-def test_places_on_the_scale_are_always_between_its_ends(values, how) -> None:
-    places, low, high = to_scale_positions(normalize_scores(values, how), how)
-    assert ((places >= 0) & (places <= 1)).all()
+def test_positions_on_the_scale_are_always_between_its_ends(values, normalization) -> None:
+    normalized = normalize_scores(values, normalization)
+    positions, low, high = to_scale_positions(normalized, normalization)
+    assert ((positions >= 0) & (positions <= 1)).all()
     assert low <= high
 
 
-@pytest.mark.parametrize("how", ["minmax", "rank"])
+@pytest.mark.parametrize("normalization", ["minmax", "rank"])
 @pytest.mark.parametrize("count", [1, 5])
-def test_equal_scores_are_all_a_half(how: str, count: int) -> None:
-    assert normalize_scores([7.0] * count, how).tolist() == [0.5] * count
+def test_equal_scores_are_all_a_half(normalization: str, count: int) -> None:
+    assert normalize_scores([7.0] * count, normalization).tolist() == [0.5] * count
 
 
-@pytest.mark.parametrize("how", ["minmax", "rank"])
-def test_the_widest_distance_of_finite_numbers_is_no_overflow(how: str) -> None:
+@pytest.mark.parametrize("normalization", ["minmax", "rank"])
+def test_the_largest_difference_of_finite_numbers_does_not_overflow(normalization: str) -> None:
     widest = np.finfo(np.float64).max
-    assert normalize_scores([-widest, 0, widest], how).tolist() == [0, 0.5, 1]
+    assert normalize_scores([-widest, 0, widest], normalization).tolist() == [0, 0.5, 1]
 
 
 @pytest.mark.parametrize("values", [[np.nan, 1], [np.inf, 1], [], [[1.0]]])
-def test_what_is_no_finite_number_per_tile_is_refused(values) -> None:
+def test_scores_other_than_one_finite_number_per_tile_are_rejected(values) -> None:
     with pytest.raises(RunError, match="finite number per tile"):
         normalize_scores(values, "rank")
 
 
-def test_an_unknown_normalisation_says_which_there_are() -> None:
+def test_an_unknown_normalization_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="minmax"):
         normalize_scores([1.0], "min-max")

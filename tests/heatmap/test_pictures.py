@@ -25,8 +25,8 @@ def pixels(path) -> np.ndarray:
     return np.asarray(Image.open(path).convert("RGB"))
 
 
-def holds(picture: np.ndarray, colour: np.ndarray) -> bool:
-    return bool((picture == colour).all(axis=2).any())
+def has_color(picture: np.ndarray, color: np.ndarray) -> bool:
+    return bool((picture == color).all(axis=2).any())
 
 
 def test_with_the_slide_there_are_overlay_map_and_tiles(tmp_path, scores, slide) -> None:
@@ -39,21 +39,21 @@ def test_with_the_slide_there_are_overlay_map_and_tiles(tmp_path, scores, slide)
     assert all(pixels(path).size for path in written.values())
 
 
-def test_without_the_slide_there_is_the_map_alone_on_white(tmp_path, scores) -> None:
+def test_without_the_slide_the_map_is_drawn_on_white(tmp_path, scores) -> None:
     written = draw_heatmap(tmp_path, "a", scores)
     assert set(written) == {"overlay", "map"}
-    drawn = pixels(written["overlay"])
-    assert holds(drawn, make_color_scale()[0])
-    assert holds(drawn, make_color_scale()[-1])
+    picture = pixels(written["overlay"])
+    assert has_color(picture, make_color_scale()[0])
+    assert has_color(picture, make_color_scale()[-1])
 
 
 def test_truth_widens_the_picture_by_a_panel_and_is_a_black_line(tmp_path, scores) -> None:
     outlines = make_outlines([[(100, 100), (500, 100), (500, 500), (100, 500)]])
     plain = pixels(draw_heatmap(tmp_path, "a", scores)["overlay"])
     for truth in (outlines, (scores.coords[:, 0] > 300).astype(int)):
-        beside = pixels(draw_heatmap(tmp_path, "b", scores, truth=truth)["overlay"])
-        assert beside.shape[1] > 1.5 * plain.shape[1]
-        assert (beside == 0).all(axis=2).sum() > 500 + (plain == 0).all(axis=2).sum()
+        wider = pixels(draw_heatmap(tmp_path, "b", scores, truth=truth)["overlay"])
+        assert wider.shape[1] > 1.5 * plain.shape[1]
+        assert (wider == 0).all(axis=2).sum() > 500 + (plain == 0).all(axis=2).sum()
 
 
 def test_a_class_has_pictures_and_a_name_of_its_own(tmp_path, scores) -> None:
@@ -65,7 +65,7 @@ def test_a_class_has_pictures_and_a_name_of_its_own(tmp_path, scores) -> None:
     assert one.read_bytes() != other.read_bytes()
 
 
-def test_a_class_there_is_not_is_told_with_those_there_are(tmp_path, scores) -> None:
+def test_an_unknown_class_is_rejected_with_the_known_ones(tmp_path, scores) -> None:
     with pytest.raises(ConfigError, match="known are: no, yes"):
         draw_heatmap(tmp_path, "a", scores, classes=("no", "yes"), class_name="tumour")
     with pytest.raises(ConfigError, match="leave the class out"):
@@ -80,7 +80,7 @@ def test_a_hostile_slide_id_writes_only_into_its_folder(tmp_path, scores, slide_
     assert {path.parent for path in tmp_path.rglob("*.png")} == {out}
 
 
-@pytest.mark.parametrize("how", ["raw", "minmax", "rank"])
+@pytest.mark.parametrize("normalization", ["raw", "minmax", "rank"])
 @pytest.mark.parametrize(
     ("coords", "patch_size", "values"),
     [
@@ -94,26 +94,27 @@ def test_a_hostile_slide_id_writes_only_into_its_folder(tmp_path, scores, slide_
     ],
     ids=["one", "constant", "overlapping", "apart", "off the grid", "a line", "far"],
 )
-def test_any_layout_of_tiles_is_drawn(tmp_path, how, coords, patch_size, values) -> None:
+def test_any_layout_of_tiles_is_drawn(tmp_path, normalization, coords, patch_size, values) -> None:
     scores = InstanceScores(np.array(coords), patch_size, np.array(values, np.float32))
-    for path in draw_heatmap(tmp_path, "a", scores, normalization=how, mpp=0.25).values():
+    options = {"normalization": normalization, "mpp": 0.25}
+    for path in draw_heatmap(tmp_path, "a", scores, **options).values():
         assert max(pixels(path).shape) < 3000
 
 
-def test_scores_that_are_no_numbers_are_refused(tmp_path, scores) -> None:
+def test_scores_that_are_not_finite_are_rejected(tmp_path, scores) -> None:
     broken = replace(scores, scores=np.full(len(scores.scores), np.nan, np.float32))
     with pytest.raises(RunError, match="NaN"):
         draw_heatmap(tmp_path, "a", broken)
 
 
-def test_another_slide_is_refused(tmp_path, scores, slide) -> None:
-    with pytest.raises(SlideError, match="900 x 700 pixels, the bag is of a slide of 9,000"):
+def test_another_slide_is_rejected(tmp_path, scores, slide) -> None:
+    with pytest.raises(SlideError, match="900 x 700 pixels, the bag's slide has 9,000"):
         draw_heatmap(tmp_path, "a", scores, slide=slide, slide_size=(9000, 700))
     with pytest.raises(SlideError, match="tiles lie outside it"):
         draw_heatmap(tmp_path, "a", replace(scores, coords=scores.coords + 800), slide=slide)
 
 
-def test_the_slide_lies_beneath_its_tiles(slide) -> None:
+def test_the_slide_is_drawn_under_its_tiles(slide) -> None:
     with open_slide(slide) as opened:
         whole = opened.read(0, 0, 0, 900, 700)
         shown = read_viewport(opened, Viewport(100, 200, 300, 150, 1))
@@ -123,7 +124,7 @@ def test_the_slide_lies_beneath_its_tiles(slide) -> None:
     assert (beyond[50:, 50:] == whole[:50, :50]).all()
 
 
-def test_the_view_holds_every_tile_and_ends_with_the_slide(scores) -> None:
+def test_the_viewport_has_every_tile_and_ends_with_the_slide(scores) -> None:
     view = fit_viewport(scores, slide_size=(900, 700), longer_side=450)
     assert view == Viewport(0, 0, 450, 350, 2)
     corners = fit_viewport(scores).to_pixels([scores.coords.min(0), scores.coords.max(0) + 100])
@@ -144,24 +145,24 @@ def test_tiles_that_overlap_a_better_one_are_left_out() -> None:
     assert find_top_tiles(scores, np.array([3.0, 4, 2, 1]), 4).tolist() == [1, 3]
 
 
-def test_the_strip_shows_the_tiles_themselves(tmp_path, scores, slide) -> None:
+def test_the_picture_of_top_tiles_shows_the_tiles_themselves(tmp_path, scores, slide) -> None:
     few = InstanceScores(scores.coords[[5]], 100, np.ones(1, np.float32))
-    drawn = pixels(draw_heatmap(tmp_path, "a", few, slide=slide)["tiles"])
-    frame = (drawn == make_color_scale()[128]).all(axis=2)
+    picture = pixels(draw_heatmap(tmp_path, "a", few, slide=slide)["tiles"])
+    frame = (picture == make_color_scale()[128]).all(axis=2)
     top, left = (np.flatnonzero(frame.any(axis=axis))[0] for axis in (1, 0))
-    shown = drawn[top + 6 : top + 226, left + 6 : left + 226]
+    shown = picture[top + 6 : top + 226, left + 6 : left + 226]
     with open_slide(slide) as opened:
         tile = Image.fromarray(opened.read(*scores.coords[5].tolist(), 0, 100, 100))
     assert (shown == np.asarray(tile.resize((220, 220), Image.Resampling.BICUBIC))).all()
 
 
-def test_numbers_of_neighbouring_tiles_do_not_lie_on_one_another() -> None:
+def test_numbers_of_neighbouring_tiles_do_not_overlap() -> None:
     for side, corner in ((3.0, (30.0, 30.0)), (6.0, (500.0, 300.0)), (15.0, (500.0, 300.0))):
         grid = np.stack(np.divmod(np.arange(9), 3), axis=1) * side + corner
-        places = _place_numbers(grid, side, (1000, 600))
-        apart = np.abs(places[:, None] - places).max(axis=2) + 99 * np.eye(9)
-        assert apart.min() >= 13
-        assert ((places > 0) & (places < (1000, 600))).all()
+        positions = _place_numbers(grid, side, (1000, 600))
+        distances = np.abs(positions[:, None] - positions).max(axis=2) + 99 * np.eye(9)
+        assert distances.min() >= 13
+        assert ((positions > 0) & (positions < (1000, 600))).all()
 
 
 @pytest.mark.parametrize(("low", "high"), [(8.7, 14.6), (0, 1), (-3e-9, 2e-9), (1e6, 1e6 + 3)])
@@ -170,12 +171,10 @@ def test_even_steps_of_a_colour_bar_look_even(low: float, high: float) -> None:
     np.testing.assert_allclose(steps, (high - low) / 4, rtol=0.1)
 
 
-def test_without_the_slide_beside_it_an_overlay_is_half_as_wide(scores, slide) -> None:
-    words = PictureText("a", "", "score")
-    with open_canvas(scores, slide) as ground:
-        both, alone = (
-            draw_pictures(scores, ground, words)["overlay"],
-            draw_overlay_only(scores, ground, words),
-        )
-    assert alone.width < 0.6 * both.width
-    assert alone.height == both.height
+def test_an_overlay_without_the_panel_of_the_slide_is_half_as_wide(scores, slide) -> None:
+    text = PictureText("a", "", "score")
+    with open_canvas(scores, slide) as canvas:
+        both = draw_pictures(scores, canvas, text)["overlay"]
+        single = draw_overlay_only(scores, canvas, text)
+    assert single.width < 0.6 * both.width
+    assert single.height == both.height

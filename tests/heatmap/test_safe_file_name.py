@@ -1,4 +1,4 @@
-"""Names of slides as names of files."""
+"""Names of slides in file names."""
 
 from __future__ import annotations
 

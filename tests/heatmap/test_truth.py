@@ -1,4 +1,4 @@
-"""What is true of a slide, however it was written down."""
+"""The ground truth of a slide, in every file format."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ def outlines(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("write", [asap, geojson, outlines])
-def test_every_way_to_write_it_down_is_the_same_truth(tmp_path, write) -> None:
+def test_every_file_format_gives_the_same_truth(tmp_path, write) -> None:
     found = read_truth(write(tmp_path), "slide")
-    drawn = make_truth_mask(found, NOWHERE, VIEW)
-    assert (drawn != EXPECTED).mean() <= 0.1  # pixels a line goes through are either
+    mask = make_truth_mask(found, NOWHERE, VIEW)
+    assert (mask != EXPECTED).mean() <= 0.1  # pixels on a line may be either
 
 
 def test_labels_are_the_tiles_themselves() -> None:
     coords = np.array([[0, 0], [50, 50], [80, 10]])
     scores = InstanceScores(coords, 20, np.zeros(3, np.float32))
-    drawn = make_truth_mask(np.array([1, 0, 2]), scores, VIEW)
+    mask = make_truth_mask(np.array([1, 0, 2]), scores, VIEW)
     expected = np.zeros((10, 10), bool)
     expected[:2, :2] = expected[1:3, 8:] = True
-    assert (drawn == expected).all()
+    assert (mask == expected).all()
 
 
-def test_a_folder_is_asked_for_the_slide_s_own_file(tmp_path) -> None:
+def test_in_a_folder_the_file_named_after_the_slide_is_read(tmp_path) -> None:
     asap(tmp_path)
     assert read_truth(tmp_path, "slide") is not None
     assert read_truth(tmp_path, "other") is None
@@ -95,13 +95,13 @@ def test_geojson_counts_from_where_viewers_crop(tmp_path) -> None:
     "text",
     ["{", "[1]", '{"type": "Feature"}', '{"type": "Polygon", "coordinates": [[["a", 1]]]}', "7"],
 )
-def test_what_is_no_truth_is_one_sentence(tmp_path, text: str) -> None:
+def test_an_invalid_file_is_one_error_with_its_name(tmp_path, text: str) -> None:
     path = tmp_path / "a.geojson"
     path.write_text(text)
     with pytest.raises(CohortError, match=r"a\.geojson"):
         read_truth(path, "slide")
 
 
-def test_labels_of_another_number_of_tiles_are_refused() -> None:
+def test_labels_of_another_number_of_tiles_are_rejected() -> None:
     with pytest.raises(CohortError, match="2 labels for 1 tiles"):
         make_truth_mask(np.array([1, 0]), NOWHERE, VIEW)

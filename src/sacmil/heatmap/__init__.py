@@ -1,4 +1,4 @@
-"""Scores and places to pictures, GeoJSON and tables; reads pixels, never weights."""
+"""Heatmaps of tile scores as pictures, GeoJSON and tables; needs no model weights."""
 
 from sacmil.heatmap.csv_file import write_csv
 from sacmil.heatmap.geojson import write_geojson

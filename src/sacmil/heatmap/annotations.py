@@ -1,4 +1,4 @@
-"""What surrounds a map: title, captions, colour bar, scale bar; drawn with pillow."""
+"""Title, captions, colour bar and scale bar of a figure, drawn with pillow."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _ASCII_FALLBACKS = str.maketrans({"µ": "u", "–": "-", "×": "x", "’": "'", 
 
 
 class Panel(NamedTuple):
-    """A picture with a line above it."""
+    """A picture with a caption above it."""
 
     caption: str
     pixels: Pixels
 
 
 class ColorBar(NamedTuple):
-    """What the colours mean."""
+    """The legend of the colours."""
 
     low: float
     high: float
     name: str
     scale: Pixels | None = None
-    """(256, 3), where colours do not look as they are in colours.py: over tissue."""
+    """(256, 3), if colours differ from those in colors.py, as they do over tissue."""
 
 
 def check_can_draw() -> None:
-    """Say at once what is missing."""
+    """Raise an error if pillow is missing."""
     try:
         import PIL  # noqa: F401
     except ImportError as error:
@@ -56,36 +56,36 @@ def check_can_draw() -> None:
 
 
 def compose_figure(title: str, note: str, panels: Sequence[Panel], bar: ColorBar | None) -> Image:
-    """Panels beside each other, or below where they are wide, with everything around them.
+    """Draw panels side by side, or below each other if they are wide, with title and legend.
 
     Args:
         title: the first line.
-        note: what is below it, broken where it is too long.
-        panels: of one size.
-        bar: drawn to the right; None for pictures without colours of scores.
+        note: the lines below it, wrapped to the width.
+        panels: pictures of the same size.
+        bar: drawn to the right; None if no panel shows scores.
     """
     from PIL import Image, ImageDraw
 
     height, width = panels[0].pixels.shape[:2]
     across = 1 if width > 1.7 * height else len(panels)
     down = -(-len(panels) // across)
-    beside = _bar_width(bar) if bar else 0
-    inner = across * width + (across - 1) * GAP_PX + beside
-    whole = max(inner, 640) + 2 * GAP_PX
-    lines = _wrap_text(note, TEXT_PX, whole - 2 * GAP_PX)
+    bar_width = _bar_width(bar) if bar else 0
+    inner = across * width + (across - 1) * GAP_PX + bar_width
+    total_width = max(inner, 640) + 2 * GAP_PX
+    lines = _wrap_text(note, TEXT_PX, total_width - 2 * GAP_PX)
     top = GAP_PX + int(1.5 * TITLE_PX) + int(1.4 * TEXT_PX) * len(lines) + GAP_PX // 2
     cell = height + int(1.7 * TEXT_PX) + GAP_PX // 2
     low = max(down * cell, int(1.7 * TEXT_PX) + _bar_height(height, down) + TEXT_PX if bar else 0)
-    image = Image.new("RGB", (whole, top + low + GAP_PX // 2), "white")
+    image = Image.new("RGB", (total_width, top + low + GAP_PX // 2), "white")
     draw = ImageDraw.Draw(image)
-    _draw_heading(draw, title, lines, whole)
+    _draw_heading(draw, title, lines, total_width)
     for number, panel in enumerate(panels):
         x, y = GAP_PX + number % across * (width + GAP_PX), top + number // across * cell
         draw_text(draw, (x, y), _shorten_text(panel.caption, TEXT_PX, width), TEXT_PX, TEXT_COLOR)
         image.paste(Image.fromarray(panel.pixels), (x, y + int(1.7 * TEXT_PX)))
     if bar:
-        place = GAP_PX + across * (width + GAP_PX), top + int(1.7 * TEXT_PX)
-        _draw_bar(image, draw, bar, place, _bar_height(height, down))
+        corner = GAP_PX + across * (width + GAP_PX), top + int(1.7 * TEXT_PX)
+        _draw_bar(image, draw, bar, corner, _bar_height(height, down))
     return image
 
 
@@ -115,12 +115,12 @@ def _bar_width(bar: ColorBar) -> int:
 
 
 def _format_ticks(bar: ColorBar) -> list[str]:
-    """Ends and what lies between, with as many figures as even steps need to look even."""
+    """Return evenly spaced values, with as many digits as they need to look even."""
     values = np.linspace(bar.low, bar.high, _TICK_COUNT).tolist()
     if bar.low == bar.high:
         return [f"{bar.low:.4g}"]
-    for figures in range(2, 9):
-        texts = [f"{value:.{figures}g}" for value in values]
+    for digits in range(2, 9):
+        texts = [f"{value:.{digits}g}" for value in values]
         off = max(abs(float(text) - value) for text, value in zip(texts, values, strict=True))
         if off <= 0.01 * (bar.high - bar.low):
             break
@@ -128,21 +128,21 @@ def _format_ticks(bar: ColorBar) -> list[str]:
 
 
 def _draw_bar(
-    image: Image, draw: ImageDraw, bar: ColorBar, place: tuple[int, int], height: int
+    image: Image, draw: ImageDraw, bar: ColorBar, corner: tuple[int, int], height: int
 ) -> None:
     from PIL import Image
 
-    x, y = place
+    x, y = corner
     draw_text(draw, (x, y - int(1.7 * TEXT_PX) + 3), bar.name, SMALL_TEXT_PX, TEXT_COLOR)
     scale = make_color_scale() if bar.scale is None else bar.scale
     texts = _format_ticks(bar)
-    if len(texts) == 1:  # all tiles alike
+    if len(texts) == 1:  # all scores are equal
         scale = scale[len(scale) // 2][None]
     steps = np.linspace(len(scale) - 1, 0, height).round().astype(int)
     column = np.repeat(scale[steps][:, None], _BAR_WIDTH, axis=1)
     image.paste(Image.fromarray(np.ascontiguousarray(column)), (x, y))
-    for place_, text in zip(np.linspace(height - 1, 0, max(len(texts), 2)), texts, strict=False):
-        at = y + (round(float(place_)) if len(texts) > 1 else height // 2)
+    for offset, text in zip(np.linspace(height - 1, 0, max(len(texts), 2)), texts, strict=False):
+        at = y + (round(float(offset)) if len(texts) > 1 else height // 2)
         draw.line((x + _BAR_WIDTH, at, x + _BAR_WIDTH + 5, at), fill=TEXT_COLOR)
         draw_text(draw, (x + _BAR_WIDTH + 9, at), text, SMALL_TEXT_PX, TEXT_COLOR, anchor="lm")
 
@@ -151,7 +151,7 @@ def _draw_bar(
 
 
 def draw_scale_bar(image: Image, downsample: float, mpp: float | None) -> None:
-    """A length in the lower left corner, where µm per pixel are known."""
+    """Draw a scale bar in the lower left corner, if µm per pixel are known."""
     from PIL import ImageDraw
 
     if mpp is None:
@@ -171,7 +171,7 @@ def draw_scale_bar(image: Image, downsample: float, mpp: float | None) -> None:
 
 
 def round_length(longest: float) -> float:
-    """The largest 1, 2 or 5 times a power of ten that is not longer.
+    """Return the largest 1, 2 or 5 times a power of ten that is not longer.
 
     >>> round_length(0.7), round_length(3400), round_length(200)
     (0.5, 2000, 200)
@@ -181,12 +181,12 @@ def round_length(longest: float) -> float:
     return int(best) if best >= 1 else best
 
 
-# --- letters -------------------------------------------------------------------------------------
+# --- text ----------------------------------------------------------------------------------------
 
 
 def draw_text(
     draw: ImageDraw,
-    place: tuple[float, float],
+    position: tuple[float, float],
     text: str,
     size: int,
     fill: tuple[int, int, int],
@@ -194,12 +194,12 @@ def draw_text(
     anchor: str = "la",
 ) -> None:
     """Draw one line of text."""
-    draw.text(place, _to_legible(text), fill=fill, font=_load_font(size), anchor=anchor)
+    draw.text(position, _to_legible(text), fill=fill, font=_load_font(size), anchor=anchor)
 
 
 @cache
 def _load_font(size: int) -> FreeTypeFont | ImageFont:
-    """matplotlib's letters where it is installed, for they know µ and many alphabets."""
+    """Load matplotlib's font if it is installed: it has µ and many alphabets."""
     from PIL import ImageFont
 
     file = _find_font_file()
@@ -216,8 +216,8 @@ def _find_font_file() -> Path | None:
 
 
 def _to_legible(text: str) -> str:
-    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return shown if _find_font_file() else shown.translate(_ASCII_FALLBACKS)
+    printable = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return printable if _find_font_file() else printable.translate(_ASCII_FALLBACKS)
 
 
 def _text_width(text: str, size: int) -> int:
@@ -225,7 +225,7 @@ def _text_width(text: str, size: int) -> int:
 
 
 def _shorten_text(text: str, size: int, width: int) -> str:
-    """A line that is too long loses its middle."""
+    """Remove the middle of a line that is too long."""
     kept = len(text)
     while kept > 3 and _text_width(text, size) > width:
         kept = min(kept - 1, int(kept * width / _text_width(text, size)))
@@ -248,7 +248,7 @@ def _wrap_text(text: str, size: int, width: int) -> list[str]:
 
 
 def find_border(mask: npt.NDArray[np.bool_], width: int = 2) -> npt.NDArray[np.bool_]:
-    """Pixels along the inside of a mask; the picture's own edge is not outside."""
+    """Return the pixels along the inside of a mask, but not those along the picture's edge."""
     inner = mask
     for _ in range(width):
         inner = ~dilate(~inner)
@@ -256,7 +256,7 @@ def find_border(mask: npt.NDArray[np.bool_], width: int = 2) -> npt.NDArray[np.b
 
 
 def dilate(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """A mask and the four neighbours of its pixels."""
+    """Return a mask with the four neighbours of its pixels."""
     wider = mask.copy()
     wider[1:] |= mask[:-1]
     wider[:-1] |= mask[1:]

@@ -1,4 +1,4 @@
-"""What scores are drawn on: the part of a slide that has tiles, or white."""
+"""The background of scores: the region of a slide that has tiles, or white."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sacmil.slides.readers import Pixels, Slide, open_slide
 
 
 class Canvas(NamedTuple):
-    """Read once, drawn on as often as there are models and classes."""
+    """A background that is read once and used for all models and classes."""
 
     viewport: Viewport
     mpp: float | None
     """Microns per level-0 pixel."""
     slide: Slide | None = None
     pixels: Pixels | None = None
-    """The slide as the view shows it."""
+    """The slide in the viewport."""
     truth: Truth | None = None
 
 
@@ -35,23 +35,22 @@ def open_canvas(
     slide_size: tuple[int, int] | None = None,
     truth: Truth | None = None,
 ) -> Iterator[Canvas]:
-    """The ground of all scores that lie where these do, while the slide is open.
+    """Open the background of all scores with these tile positions.
 
     Args:
-        scores: where the tiles are.
+        scores: positions of the tiles.
         slide: its file; None for white.
-        mpp: microns per level-0 pixel by the bag; else the slide's own count.
-        slide_size: width and height of level 0 by the bag; another slide is refused.
+        mpp: microns per level-0 pixel from the bag; None takes the slide's own value.
+        slide_size: width and height of level 0 from the bag; a slide of another size is rejected.
         truth: outlines in level-0 pixels, or (N,) labels.
     """
-    others = truth.positive if isinstance(truth, Outlines) else ()
+    extra_points = truth.positive if isinstance(truth, Outlines) else ()
     with ExitStack() as stack:
         opened = None if slide is None else stack.enter_context(open_slide(slide))
         if opened is None:
-            yield Canvas(
-                fit_viewport(scores, slide_size=slide_size, extra_points=others), mpp, truth=truth
-            )
+            view = fit_viewport(scores, slide_size=slide_size, extra_points=extra_points)
+            yield Canvas(view, mpp, truth=truth)
             return
         check_slide_matches(scores, opened, slide_size)
-        view = fit_viewport(scores, slide_size=opened.size, extra_points=others)
+        view = fit_viewport(scores, slide_size=opened.size, extra_points=extra_points)
         yield Canvas(view, mpp or opened.mpp, opened, read_viewport(opened, view), truth)

@@ -1,7 +1,7 @@
-"""The colours of scores: even steps for the eye, from dark blue over green to yellow.
+"""The perceptually uniform colour scale of scores, from dark blue over green to yellow.
 
-Built in OKLab (Ottosson 2020), where equal distances look equally far; hues keep away from the
-pink and violet of stained tissue, and lightness rises all the way, so that it also reads in grey.
+It is built in OKLab (Ottosson 2020), where equal distances look equally far. Its hues avoid the
+pink and violet of stained tissue. Lightness always rises, so that it also works in grey.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _SCALE_PATH = (
 
 
 def apply_color_scale(positions: npt.NDArray[np.float64]) -> Pixels:
-    """(…, 3), RGB: the colours of places on the scale, 0 to 1."""
+    """Return the RGB colours, (…, 3), of positions on the scale, 0 to 1."""
     steps = np.floor(np.clip(positions, 0, 1) * (_STEPS - 1) + 0.5).astype(np.intp)
     return make_color_scale()[steps]
 
 
 @cache
 def make_color_scale() -> Pixels:
-    """(256, 3): the whole scale, the lowest first."""
+    """Return the whole scale, (256, 3), the lowest first."""
     dense = _interpolate_path(np.linspace(0, 1, 4096))
-    walked = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(dense, axis=0), axis=1))])
-    even = np.interp(np.linspace(0, walked[-1], _STEPS), walked, np.linspace(0, 1, 4096))
+    lengths = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(dense, axis=0), axis=1))])
+    even = np.interp(np.linspace(0, lengths[-1], _STEPS), lengths, np.linspace(0, 1, 4096))
     scale = (_to_srgb(_interpolate_path(even)) * 255 + 0.5).astype(np.uint8)
     scale.flags.writeable = False
     return scale
 
 
 def _interpolate_path(positions: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """(N, 3), OKLab: a smooth curve through the path, which never overshoots it.
+    """Return OKLab colours, (N, 3), on a smooth curve through the path that never overshoots.
 
-    The monotone cubic of Fritsch and Carlson (1980), without scipy, whose import takes longer than
-    the viewer's first page.
+    It is the monotone cubic of Fritsch and Carlson (1980). scipy is not used, because its import
+    takes longer than the viewer's first page.
     """
     light, chroma, hue = np.array(_SCALE_PATH).T
     angle = np.radians(hue)
@@ -61,7 +61,7 @@ def _interpolate_path(positions: npt.NDArray[np.float64]) -> npt.NDArray[np.floa
 
 
 def _knot_slopes(steps: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """(K + 1, 3): of the curve at its knots, from the (K, 3) steps between them."""
+    """Return the slopes at the knots, (K + 1, 3), from the (K, 3) steps between them."""
     before, after = steps[:-1], steps[1:]
     turns = before * after <= 0
     inner = np.where(turns, 0, 2 * before * after / np.where(turns, 1, before + after))
@@ -69,7 +69,7 @@ def _knot_slopes(steps: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _end_slope(steps: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """(1, 3): at an end, from its (2, 3) nearest steps."""
+    """Return the slope at an end, (1, 3), from its (2, 3) nearest steps."""
     first, second = steps
     slope = (3 * first - second) / 2
     steepest = np.where(

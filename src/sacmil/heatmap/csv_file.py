@@ -1,4 +1,4 @@
-"""Tiles and their scores as a table."""
+"""Writes tiles and their scores as a table."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def write_csv(
     measurements: Mapping[str, npt.ArrayLike] | None = None,
     labels: npt.NDArray[np.integer] | None = None,
 ) -> None:
-    """Write x, y, patch_size (level-0 pixels of the whole slide), a column per measurement, label.
+    """Write x, y and patch_size in level-0 pixels, a column per measurement, and label.
 
     Args:
         path: of the file.
-        scores: where the tiles are.
-        values: (N,), what normalise made of the scores.
+        scores: positions and scores of the tiles.
+        values: (N,), the normalised scores.
         normalization: the normalisation.
-        measurements: (N,) by name; the score, and its normalised value, where none are given.
-        labels: (N,), the truth of tiles where it is known.
+        measurements: (N,) by name; None writes the score and its normalised value.
+        labels: (N,), the true labels of tiles, if they are known.
     """
     if measurements is None:
         measurements = make_default_measurements(scores, values, normalization)

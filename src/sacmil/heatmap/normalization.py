@@ -1,4 +1,4 @@
-"""From scores as a model gave them to values that colours can show."""
+"""Normalises a model's scores to values that colours can show."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ NORMALIZATION_DESCRIPTIONS: dict[Normalization, str] = {
     "minmax": "min-max: 0 is the lowest of this slide, 1 the highest",
     "rank": "rank: share of this slide's tiles that score lower",
 }
-"""What is written on a picture."""
+"""Descriptions in the notes of pictures."""
 
 Floats = npt.NDArray[np.float64]
 
 
 def normalize_scores(scores: npt.ArrayLike, normalization: str) -> Floats:
-    """(N,): scores of one slide, comparable or at least visible.
+    """Normalise the scores of one slide, (N,).
 
-    minmax and rank lie in 0 to 1; equal scores get equal values, and 0.5 where all are equal.
-    rank is the share of the other tiles that score lower, those that tie counted half.
+    minmax and rank lie in 0 to 1; equal scores get equal values, and 0.5 if all are equal.
+    rank is the share of the other tiles that score lower; ties count half.
 
     >>> normalize_scores([3.0, 1.0, 1.0, 9.0], "rank").round(3).tolist()
     [0.667, 0.167, 0.167, 1.0]
@@ -41,10 +41,10 @@ def normalize_scores(scores: npt.ArrayLike, normalization: str) -> Floats:
             f"{suggest_names(normalization, NORMALIZATIONS)}"
         )
     values = np.asarray(scores, dtype=np.float64)
-    wrong = int((~np.isfinite(values)).sum())
-    if values.ndim != 1 or not len(values) or wrong:
+    not_finite = int((~np.isfinite(values)).sum())
+    if values.ndim != 1 or not len(values) or not_finite:
         raise RunError(
-            f"scores have shape {values.shape}, {wrong} of them NaN or infinite; expected one "
+            f"scores have shape {values.shape}, {not_finite} of them NaN or infinite; expected one "
             "finite number per tile"
         )
     if normalization == "raw":
@@ -53,7 +53,7 @@ def normalize_scores(scores: npt.ArrayLike, normalization: str) -> Floats:
 
 
 def to_scale_positions(values: Floats, normalization: str) -> tuple[Floats, float, float]:
-    """Where values lie between the ends of the colour bar, (N,) in 0 to 1, and both ends."""
+    """Return positions on the colour bar, (N,) in 0 to 1, and the values at its two ends."""
     if normalization != "raw":
         return values, 0.0, 1.0
     return _scale_minmax(values), float(values.min()), float(values.max())
@@ -63,7 +63,7 @@ def _scale_minmax(values: Floats) -> Floats:
     low, high = values.min(), values.max()
     if low == high:
         return np.full(len(values), 0.5)
-    # halved first: the distance of two finite numbers may be infinite
+    # halved first: the difference of two finite numbers may be infinite
     return np.asarray(np.clip((values / 2 - low / 2) / (high / 2 - low / 2), 0, 1))
 
 

@@ -1,4 +1,4 @@
-"""The pictures of a slide's scores: over its tissue, and alone on white."""
+"""Draws a slide's scores over its tissue, or as a map on white."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
 
 OPACITY = 0.5
-"""Of colours over tissue: half, so that nuclei still show. Tissue beneath is grey, so that every
-hue is a score's; its own colours are in the panel beside."""
+"""Of colours over tissue: half, so that nuclei stay visible. The tissue is drawn in grey, so that
+every hue shows a score; its own colours are in the other panel."""
 _LUMINANCE_WEIGHTS = np.array([54, 183, 19], np.uint16)  # luminance, in 256ths
 _TRUTH_COLOR = (0, 0, 0)
 _HALO_COLOR = (255, 255, 255)
 _MARK_COLOR = (190, 0, 60)
 _NUMBER_SIZE_PX = 13
-"""Side of a tile in pixels from which on a number fits into it."""
+"""Smallest side of a tile, in pixels, that a number fits into."""
 _NUMBER_DISTANCE_PX = 10
 """From a tile to the number beside it, in pixels."""
 
@@ -62,28 +62,28 @@ def draw_overlay(
     marked: npt.NDArray[np.intp] | None = None,
     show_slide: bool = True,
 ) -> Image:
-    """The slide, with the truth where it is known, and beside it the scores over the tissue.
+    """Draw the slide, with the truth if it is known, and next to it the scores over the tissue.
 
     Args:
-        scores: where the tiles are.
-        values: (N,), what normalise made of the scores.
-        pixels: the slide as the view shows it; None: the map alone, on white.
-        viewport: what is shown.
+        scores: positions and scores of the tiles.
+        values: (N,), the normalised scores.
+        pixels: the slide in the viewport; None draws the scores on white.
+        viewport: the region of the slide.
         normalization: the normalisation, for the legend.
         title: the first line, such as the slide's id.
-        note: the next lines; what the normalisation means is added.
+        note: the next lines; the meaning of the normalisation is added.
         name: of the score, for the legend.
         mpp: microns per level-0 pixel, for the scale bar.
         truth: outlines, or labels of the tiles.
-        marked: indices of tiles to be framed and numbered.
-        show_slide: whether the slide, or the truth without it, is shown as well.
+        marked: indices of tiles to frame and number.
+        show_slide: whether to add the panel with the slide or, without a slide, the truth.
     """
-    places, low, high = to_scale_positions(values, normalization)
-    means, covered = rasterize(scores, places, viewport)
+    positions, low, high = to_scale_positions(values, normalization)
+    means, covered = rasterize(scores, positions, viewport)
     line = None if truth is None else find_border(make_truth_mask(truth, scores, viewport))
-    over = blend_colors(pixels, means, covered)
+    overlay = blend_colors(pixels, means, covered)
     panels = _make_slide_panel(scores, pixels, viewport, line, truth, mpp) if show_slide else []
-    last = _finish_picture(over, line, viewport, mpp)
+    last = _finish_picture(overlay, line, viewport, mpp)
     _mark_tiles(last, scores, viewport, marked)
     panels.append(Panel(name, np.asarray(last)))
     bar = ColorBar(low, high, normalization, _blend_color_scale(pixels, covered))
@@ -101,12 +101,10 @@ def draw_map(
     name: str = "score",
     mpp: float | None = None,
 ) -> Image:
-    """The scores alone, in full colour on white; arguments as those of draw_overlay."""
-    places, low, high = to_scale_positions(values, normalization)
-    drawn = _finish_picture(
-        blend_colors(None, *rasterize(scores, places, viewport)), None, viewport, mpp
-    )
-    panel = Panel(name, np.asarray(drawn))
+    """Draw the scores in full colour on white; the arguments are those of draw_overlay."""
+    positions, low, high = to_scale_positions(values, normalization)
+    pixels = blend_colors(None, *rasterize(scores, positions, viewport))
+    panel = Panel(name, np.asarray(_finish_picture(pixels, None, viewport, mpp)))
     return compose_figure(
         title, _make_note(note, name, normalization), [panel], ColorBar(low, high, normalization)
     )
@@ -119,29 +117,29 @@ def blend_colors(
     *,
     opacity: float = OPACITY,
 ) -> Pixels:
-    """(h, w, 3): colours over the slide where tiles are; the slide, or white, elsewhere.
+    """Return the picture, (h, w, 3), of colours over tiles; elsewhere the slide, or white.
 
     Args:
-        pixels: the slide; None: colours are opaque, on white.
-        positions: (h, w), places on the colour scale.
-        covered: (h, w), where there are any.
+        pixels: the slide; None draws opaque colours on white.
+        positions: (h, w), positions on the colour scale.
+        covered: (h, w), whether a pixel has any tile.
         opacity: of the colours over tissue.
     """
-    coloured = apply_color_scale(positions)
+    colored = apply_color_scale(positions)
     if pixels is None:
-        return np.where(covered[..., None], coloured, np.uint8(255))
-    return np.where(covered[..., None], _mix_colors(pixels, coloured, opacity), pixels)
+        return np.where(covered[..., None], colored, np.uint8(255))
+    return np.where(covered[..., None], _mix_colors(pixels, colored, opacity), pixels)
 
 
 def _mix_colors(pixels: npt.NDArray[np.uint8], colored: Pixels, opacity: float) -> Pixels:
     share = round(opacity * 256)
-    grey = (pixels @ _LUMINANCE_WEIGHTS + 128 >> 8)[..., None]
-    mixed = grey * np.uint16(256 - share) + colored.astype(np.uint16) * share
+    gray = (pixels @ _LUMINANCE_WEIGHTS + 128 >> 8)[..., None]
+    mixed = gray * np.uint16(256 - share) + colored.astype(np.uint16) * share
     return ((mixed + 128) >> 8).astype(np.uint8)
 
 
 def _blend_color_scale(pixels: Pixels | None, covered: npt.NDArray[np.bool_]) -> Pixels | None:
-    """The colour scale as it looks over this slide's tissue."""
+    """Return the colour scale as it looks over this slide's tissue."""
     if pixels is None:
         return None
     mean = pixels[covered].mean(axis=0).round().astype(np.uint8)
@@ -151,9 +149,9 @@ def _blend_color_scale(pixels: Pixels | None, covered: npt.NDArray[np.bool_]) ->
 def draw_truth(
     scores: InstanceScores, truth: Truth, pixels: Pixels | None, viewport: Viewport
 ) -> Pixels:
-    """(h, w, 3): the truth as a line over the slide, or over grey tiles on white."""
-    under = _draw_gray_tiles(scores, viewport) if pixels is None else pixels
-    return _draw_truth_line(under, find_border(make_truth_mask(truth, scores, viewport)))
+    """Draw the truth, (h, w, 3), as a line over the slide, or over grey tiles on white."""
+    background = _draw_gray_tiles(scores, viewport) if pixels is None else pixels
+    return _draw_truth_line(background, find_border(make_truth_mask(truth, scores, viewport)))
 
 
 def _make_slide_panel(
@@ -164,16 +162,15 @@ def _make_slide_panel(
     truth: Truth | None,
     mpp: float | None,
 ) -> list[Panel]:
-    """The slide as it is, or only the truth where there is no slide."""
+    """Return the panel of the slide, or of the truth if there is no slide."""
     if pixels is None and truth is None:
         return []
     if pixels is None:
         pixels = _draw_gray_tiles(scores, viewport)
     caption = "slide"
     if truth is not None and line is not None:
-        whose = "outlines" if isinstance(truth, Outlines) else "labelled tiles"
-        found = f"truth: {whose}, black line" if line.any() else f"truth: {whose}, none here"
-        caption = f"slide · {found}"
+        kind = "outlines" if isinstance(truth, Outlines) else "labelled tiles"
+        caption = f"slide · truth: {kind}, {'black line' if line.any() else 'none here'}"
     return [Panel(caption, np.asarray(_finish_picture(pixels, line, viewport, mpp)))]
 
 
@@ -187,25 +184,25 @@ def _finish_picture(
 ) -> Image:
     from PIL import Image
 
-    drawn = _draw_truth_line(pixels, line)
-    drawn[[0, -1]] = drawn[:, [0, -1]] = 200  # a frame, for slides are white at their edge
-    image = Image.fromarray(drawn)
+    framed = _draw_truth_line(pixels, line)
+    framed[[0, -1]] = framed[:, [0, -1]] = 200  # a frame, because slides are white at their edge
+    image = Image.fromarray(framed)
     draw_scale_bar(image, viewport.downsample, mpp)
     return image
 
 
 def _draw_truth_line(pixels: Pixels, line: npt.NDArray[np.bool_] | None) -> Pixels:
-    drawn = pixels.copy()
+    copy = pixels.copy()
     if line is not None and line.any():
-        drawn[dilate(line)] = _HALO_COLOR
-        drawn[line] = _TRUTH_COLOR
-    return drawn
+        copy[dilate(line)] = _HALO_COLOR
+        copy[line] = _TRUTH_COLOR
+    return copy
 
 
 def _mark_tiles(
     image: Image, scores: InstanceScores, viewport: Viewport, marked: npt.NDArray[np.intp] | None
 ) -> None:
-    """Frames with the numbers that the strip of tiles has."""
+    """Frame tiles and number them as the picture of top tiles does."""
     from PIL import ImageDraw as drawing
 
     draw = drawing.Draw(image)
@@ -214,35 +211,36 @@ def _mark_tiles(
     for x, y in corners:
         draw.rectangle((x - 1, y - 1, x + side, y + side), outline=_MARK_COLOR, width=2)
     middles = np.array(corners).reshape(-1, 2) + side / 2
-    places = _place_numbers(middles, side, image.size)
-    for middle, place in zip(middles, places, strict=True):
-        if np.abs(place - middle).max() > side / 2 + _NUMBER_DISTANCE_PX:
-            draw.line((*middle, *place), fill=_MARK_COLOR, width=1)
-    # after all frames and lines, or those of neighbours would cross them out
-    for number, place in enumerate(places.tolist(), start=1):
-        _draw_number(draw, place, str(number), round(min(max(side, 11), 15)))
+    positions = _place_numbers(middles, side, image.size)
+    for middle, position in zip(middles, positions, strict=True):
+        if np.abs(position - middle).max() > side / 2 + _NUMBER_DISTANCE_PX:
+            draw.line((*middle, *position), fill=_MARK_COLOR, width=1)
+    # after all frames and lines: those of neighbours would cover the numbers
+    for number, position in enumerate(positions.tolist(), start=1):
+        _draw_number(draw, position, str(number), round(min(max(side, 11), 15)))
 
 
 def _place_numbers(
     middles: npt.NDArray[np.float64], side: float, size: tuple[int, int]
 ) -> npt.NDArray[np.float64]:
-    """(M, 2): in the tiles where they are large enough, else as near as there is room."""
+    """Return positions, (M, 2): inside large tiles, otherwise as near as there is room."""
     if side >= _NUMBER_SIZE_PX:
         return middles
-    ways = np.array([(1, 0), (-1, 0), (0, -1), (0, 1), (1, -1), (1, 1), (-1, -1), (-1, 1)])
-    steps = np.concatenate([ways * (side / 2 + _NUMBER_DISTANCE_PX * ring) for ring in range(1, 9)])
+    directions = np.array([(1, 0), (-1, 0), (0, -1), (0, 1), (1, -1), (1, 1), (-1, -1), (-1, 1)])
+    distances = [side / 2 + _NUMBER_DISTANCE_PX * ring for ring in range(1, 9)]
+    steps = np.concatenate([directions * distance for distance in distances])
     taken = middles
     for middle in middles:
-        offers = middle + steps
-        inside = ((offers > 8) & (offers < np.subtract(size, 8))).all(axis=1)
-        room = np.abs(offers[:, None] - taken).max(axis=2).min(axis=1).clip(max=_NUMBER_SIZE_PX)
-        best = np.argmax(np.where(inside, room, -1))  # of equal ones the first, which is nearest
-        taken = np.concatenate([taken, offers[[best]]])
+        options = middle + steps
+        inside = ((options > 8) & (options < np.subtract(size, 8))).all(axis=1)
+        room = np.abs(options[:, None] - taken).max(axis=2).min(axis=1).clip(max=_NUMBER_SIZE_PX)
+        best = np.argmax(np.where(inside, room, -1))  # the first of equal ones is nearest
+        taken = np.concatenate([taken, options[[best]]])
     return taken[len(middles) :]
 
 
-def _draw_number(draw: ImageDraw, place: Sequence[float], text: str, size: int) -> None:
-    x, y = place
+def _draw_number(draw: ImageDraw, position: Sequence[float], text: str, size: int) -> None:
+    x, y = position
     for dx, dy in ((-1, 0), (1, 0), (0, -1), (0, 1)):
         draw_text(draw, (x + dx, y + dy), text, size, _HALO_COLOR, anchor="mm")
     draw_text(draw, (x, y), text, size, _MARK_COLOR, anchor="mm")

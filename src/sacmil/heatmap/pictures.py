@@ -1,4 +1,4 @@
-"""Everything there is to see of one slide, written as pictures."""
+"""Writes the heatmap pictures of one slide."""
 
 from __future__ import annotations
 
@@ -41,36 +41,36 @@ def draw_heatmap(
     note: str = "",
     top: int = 8,
 ) -> dict[str, Path]:
-    """Write <slide>_overlay.png, <slide>_map.png and, where the slide is there, <slide>_tiles.png.
+    """Write <slide>_overlay.png, <slide>_map.png and, if the slide is given, <slide>_tiles.png.
 
-    Between the slide's id and the rest stands the class, where one is asked for. A slide's id may
-    be any text: what is harmful in a file name is replaced.
+    With class_name, the class follows the slide's id in the names. A slide's id may be any text:
+    characters that are unsafe in a file name are replaced.
 
     Args:
         out_dir: the folder; pictures of the same name are replaced.
         slide_id: the title.
         scores: of one model.
         classes: names of the columns of class_scores.
-        class_name: the class to draw; None: the predicted one, or what scores has where that is not
-            given or the model has no scores by class.
+        class_name: the class to draw. None draws the predicted class, or ``scores.scores`` if that
+            is unknown or the model has no scores by class.
         predicted: the class the model predicts.
-        normalization: normalisation of the overlay; the map shows scores as they are.
-        slide: its file: overlay on tissue, and a strip of tiles. None: the map alone, on white.
+        normalization: normalisation of the overlay; the map shows raw scores.
+        slide: its file, for the overlay and the top tiles; None draws scores on white.
         mpp: microns per level-0 pixel, for the scale bar.
-        slide_size: width and height of level 0 by the bag; another slide is refused.
-        truth: outlines in level-0 pixels, or (N,) labels; drawn beside.
-        name: what the score is, for the legend.
-        note: second line of the pictures, such as the model and its answer.
-        top: how many tiles the strip has; 0 for none.
+        slide_size: width and height of level 0 from the bag; a slide of another size is rejected.
+        truth: outlines in level-0 pixels, or (N,) labels; drawn in the slide's panel.
+        name: of the score, for the legend.
+        note: second line of the pictures, such as the model and its prediction.
+        top: number of top tiles to draw; 0 for none.
 
     Returns:
         Paths by kind: overlay, map, tiles.
     """
     check_can_draw()
     shown = select_scores(scores, classes, predicted=predicted, class_name=class_name)
-    words = PictureText(slide_id, note, shown.describe(name), normalization)
-    with open_canvas(shown.scores, slide, mpp=mpp, slide_size=slide_size, truth=truth) as ground:
-        pictures = draw_pictures(shown.scores, ground, words, top=top)
+    text = PictureText(slide_id, note, shown.describe(name), normalization)
+    with open_canvas(shown.scores, slide, mpp=mpp, slide_size=slide_size, truth=truth) as canvas:
+        pictures = draw_pictures(shown.scores, canvas, text, top=top)
     stem = "_".join(map(safe_file_name, filter(None, [slide_id, class_name])))
     return {
         kind: save_picture(Path(out_dir) / f"{stem}_{kind}.png", picture)
@@ -79,28 +79,28 @@ def draw_heatmap(
 
 
 class PictureText(NamedTuple):
-    """What stands on a picture."""
+    """The text on a picture."""
 
     title: str
     """The first line: the slide's id."""
     note: str
-    """The second, such as the model and its answer."""
+    """The second line, such as the model and its prediction."""
     name: str
-    """What the score is."""
+    """The name of the score."""
     normalization: Normalization = "rank"
-    """Of the overlay; a map shows scores as they are."""
+    """Of the overlay; a map shows raw scores."""
 
 
 def draw_pictures(
     scores: InstanceScores, canvas: Canvas, text: PictureText, *, top: int = 8
 ) -> dict[str, Image]:
-    """Overlay, map and, where the slide is there, its highest tiles, by kind.
+    """Draw overlay, map and, if the canvas has a slide, its top tiles; return them by kind.
 
     Args:
-        scores: of one model, or of one class of it.
-        canvas: what they are drawn on.
-        text: what stands on the pictures.
-        top: how many tiles the strip has; 0 for none.
+        scores: of one model, or of one of its classes.
+        canvas: the background.
+        text: the text on the pictures.
+        top: number of top tiles to draw; 0 for none.
     """
     values = normalize_scores(scores.scores, text.normalization)
     best = find_top_tiles(scores, values, top if canvas.slide else 0)
@@ -139,7 +139,7 @@ def draw_pictures(
 
 
 def draw_overlay_only(scores: InstanceScores, canvas: Canvas, text: PictureText) -> Image:
-    """The overlay without the slide beside it; arguments as those of draw_all."""
+    """Draw the overlay without the slide's panel; the arguments are those of draw_pictures."""
     values = normalize_scores(scores.scores, text.normalization)
     return draw_overlay(
         scores,
@@ -153,16 +153,16 @@ def draw_overlay_only(scores: InstanceScores, canvas: Canvas, text: PictureText)
 
 
 class ShownScores(NamedTuple):
-    """The scores a picture shows, and the class they are about."""
+    """The scores in a picture, and their class."""
 
     scores: InstanceScores
     class_name: str | None
-    """None where one score serves all classes."""
+    """None if one score is used for all classes."""
     is_predicted: bool
     """Whether that class is the predicted one."""
 
     def describe(self, name: str = "score") -> str:
-        """What is shown, for legends and captions: the name of the score and of its class."""
+        """Return the names of the score and its class, for legends and captions."""
         if self.class_name is None:
             return name if self.scores.class_scores is not None else f"{name}, one for all classes"
         return f"{name} for {self.class_name}{' (predicted)' if self.is_predicted else ''}"
@@ -175,16 +175,16 @@ def select_scores(
     predicted: str | None,
     class_name: str | None = None,
 ) -> ShownScores:
-    """The scores of the class asked for, otherwise of the predicted class.
+    """Return the scores of the given class, otherwise of the predicted class.
 
     Args:
         scores: of one model.
         classes: names of the columns of class_scores.
-        predicted: the class the model predicts; None where it is not known.
+        predicted: the class the model predicts; None if it is unknown.
         class_name: a class to show instead.
 
     Raises:
-        ConfigError: there are no scores of that class.
+        ConfigError: if there are no scores of that class.
     """
     if class_name is None and scores.class_scores is not None:
         class_name = predicted
@@ -192,7 +192,7 @@ def select_scores(
     if class_name is not None and only is not None:
         if class_name != only:
             raise ConfigError(
-                f"{class_name}: this model has scores of {only} alone; leave the class out"
+                f"{class_name}: this model has scores of {only} only; leave the class out"
             )
         class_name = None
     name = _get_class_name(scores.score_class, classes) if class_name is None else class_name
@@ -209,7 +209,7 @@ def _get_class_name(number: int | None, classes: Sequence[str] | None) -> str | 
 def select_class_scores(
     scores: InstanceScores, class_name: str | None, classes: Sequence[str] | None
 ) -> InstanceScores:
-    """The scores with those of a class in their place; refused where there is no such class."""
+    """Return the scores of a class, or all if it is None; reject a class without scores."""
     if class_name is None:
         return scores
     if scores.class_scores is None:
@@ -219,13 +219,13 @@ def select_class_scores(
     columns = scores.class_scores.shape[1]
     names = list(classes or map(str, range(columns)))
     if columns != len(names) or class_name not in names:
-        told = suggest_names(class_name, names[:columns])
-        raise ConfigError(f"there are no scores of a class {class_name!r}; {told}")
+        known = suggest_names(class_name, names[:columns])
+        raise ConfigError(f"there are no scores of a class {class_name!r}; {known}")
     return replace(scores, scores=np.asarray(scores.class_scores[:, names.index(class_name)]))
 
 
 def save_picture(path: Path, image: Image) -> Path:
-    """Write it as PNG, whole or not at all."""
+    """Write a picture as PNG, completely or not at all."""
     with atomic_write(path) as partial:
         image.save(partial, format="PNG", compress_level=1)  # half the time of 6, a fifth larger
     return path

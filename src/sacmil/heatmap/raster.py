@@ -1,4 +1,4 @@
-"""Tiles to pixels: every pixel has the mean of the tiles that cover it, nothing is blurred."""
+"""Rasterises tile scores: each pixel is the mean of the tiles that cover it, without blur."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import numpy.typing as npt
 from sacmil.heatmap.viewport import Viewport
 from sacmil.results import InstanceScores
 
-_FIXED_POINT_SCALE = 2**32  # whole numbers, for their sums are exact in any order
+_FIXED_POINT_SCALE = 2**32  # whole numbers, because their sums are exact in any order
 
 
 def rasterize(
     scores: InstanceScores, positions: npt.NDArray[np.float64], viewport: Viewport
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """(h, w) means of the tiles over each pixel, 0 where there is none; and where there are any.
+    """Return the mean of the tiles over each pixel, (h, w), and whether it has any tile.
 
-    Two sums over the picture's corners, whatever the number of tiles and their overlap.
+    Pixels without tiles have mean 0. It takes two cumulative sums, whatever the number of tiles
+    and their overlap.
 
     Args:
-        scores: where the tiles are.
-        positions: (N,) in 0 to 1.
-        viewport: what is shown.
+        scores: positions of the tiles.
+        positions: (N,), their positions on the colour scale, 0 to 1.
+        viewport: the region of the slide.
     """
     corners = _find_corners(scores, viewport)
     count = _sum_rectangles(corners, np.ones(len(positions)), viewport)
@@ -34,9 +35,9 @@ def rasterize(
 
 
 def _find_corners(scores: InstanceScores, viewport: Viewport) -> npt.NDArray[np.int64]:
-    """(N, 4): left, top, right, bottom in pixels; at least one pixel each way."""
+    """Return left, top, right and bottom in pixels, (N, 4); a tile has at least one pixel."""
     start = np.rint(viewport.to_pixels(scores.coords))
-    # neighbours meet: the end of one is rounded as the beginning of the next
+    # no gaps: the end of a tile is rounded as the start of the next
     end = np.maximum(np.rint(viewport.to_pixels(scores.coords + scores.patch_size)), start + 1)
     limits = (viewport.width, viewport.height)
     start = np.clip(start, 0, np.subtract(limits, 1))
@@ -46,7 +47,7 @@ def _find_corners(scores: InstanceScores, viewport: Viewport) -> npt.NDArray[np.
 def _sum_rectangles(
     corners: npt.NDArray[np.int64], weights: npt.NDArray[np.float64], viewport: Viewport
 ) -> npt.NDArray[np.int64]:
-    """(h, w): sums of the weights of the rectangles over each pixel."""
+    """Return the sum of the weights of the rectangles over each pixel, (h, w)."""
     left, top, right, bottom = corners.T
     wide = viewport.width + 1
     where = np.concatenate([top * wide + left, top * wide + right])

@@ -1,4 +1,4 @@
-"""The tiles that score highest, cut from the slide and set side by side."""
+"""Finds the tiles with the highest scores and draws them side by side."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
 
 TILE_PX = 220
-"""Side of a tile in the strip, in pixels."""
+"""Side of a tile in the picture, in pixels."""
 TILES_PER_ROW = 4
 _FRAME_PX = 6
 _CAPTION_PX = 46
@@ -38,17 +38,17 @@ _CAPTION_PX = 46
 def find_top_tiles(
     scores: InstanceScores, values: npt.NDArray[np.float64], count: int = 8
 ) -> npt.NDArray[np.intp]:
-    """Indices of the highest values, the highest first; ties in the order of the bag.
+    """Return the indices of the highest values, the highest first; ties in the order of the bag.
 
-    Of tiles that overlap only the highest is taken, or the strip would show one place again and
-    again; a tenth of a side is rounding.
+    Of overlapping tiles only the highest is taken, or all tiles could show the same position. An
+    overlap of a tenth of a side is allowed for rounding.
     """
     taken: list[int] = []
     for index in np.argsort(-values, kind="stable").tolist():
         if len(taken) == count:
             break
-        apart = np.abs(scores.coords[taken] - scores.coords[index]).max(axis=1, initial=0)
-        if not taken or apart.min() >= 0.9 * scores.patch_size:
+        distances = np.abs(scores.coords[taken] - scores.coords[index]).max(axis=1, initial=0)
+        if not taken or distances.min() >= 0.9 * scores.patch_size:
             taken.append(index)
     return np.array(taken, dtype=np.intp)
 
@@ -65,22 +65,22 @@ def draw_top_tiles(
     name: str = "score",
     mpp: float | None = None,
 ) -> Image:
-    """The chosen tiles, numbered, each in a frame of its colour, with score and place below.
+    """Draw the given tiles, numbered, in frames of their colours, with score and position below.
 
     Args:
-        slide: where they are cut from.
-        scores: where the tiles are.
-        values: (N,), what normalise made of the scores.
-        indices: which, as top_tiles finds them.
+        slide: the slide that the tiles are read from.
+        scores: positions and scores of the tiles.
+        values: (N,), the normalised scores.
+        indices: the tiles, as from find_top_tiles.
         normalization: the normalisation, for the legend.
         title: the first line.
         note: the next lines.
-        name: what the score is, and of which class.
-        mpp: microns per level-0 pixel: says how large a tile is.
+        name: of the score and its class.
+        mpp: microns per level-0 pixel, for the size of a tile.
     """
     from PIL import Image, ImageDraw
 
-    places, _, _ = to_scale_positions(values, normalization)
+    positions, _, _ = to_scale_positions(values, normalization)
     across = min(TILES_PER_ROW, len(indices))
     down = -(-len(indices) // across)
     step = TILE_PX + 2 * _FRAME_PX + GAP_PX
@@ -90,9 +90,8 @@ def draw_top_tiles(
     draw = ImageDraw.Draw(sheet)
     for number, index in enumerate(indices.tolist()):
         x, y = number % across * step, number // across * (step + _CAPTION_PX)
-        _draw_tile(
-            sheet, slide, scores, index, (x, y), apply_color_scale(places[index : index + 1])[0]
-        )
+        color = apply_color_scale(positions[index : index + 1])[0]
+        _draw_tile(sheet, slide, scores, index, (x, y), color)
         below = y + TILE_PX + 2 * _FRAME_PX + 4
         _draw_caption(draw, (x, below), number + 1, float(values[index]), scores, index)
     side = f"{scores.patch_size * mpp:.4g} µm a side · " if mpp else ""
@@ -106,30 +105,30 @@ def _draw_tile(
     slide: Slide,
     scores: InstanceScores,
     index: int,
-    place: tuple[int, int],
-    frame: npt.NDArray[np.uint8],
+    corner: tuple[int, int],
+    color: npt.NDArray[np.uint8],
 ) -> None:
     from PIL import Image, ImageDraw
 
     x, y = np.rint(scores.coords[index]).astype(int).tolist()
-    # a tile of fewer pixels than the strip shows is enlarged, never read finer than it is
+    # a tile with fewer pixels than the picture is enlarged, never read finer than it is
     patch = TilePx(max(1, min(TILE_PX, round(scores.patch_size))))
     tile = read_tile(slide, x, y, Level0Px(scores.patch_size), patch, TilePx(TILE_PX), "bicubic")
-    left, top = place
+    left, top = corner
     outer = (left, top, left + TILE_PX + 2 * _FRAME_PX - 1, top + TILE_PX + 2 * _FRAME_PX - 1)
-    ImageDraw.Draw(sheet).rectangle(outer, fill=tuple(int(part) for part in frame))
+    ImageDraw.Draw(sheet).rectangle(outer, fill=tuple(int(value) for value in color))
     sheet.paste(Image.fromarray(tile), (left + _FRAME_PX, top + _FRAME_PX))
 
 
 def _draw_caption(
     draw: ImageDraw,
-    place: tuple[int, int],
+    corner: tuple[int, int],
     number: int,
     value: float,
     scores: InstanceScores,
     index: int,
 ) -> None:
-    x, y = place
+    x, y = corner
     left, top = scores.coords[index].tolist()
     draw_text(draw, (x, y), f"{number}:  {value:.4g}", TEXT_PX, TEXT_COLOR)
     draw_text(draw, (x, y + 23), f"{left:,.0f}, {top:,.0f}", SMALL_TEXT_PX, GRAY)

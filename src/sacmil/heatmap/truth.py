@@ -1,4 +1,4 @@
-"""What is true of a slide: outlines an expert drew, or a label for every tile."""
+"""The ground truth of a slide: an expert's outlines, or a label for every tile."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from sacmil.heatmap.viewport import Viewport
 from sacmil.results import InstanceScores
 
 Truth = Outlines | npt.NDArray[np.integer]
-"""Outlines in level-0 pixels, or (N,) labels of the tiles: above zero is what is looked for."""
+"""Outlines in level-0 pixels, or (N,) labels of the tiles, positive if above zero."""
 
 SINGLE_SLIDE_SUFFIXES = (".xml", ".geojson", ".geojson.gz")
-"""Suffixes of ASAP and QuPath."""
+"""Suffixes of ASAP and QuPath files, which are of one slide each."""
 SUFFIXES = (*SINGLE_SLIDE_SUFFIXES, ".json", ".json.gz")
-"""And of JSON outlines, which may be of many slides."""
+"""All suffixes; JSON outlines may be of many slides."""
 
 
 def read_truth(
     path: str | Path, slide_id: str, *, bounds_origin: tuple[int, int] | None = None
 ) -> Outlines | None:
-    """The outlines of one slide; None where there are none for it.
+    """Read the outlines of one slide; None if it has none.
 
     Args:
-        path: ASAP's XML, GeoJSON, JSON outlines of many slides; or a folder of such files, called
-            as their slides are.
-        slide_id: whose.
-        bounds_origin: where viewers that crop a slide begin: GeoJSON counts from there.
+        path: ASAP's XML, GeoJSON, or JSON outlines of many slides; or a folder of such files,
+            named after their slides.
+        slide_id: the slide.
+        bounds_origin: upper left corner of the scanned area, from which GeoJSON counts.
     """
     path = Path(path)
     if path.is_dir():
         files = [path / f"{slide_id}{suffix}" for suffix in SUFFIXES]
-        # a slide's id may be anything, also ../x
+        # a slide's id may be any text, also ../x
         files = [file for file in files if file.parent == path and file.is_file()]
         return read_truth(files[0], slide_id, bounds_origin=bounds_origin) if files else None
     if path.suffix == ".xml":
@@ -72,16 +72,16 @@ def _parse_geojson(path: Path, found: Any, origin: tuple[int, int]) -> Outlines:
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise CohortError(path, [f"cannot be understood as GeoJSON ({error!r})"]) from error
     except (RecursionError, OverflowError) as error:
-        problem = f"holds more levels or larger numbers than outlines have ({error})"
+        problem = f"has too many levels or too large numbers for outlines ({error})"
         raise CohortError(path, [problem]) from error
 
 
 def _iter_polygons(found: Any) -> Iterator[Any]:
-    """Rings of every polygon below; points and lines enclose nothing."""
+    """Yield the rings of every polygon; points and lines enclose nothing."""
     if isinstance(found, list):
-        for part in found:
-            yield from _iter_polygons(part)
-    elif found is None:  # a feature may be without geometry
+        for item in found:
+            yield from _iter_polygons(item)
+    elif found is None:  # a feature may have no geometry
         return
     elif found["type"] == "FeatureCollection":
         yield from _iter_polygons(found["features"])
@@ -102,16 +102,17 @@ def _move_rings(rings: Any, origin: tuple[int, int]) -> list[npt.NDArray[np.floa
 def make_truth_mask(
     truth: Truth, scores: InstanceScores, viewport: Viewport
 ) -> npt.NDArray[np.bool_]:
-    """(h, w): where the truth is positive."""
+    """Return a mask, (h, w), of where the truth is positive."""
     if isinstance(truth, Outlines):
         return _fill_outlines(truth, viewport)
     if len(truth) != len(scores.coords):
         raise CohortError(
-            "truth", [f"has {len(truth)} labels for {len(scores.coords)} tiles; expected as many"]
+            "truth",
+            [f"has {len(truth)} labels for {len(scores.coords)} tiles; expected one per tile"],
         )
     positive = truth > 0
-    part = InstanceScores(scores.coords[positive], scores.patch_size, scores.scores[positive])
-    return rasterize(part, np.ones(len(part.scores)), viewport)[1]
+    tiles = InstanceScores(scores.coords[positive], scores.patch_size, scores.scores[positive])
+    return rasterize(tiles, np.ones(len(tiles.scores)), viewport)[1]
 
 
 def _fill_outlines(outlines: Outlines, viewport: Viewport) -> npt.NDArray[np.bool_]:
@@ -121,6 +122,6 @@ def _fill_outlines(outlines: Outlines, viewport: Viewport) -> npt.NDArray[np.boo
     draw = ImageDraw.Draw(mask)
     for polygons, inside in ((outlines.positive, 1), (outlines.negative, 0)):
         for polygon in polygons:
-            points = viewport.to_pixels(polygon) - 0.5  # pixels count from their middle
+            points = viewport.to_pixels(polygon) - 0.5  # pixel positions are at their centers
             draw.polygon([(x, y) for x, y in points.tolist()], fill=inside)
     return np.array(mask, dtype=bool)

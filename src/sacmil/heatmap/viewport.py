@@ -1,4 +1,4 @@
-"""Which part of a slide a picture shows, and how large."""
+"""The region of a slide that a picture shows, and its size."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sacmil.slides.readers import Pixels, Slide
 from sacmil.slides.thumbnail import make_thumbnail
 
 LONGER_SIDE_PX = 1100
-"""Of the longer side, in pixels."""
+"""Length of a picture's longer side, in pixels."""
 _MARGIN = 0.03
 
 
 class Viewport(NamedTuple):
-    """A picture of a rectangle of the slide."""
+    """A rectangle of the slide and the size of its picture."""
 
     left: float
     """In level-0 pixels, as is top."""
@@ -31,7 +31,7 @@ class Viewport(NamedTuple):
     """Level-0 pixels per pixel of the picture."""
 
     def to_pixels(self, points: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """(…, 2): points of level 0 in pixels of the picture."""
+        """Convert points, (…, 2), from level-0 pixels to pixels of the picture."""
         return np.asarray((np.asarray(points, float) - (self.left, self.top)) / self.downsample)
 
 
@@ -42,20 +42,20 @@ def fit_viewport(
     extra_points: Iterable[npt.NDArray[np.float64]] = (),
     longer_side: int = LONGER_SIDE_PX,
 ) -> Viewport:
-    """All tiles and a margin; what lies around them only costs detail.
+    """Return the viewport of all tiles and a margin; a larger one would show less detail.
 
     Args:
-        scores: where the tiles are.
-        slide_size: width and height of level 0: the margin ends there.
-        extra_points: more points, (…, 2), that must be seen.
-        longer_side: of the longer side in pixels.
+        scores: positions of the tiles.
+        slide_size: width and height of level 0; the margin ends there.
+        extra_points: more points, (…, 2), that must be visible.
+        longer_side: length of the longer side in pixels.
     """
     points = np.concatenate([scores.coords, scores.coords + scores.patch_size, *extra_points])
     low, high = points.min(axis=0).astype(float), points.max(axis=0).astype(float)
     margin = max(_MARGIN * (high - low).max(), scores.patch_size)
     low, high = low - margin, high + margin
     if slide_size is not None:
-        # tiles may reach over the edge of a slide, and stay visible
+        # tiles may extend over the edge of a slide, and must stay visible
         low = np.minimum(np.maximum(low, 0), points.min(axis=0))
         high = np.maximum(np.minimum(high, slide_size), points.max(axis=0))
     downsample = float((high - low).max()) / longer_side
@@ -64,14 +64,14 @@ def fit_viewport(
 
 
 def read_viewport(slide: Slide, viewport: Viewport) -> Pixels:
-    """(height, width, 3): the slide as the view shows it; white beyond its edge."""
+    """Read the slide in a viewport, (height, width, 3); white beyond its edge."""
     from PIL import Image
 
     small = make_thumbnail(slide, viewport.downsample)
     pixels = small.pixels
     start = np.array([viewport.left, viewport.top]) / small.downsample
     size = np.array([viewport.width, viewport.height]) * viewport.downsample / small.downsample
-    # resize() takes fractions of pixels, but nothing outside the picture
+    # resize() takes fractional pixels, but none outside the picture
     before = np.ceil(np.maximum(-start, 0)).astype(int)
     over = start + size - (pixels.shape[1], pixels.shape[0])
     after = np.ceil(np.maximum(over, 0)).astype(int)
@@ -88,11 +88,11 @@ def read_viewport(slide: Slide, viewport: Viewport) -> Pixels:
 def check_slide_matches(
     scores: InstanceScores, slide: Slide, slide_size: tuple[int, int] | None
 ) -> None:
-    """Refuse to draw scores on a slide they are not of."""
+    """Reject a slide that the scores do not belong to."""
     if slide_size is not None and tuple(slide_size) != slide.size:
         raise SlideError(
-            f"{slide.path}: is {slide.size[0]:,} x {slide.size[1]:,} pixels, the bag is of a slide "
-            f"of {slide_size[0]:,} x {slide_size[1]:,}; expected the slide the bag was made from"
+            f"{slide.path}: is {slide.size[0]:,} x {slide.size[1]:,} pixels, the bag's slide has "
+            f"{slide_size[0]:,} x {slide_size[1]:,}; expected the slide the bag was made from"
         )
     reach = (scores.coords + scores.patch_size / 2).max(axis=0)
     if (reach > slide.size).any() or (scores.coords + scores.patch_size / 2 < 0).any():
