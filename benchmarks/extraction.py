@@ -214,11 +214,11 @@ class _Stopwatch:
         self.start = time.perf_counter()
         self.encoded: list[tuple[float, int]] = []
 
-    def tiles(self, encoded: int, found: int) -> None:
+    def on_tiles(self, encoded: int, found: int) -> None:
         if encoded:
             self.encoded.append((time.perf_counter() - self.start, encoded))
 
-    def slide(self, row: ExtractionRow, left: int) -> None:
+    def on_slide(self, row: ExtractionRow, left: int) -> None:
         assert row.status == "done", row.reason
 
     def rate(self) -> float:

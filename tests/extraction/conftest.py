@@ -1,4 +1,4 @@
-"""A small cohort of made slides, and an encoder so small that reading is what takes time."""
+"""A small synthetic cohort, and an encoder so small that most time goes into reading."""
 
 from __future__ import annotations
 

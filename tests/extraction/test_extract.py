@@ -1,4 +1,4 @@
-"""Extraction: the bags are what a plain loop would make, and a second run does what is missing."""
+"""Extraction: bags equal those of a plain loop, and a second run only does what is missing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,16 @@ from slide_maker import tissue_pixels, write_slide
 from sacmil import read_bag
 from sacmil.encoders import load_encoder
 from sacmil.errors import OptionError, SacMILError, SlideError
-from sacmil.extraction import ExtractionResources, ExtractionSettings, extract, extract_slide
+from sacmil.extraction import (
+    ExtractionResources,
+    ExtractionSettings,
+    extract,
+    extract_slide,
+    finished_slides,
+)
 from sacmil.extraction.extract import make_encoder_info, open_pipeline
 from sacmil.extraction.pipeline import Pipeline
-from sacmil.extraction.prepare_slide import SlideRequest
+from sacmil.extraction.prepare_slide import EncoderInfo, FileStamp, SlideRequest
 from sacmil.locking import exclusive
 from sacmil.slides.outline import from_geojson
 from sacmil.slides.pixels import read_tile
@@ -33,7 +39,7 @@ from sacmil.slides.tissue import mask_downsample
 SETTINGS = ExtractionSettings(tiles=TileSpec(mpp=0.5, patch_size=64), dtype="float32")
 CUT = "0.5mpp_64px"
 UNCOMPARED = ("extraction.csv", ".extraction.json")
-"""Hold seconds and times."""
+"""Files that hold seconds and times."""
 
 
 @pytest.fixture
@@ -125,16 +131,14 @@ def test_a_damaged_bag_is_made_again(cohort, tmp_path, encoder) -> None:
     assert bag.read_bytes() == content
 
 
-def test_an_edited_outline_is_taken_up_and_other_slides_are_left_alone(
-    cohort, tmp_path, encoder
-) -> None:
+def test_an_edited_outline_changes_its_slide_and_no_other(cohort, tmp_path, encoder) -> None:
     run(cohort, tmp_path, encoder, until="tiles")
     assert not bags(tmp_path)
     run(cohort, tmp_path, encoder)
     before = stamps(tmp_path)
     square = [[0, 0], [256, 0], [256, 256], [0, 256], [0, 0]]
-    drawn = {"type": "Polygon", "coordinates": [square]}
-    feature = {"type": "Feature", "geometry": drawn, "properties": {}}
+    polygon = {"type": "Polygon", "coordinates": [square]}
+    feature = {"type": "Feature", "geometry": polygon, "properties": {}}
     (tmp_path / "tissue" / "slide-0.geojson").write_text(json.dumps([feature]))
     run(cohort, tmp_path, encoder)
     corners = {(64 * i, 64 * j) for i in range(4) for j in range(4)}
@@ -147,15 +151,15 @@ def test_an_edited_outline_is_taken_up_and_other_slides_are_left_alone(
     }
 
 
-def test_a_second_encoder_takes_up_the_tiles(cohort, tmp_path, encoder, make_encoder) -> None:
+def test_a_second_encoder_uses_the_same_tiles(cohort, tmp_path, encoder, make_encoder) -> None:
     run(cohort, tmp_path, encoder)
     before = stamps(tmp_path)
     run(cohort, tmp_path, make_encoder("other.onnx", width=4))
     after = stamps(tmp_path)
     assert {name: after[name] for name in before} == before
-    made = [read_bag(path) for path in sorted(tmp_path.glob(f"{CUT}/features_*/slide-0.h5"))]
-    assert [bag.dim for bag in made] == [6, 4]
-    assert np.array_equal(made[0].coords, made[1].coords)
+    both = [read_bag(path) for path in sorted(tmp_path.glob(f"{CUT}/features_*/slide-0.h5"))]
+    assert [bag.dim for bag in both] == [6, 4]
+    assert np.array_equal(both[0].coords, both[1].coords)
 
 
 def test_other_weights_under_the_same_name_make_the_bag_again(
@@ -170,7 +174,7 @@ def test_other_weights_under_the_same_name_make_the_bag_again(
     assert not np.allclose(first.features, second.features)
 
 
-def test_one_bad_slide_is_told_and_the_others_are_done(
+def test_bad_slides_fail_with_a_reason_and_the_others_are_done(
     cohort, tmp_path, encoder, worker_processes
 ) -> None:
     folder = tmp_path / "slides"
@@ -191,13 +195,11 @@ def test_one_bad_slide_is_told_and_the_others_are_done(
     with (tmp_path / "out" / "extraction.csv").open() as file:
         table = {row["slide_id"]: row for row in csv.DictReader(file)}
     assert {name for name, row in table.items() if row["reason"]} == failed
-    drawn = json.loads((tmp_path / "out" / "tissue" / "white.geojson").read_text())
-    assert drawn["features"] == [], "there is a file to draw tissue into"
+    outline = json.loads((tmp_path / "out" / "tissue" / "white.geojson").read_text())
+    assert outline["features"] == [], "there is a file to draw tissue into"
 
 
-def test_a_slide_that_takes_too_long_is_given_up(
-    cohort, tmp_path, encoder, worker_processes
-) -> None:
+def test_a_slide_that_takes_too_long_fails(cohort, tmp_path, encoder, worker_processes) -> None:
     rows = run(cohort, tmp_path, encoder, replace(SETTINGS, slide_limit_s=0.01))
     assert [row.reason for row in rows] == ["took longer than 0.01 s"] * 3
 
@@ -209,8 +211,8 @@ def test_white_tiles_can_be_left_out(cohort, tmp_path, encoder) -> None:
     fewer = 0
     for slide_id, path in bags(tmp_path / "all").items():
         every, some = read_bag(path), read_bag(bags(tmp_path / "some")[slide_id])
-        places = set(map(tuple, every.coords.tolist()))
-        assert set(map(tuple, some.coords.tolist())) <= places
+        corners = set(map(tuple, every.coords.tolist()))
+        assert set(map(tuple, some.coords.tolist())) <= corners
         fewer += len(every) - len(some)
     assert fewer
 
@@ -226,16 +228,16 @@ def test_features_can_be_stored_in_half_precision(cohort, encoder) -> None:
 
 def test_one_slide_from_python_is_the_bag_the_folder_has(cohort, tmp_path, encoder) -> None:
     run(cohort, tmp_path, encoder)
-    kept = read_bag(bags(tmp_path)["slide-2"])
+    stored = read_bag(bags(tmp_path)["slide-2"])
     bag = extract_slide(
         cohort / "slide-2.tif",
         encoder=encoder,
         settings=SETTINGS,
         resources=ExtractionResources(workers=1, threads=1, batch_size=8),
     )
-    assert np.array_equal(bag.features, kept.features)
-    assert np.array_equal(bag.coords, kept.coords)
-    assert bag.provenance == kept.provenance
+    assert np.array_equal(bag.features, stored.features)
+    assert np.array_equal(bag.coords, stored.coords)
+    assert bag.provenance == stored.provenance
 
 
 def test_a_slide_that_fails_in_python_raises_its_reason(tmp_path, encoder) -> None:
@@ -248,33 +250,33 @@ def test_a_slide_that_fails_in_python_raises_its_reason(tmp_path, encoder) -> No
     assert (bag.patch_size, bag.mpp) == (128, 0.25)
 
 
-def only(cohort: Path, folder: Path, name: str, source: str) -> Path:
+def copy_one(cohort: Path, folder: Path, name: str, source: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(cohort / source, folder / name)
     return folder
 
 
 def test_another_resolution_makes_the_bag_again(cohort, tmp_path, encoder) -> None:
-    slides = only(cohort, tmp_path / "slides", "a.tif", "slide-0.tif")
+    slides = copy_one(cohort, tmp_path / "slides", "a.tif", "slide-0.tif")
     for mpp in (0.25, 0.26):
         stated = replace(SETTINGS, resolutions=SlideResolutions(everywhere=mpp))
         run(slides, tmp_path / "out", encoder, stated)
         assert read_bag(bags(tmp_path / "out")["a"]).mpp == mpp
 
 
-def test_another_slide_of_the_same_name_is_refused(cohort, tmp_path, encoder) -> None:
+def test_another_slide_of_the_same_name_is_rejected(cohort, tmp_path, encoder) -> None:
     out = tmp_path / "out"
-    run(only(cohort, tmp_path / "one", "a.tif", "slide-0.tif"), out, encoder)
+    run(copy_one(cohort, tmp_path / "one", "a.tif", "slide-0.tif"), out, encoder)
     before = bags(out)["a"].read_bytes()
-    (row,) = run(only(cohort, tmp_path / "two", "a.tif", "slide-1.tif"), out, encoder)
+    (row,) = run(copy_one(cohort, tmp_path / "two", "a.tif", "slide-1.tif"), out, encoder)
     assert "another slide of this name" in row.reason
     assert bags(out)["a"].read_bytes() == before
-    (row,) = run(only(cohort, tmp_path / "copy", "a.tif", "slide-0.tif"), out, encoder)
+    (row,) = run(copy_one(cohort, tmp_path / "copy", "a.tif", "slide-0.tif"), out, encoder)
     assert row.status == "done", "the same file elsewhere is the same slide"
 
 
 def test_the_preview_follows_an_edited_outline(cohort, tmp_path, encoder) -> None:
-    slides = only(cohort, tmp_path / "slides", "a.tif", "slide-0.tif")
+    slides = copy_one(cohort, tmp_path / "slides", "a.tif", "slide-0.tif")
     run(slides, tmp_path / "out", encoder, until="tissue")
     preview, outline = (tmp_path / "out" / "tissue" / f"a.{kind}" for kind in ("png", "geojson"))
     before = preview.read_bytes()
@@ -287,14 +289,14 @@ def test_the_preview_follows_an_edited_outline(cohort, tmp_path, encoder) -> Non
 def test_a_failing_encoder_fails_its_slide_and_the_next_is_done(cohort, encoder) -> None:
     loaded, calls = load_encoder(encoder), []
 
-    class Moody(type(loaded)):
+    class FailingOnce(type(loaded)):
         def encode(self, tiles):
             calls.append(len(tiles))
             if len(calls) == 1:
                 raise RuntimeError("CUDA out of memory")
             return super().encode(tiles)
 
-    loaded.__class__ = Moody
+    loaded.__class__ = FailingOnce
     chosen = ExtractionResources(workers=1, threads=1, batch_size=1000)
     requests = [
         SlideRequest(
@@ -302,21 +304,21 @@ def test_a_failing_encoder_fails_its_slide_and_the_next_is_done(cohort, encoder)
         )
         for path in find_slides([cohort])
     ]
-    with open_pipeline([loaded], chosen) as line:
-        first = list(line.run(requests[:2]))
-        again = list(line.run(requests[2:]))
+    with open_pipeline([loaded], chosen) as pipeline:
+        first = list(pipeline.run(requests[:2]))
+        again = list(pipeline.run(requests[2:]))
     assert "--batch-size" in first[0].failure
     assert first[1].failure is None
     assert again[0].bag is not None
 
 
-def test_two_extractions_do_not_work_in_one_folder(cohort, tmp_path, encoder) -> None:
+def test_two_extractions_cannot_use_one_folder_at_once(cohort, tmp_path, encoder) -> None:
     with exclusive(tmp_path), pytest.raises(SacMILError, match="another extraction is at work"):
         run(cohort, tmp_path, encoder)
     assert len(run(cohort, tmp_path, encoder)) == 3
 
 
-def test_the_record_has_a_row_for_each_cut_and_forgets_failures_mended(
+def test_the_table_has_a_row_per_cut_and_drops_failures_that_were_fixed(
     cohort, tmp_path, encoder
 ) -> None:
     (tmp_path / "slides").mkdir()
@@ -336,30 +338,30 @@ def test_the_record_has_a_row_for_each_cut_and_forgets_failures_mended(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names are bytes there")
-def test_a_name_that_is_not_utf8_is_told_and_the_others_are_done(cohort, tmp_path, encoder) -> None:
+def test_a_name_that_is_not_utf8_fails_and_the_others_are_done(cohort, tmp_path, encoder) -> None:
     folder = tmp_path / "slides"
     shutil.copytree(cohort, folder)
     (folder / "slide-0.tif").rename(folder / os.fsdecode(b"caf\xe9.tif"))
     rows = run(folder, tmp_path / "out", encoder)
     assert [row.status for row in rows].count("done") == 2
-    (lost,) = [row for row in rows if row.status == "failed"]
-    assert "is not UTF-8" in lost.reason
+    (failed,) = [row for row in rows if row.status == "failed"]
+    assert "is not UTF-8" in failed.reason
 
 
 @pytest.mark.parametrize("wrong", [{"workers": -1}, {"threads": -3}, {"batch_size": -3}])
-def test_resources_below_zero_are_refused(wrong) -> None:
+def test_resources_below_zero_are_rejected(wrong) -> None:
     with pytest.raises(OptionError, match="or more"):
         ExtractionResources(**wrong)
 
 
 @pytest.mark.parametrize("mpp", [-1, 0, 250, "0.25", True])
-def test_a_resolution_that_cannot_be_is_refused_from_python(cohort, encoder, mpp) -> None:
+def test_an_impossible_resolution_is_rejected_from_python(cohort, encoder, mpp) -> None:
     with pytest.raises(SlideError):
         extract_slide(cohort / "slide-0.tif", encoder=encoder, slide_mpp=mpp)
 
 
 @pytest.mark.parametrize("wrong", [{"dtype": "int8"}, {"slide_limit_s": 0}, {"tile_limit_s": -1}])
-def test_settings_that_make_no_sense_are_refused(wrong) -> None:
+def test_settings_out_of_range_are_rejected(wrong) -> None:
     with pytest.raises(OptionError):
         ExtractionSettings(**wrong)
 
@@ -383,7 +385,9 @@ def fields(tmp_path: Path) -> Path:
     return folder
 
 
-def test_images_without_microns_are_cut_by_pixels_and_say_so(fields, tmp_path, encoder) -> None:
+def test_images_without_microns_are_cut_by_pixels_and_their_rows_say_so(
+    fields, tmp_path, encoder
+) -> None:
     out = tmp_path / "out"
     rows = run(fields, out, encoder, PIXELS)
     assert [(row.status, row.mpp, row.tissue) for row in rows] == [
@@ -402,9 +406,9 @@ def test_images_without_microns_are_cut_by_pixels_and_say_so(fields, tmp_path, e
 def test_another_tissue_mode_replaces_found_outlines_and_no_drawn_ones(fields, tmp_path) -> None:
     out = tmp_path / "out"
     run(fields, out, "", PIXELS, until="tiles")
-    drawn = out / "tissue" / "covered.geojson"
+    outline = out / "tissue" / "covered.geojson"
     square = [[0, 0], [230, 0], [230, 230], [0, 230], [0, 0]]
-    drawn.write_text(json.dumps({"type": "Polygon", "coordinates": [square]}))
+    outline.write_text(json.dumps({"type": "Polygon", "coordinates": [square]}))
     rows = run(fields, out, "", replace(PIXELS, tissue_mode="all"), until="tiles")
     assert [(row.tissue, row.tiles) for row in rows] == [("outline", "4"), ("all", "24")]
 
@@ -412,3 +416,16 @@ def test_another_tissue_mode_replaces_found_outlines_and_no_drawn_ones(fields, t
 def test_pixels_and_microns_of_slides_exclude_each_other() -> None:
     with pytest.raises(OptionError, match="counted in pixels"):
         replace(PIXELS, resolutions=SlideResolutions(everywhere=0.5))
+
+
+def test_digests_of_finished_slides_do_not_change_with_names_in_the_code(monkeypatch) -> None:
+    monkeypatch.setattr(finished_slides, "__version__", "0.1.0")
+    encoder = EncoderInfo(
+        "lite0", "0123456789abcdef", 224, "bicubic", "torch", "cpu", "float32", can_resize=False
+    )
+    request = SlideRequest(
+        path=Path("/slides/a.svs"), settings=ExtractionSettings(), encoder=encoder
+    )
+    stamps = (FileStamp(1, 2), FileStamp(3, 4))
+    digest = finished_slides._compute_digest(request, stamps, [])
+    assert digest == "d649d8ad0e696b634efe8c94439d42be"

@@ -1,4 +1,4 @@
-"""Killed at any moment, fed with broken files: extraction leaves whole files and reasons."""
+"""Extraction that is killed or reads damaged files leaves complete files and a reason each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sacmil(*words: object) -> subprocess.Popen[str]:
     )
 
 
-def completed(*words: object, within_s: float = 120) -> tuple[int, str]:
+def run_to_end(*words: object, within_s: float = 120) -> tuple[int, str]:
     process = sacmil(*words)
     try:
         out, err = process.communicate(timeout=within_s)
@@ -43,7 +43,7 @@ def bags(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(out.glob("*/features_*/*.h5"))}
 
 
-def assert_everything_is_whole(out: Path) -> None:
+def assert_all_files_are_complete(out: Path) -> None:
     for path in out.glob("*/features_*/*.h5"):
         read(path)
     for path in out.rglob("*.csv"):
@@ -53,20 +53,20 @@ def assert_everything_is_whole(out: Path) -> None:
 def kill_and_complete(cohort: Path, tmp_path: Path, encoder: str, kills: int) -> None:
     words = ["extract", cohort, "--encoder", encoder, *OPTIONS]
     started = time.monotonic()
-    code, _ = completed(*words, "--out", tmp_path / "calm")
+    code, _ = run_to_end(*words, "--out", tmp_path / "uninterrupted")
     assert code == 0
-    whole_run = time.monotonic() - started
-    out, chance = tmp_path / "shaken", random.Random(0)
+    duration = time.monotonic() - started
+    out, rng = tmp_path / "killed", random.Random(0)
     for _ in range(kills):
         process = sacmil(*words, "--out", out)
-        time.sleep(chance.uniform(0.2, 1.1) * whole_run)
+        time.sleep(rng.uniform(0.2, 1.1) * duration)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        assert_everything_is_whole(out)
-    code, _ = completed(*words, "--out", out)
+        assert_all_files_are_complete(out)
+    code, _ = run_to_end(*words, "--out", out)
     assert code == 0
-    assert bags(out) == bags(tmp_path / "calm")
-    assert not list(out.rglob("*.partial")), "what a killed run left behind is cleared away"
+    assert bags(out) == bags(tmp_path / "uninterrupted")
+    assert not list(out.rglob("*.partial")), "partial files of a killed run are removed"
 
 
 def test_killed_once_it_completes_with_equal_bags(cohort, tmp_path, encoder) -> None:
@@ -78,46 +78,46 @@ def test_killed_thirty_times_it_completes_with_equal_bags(cohort, tmp_path, enco
     kill_and_complete(cohort, tmp_path, encoder, 30)
 
 
-def mutated(content: bytes, how: random.Random) -> bytes:
+def mutate(content: bytes, rng: random.Random) -> bytes:
     """A file cut short, emptied, or with bits and stretches changed."""
-    kind = how.choice(["cut", "bits", "stretch", "head", "empty", "noise"])
+    kind = rng.choice(["cut", "bits", "stretch", "head", "empty", "noise"])
     data = bytearray(content)
     if kind == "cut":
-        return content[: how.randrange(len(content))]
+        return content[: rng.randrange(len(content))]
     if kind == "empty":
         return b""
     if kind == "noise":
-        return how.randbytes(how.randrange(1, 5000))
+        return rng.randbytes(rng.randrange(1, 5000))
     if kind == "stretch":
-        start = how.randrange(len(data))
-        data[start : start + 500] = how.randbytes(500)
-    for _ in range(how.randrange(1, 20) if kind in ("bits", "head") else 0):
-        place = how.randrange(min(len(data), 400) if kind == "head" else len(data))
-        data[place] ^= 1 << how.randrange(8)
+        start = rng.randrange(len(data))
+        data[start : start + 500] = rng.randbytes(500)
+    for _ in range(rng.randrange(1, 20) if kind in ("bits", "head") else 0):
+        index = rng.randrange(min(len(data), 400) if kind == "head" else len(data))
+        data[index] ^= 1 << rng.randrange(8)
     return bytes(data)
 
 
 def extract_mutated(cohort: Path, tmp_path: Path, encoder: str, count: int) -> None:
-    folder, how = tmp_path / "mutated", random.Random(1)
+    folder, rng = tmp_path / "mutated", random.Random(1)
     folder.mkdir()
     sources = sorted(cohort.iterdir())
     for number in range(count):
-        suffix = how.choice([".tif", ".svs", ".tiff", ".png", ".ndpi"])
-        content = how.choice(sources).read_bytes()
-        (folder / f"file-{number}{suffix}").write_bytes(mutated(content, how))
+        suffix = rng.choice([".tif", ".svs", ".tiff", ".png", ".ndpi"])
+        content = rng.choice(sources).read_bytes()
+        (folder / f"file-{number}{suffix}").write_bytes(mutate(content, rng))
     (folder / "loop.svs").symlink_to("loop.svs")
     words = ["extract", folder, "--encoder", encoder, "--out", tmp_path / "out", *OPTIONS]
     limits = ["--slide-limit", "60", "--tile-limit", "20"]
-    code, told = completed(*words, *limits, within_s=60 + 10 * count)
-    assert code in (0, 1), told
-    assert "Traceback" not in told
-    assert "fault of sacmil" not in told
+    code, output = run_to_end(*words, *limits, within_s=60 + 10 * count)
+    assert code in (0, 1), output
+    assert "Traceback" not in output
+    assert "fault of sacmil" not in output
     with (tmp_path / "out" / "extraction.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == count + 1
     assert all(bool(row["reason"]) == (row["status"] == "failed") for row in rows)
     assert sum(row["status"] == "failed" for row in rows) > count / 3
-    assert_everything_is_whole(tmp_path / "out")
+    assert_all_files_are_complete(tmp_path / "out")
 
 
 def test_ten_mutated_files_have_a_reason_each(cohort, tmp_path, encoder) -> None:
@@ -131,7 +131,7 @@ def test_three_hundred_mutated_files_have_a_reason_each(cohort, tmp_path, encode
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files by ulimit")
 def test_a_full_disk_is_a_reason_and_leaves_no_half_file(cohort, tmp_path, encoder) -> None:
-    # A limit on the size of files is met as a full disk is: in the middle of writing.
+    # A limit on the size of files fails as a full disk does: in the middle of writing.
     script = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"

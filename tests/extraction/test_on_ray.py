@@ -34,7 +34,7 @@ def bags(out: Path) -> dict:
 
 
 @pytest.mark.slow
-def test_a_bad_slide_is_told_and_the_others_are_done(cluster, cohort, tmp_path, encoder) -> None:
+def test_a_bad_slide_fails_and_the_others_are_done(cluster, cohort, tmp_path, encoder) -> None:
     (tmp_path / "words.tif").write_text("not a slide")
     slides = find_slides([cohort, tmp_path / "words.tif"])
     rows = extract_on_ray(
@@ -53,12 +53,12 @@ def test_an_encoder_that_cannot_be_loaded_fails_in_a_sentence(cluster, cohort, t
     (tmp_path / "words.onnx.json").write_text("{}")
     with pytest.raises(SacMILError, match=r"words\.onnx"):
         extract_on_ray(slides, tmp_path / "out", f"onnx:{tmp_path}/words.onnx", address=cluster)
-    lost = extract_on_ray(slides, tmp_path / "out", "uni_v1", address=cluster)
-    assert ["--weights" in row.reason for row in lost] == [True] * 3
+    rows = extract_on_ray(slides, tmp_path / "out", "uni_v1", address=cluster)
+    assert ["--weights" in row.reason for row in rows] == [True] * 3
 
 
 def kill_an_actor(node: Any, killed: list[int]) -> None:
-    """Kill the first actor that is seen at work, and note which it was."""
+    """Kill the first busy actor, and note its process id."""
     killed.append(wait_for(lambda: busy_actors(node))[0])
     os.kill(killed[0], signal.SIGKILL)
 
@@ -75,7 +75,7 @@ def test_with_an_actor_killed_the_bags_are_those_of_the_local_engine(
         slides, tmp_path / "ray", encoder, address=ray_cluster.address, **shared
     )
     killer.join()
-    assert killed, "no actor was seen at work"
+    assert killed, "no actor was busy"
     assert {row.slide_id for row in on_ray} == {row.slide_id for row in local}
     assert [row.status for row in on_ray] == ["done"] * 3
     ours, theirs = bags(tmp_path / "local"), bags(tmp_path / "ray")

@@ -1,4 +1,4 @@
-"""Rows are written beside the work, in order, and never far behind it."""
+"""The table of an extraction: rows are written in order, and soon after their slide is done."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sacmil.extraction.table import ExtractionRow, ExtractionTable
 ROW = ExtractionRow(**{field.name: "" for field in fields(ExtractionRow)})
 
 
-def record(folder: Path) -> ExtractionTable:
+def open_table(folder: Path) -> ExtractionTable:
     return ExtractionTable(folder / "extraction.csv")
 
 
@@ -27,61 +27,61 @@ def row(number: int) -> ExtractionRow:
 def test_a_slow_disk_holds_up_the_fourth_slide_and_none_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk, begun = threading.Event(), []
+    disk, started = threading.Event(), []
     monkeypatch.setattr(
-        ExtractionTable, "write", lambda *_: disk.wait(10) or pytest.fail("never let go")
+        ExtractionTable, "write", lambda *_: disk.wait(10) or pytest.fail("never released")
     )
 
     def slides() -> Iterator[Callable[[], ExtractionRow]]:
         for number in range(8):
-            begun.append(number)
+            started.append(number)
             yield partial(row, number)
 
     rows = []
-    work = threading.Thread(
-        target=lambda: rows.extend(write_rows(record(tmp_path), slides(), 8, None)), daemon=True
+    writing = threading.Thread(
+        target=lambda: rows.extend(write_rows(open_table(tmp_path), slides(), 8, None)), daemon=True
     )
-    work.start()
-    work.join(0.5)
-    assert begun == [0, 1, 2, 3], "of slides that wait, memory is taken"
+    writing.start()
+    writing.join(0.5)
+    assert started == [0, 1, 2, 3], "slides that wait take memory"
     disk.set()
-    work.join(10)
+    writing.join(10)
     assert rows == [row(number) for number in range(8)]
 
 
-def test_progress_is_told_in_order_how_many_are_left(tmp_path: Path) -> None:
-    told = []
+def test_progress_reports_the_slides_left_in_order(tmp_path: Path) -> None:
+    reported = []
 
     class Progress:
-        def tiles(self, encoded: int, found: int) -> None: ...
+        def on_tiles(self, encoded: int, found: int) -> None: ...
 
-        def slide(self, row: ExtractionRow, left: int) -> None:
-            told.append((row.slide_id, left))
+        def on_slide(self, row: ExtractionRow, left: int) -> None:
+            reported.append((row.slide_id, left))
 
     rows = (partial(row, number) for number in range(3))
-    write_rows(record(tmp_path), rows, 3, Progress())
-    assert told == [("slide-0", 2), ("slide-1", 1), ("slide-2", 0)]
+    write_rows(open_table(tmp_path), rows, 3, Progress())
+    assert reported == [("slide-0", 2), ("slide-1", 1), ("slide-2", 0)]
     lines = (tmp_path / "extraction.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines[1:]] == ["slide-0", "slide-1", "slide-2"]
 
 
-def test_a_record_that_cannot_be_written_ends_the_run_soon(tmp_path: Path) -> None:
-    begun = []
+def test_a_table_that_cannot_be_written_ends_the_run_soon(tmp_path: Path) -> None:
+    started = []
 
-    def refuse() -> ExtractionRow:
+    def fail() -> ExtractionRow:
         raise OSError(28, "No space left on device")
 
     def slides() -> Iterator[Callable[[], ExtractionRow]]:
         for number in range(100):
-            begun.append(number)
-            yield refuse
+            started.append(number)
+            yield fail
 
     with pytest.raises(OSError, match="No space left"):
-        write_rows(record(tmp_path), slides(), 100, None)
-    assert len(begun) <= 4
+        write_rows(open_table(tmp_path), slides(), 100, None)
+    assert len(started) <= 4
 
 
-def test_the_table_of_an_earlier_version_is_taken_up(tmp_path: Path) -> None:
+def test_the_table_of_an_earlier_version_is_continued(tmp_path: Path) -> None:
     table = tmp_path / "extraction.csv"
     ExtractionTable(table).write(row(0))
     earlier = [line.rpartition(",")[0] for line in table.read_text().splitlines()]
@@ -95,7 +95,7 @@ def test_the_table_of_an_earlier_version_is_taken_up(tmp_path: Path) -> None:
 def test_a_row_is_added_without_writing_the_others_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = record(tmp_path)
+    table = open_table(tmp_path)
     table.write(row(0))
     monkeypatch.setattr(ExtractionTable, "_rewrite", lambda _: pytest.fail("wrote all rows again"))
     for number in range(1, 4):
@@ -104,39 +104,39 @@ def test_a_row_is_added_without_writing_the_others_again(
     assert len((tmp_path / "extraction.csv").read_text().splitlines()) == 5
 
 
-def test_a_row_that_says_the_same_changes_no_byte(tmp_path: Path) -> None:
+def test_an_unchanged_row_changes_no_byte(tmp_path: Path) -> None:
     path = tmp_path / "extraction.csv"
-    table = record(tmp_path)
+    table = open_table(tmp_path)
     for number in range(3):
         table.write(replace(row(number), seconds="7.0"))
     table.finish()
     before = path.stat().st_mtime_ns, path.read_bytes()
-    again = record(tmp_path)
+    again = open_table(tmp_path)
     for number in range(3):
         again.write(replace(row(number), seconds="0.0"))
     again.finish()
     assert (path.stat().st_mtime_ns, path.read_bytes()) == before
 
 
-def test_a_table_cut_anywhere_is_taken_up_and_ends_with_equal_bytes(tmp_path: Path) -> None:
+def test_a_table_cut_anywhere_is_continued_and_ends_with_equal_bytes(tmp_path: Path) -> None:
     rows = [replace(row(n), reason='a "quoted"\nreason', tissue="detect") for n in range(3)]
-    calm = record(tmp_path)
+    table = open_table(tmp_path)
     for each in rows:
-        calm.write(each)
-    calm.finish()
+        table.write(each)
+    table.finish()
     path = tmp_path / "extraction.csv"
     content = path.read_bytes()
     for end in range(content.index(b"\n") + 1, len(content)):
         path.write_bytes(content[:end])
-        resumed = record(tmp_path)
+        resumed = open_table(tmp_path)
         for each in rows:
             resumed.write(each)
         resumed.finish()
         assert path.read_bytes() == content, end
 
 
-def test_rows_that_were_replaced_are_gone_in_the_end(tmp_path: Path) -> None:
-    table = record(tmp_path)
+def test_replaced_rows_are_removed_in_the_end(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
     for each in (row(0), row(1), replace(row(0), status="failed", reason="gone")):
         table.write(each)
     table.finish()

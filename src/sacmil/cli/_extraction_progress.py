@@ -42,8 +42,8 @@ class ExtractionProgressBar:
             desc=f"0/{slides} slides",
         )
 
-    def tiles(self, encoded: int, found: int) -> None:
-        """So many more tiles have been encoded, and so many more have been found."""
+    def on_tiles(self, encoded: int, found: int) -> None:
+        """Count tiles newly encoded and newly found."""
         self._tiles_encoded, self._tiles_found = (
             self._tiles_encoded + encoded,
             self._tiles_found + found,
@@ -53,8 +53,8 @@ class ExtractionProgressBar:
         self._bar.set_postfix_str(self._format_time_left(), refresh=False)
         self._bar.update(encoded)
 
-    def slide(self, row: ExtractionRow, left: int) -> None:
-        """A slide is over; so many are left."""
+    def on_slide(self, row: ExtractionRow, left: int) -> None:
+        """Count a slide that is done or has failed, and print its line."""
         self._slides_left = left
         done = self._num_slides - left
         self._slides_encoded += float(row.seconds or 0) > 0

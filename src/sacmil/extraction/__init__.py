@@ -1,4 +1,4 @@
-"""From a cohort to bags: one slide is a pure function, many are a pipeline that can be resumed."""
+"""Extraction of bags: one slide by a pure function, a cohort by a pipeline that can resume."""
 
 from sacmil.extraction.extract import ExtractionResources, extract
 from sacmil.extraction.on_ray import extract_on_ray

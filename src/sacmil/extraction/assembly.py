@@ -1,4 +1,4 @@
-"""From encoded batches to the bag of a slide."""
+"""Assembles the bag of a slide from encoded batches."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ def assemble_bag(
     kept: Sequence[npt.NDArray[np.bool_]],
     features: Sequence[Features],
 ) -> Bag:
-    """The bag of a slide from its batches, in order.
+    """Return the bag of a slide, made from its batches in order.
 
     Args:
-        request: what was asked for.
-        prepared: what the survey said.
-        kept: of each batch, which tiles were encoded.
-        features: of each batch, (kept, D).
+        request: the slide and its settings.
+        prepared: the slide's resolution, tissue and tiles.
+        kept: which tiles of each batch were encoded.
+        features: (kept, D) of each batch.
     """
     assert request.encoder is not None
     assert prepared.tiles is not None
-    which = np.concatenate(kept)
-    if not which.any():
+    is_kept = np.concatenate(kept)
+    if not is_kept.any():
         raise NoTissueError(
-            f"{request.path}: all {len(which)} tiles were left out as white or blurred; look at "
+            f"{request.path}: all {len(is_kept)} tiles were left out as white or blurred; look at "
             "the preview, or extract without --drop-white and --drop-blurred"
         )
     bag = Bag(
         slide_id=prepared.slide_id,
         features=np.concatenate(features).astype(request.settings.dtype),
-        coords=prepared.tiles.coords[which],
+        coords=prepared.tiles.coords[is_kept],
         patch_size=prepared.tiles.side,
         mpp=prepared.mpp,
         slide_size=prepared.size,

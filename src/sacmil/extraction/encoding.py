@@ -1,4 +1,4 @@
-"""Threads that feed encoders: one per core, several per GPU so that it never waits for one."""
+"""Threads that call encoders: one per core, several per GPU so that the GPU never waits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Features = npt.NDArray[np.float32]
 
 
 class EncoderThreads:
-    """Encodes batches side by side; use it in a ``with`` block.
+    """Encodes batches in parallel; use it in a ``with`` block.
 
     Args:
         encoders: the same encoder on each device.
-        threads: how many batches each encodes at the same time.
+        threads: batches that each encoder encodes at the same time.
     """
 
     def __init__(self, encoders: Sequence[Encoder], threads: int) -> None:
@@ -44,7 +44,7 @@ class EncoderThreads:
         self._stack.close()
 
     def submit(self, tiles: npt.NDArray[np.uint8]) -> Future[Features]:
-        """Begin to encode a batch."""
+        """Start encoding a batch."""
         encoder, pool = next(self._next_pool)
         return pool.submit(_encode_batch, encoder, tiles)
 

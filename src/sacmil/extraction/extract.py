@@ -1,4 +1,4 @@
-"""From a cohort of slides to a folder of bags, doing only what is missing."""
+"""Extracts a folder of bags from a cohort of slides; finished slides are skipped."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from sacmil.parallel import WorkerPool
 
 STAGES = ("tissue", "tiles", "features")
 _MAX_PENDING_WRITES = 3
-"""Slides that may wait for the disk; they hold their bags."""
+"""Slides that may wait for the disk; each keeps its bag in memory."""
 
 
 class ExtractionProgress(Protocol):
-    """Who is told how far extraction is."""
+    """Callbacks that report the progress of extraction."""
 
-    def tiles(self, encoded: int, found: int) -> None:
-        """So many more tiles have been encoded, and so many more have been found."""
+    def on_tiles(self, encoded: int, found: int) -> None:
+        """Called with the number of tiles newly encoded and newly found."""
 
-    def slide(self, row: ExtractionRow, left: int) -> None:
-        """A slide is over; so many are left."""
+    def on_slide(self, row: ExtractionRow, left: int) -> None:
+        """Called when a slide is done or has failed, with the number of slides left."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionResources:
-    """How much of the machine is used; 0 chooses by cores and device."""
+    """Processes, threads and batch size; 0 chooses by cores and device."""
 
     workers: int = 0
     """Processes that read slides."""
     threads: int = 0
-    """Batches each encoder works at side by side."""
+    """Batches that each encoder encodes in parallel."""
     batch_size: int = 0
     """Tiles encoded at once."""
 
@@ -57,7 +57,7 @@ class ExtractionResources:
                 raise OptionError(f"{name}={getattr(self, name)}; expected 0 (to choose) or more")
 
     def resolve(self, device: str | None) -> ExtractionResources:
-        """With every 0 replaced, for an encoder on a device, or for none."""
+        """Return a copy with every 0 replaced for this device; None means no encoder."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         cores = cores or 1
         # A GPU waits for readers; on a CPU the encoder itself takes most of the time.
@@ -71,7 +71,7 @@ class ExtractionResources:
 
 
 def make_encoder_info(encoder: Encoder) -> EncoderInfo:
-    """What of an encoder travels to workers and into provenance."""
+    """Return the facts of an encoder that workers and provenance need."""
     return EncoderInfo(
         name=encoder.card.name,
         hash=encoder.hash,
@@ -95,7 +95,7 @@ def make_requests(
     needs_tiles: bool = True,
     batch_size: int = 0,
 ) -> list[SlideRequest]:
-    """What is to be done in an output folder, a request per slide."""
+    """Return one request per slide for an output folder."""
     folder = OutputFolder(out, settings.tiles, encoder)
     return [
         SlideRequest(
@@ -120,38 +120,40 @@ def extract(
     resources: ExtractionResources | None = None,
     progress: ExtractionProgress | None = None,
 ) -> list[ExtractionRow]:
-    """Make the bags of slides, or their tissue and tiles alone; what is there stays.
+    """Extract bags, or only tissue and tiles; files that are up to date are kept.
 
     Args:
-        slides: files, their stems all different.
-        out: a folder; see extraction/output_folder.py for what is put where.
+        slides: files with unique stems.
+        out: the output folder; extraction/output_folder.py lists its files.
         encoders: one per device; none where ``until`` stops before features.
         settings: how slides become bags.
         until: tissue, tiles or features.
-        resources: how much of the machine is used.
-        progress: told as slides and tiles are done.
+        resources: processes, threads and batch size.
+        progress: callbacks for finished slides and tiles.
     """
     encoders = encoders if until == "features" else ()
-    chosen = (resources or ExtractionResources()).resolve(encoders[0].device if encoders else None)
-    facts = make_encoder_info(encoders[0]) if encoders else None
+    resources = (resources or ExtractionResources()).resolve(
+        encoders[0].device if encoders else None
+    )
+    info = make_encoder_info(encoders[0]) if encoders else None
     requests = make_requests(
         slides,
         out,
         settings or ExtractionSettings(),
-        encoder=facts.name if facts else None,
-        encoder_info=facts,
+        encoder=info.name if info else None,
+        encoder_info=info,
         needs_tiles=until != "tissue",
-        batch_size=chosen.batch_size,
+        batch_size=resources.batch_size,
     )
     with (
         exclusive(out),
-        open_pipeline(encoders, chosen, progress.tiles if progress else None) as line,
+        open_pipeline(encoders, resources, progress.on_tiles if progress else None) as pipeline,
     ):
         remove_partial_files(out)
-        record, finished = ExtractionTable(out / "extraction.csv"), FinishedSlides(out)
-        rows = _iter_row_makers(requests, line, record, finished)
+        table, finished = ExtractionTable(out / "extraction.csv"), FinishedSlides(out)
+        row_makers = _iter_row_makers(requests, pipeline, table, finished)
         try:
-            return write_rows(record, rows, len(requests), progress)
+            return write_rows(table, row_makers, len(requests), progress)
         finally:
             finished.write()
 
@@ -162,7 +164,7 @@ def _iter_row_makers(
     table: ExtractionTable,
     finished: FinishedSlides,
 ) -> Iterator[Callable[[], ExtractionRow]]:
-    """What makes the row of each slide, in order; those that are finished are not opened."""
+    """Yield a function per slide that makes its row, in order; finished slides are not opened."""
     known = [finished.find_row(request, table) for request in requests]
     todo = [request for request, row in zip(requests, known, strict=True) if row is None]
     extracted = pipeline.run(todo)
@@ -188,10 +190,10 @@ def open_pipeline(
     resources: ExtractionResources,
     on_tiles: Callable[[int, int], None] | None = None,
 ) -> Iterator[Pipeline]:
-    """A pipeline with its processes and threads."""
+    """Open a pipeline with its processes and threads."""
     with ExitStack() as stack:
-        room = encoders[0].allocate_buffer if encoders else None
-        workers = stack.enter_context(WorkerPool(resources.workers, allocate=room))
+        allocate = encoders[0].allocate_buffer if encoders else None
+        workers = stack.enter_context(WorkerPool(resources.workers, allocate=allocate))
         threads = EncoderThreads(encoders, resources.threads) if encoders else None
         if threads:
             stack.enter_context(threads)
@@ -204,13 +206,13 @@ def write_rows(
     total: int,
     progress: ExtractionProgress | None,
 ) -> list[ExtractionRow]:
-    """Rows as they come, made and written to the record by a thread: a disk may take its time."""
+    """Make and write rows in a thread, so that a slow disk does not stop extraction."""
 
     def write(make: Callable[[], ExtractionRow], left: int) -> ExtractionRow:
         row = make()
         table.write(row)
         if progress:
-            progress.slide(row, left)
+            progress.on_slide(row, left)
         return row
 
     try:
@@ -226,8 +228,8 @@ def write_rows(
 
 
 def save_extracted(request: SlideRequest, extracted: ExtractedSlide) -> ExtractionRow:
-    """Write the bag of a slide, if there is one, and say what became of the slide."""
-    found, folder = extracted.prepared, request.folder
+    """Write the bag of a slide, if there is one, and return the slide's row."""
+    prepared, folder = extracted.prepared, request.folder
     bag = folder.bag_path(request.slide_id) if folder else None
     failure = extracted.failure or _try_write_bag(bag, extracted.bag)
     return ExtractionRow(
@@ -236,33 +238,33 @@ def save_extracted(request: SlideRequest, extracted: ExtractedSlide) -> Extracti
         status="done" if failure is None else "failed",
         reason=failure or "",
         tiles=_count_tiles(extracted),
-        mpp=_format_mpp(found),
-        reader="" if found is None else found.reader,
+        mpp=_format_mpp(prepared),
+        reader="" if prepared is None else prepared.reader,
         cut=folder.cut_folder.name if folder and request.needs_tiles else "",
         encoder=request.encoder.name if request.encoder else "",
         bag=str(bag.relative_to(folder.out)) if folder and bag and failure is None else "",
         seconds=f"{extracted.seconds:.1f}",
-        tissue="" if found is None else found.tissue,
+        tissue="" if prepared is None else prepared.tissue,
     )
 
 
 def _try_write_bag(path: Path | None, bag: Bag | None) -> str | None:
-    """Why a bag that is there could not be written, if it could not."""
+    """Write a bag, if there is one; return the reason if that fails."""
     if path is None or bag is None:
         return None
     try:
         write_bag(path, bag)
-    except OSError as error:  # a full disk, a folder that may not be written
+    except OSError as error:  # a full disk, a folder without write permission
         return explain_os_error(error, path)
     return None
 
 
 def _count_tiles(extracted: ExtractedSlide) -> str:
-    """Tiles in the bag, or those laid where it was there already or none was wanted."""
+    """Return the tiles in the new bag; without one, the tiles of the slide's grid."""
     if extracted.bag is not None:
         return str(len(extracted.bag))
-    found = extracted.prepared
-    return "" if found is None or found.tiles is None else str(len(found.tiles))
+    prepared = extracted.prepared
+    return "" if prepared is None or prepared.tiles is None else str(len(prepared.tiles))
 
 
 def _format_mpp(prepared: PreparedSlide | None) -> str:
@@ -272,5 +274,5 @@ def _format_mpp(prepared: PreparedSlide | None) -> str:
 
 
 def _to_printable(text: str) -> str:
-    """Text that UTF-8 can hold, of names that need not be."""
+    """Escape what UTF-8 cannot hold; file names may contain it."""
     return text.encode(errors="backslashreplace").decode()

@@ -1,7 +1,7 @@
-"""Which slides an earlier run finished, known without opening them.
+"""Finds slides that an earlier run finished, without opening them.
 
-A slide is finished if the settings, the slide, its outline and all that was made of it are as they
-were when it was done. Files are compared by size and time, so a rerun costs a few looks per slide.
+A slide is finished if its settings and files have not changed since: the slide, its outline and all
+outputs. Files are compared by size and time, so a rerun costs a few calls of ``stat`` per slide.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
 from sacmil._version import __version__
@@ -19,10 +19,19 @@ from sacmil.extraction.table import ExtractionRow, ExtractionTable
 from sacmil.slides.resolution import SlideResolutions
 
 FILE_NAME = ".extraction.json"
+_LABELS = {
+    "ExtractionSettings": "Settings",
+    "FileStamp": "Stamp",
+    "EncoderInfo": "EncoderFacts",
+    "can_resize": "resizes",
+    "min_chroma_threshold": "faintest",
+    "max_chroma_threshold": "boldest",
+}
+"""Names in digests that differ from those in the code; never change or remove one."""
 
 
 class FinishedSlides:
-    """The memory of an output folder; losing it costs time and nothing else.
+    """The digests of finished slides in an output folder; losing them only costs time.
 
     Args:
         out: the output folder.
@@ -34,7 +43,7 @@ class FinishedSlides:
         self._saved_digests = dict(self._digests)
 
     def find_row(self, request: SlideRequest, table: ExtractionTable) -> ExtractionRow | None:
-        """What the table says of a slide that needs no work; None where it must be looked at."""
+        """Return the row of a slide that is finished; None if it must be opened."""
         outline, outputs = _list_files(request)
         digest = _compute_digest(request, (read_stamp(request.path), read_stamp(outline)), outputs)
         if digest is None or self._digests.get(_make_key(request)) != digest:
@@ -43,18 +52,18 @@ class FinishedSlides:
         return row if row is not None and row.status == "done" else None
 
     def add(self, request: SlideRequest, sources: tuple[FileStamp | None, ...]) -> None:
-        """Remember a slide that is done.
+        """Remember a finished slide.
 
         Args:
-            request: what was done.
-            sources: of the slide and its outline, as they were when they were read.
+            request: the slide and its settings.
+            sources: stamps of the slide and its outline from before they were read.
         """
         digest = _compute_digest(request, sources, _list_files(request)[1])
         if digest is not None:
             self._digests[_make_key(request)] = digest
 
     def write(self) -> None:
-        """Keep what is known."""
+        """Save the digests, if they changed."""
         if self._digests != self._saved_digests:
             with atomic_write(self._path) as partial:
                 partial.write_text(json.dumps(self._digests, indent=0), encoding="utf-8")
@@ -70,7 +79,7 @@ def _read_digests(path: Path) -> dict[str, str]:
 
 
 def _name_cut_and_encoder(request: SlideRequest) -> tuple[str, str]:
-    """As the table names them."""
+    """Return the names that the table uses."""
     cut = request.folder.cut_folder.name if request.folder and request.needs_tiles else ""
     return cut, request.encoder.name if request.encoder else ""
 
@@ -80,25 +89,50 @@ def _make_key(request: SlideRequest) -> str:
 
 
 def _list_files(request: SlideRequest) -> tuple[Path, list[Path]]:
-    """The outline of a slide, and all else that is made of it."""
+    """Return the path of a slide's outline, and those of its other outputs."""
     assert request.folder is not None
     folder, slide_id = request.folder, request.slide_id
-    made = [folder.preview_path(slide_id)]
+    outputs = [folder.preview_path(slide_id)]
     if request.needs_tiles:
-        made.append(folder.tiles_path(slide_id))
+        outputs.append(folder.tiles_path(slide_id))
     if request.encoder is not None and (bag := folder.bag_path(slide_id)) is not None:
-        made.append(bag)
-    return folder.outline_path(slide_id), made
+        outputs.append(bag)
+    return folder.outline_path(slide_id), outputs
 
 
 def _compute_digest(
     request: SlideRequest, sources: Iterable[FileStamp | None], outputs: Iterable[Path]
 ) -> str | None:
-    """Of all that decides whether there is work to do; None where a file is missing."""
+    """Return a digest of everything that decides whether a slide is finished.
+
+    None if a file is missing.
+    """
     stamps = [*sources, *map(read_stamp, outputs)]
     if None in stamps:
         return None
     mpp = request.settings.resolutions.find(request.path)  # of this slide, not of thousands
     settings = replace(request.settings, resolutions=SlideResolutions())
-    facts = (__version__, str(request.path.resolve()), stamps, mpp, settings)
-    return hashlib.sha256(repr((facts, request.encoder)).encode()).hexdigest()[:32]
+    path = str(request.path.resolve())
+    stamp_texts = ", ".join(map(_to_stable_text, stamps))
+    facts = f"({__version__!r}, {path!r}, [{stamp_texts}], {mpp!r}, {_to_stable_text(settings)})"
+    text = f"({facts}, {_to_stable_text(request.encoder)})"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _to_stable_text(record: object) -> str:
+    """Return the text of a record as ``repr`` gave it before its names changed.
+
+    Otherwise a rename would change all digests, and every slide would be opened again.
+    """
+    if is_dataclass(record):
+        names = [field.name for field in fields(record)]
+    else:
+        names = list(getattr(record, "_fields", ()))
+    if not names:
+        return repr(record)
+    cells = [f"{_get_label(name)}={_to_stable_text(getattr(record, name))}" for name in names]
+    return f"{_get_label(type(record).__qualname__)}({', '.join(cells)})"
+
+
+def _get_label(name: str) -> str:
+    return _LABELS.get(name, name)

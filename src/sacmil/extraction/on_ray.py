@@ -1,4 +1,4 @@
-"""Extraction on a Ray cluster: an actor per GPU or share of cores holds the encoder."""
+"""Extraction on a Ray cluster: one actor per GPU, or per share of cores, holds the encoder."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _READERS_PER_GPU = 8
 
 
 class SlideExtractor:
-    """What an actor holds: an encoder, and the processes that read for it.
+    """An actor's encoder, with the processes that read tiles for it.
 
     Args:
         encoder: its name.
-        options: what load_encoder takes besides.
+        options: further arguments of load_encoder.
         resources: the actor's share of the machine.
     """
 
@@ -65,23 +65,25 @@ def extract_on_ray(
     resources: ExtractionResources | None = None,
     progress: ExtractionProgress | None = None,
 ) -> list[ExtractionRow]:
-    """As ``extract``, over a cluster whose machines all see the slides and the output folder.
+    """Extract as ``extract`` does, on a cluster.
+
+    All its machines must see the slides and the output folder.
 
     Args:
-        slides: files, their stems all different.
+        slides: files with unique stems.
         out: the output folder.
         encoder: its name.
-        options: what load_encoder takes besides.
+        options: further arguments of load_encoder.
         address: of the cluster; None uses one that runs here, or starts one.
-        gpus: above 0, an actor takes one GPU; 0, a share of cores.
+        gpus: above 0, each actor takes one GPU; 0, a share of cores.
         settings: how slides become bags.
-        resources: the share of each actor; ``threads`` is how many cores it takes.
-        progress: told as slides are done.
+        resources: the share of each actor; ``threads`` is its number of cores.
+        progress: callbacks for finished slides.
     """
-    name = describe_encoder(encoder).name  # an encoder that does not exist is told at once
-    device = "cuda:0" if gpus else "cpu"  # Ray shows an actor only the GPU that is its own
+    name = describe_encoder(encoder).name  # rejects an unknown encoder at once
+    device = "cuda:0" if gpus else "cpu"  # Ray shows an actor only its own GPU
     share = resources or ExtractionResources()
-    # What an actor may take is what Ray sets aside for it, not what the machine has.
+    # An actor may use what Ray reserves for it, not the whole machine.
     readers = share.workers or (_READERS_PER_GPU if gpus else 1)
     chosen = replace(share, workers=readers, threads=share.threads or (0 if gpus else 1))
     chosen = chosen.resolve(device)
@@ -94,9 +96,9 @@ def extract_on_ray(
         encoder_info=None,
         batch_size=chosen.batch_size,
     )
-    made = (encoder, {"device": device} | dict(options or {}), chosen)
+    arguments = (encoder, {"device": device} | dict(options or {}), chosen)
     outcomes = run_each_on_ray(
-        SlideExtractor, made, requests, cpus=cores, gpus=min(gpus, 1), address=address
+        SlideExtractor, arguments, requests, cpus=cores, gpus=min(gpus, 1), address=address
     )
     rows = (partial(_make_row, outcome, requests, name) for outcome in outcomes)
     with exclusive(out):
@@ -107,7 +109,7 @@ def extract_on_ray(
 def _make_row(
     outcome: TaskOutcome, requests: Sequence[SlideRequest], encoder: str
 ) -> ExtractionRow:
-    """The actor's, or that of a slide whose actor could not say what became of it."""
+    """Return the actor's row, or a row of failure if the actor returned none."""
     if outcome.value is not None:
         row: ExtractionRow = outcome.value
         return row

@@ -1,13 +1,13 @@
-"""Where extraction puts things.
+"""The files that extraction writes.
 
 ::
 
     OUT/
-    ├── extraction.csv                   a row per slide: done, or why not
-    ├── tissue/<slide>.geojson           what counts as tissue; edit it in QuPath, run again
+    ├── extraction.csv                   a row per slide: done, or why it failed
+    ├── tissue/<slide>.geojson           the tissue; edit it in QuPath and run again
     ├── tissue/<slide>.png               thumbnail with outlines and tiles
-    └── 0.5mpp_256px/                    a folder per way of cutting tiles
-        ├── tiles/<slide>.h5             where the tiles lie
+    └── 0.5mpp_256px/                    a folder per tile size and resolution
+        ├── tiles/<slide>.h5             positions of the tiles
         └── features_<encoder>/<slide>.h5   the bags
 """
 
@@ -25,7 +25,7 @@ class OutputFolder:
     Args:
         out: the folder given by the user.
         spec: how tiles are cut.
-        encoder: name of the encoder; None where no features are wanted.
+        encoder: name of the encoder; None if no features are extracted.
     """
 
     def __init__(self, out: Path, spec: TileSpec, encoder: str | None) -> None:
@@ -39,24 +39,24 @@ class OutputFolder:
         )
 
     def outline_path(self, slide_id: str) -> Path:
-        """The tissue of a slide."""
+        """Return the path of a slide's tissue outline."""
         return self.out / "tissue" / f"{slide_id}.geojson"
 
     def preview_path(self, slide_id: str) -> Path:
-        """The picture to check."""
+        """Return the path of a slide's preview."""
         return self.out / "tissue" / f"{slide_id}.png"
 
     def tiles_path(self, slide_id: str) -> Path:
-        """Where its tiles lie."""
+        """Return the path of a slide's tile positions."""
         return self.cut_folder / "tiles" / f"{slide_id}.h5"
 
     def bag_path(self, slide_id: str) -> Path | None:
-        """Its features."""
+        """Return the path of a slide's bag; None if no features are extracted."""
         return None if self.bag_folder is None else self.bag_folder / f"{slide_id}.h5"
 
 
 def _to_file_name(encoder: str) -> str:
-    """A name that may hold colons, slashes and dots, as part of a path.
+    """Return an encoder's name without colons and slashes, for use in a path.
 
     >>> _to_file_name("timm:vit_small.x"), _to_file_name("onnx:/tmp/my model.onnx")
     ('timm-vit_small.x', 'onnx-my-model.onnx')

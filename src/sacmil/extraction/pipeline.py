@@ -1,9 +1,9 @@
-"""Slides in, bags out: readers in worker processes, encoders in threads, all busy at once.
+"""Extracts bags from slides: worker processes read tiles while threads encode them.
 
-For every slide a worker first surveys it (resolution, tissue, tiles), then workers read its tiles
-batch by batch, and threads encode the batches. Slides are taken up in order, the next ones while
-the last batches of the one before are still on their way. Batches never hold tiles of two slides,
-so a bag does not depend on what else is extracted.
+A worker first prepares each slide (resolution, tissue, tiles). Workers then read its tiles batch by
+batch, and threads encode the batches. Slides start in order. The next ones start while the last
+batches of the previous one are still being encoded. A batch never mixes tiles of two slides, so a
+bag does not depend on what else is extracted.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from sacmil.parallel import WorkerPool
 _POLL_S = 0.05
 
 TilesCallback = Callable[[int, int], None]
-"""Told how many more tiles have been encoded, and how many more have been found."""
+"""Called with the number of tiles newly encoded and newly found."""
 
 
 class ExtractedSlide(NamedTuple):
-    """What became of a slide."""
+    """The bag of a slide, or the reason why there is none."""
 
     path: Path
     prepared: PreparedSlide | None
     bag: Bag | None
-    """Where features were wanted and were not there already."""
+    """None after a failure, without an encoder, or if the bag exists already."""
     failure: str | None
     seconds: float
-    """From the first tile asked for to the last encoded."""
+    """From the first tile requested to the last one encoded."""
 
 
 @dataclass(eq=False)
 class _SlideJob:
-    """A slide under way."""
+    """A slide that is being extracted."""
 
     request: SlideRequest
     started: float | None = None
-    """When the first of its tiles was asked for: before that it only waited for its turn."""
+    """When its first tile was requested; before that it only waited."""
     prepared: PreparedSlide | None = None
     failure: str | None = None
     unread_batches: deque[int] = field(default_factory=deque)
-    """Batches no worker has been asked for yet."""
+    """Batches not requested from a worker yet."""
     unencoded_batches: int = 0
-    """Batches whose features are not there yet."""
+    """Batches not encoded yet."""
     kept: dict[int, Any] = field(default_factory=dict)
-    """By batch, which tiles were kept."""
+    """Which tiles were kept, by batch."""
     features: dict[int, Features] = field(default_factory=dict)
 
     @property
@@ -71,12 +71,12 @@ class _SlideJob:
 
 
 class Pipeline:
-    """Extracts slides one after the other, with everything busy.
+    """Extracts slides in order; reading and encoding overlap.
 
     Args:
         workers: processes that open slides.
-        threads: the encoder; None to stop when tiles are known.
-        on_tiles: told of tiles found and encoded.
+        threads: the encoders; None stops when tiles are known.
+        on_tiles: called with the numbers of tiles encoded and found.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class Pipeline:
         self._jobs: deque[_SlideJob] = deque()
         self._encoding: deque[tuple[_SlideJob, int, Future[Features]]] = deque()
         self._reading = 0
-        # Every worker may be at a survey; tiles are read in the order of slides.
+        # Every worker may be preparing a slide; tiles are read in the order of slides.
         self._slides_ahead = workers.count + 2
-        # Enough batches under way that neither side waits, and no more: they hold pixels.
+        # Enough pending batches that neither side waits, and no more: they hold pixels.
         self._max_batches = 2 * (workers.count + (threads.count if threads else 0))
 
     def run(self, requests: Iterable[SlideRequest]) -> Iterator[ExtractedSlide]:
-        """What became of each slide, in the order given."""
+        """Yield the result of each slide, in the order given."""
         waiting = iter(requests)
         while True:
             while len(self._jobs) < self._slides_ahead:
@@ -136,7 +136,7 @@ class Pipeline:
 
     def _collect_read_batches(self) -> None:
         if self._encoding and not self._workers.pending_count:
-            wait([self._encoding[0][2]], _POLL_S)  # asking again and again would slow it down
+            wait([self._encoding[0][2]], _POLL_S)  # polling without a pause would slow it down
             return
         outcome = self._workers.next_outcome(_POLL_S)
         if outcome is None:

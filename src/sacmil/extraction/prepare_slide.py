@@ -1,7 +1,7 @@
-"""What a slide offers: its resolution, its tissue, its tiles; runs in a worker process.
+"""Finds the resolution, tissue and tiles of a slide; runs in a worker process.
 
-What was there before is taken up: an outline edited by hand is read, not made again, and tiles
-are laid anew only where the outline or the way of cutting has changed.
+Existing files are used: an outline edited by hand is read and never replaced. Tiles are laid again
+only if the outline or the tile settings have changed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EMPTY_OUTLINE = '{"type":"FeatureCollection","features":[]}'
 
 
 class EncoderInfo(NamedTuple):
-    """What of an encoder decides about pixels and features."""
+    """The facts of an encoder that decide about pixels and features."""
 
     name: str
     hash: str
@@ -41,23 +41,23 @@ class EncoderInfo(NamedTuple):
     device: str
     precision: str
     can_resize: bool
-    """Whether it takes tiles as they are cut."""
+    """Whether it takes tiles of any size and resizes them itself."""
     file_sha256: str | None = None
-    """Of an ONNX file without a card."""
+    """SHA-256 of an ONNX file without a card."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlideRequest:
-    """One slide, and what is wanted of it."""
+    """A slide and what to extract from it."""
 
     path: Path
     settings: ExtractionSettings
     folder: OutputFolder | None = None
-    """Where outlines and tiles are kept; None keeps nothing."""
+    """Where outlines and tiles are stored; None stores nothing."""
     encoder: EncoderInfo | None = None
-    """None stops before features."""
+    """None skips the features."""
     needs_tiles: bool = True
-    """False stops when tissue is found."""
+    """False stops after the tissue."""
     batch_size: int = 32
     """Tiles encoded at once."""
 
@@ -67,9 +67,9 @@ class SlideRequest:
         return self.path.stem
 
     def describe_content(self, prepared: PreparedSlide) -> dict[str, Any]:
-        """Everything that decides what is in the bag, up to rounding."""
+        """Return everything that decides the bag's content, up to rounding."""
         settings = self.settings
-        chosen = asdict(settings.tiles) | {
+        content = asdict(settings.tiles) | {
             "slide": prepared.fingerprint,
             "slide_mpp": prepared.mpp,
             "allow_upsampling": settings.allow_upsampling,
@@ -79,12 +79,12 @@ class SlideRequest:
             "mask": prepared.mask_hash,
         }
         if self.encoder is not None:
-            facts = ("name", "hash", "input_px", "resample")
-            chosen |= {f"encoder_{fact}": getattr(self.encoder, fact) for fact in facts}
-        return chosen
+            names = ("name", "hash", "input_px", "resample")
+            content |= {f"encoder_{name}": getattr(self.encoder, name) for name in names}
+        return content
 
     def make_provenance(self, prepared: PreparedSlide) -> dict[str, Any]:
-        """Everything that decides what is in the bag, to the last bit."""
+        """Return everything that decides the bag's content, to the last bit."""
         assert self.encoder is not None
         engine = {name: getattr(self.encoder, name) for name in ("engine", "device", "precision")}
         rest = {
@@ -99,45 +99,45 @@ class SlideRequest:
 
 
 class FileStamp(NamedTuple):
-    """What changes when a file is written again."""
+    """Size and time of a file; one of them changes when the file is written again."""
 
     size: int
     modified_ns: int
 
 
 def read_stamp(path: Path) -> FileStamp | None:
-    """Of a file as it is now; None where there is none."""
+    """Return the stamp of a file; None if it does not exist."""
     try:
-        facts = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return FileStamp(facts.st_size, facts.st_mtime_ns)
+    return FileStamp(status.st_size, status.st_mtime_ns)
 
 
 class PreparedSlide(NamedTuple):
-    """What was found."""
+    """Resolution, tissue and tiles of a slide."""
 
     slide_id: str
     mpp: MicronsPerPixel | None
-    """None where tiles are counted in pixels."""
+    """None if tiles are counted in pixels."""
     size: tuple[int, int]
     bounds_origin: tuple[int, int] | None
     reader: str
     fingerprint: str
-    """Of the file: its size, beginning and end."""
+    """A hash of the file's size, beginning and end."""
     mask_hash: str
     tiles: Tiles | None
-    """None where only tissue was wanted."""
+    """None if only tissue was requested."""
     tissue: str
-    """How tissue was found: detect, all, or outline for one made by hand."""
+    """How tissue was found: detect, all, or outline for one drawn by hand."""
     has_bag: bool = False
-    """Whether an earlier run has made this very bag."""
+    """Whether an earlier run wrote exactly this bag."""
     source_stamps: tuple[FileStamp | None, FileStamp | None] = (None, None)
-    """Of the slide and its outline, taken before they were read."""
+    """Stamps of the slide and its outline, taken before they were read."""
 
 
 def prepare_slide(request: SlideRequest) -> PreparedSlide:
-    """Look at a slide, and keep its outline, preview and tiles in the folder."""
+    """Find a slide's tissue and tiles; store outline, preview and tiles in the folder."""
     settings = request.settings
     _check_name(request)
     outline = request.folder.outline_path(request.slide_id) if request.folder else None
@@ -146,10 +146,10 @@ def prepare_slide(request: SlideRequest) -> PreparedSlide:
     _check_same_slide(request, fingerprint)
     with open_slide(request.path, settings.reader) as slide:
         mpp = _find_mpp(request, slide)
-        picture = _Preview(request, slide, fingerprint)
-        tissue, mode = _find_tissue(request, slide, mpp or settings.tiles.tissue_mpp, picture)
-        tiles = _find_tiles(request, slide, mpp, tissue, picture) if request.needs_tiles else None
-        found = PreparedSlide(
+        preview = _Preview(request, slide, fingerprint)
+        tissue, mode = _find_tissue(request, slide, mpp or settings.tiles.tissue_mpp, preview)
+        tiles = _find_tiles(request, slide, mpp, tissue, preview) if request.needs_tiles else None
+        prepared = PreparedSlide(
             request.slide_id,
             mpp,
             slide.size,
@@ -161,13 +161,14 @@ def prepare_slide(request: SlideRequest) -> PreparedSlide:
             mode,
         )
         sources = before[0], before[1] or (read_stamp(outline) if outline else None)
-        return found._replace(has_bag=_has_bag(request, found), source_stamps=sources)
+        return prepared._replace(has_bag=_has_bag(request, prepared), source_stamps=sources)
 
 
 def _find_mpp(request: SlideRequest, slide: Slide) -> MicronsPerPixel | None:
-    """Microns per level-0 pixel, fine enough for the tiles; None where they are counted in pixels.
+    """Return microns per level-0 pixel, checked against the tiles' resolution.
 
-    A scale the file states is then left out of the bag: its tiles do not follow from it.
+    None if tiles are counted in pixels. The bag then omits a scale that the file states, because
+    its tiles do not depend on it.
     """
     settings = request.settings
     if settings.tiles.mpp is None:
@@ -183,8 +184,8 @@ def _check_name(request: SlideRequest) -> None:
         request.slide_id.encode()
     except UnicodeEncodeError:
         raise SlideError(
-            f"{_to_printable(request.path)}: its name is not UTF-8, tables could not hold it; "
-            "rename it"
+            f"{_to_printable(request.path)}: the file name is not UTF-8, so tables cannot hold it; "
+            "rename the file"
         ) from None
 
 
@@ -193,7 +194,7 @@ def _to_printable(path: Path) -> str:
 
 
 def _compute_fingerprint(path: Path, end_bytes: int = 2**16) -> str:
-    """16 hexadecimal digits that change when the file is another, without reading all of it."""
+    """Return 16 hexadecimal digits that identify a file, without reading all of it."""
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
@@ -204,7 +205,7 @@ def _compute_fingerprint(path: Path, end_bytes: int = 2**16) -> str:
 
 
 def _check_same_slide(request: SlideRequest, fingerprint: str) -> None:
-    """An outline is taken up for the slide it was drawn on, and for no other of that name."""
+    """Reject an outline that was drawn on another slide of the same name."""
     if request.folder is None:
         return
     preview = request.folder.preview_path(request.slide_id)
@@ -218,7 +219,7 @@ def _check_same_slide(request: SlideRequest, fingerprint: str) -> None:
 
 
 class _Preview:
-    """The preview of a slide, drawn when what it would show has changed."""
+    """The preview of a slide, drawn again when its content changes."""
 
     def __init__(self, request: SlideRequest, slide: Slide, fingerprint: str) -> None:
         self._request, self._slide, self._fingerprint = request, slide, fingerprint
@@ -228,40 +229,39 @@ class _Preview:
         folder, slide_id = self._request.folder, self._request.slide_id
         if folder is None:
             return
-        facts = {
+        metadata = {
             "slide": self._fingerprint,
             "mask": tissue.hash if tissue else "none",
             "tiles": f"{folder.cut_folder.name} {len(tiles)}" if tiles else "none",
         }
         preview = folder.preview_path(slide_id)
-        if facts.items() - read_metadata(preview).items():
+        if metadata.items() - read_metadata(preview).items():
             title = slide_id + _TITLE_SUFFIXES.get(self.mode, "")
-            draw_preview(self._slide, tissue, tiles, preview, title=title, metadata=facts)
+            draw_preview(self._slide, tissue, tiles, preview, title=title, metadata=metadata)
 
 
 def _find_tissue(
     request: SlideRequest, slide: Slide, mpp: MicronsPerPixel, preview: _Preview
 ) -> tuple[Tissue, str]:
-    """As the outline in the folder says, which is made first where there is none; and its mode."""
-    kept = request.folder.outline_path(request.slide_id) if request.folder else None
-    outline = kept.read_bytes() if kept and kept.exists() else None
+    """Return the tissue of the outline in the folder, made first if missing, and its mode."""
+    path = request.folder.outline_path(request.slide_id) if request.folder else None
+    outline = path.read_bytes() if path and path.exists() else None
     if outline is None or _has_other_mode(outline, request.settings.tissue_mode):
         outline = _make_outline(request, slide, mpp)
-        if kept:
-            with atomic_write(kept) as partial:
+        if path:
+            with atomic_write(path) as partial:
                 partial.write_bytes(outline)
     try:
         downsample = tissues.mask_downsample(slide, mpp, request.settings.tissue)
-        source = kept or request.path
+        source = path or request.path
         tissue = from_geojson(outline, slide.size, slide.bounds_origin, downsample, source=source)
     except NoTissueError as error:
         preview.update(None, None)
         if outline == _EMPTY_OUTLINE.encode() and request.folder:
             raise NoTissueError(
                 f"{request.path}: nothing on the slide looks like tissue; look at "
-                f"{request.folder.preview_path(request.slide_id)}, and where there is some, draw "
-                "it in "
-                f"QuPath and export it as GeoJSON over {kept}"
+                f"{request.folder.preview_path(request.slide_id)}, and if there is some, draw it "
+                f"in QuPath and export it as GeoJSON over {path}"
             ) from error
         raise
     mode = read_tissue_mode(outline) or "outline"
@@ -272,7 +272,7 @@ def _find_tissue(
 
 
 def _has_other_mode(outline: bytes, mode: str) -> bool:
-    """Whether the program made an outline in another way; one made by hand always stays."""
+    """Whether an outline was found in another mode; outlines drawn by hand always stay."""
     made_by = "detect" if outline == _EMPTY_OUTLINE.encode() else read_tissue_mode(outline)
     return mode != "auto" and made_by not in (None, mode)
 
@@ -286,7 +286,7 @@ def _make_outline(request: SlideRequest, slide: Slide, mpp: MicronsPerPixel) -> 
     except NoTissueError:
         if request.folder is None:
             raise
-        return _EMPTY_OUTLINE.encode()  # so that there is a file to draw tissue into
+        return _EMPTY_OUTLINE.encode()  # a file that tissue can be drawn into
     return add_tissue_mode(to_geojson(tissue, slide.bounds_origin), mode).encode()
 
 
@@ -297,22 +297,22 @@ def _find_tiles(
     tissue: Tissue,
     preview: _Preview,
 ) -> Tiles:
-    """Those in the folder, unless they were laid for another outline or in another way."""
+    """Return the tiles in the folder, or new ones if the outline or the settings changed."""
     spec = request.settings.tiles
-    kept = request.folder.tiles_path(request.slide_id) if request.folder else None
-    if kept and kept.exists():
-        sheet = _try_read_tiles(kept)
-        made_for = (spec, mpp, slide.size, tissue.hash)
-        if sheet and (sheet.spec, sheet.slide_mpp, sheet.slide_size, sheet.mask_hash) == made_for:
-            preview.update(tissue, sheet.tiles)
-            return sheet.tiles
+    path = request.folder.tiles_path(request.slide_id) if request.folder else None
+    if path and path.exists():
+        old = _try_read_tiles(path)
+        expected = (spec, mpp, slide.size, tissue.hash)
+        if old and (old.spec, old.slide_mpp, old.slide_size, old.mask_hash) == expected:
+            preview.update(tissue, old.tiles)
+            return old.tiles
     try:
         tiles = lay_tiles(tissue, mpp, spec)
     except NoTissueError as error:
         preview.update(tissue, None)
         raise NoTissueError(f"{request.path}: {error}") from error
-    if kept:
-        write_tiles(kept, SlideTiles(request.slide_id, tiles, spec, mpp, slide.size, tissue.hash))
+    if path:
+        write_tiles(path, SlideTiles(request.slide_id, tiles, spec, mpp, slide.size, tissue.hash))
     preview.update(tissue, tiles)
     return tiles
 
@@ -329,8 +329,8 @@ def _has_bag(request: SlideRequest, prepared: PreparedSlide) -> bool:
     if bag is None or not bag.exists():
         return False
     try:
-        made_by = read_provenance(bag)
+        provenance = read_provenance(bag)
     except FormatError:  # damaged: it is made again
         return False
-    wanted = request.describe_content(prepared)
-    return {name: made_by.get(name) for name in wanted} == wanted
+    expected = request.describe_content(prepared)
+    return {name: provenance.get(name) for name in expected} == expected

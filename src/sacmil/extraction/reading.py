@@ -1,4 +1,4 @@
-"""A batch of tiles as pixels; runs in a worker process."""
+"""Reads the pixels of a batch of tiles; runs in a worker process."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from sacmil.units import Level0Px, TilePx
 
 
 class TileBatch(NamedTuple):
-    """Tiles as an encoder takes them."""
+    """The pixels of a batch, as the encoder takes them."""
 
     pixels: npt.NDArray[np.uint8]
     """(kept, side, side, 3)"""
     kept: npt.NDArray[np.bool_]
-    """Which of the tiles asked for these are."""
+    """Which of the requested tiles these are."""
 
 
 def read_batch(request: SlideRequest, side: Level0Px, corners: npt.NDArray[np.int64]) -> TileBatch:
-    """Read tiles by their upper left corners, leaving out white and blurred ones if so asked."""
+    """Read tiles by their upper left corners; the settings may drop white and blurred ones."""
     slide = _open_cached(request.path, request.settings.reader)
     tiles = (_read_one_tile(slide, request, side, x, y) for x, y in corners.tolist())
     first = next(tiles)
@@ -45,7 +45,7 @@ def read_batch(request: SlideRequest, side: Level0Px, corners: npt.NDArray[np.in
 
 @lru_cache(maxsize=2)
 def _open_cached(path: Path, reader: str | None) -> Slide:
-    """Slides this process has open: batches of one slide follow each other."""
+    """Open a slide and keep it open: batches of one slide follow each other."""
     return open_slide(path, reader)
 
 
@@ -59,7 +59,7 @@ def _read_one_tile(
         return read_tile(slide, x, y, side, patch_px, input_px, request.encoder.resample)
     except (SacMILError, MemoryError):
         raise
-    except Exception as error:  # whatever a decoder stumbles over
+    except Exception as error:  # decoders raise anything
         raise SlideError(
             f"{slide.path}: the tile at ({x}, {y}) cannot be read ({type(error).__name__}: {error})"
         ) from error

@@ -1,4 +1,4 @@
-"""Everything that decides what ends up in a bag, apart from the slide and the encoder."""
+"""All settings that decide what is in a bag, apart from the slide and the encoder."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ class ExtractionSettings:
     """How slides become bags."""
 
     tiles: TileSpec = field(default_factory=TileSpec)
-    """At which resolution tiles are cut, how large, how much they overlap."""
+    """Resolution, size and overlap of tiles."""
     tissue: TissueSettings = field(default_factory=TissueSettings)
     """What counts as tissue."""
     tissue_mode: str = "auto"
-    """detect, all (the whole image) or auto, which takes all of small plain images."""
+    """detect, all (the whole image) or auto; auto means all for small plain images."""
     resolutions: SlideResolutions = field(default_factory=SlideResolutions)
-    """Microns per pixel the user states for slides."""
+    """Microns per pixel of slides as the user states them."""
     allow_upsampling: bool = False
-    """Whether tiles may be cut finer than the slide was scanned."""
+    """Whether tiles may be finer than the scan."""
     reader: str | None = None
-    """Name of the reader to open slides with; None takes the first that can."""
+    """Name of the reader to open slides with; None takes the first that works."""
     drop_white: bool = False
-    """Whether tiles that are mostly white are left out."""
+    """Whether to leave out tiles that are mostly white."""
     drop_blurred: bool = False
-    """Whether tiles out of focus are left out."""
+    """Whether to leave out tiles out of focus."""
     dtype: str = "float16"
     """Type of the stored features."""
     slide_limit_s: float = 7200.0
-    """Seconds after which a slide is given up."""
+    """Seconds after which a slide fails."""
     tile_limit_s: float = 60.0
-    """Seconds after which a tile is given up, and with it the slide."""
+    """Seconds after which reading a tile fails, and with it the slide."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -48,8 +48,8 @@ class ExtractionSettings:
             )
         if self.tiles.mpp is None and self.resolutions != SlideResolutions():
             raise OptionError(
-                "tiles are counted in pixels, and µm per pixel of the slides is given as well; "
-                "expected one of the two"
+                "tiles are counted in pixels, but µm per pixel of the slides is given as well; "
+                "expected only one of the two"
             )
         for name in ("slide_limit_s", "tile_limit_s"):
             if not 0 < getattr(self, name) < float("inf"):

@@ -1,4 +1,4 @@
-"""One slide to one bag, from Python."""
+"""Extracts the bag of one slide, from Python."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def extract_slide(
     settings: ExtractionSettings | None = None,
     resources: ExtractionResources | None = None,
 ) -> Bag:
-    """The bag of one slide; the same as ``sacmil extract`` writes.
+    """Return the bag of one slide, the same as ``sacmil extract`` writes.
 
     Args:
         path: the slide.
-        encoder: a name, or what load_encoder returned.
-        mpp: microns per pixel tiles are cut at; None counts in pixels of the image.
+        encoder: a name, or an encoder from load_encoder.
+        mpp: microns per pixel of the tiles; None counts in pixels of the image.
         patch_size: side of a tile in such pixels.
-        slide_mpp: microns per level-0 pixel, where the file does not say or is wrong.
-        settings: everything else; its tiles and resolutions, if given, replace the three above.
-        resources: how much of the machine is used.
+        slide_mpp: microns per level-0 pixel, if the file states none or a wrong value.
+        settings: all settings; if given, mpp, patch_size and slide_mpp are ignored.
+        resources: processes, threads and batch size.
     """
     loaded = load_encoder(encoder) if isinstance(encoder, str) else encoder
     chosen = (resources or ExtractionResources()).resolve(loaded.device)
@@ -49,8 +49,8 @@ def extract_slide(
         encoder=make_encoder_info(loaded),
         batch_size=chosen.batch_size,
     )
-    with open_pipeline([loaded], chosen) as line:
-        (extracted,) = line.run([request])
+    with open_pipeline([loaded], chosen) as pipeline:
+        (extracted,) = pipeline.run([request])
     if extracted.bag is None:
         raise SlideError(extracted.failure or f"{path}: nothing was extracted")
     return extracted.bag

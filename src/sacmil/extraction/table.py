@@ -1,4 +1,4 @@
-"""extraction.csv: a row per slide, done or why not."""
+"""extraction.csv: a row per slide, with its status and the reason for a failure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sacmil.errors import FormatError, shorten_value
 
 _FIX_HINT = "move it away, or choose another --out"
 _ADDED_COLUMNS = ("tissue",)
-"""Columns that tables of earlier versions do not have."""
+"""Columns that tables of earlier versions lack."""
 
 
 @dataclass(frozen=True)
 class ExtractionRow:
-    """What became of one slide."""
+    """The result of one slide."""
 
     slide_id: str
     path: str
@@ -32,17 +32,17 @@ class ExtractionRow:
     """Microns per level-0 pixel, or unknown."""
     reader: str
     cut: str
-    """How tiles were cut: the name of the folder they are in."""
+    """Resolution and size of tiles: the name of their folder."""
     encoder: str
     bag: str
-    """The file made, relative to the folder of this table."""
+    """Path of the bag, relative to the folder of this table."""
     seconds: str
     tissue: str = ""
-    """How tissue was found: detect, all, or outline for one made by hand."""
+    """How tissue was found: detect, all, or outline for one drawn by hand."""
 
 
 RowKey = tuple[str, str, str]
-"""Slide, cut and encoder: a table has one row of each."""
+"""Slide, cut and encoder: a table has one row per combination."""
 
 _COLUMNS = [field.name for field in fields(ExtractionRow)]
 
@@ -50,8 +50,8 @@ _COLUMNS = [field.name for field in fields(ExtractionRow)]
 class ExtractionTable:
     """The table of an output folder; rows of earlier runs stay until their slide is done again.
 
-    Rows are added at the end of the file, so that a row costs the same however many there are.
-    ``finish`` removes those that were replaced. A line that a killed run tore is dropped.
+    Rows are appended, so that a row costs the same however many there are. ``finish`` removes
+    replaced rows. An incomplete last line, left by a killed run, is dropped.
 
     Args:
         path: extraction.csv.
@@ -67,13 +67,13 @@ class ExtractionTable:
             self._add(row)
 
     def find(self, slide_id: str, cut: str, encoder: str) -> ExtractionRow | None:
-        """The row of a slide that was cut and encoded so; None where there is none."""
+        """Return the row of a slide for a cut and an encoder; None if there is none."""
         return self._rows.get((slide_id, cut, encoder))
 
     def write(self, row: ExtractionRow) -> None:
-        """Add a row, in the place of an older one of the same and of failures on the way to it.
+        """Add a row; it replaces an older row of the same key and earlier failures of the slide.
 
-        A row that says what the table says already is left out: only its seconds differ.
+        A row that differs from the table only in its seconds is not written.
         """
         older = self._rows.get(_make_key(row))
         if older is not None and replace(row, seconds=older.seconds) == older:
@@ -84,14 +84,14 @@ class ExtractionTable:
         self._append(row)
 
     def finish(self) -> None:
-        """Leave a table without rows that were replaced, and force it to disk."""
+        """Remove replaced rows, and force the table to disk."""
         if self._has_replaced:
             self._rewrite()
         elif self._has_appended:
             force_to_disk(self._path)
 
     def _append(self, row: ExtractionRow) -> None:
-        self._can_append = False  # after an error, for a new line must not continue a torn one
+        self._can_append = False  # stays so after an error: a new line must not continue a torn one
         with report_final_path(self._path), _open_text(self._path, "a") as file:
             _write_row(file, row)
         self._can_append = self._has_appended = True
@@ -126,13 +126,13 @@ def _open_text(path: Path, mode: str) -> IO[str]:
 
 
 def _replaces(row: ExtractionRow, older: ExtractionRow) -> bool:
-    same = _make_key(row) == _make_key(older)
-    on_the_way = older.status == "failed" and older.encoder in ("", row.encoder)
-    return same or on_the_way
+    is_same = _make_key(row) == _make_key(older)
+    is_earlier_failure = older.status == "failed" and older.encoder in ("", row.encoder)
+    return is_same or is_earlier_failure
 
 
 def _read_rows(path: Path) -> tuple[list[ExtractionRow], bool]:
-    """The rows, and whether more can be added at the end of the file."""
+    """Return the rows, and whether more can be appended to the file."""
     if not path.exists():
         return [], False
     text = path.read_bytes().decode("utf-8", errors="replace")
