@@ -1,4 +1,4 @@
-"""What the tests of encoders share: tiles, a cache folder of their own, no hub."""
+"""Fixtures for encoders: tiles, a separate cache folder, no hub."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sacmil.encoders._weights import WeightsOrigin
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's cache and weights are neither read nor written."""
+    """Use a separate cache, so that the user's cache and weights are neither read nor written."""
     monkeypatch.setenv("SACMIL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("SACMIL_WEIGHTS", raising=False)
     return tmp_path / "cache"
@@ -44,30 +44,30 @@ def kept_cache(shared_cache: Path, own_folders: Path, monkeypatch: pytest.Monkey
     return shared_cache
 
 
-def _draw(count: int, side: int = 224, seed: int = 0) -> np.ndarray:
-    """Tiles with structure at several sizes, pink as stained tissue is."""
-    random = np.random.default_rng(seed)
+def _make_tiles(count: int, side: int = 224, seed: int = 0) -> np.ndarray:
+    """Return tiles with structure at several sizes, pink like stained tissue."""
+    rng = np.random.default_rng(seed)
     tiles = np.zeros((count, side, side, 3), np.float32)
     for cell in (4, 16, 56):
-        noise = random.uniform(-30, 30, (count, side // cell + 1, side // cell + 1, 3))
-        grown = noise.repeat(cell, axis=1).repeat(cell, axis=2)
-        tiles += grown[:, :side, :side]
+        noise = rng.uniform(-30, 30, (count, side // cell + 1, side // cell + 1, 3))
+        enlarged = noise.repeat(cell, axis=1).repeat(cell, axis=2)
+        tiles += enlarged[:, :side, :side]
     return np.clip(tiles + [190, 130, 180], 0, 255).astype(np.uint8)
 
 
 @pytest.fixture
-def draw_tiles() -> Callable[..., np.ndarray]:
-    return _draw
+def make_tiles() -> Callable[..., np.ndarray]:
+    return _make_tiles
 
 
 @pytest.fixture
 def tiles() -> np.ndarray:
-    return _draw(3)
+    return _make_tiles(3)
 
 
 @pytest.fixture
 def difference() -> Callable[[np.ndarray, np.ndarray], float]:
-    """Largest difference of two arrays as a share of the largest value."""
+    """Return a function: the largest difference of two arrays as a share of the largest value."""
     return lambda found, expected: float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
@@ -96,7 +96,7 @@ def _tiny() -> NetworkSource:
 
 @pytest.fixture
 def tiny() -> NetworkSource:
-    """An encoder as a drop-in file would define it, small enough to export in a moment."""
+    """An encoder as a plugin would define it, small enough to export quickly."""
     return _tiny()
 
 
@@ -108,5 +108,5 @@ def _exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def exported(_exported: Path, tmp_path: Path) -> Path:
-    """The folder of the tiny encoder, exported; a copy for one test to damage."""
+    """The folder of the exported tiny encoder; each test may damage its copy."""
     return shutil.copytree(_exported, tmp_path / "exported")

@@ -1,4 +1,4 @@
-"""Exporting: graph and card agree with torch, and nothing half-written is left."""
+"""Export of encoders: graph and card agree with torch, and no partial files are left."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from sacmil.encoders._network import EncoderRequest, NetworkSource
 from sacmil.errors import EncoderError
 
 
-def test_the_exported_encoder_is_the_encoder(
-    tiny: NetworkSource, exported: Path, difference: Callable, draw_tiles: Callable
+def test_the_exported_encoder_gives_the_same_features(
+    tiny: NetworkSource, exported: Path, difference: Callable, make_tiles: Callable
 ) -> None:
     by_torch = tiny.load(EncoderRequest(random_weights=True, engine="torch"))
     by_onnx = load_encoder(f"onnx:{exported}")
     assert (by_onnx.card, by_onnx.hash) == (by_torch.card, by_torch.hash)
     for count in (1, 2, 9):
-        tiles = draw_tiles(count, 32, seed=count)
+        tiles = make_tiles(count, 32, seed=count)
         assert difference(by_onnx.encode(tiles), by_torch.encode(tiles)) < 1e-5
 
 
 @pytest.mark.slow
 def test_the_newer_exporter_gives_the_same_with_weights_beside_the_graph(
-    tiny: NetworkSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw_tiles: Callable
+    tiny: NetworkSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_tiles: Callable
 ) -> None:
     monkeypatch.setattr(_export, "_MAX_ONE_FILE_BYTES", 0)
     folder = export_network(tiny, EncoderRequest(random_weights=True), tmp_path / "large")
     assert (folder / f"{GRAPH_FILE}.data").exists()
     by_torch = tiny.load(EncoderRequest(random_weights=True, engine="torch"))
-    tiles = draw_tiles(5, 32)
+    tiles = make_tiles(5, 32)
     found = load_encoder(f"onnx:{folder}").encode(tiles)
     np.testing.assert_allclose(found, by_torch.encode(tiles), rtol=1e-4, atol=1e-5)
-    whole = (folder / f"{GRAPH_FILE}.data").read_bytes()
-    (folder / f"{GRAPH_FILE}.data").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    data = (folder / f"{GRAPH_FILE}.data").read_bytes()
+    (folder / f"{GRAPH_FILE}.data").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(EncoderError, match="not the file its card"):
         load_encoder(f"onnx:{folder}")
 
@@ -58,20 +58,20 @@ def test_a_graph_that_differs_from_torch_is_not_written(
 def test_an_interrupted_export_leaves_no_folder(
     tiny: NetworkSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_export, "_check_parity", interrupted)
+    monkeypatch.setattr(_export, "_check_parity", interrupt)
     with pytest.raises(KeyboardInterrupt):
         export_network(tiny, EncoderRequest(random_weights=True), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_card_says_what_made_the_graph(exported: Path) -> None:
-    facts = json.loads(card_path(exported / GRAPH_FILE).read_text())
-    assert facts["torch_version"] == torch.__version__
-    assert facts["weights_hash"] == "random"
-    assert 0 <= facts["difference"] < 1e-4
+def test_the_card_states_versions_and_hashes_of_the_graph(exported: Path) -> None:
+    card = json.loads(card_path(exported / GRAPH_FILE).read_text())
+    assert card["torch_version"] == torch.__version__
+    assert card["weights_hash"] == "random"
+    assert 0 <= card["difference"] < 1e-4
 
 
 def test_an_onnx_file_is_not_exported_again(exported: Path, tmp_path: Path) -> None:

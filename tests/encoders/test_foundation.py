@@ -27,13 +27,13 @@ PUBLISHED = {
 }
 
 
-def shallow(preset: FoundationPreset) -> FoundationPreset:
+def make_shallow(preset: FoundationPreset) -> FoundationPreset:
     """The same model, one narrow block deep."""
     small = {"depth": 1, "embed_dim": WIDTH, "num_heads": 4}
     return preset._replace(options={**preset.options, **small})
 
 
-def test_every_preset_is_listed_and_has_published_figures() -> None:
+def test_every_preset_is_listed_and_has_published_sizes() -> None:
     assert {preset.name for preset in PRESETS} == set(PUBLISHED) <= set(list_encoders())
 
 
@@ -55,7 +55,7 @@ def test_it_has_the_published_parameters_and_the_width_of_its_card(
 def test_virchow_gives_the_class_token_then_the_mean_of_patches_without_registers(
     name: str,
 ) -> None:
-    preset = shallow(next(preset for preset in PRESETS if preset.name == name))
+    preset = make_shallow(next(preset for preset in PRESETS if preset.name == name))
     network = _build_network(preset).eval()
     images = torch.randn(1, 3, 224, 224)
     with torch.inference_mode():
@@ -68,9 +68,9 @@ def test_virchow_gives_the_class_token_then_the_mean_of_patches_without_register
 
 @pytest.mark.parametrize("name", ["uni_v1", "uni_v2", "virchow2", "gigapath", "hoptimus0"])
 def test_its_own_state_dict_loads_back_from_a_file(
-    name: str, tmp_path: Path, difference: Callable, draw_tiles: Callable
+    name: str, tmp_path: Path, difference: Callable, make_tiles: Callable
 ) -> None:
-    preset = shallow(next(preset for preset in PRESETS if preset.name == name))
+    preset = make_shallow(next(preset for preset in PRESETS if preset.name == name))
     source = _make_source(preset)
     network = _build_network(preset).eval()
     for gamma in (p for n, p in network.named_parameters() if n.endswith(".gamma")):
@@ -81,7 +81,7 @@ def test_its_own_state_dict_loads_back_from_a_file(
     else:
         save_file(network.state_dict(), file)
     encoder = load(source, file)
-    tiles = draw_tiles(1)
+    tiles = make_tiles(1)
     mean, std = np.float32(source.card.mean), np.float32(source.card.std)
     images = torch.from_numpy(((tiles / np.float32(255) - mean) / std).transpose(0, 3, 1, 2))
     with torch.inference_mode():
@@ -93,7 +93,7 @@ def load(source: NetworkSource, file: Path) -> Encoder:
 
 
 @pytest.mark.slow
-def test_uni_v1_runs_whole_and_tells_tiles_apart(tiles: np.ndarray) -> None:
+def test_uni_v1_runs_in_full_and_distinguishes_tiles(tiles: np.ndarray) -> None:
     encoder = load_encoder("uni_v1", random_weights=True)
     features = encoder.encode(tiles[:2])
     assert features.shape == (2, 1024)

@@ -51,16 +51,16 @@ def test_both_engines_agree_and_the_fastest_is_taken(
 
 
 @pytest.mark.parametrize("engine", ["torch", "onnxruntime"])
-def test_a_tile_does_not_feel_its_neighbours_or_the_thread_it_is_in(
-    kept_cache: Path, engine: str, difference: Callable, draw_tiles: Callable
+def test_features_of_a_tile_depend_on_neither_its_batch_nor_its_thread(
+    kept_cache: Path, engine: str, difference: Callable, make_tiles: Callable
 ) -> None:
     encoder = load_encoder("lite0", engine=engine)
-    tiles = draw_tiles(4)
-    alone = np.concatenate([encoder.encode(tile[None]) for tile in tiles])
-    assert difference(encoder.encode(tiles), alone) < 1e-5
+    tiles = make_tiles(4)
+    single = np.concatenate([encoder.encode(tile[None]) for tile in tiles])
+    assert difference(encoder.encode(tiles), single) < 1e-5
     with ThreadPoolExecutor(2) as pool:
-        pieces = list(pool.map(encoder.encode, [tiles[:1], tiles[1:]]))
-    assert difference(np.concatenate(pieces), alone) < 1e-5
+        batches = list(pool.map(encoder.encode, [tiles[:1], tiles[1:]]))
+    assert difference(np.concatenate(batches), single) < 1e-5
 
 
 def test_the_exported_graph_is_made_once_and_then_runs_without_torch(
@@ -102,21 +102,21 @@ def test_without_onnxruntime_torch_is_used(monkeypatch: pytest.MonkeyPatch) -> N
     assert load_encoder("lite0").engine == "torch"
 
 
-def test_where_nothing_can_export_torch_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_onnx_to_export_torch_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     from sacmil.encoders import _network
 
     monkeypatch.setattr(_network, "_is_installed", lambda package: package != "onnx")
     assert load_encoder("lite0").engine == "torch"
 
 
-def test_features_tell_tiles_apart_and_ignore_a_grey_level(
+def test_features_distinguish_tiles_and_ignore_small_changes_of_grey(
     kept_cache: Path, tiles: np.ndarray
 ) -> None:
     features = load_encoder("lite0").encode(np.concatenate([tiles, tiles[:1] // 4 * 4]))
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-    likeness = unit @ unit.T
-    assert likeness[0, 3] > likeness[0, 1]
-    assert likeness[0, 3] > likeness[0, 2]
+    similarity = unit @ unit.T
+    assert similarity[0, 3] > similarity[0, 1]
+    assert similarity[0, 3] > similarity[0, 2]
 
 
 def test_no_batch_normalisation_is_left_to_compute_on_a_cpu() -> None:
@@ -126,7 +126,7 @@ def test_no_batch_normalisation_is_left_to_compute_on_a_cpu() -> None:
     assert not [layer for layer in layers if isinstance(layer, torch.nn.BatchNorm2d)]
 
 
-def test_an_encoder_asks_torch_to_keep_freed_memory_unless_the_user_decided(
+def test_an_encoder_makes_torch_keep_freed_memory_unless_the_user_set_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("MIMALLOC_PURGE_DELAY", raising=False)

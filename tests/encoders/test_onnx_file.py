@@ -1,4 +1,4 @@
-"""onnx:FILE: with a card, without one, and what is refused."""
+"""onnx:FILE: with a card, without one, and rejected options."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_features_that_are_not_finite_are_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape", "out", "told"),
+    ("kind", "shape", "out", "missing"),
     [
         (TensorProto.FLOAT, ["B", 16, 16, 3], ["B", 3], r"an input of uint8 \(B, P, P, 3\)"),
         (TensorProto.UINT8, ["B", 3, 16, 16], ["B", 16], r"an input of uint8 \(B, P, P, 3\)"),
@@ -74,11 +74,11 @@ def test_features_that_are_not_finite_are_an_error(tmp_path: Path) -> None:
         (TensorProto.UINT8, ["B", 16, 16, 3], ["B", 1, 1, 3], "the width as a number"),
     ],
 )
-def test_a_file_without_card_that_does_not_say_enough_is_told_what_is_missing(
-    tmp_path: Path, kind: int, shape: list[object], out: list[object], told: str
+def test_a_file_without_card_and_without_clear_shapes_is_rejected(
+    tmp_path: Path, kind: int, shape: list[object], out: list[object], missing: str
 ) -> None:
     file = write_graph(tmp_path / "own.onnx", kind=kind, shape=shape, out=out)
-    with pytest.raises(EncoderError, match=f"no card own.onnx.json.*missing.*{told}"):
+    with pytest.raises(EncoderError, match=f"no card own.onnx.json.*missing.*{missing}"):
         load_encoder(f"onnx:{file}")
 
 
@@ -88,7 +88,7 @@ def test_file_and_folder_name_the_same_encoder(exported: Path) -> None:
     )
 
 
-def test_a_card_of_another_file_is_noticed(exported: Path, tmp_path: Path) -> None:
+def test_a_card_of_another_file_is_rejected(exported: Path, tmp_path: Path) -> None:
     other = write_graph(
         tmp_path / "own.onnx", kind=TensorProto.UINT8, shape=["B", 32, 32, 3], out=["B", 3]
     )
@@ -100,27 +100,27 @@ def test_a_card_of_another_file_is_noticed(exported: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda facts: facts["encoder"].pop("width"),
-        lambda facts: facts["encoder"].update(width="8"),
-        lambda facts: facts["encoder"].update(mean=None),
-        lambda facts: facts["encoder"].update(colour="red"),
-        lambda facts: facts.update(encoder=[]),
-        lambda facts: facts.update(schema_version=99),
-        lambda facts: facts.pop("onnx_hash"),
-        lambda facts: facts["encoder"].update(width=9),
+        lambda card: card["encoder"].pop("width"),
+        lambda card: card["encoder"].update(width="8"),
+        lambda card: card["encoder"].update(mean=None),
+        lambda card: card["encoder"].update(colour="red"),
+        lambda card: card.update(encoder=[]),
+        lambda card: card.update(schema_version=99),
+        lambda card: card.pop("onnx_hash"),
+        lambda card: card["encoder"].update(width=9),
     ],
 )
 def test_a_damaged_card_is_an_error_that_names_the_file(exported: Path, damage) -> None:
     file = card_path(exported / GRAPH_FILE)
-    facts = json.loads(file.read_text())
-    damage(facts)
-    file.write_text(json.dumps(facts))
+    card = json.loads(file.read_text())
+    damage(card)
+    file.write_text(json.dumps(card))
     with pytest.raises(EncoderError, match=r"encoder.onnx"):
         load_encoder(f"onnx:{exported}")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null", "[" * 100_000])
-def test_a_card_that_is_no_card_is_an_error(exported: Path, text: str) -> None:
+def test_a_file_that_is_no_card_is_an_error(exported: Path, text: str) -> None:
     card_path(exported / GRAPH_FILE).write_text(text)
     with pytest.raises(EncoderError, match="not the card of an encoder"):
         load_encoder(f"onnx:{exported}")
@@ -128,14 +128,14 @@ def test_a_card_that_is_no_card_is_an_error(exported: Path, text: str) -> None:
 
 def test_mutated_graphs_without_card_load_or_give_an_encoder_error(exported: Path) -> None:
     card_path(exported / GRAPH_FILE).unlink()
-    whole = (exported / GRAPH_FILE).read_bytes()
-    draw = random.Random(0)
+    content = (exported / GRAPH_FILE).read_bytes()
+    rng = random.Random(0)
     for _ in range(40):
-        broken = bytearray(whole)
-        for _ in range(draw.randint(1, 8)):
-            broken[draw.randrange(len(broken))] = draw.randrange(256)
+        broken = bytearray(content)
+        for _ in range(rng.randint(1, 8)):
+            broken[rng.randrange(len(broken))] = rng.randrange(256)
         (exported / GRAPH_FILE).write_bytes(
-            broken[: draw.choice([len(broken), len(broken) // 2, 0])]
+            broken[: rng.choice([len(broken), len(broken) // 2, 0])]
         )
         try:
             load_encoder(f"onnx:{exported}")
@@ -153,11 +153,13 @@ def test_mutated_graphs_without_card_load_or_give_an_encoder_error(exported: Pat
         {"device": "cuda:0"},
     ],
 )
-def test_what_a_file_cannot_do_is_refused(exported: Path, options: dict[str, object]) -> None:
+def test_options_that_an_onnx_file_does_not_support_are_rejected(
+    exported: Path, options: dict[str, object]
+) -> None:
     with pytest.raises(EncoderError, match="cannot"):
         load_encoder(f"onnx:{exported}", **options)
 
 
-def test_a_missing_file_is_told_with_the_command_that_writes_one(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_file_names_the_command_that_writes_one(tmp_path: Path) -> None:
     with pytest.raises(EncoderError, match=r"no such file.*sacmil export --encoder NAME"):
         load_encoder(f"onnx:{tmp_path / 'none.onnx'}")

@@ -1,4 +1,4 @@
-"""Names: listed, suggested, described; what an encoder takes is checked."""
+"""Names of encoders are listed, suggested and described; inputs are checked."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sacmil.encoders._network import EncoderRequest, NetworkSource
 from sacmil.errors import EncoderError, SacMILError
 
 
-def test_the_promised_names_are_there() -> None:
-    promised = {"lite0", "resnet50", "uni_v1", "uni_v2", "virchow", "virchow2", "gigapath"}
-    assert promised | {"hoptimus0", "hoptimus1"} == set(list_encoders())
+def test_all_documented_encoders_are_listed() -> None:
+    documented = {"lite0", "resnet50", "uni_v1", "uni_v2", "virchow", "virchow2", "gigapath"}
+    assert documented | {"hoptimus0", "hoptimus1"} == set(list_encoders())
     assert set(list_families()) == {"timm:", "onnx:"}
 
 
 @pytest.mark.parametrize("name", list_encoders())
-def test_every_card_says_all_that_a_user_needs(name: str) -> None:
+def test_every_card_is_complete(name: str) -> None:
     card = describe_encoder(name)
     assert card.name == name
     assert card.resample in ("bilinear", "bicubic")
@@ -32,7 +32,7 @@ def test_every_card_says_all_that_a_user_needs(name: str) -> None:
     assert card.pooling
 
 
-def test_an_unknown_name_says_what_it_might_have_meant() -> None:
+def test_the_error_for_an_unknown_name_suggests_others() -> None:
     with pytest.raises(EncoderError, match=r"did you mean 'uni_v1'.*onnx:.* and timm:"):
         load_encoder("uni_1")
 
@@ -56,7 +56,7 @@ assert not {"torch", "timm", "onnxruntime", "onnx"} & set(sys.modules)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"engine": "tensorflow"}, "no engine 'tensorflow'; known are: onnxruntime, torch"),
         ({"precision": "float"}, "no precision 'float'; did you mean 'float32' or 'float16'"),
@@ -66,10 +66,10 @@ assert not {"torch", "timm", "onnxruntime", "onnx"} & set(sys.modules)
         ({"device": "cuda:77", "engine": "onnxruntime"}, "onnxruntime cannot use the device"),
     ],
 )
-def test_what_cannot_be_had_is_told(
-    tiny: NetworkSource, options: dict[str, str], told: str
+def test_unsupported_options_are_rejected(
+    tiny: NetworkSource, options: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(SacMILError, match=told):
+    with pytest.raises(SacMILError, match=message):
         tiny.load(EncoderRequest(random_weights=True, **options))
 
 
@@ -84,7 +84,7 @@ def test_what_cannot_be_had_is_told(
         np.zeros((1, 32, 32, 4), np.uint8),
     ],
 )
-def test_tiles_of_the_wrong_kind_are_refused(
+def test_tiles_of_the_wrong_type_or_shape_are_rejected(
     tiny: NetworkSource, engine: str, wrong: np.ndarray
 ) -> None:
     encoder = tiny.load(EncoderRequest(random_weights=True, engine=engine))
@@ -93,26 +93,26 @@ def test_tiles_of_the_wrong_kind_are_refused(
 
 
 @pytest.mark.parametrize("engine", ["torch", "onnxruntime"])
-def test_however_the_tiles_lie_in_memory_the_features_are_the_same(
-    tiny: NetworkSource, engine: str, draw_tiles: Callable
+def test_features_do_not_depend_on_the_memory_layout_of_tiles(
+    tiny: NetworkSource, engine: str, make_tiles: Callable
 ) -> None:
     encoder = tiny.load(EncoderRequest(random_weights=True, engine=engine))
-    tiles = draw_tiles(4, 32)
+    tiles = make_tiles(4, 32)
     expected = encoder.encode(tiles)
     frozen = tiles.copy()
     frozen.flags.writeable = False
-    turned = tiles.transpose(3, 2, 1, 0).copy().transpose(3, 2, 1, 0)
-    for other in (frozen, turned, np.repeat(tiles, 2, axis=0)[::2]):
+    transposed = tiles.transpose(3, 2, 1, 0).copy().transpose(3, 2, 1, 0)
+    for other in (frozen, transposed, np.repeat(tiles, 2, axis=0)[::2]):
         assert np.array_equal(encoder.encode(other), expected)
     assert encoder.encode(tiles[:0]).shape == (0, 8)
     assert expected.dtype == np.float32
 
 
-def test_half_precision_comes_close(
-    tiny: NetworkSource, draw_tiles: Callable, difference: Callable
+def test_half_precision_is_close_to_single_precision(
+    tiny: NetworkSource, make_tiles: Callable, difference: Callable
 ) -> None:
-    tiles = draw_tiles(4, 32)
-    whole = tiny.load(EncoderRequest(random_weights=True)).encode(tiles)
+    tiles = make_tiles(4, 32)
+    single = tiny.load(EncoderRequest(random_weights=True)).encode(tiles)
     for precision in ("bfloat16", "float16"):
         half = tiny.load(EncoderRequest(random_weights=True, precision=precision)).encode(tiles)
-        assert 0 < difference(half, whole) < 0.03
+        assert 0 < difference(half, single) < 0.03

@@ -1,4 +1,4 @@
-"""Tiles resized by matrix products are those of Pillow, and of a plain sum over pixels."""
+"""Tiles resized by matrix products equal those of Pillow and of torch."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def test_tiles_resized_on_the_device_are_those_of_pillow(mode: str, side: int) -
 
     noise = np.random.default_rng(0).integers(0, 256, (2, side, side, 3), dtype=np.uint8)
     found = resize_tiles(torch.from_numpy(noise), 224, mode, torch.float32).numpy().astype(int)
-    how = Image.Resampling[mode.upper()]
+    resampling = Image.Resampling[mode.upper()]
     for tile, ours in zip(noise, found, strict=True):
-        expected = np.asarray(Image.fromarray(tile).resize((224, 224), how)).astype(int)
+        expected = np.asarray(Image.fromarray(tile).resize((224, 224), resampling)).astype(int)
         difference = np.abs(ours - expected)
         assert difference.max() <= 2, "more than rounding twice can explain, even on noise"
         assert difference.mean() < 0.2
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-def test_each_colour_is_resized_by_itself_along_rows_and_then_along_columns(mode: str) -> None:
+def test_each_color_is_resized_separately_along_rows_and_then_along_columns(mode: str) -> None:
     tiles = torch.randint(0, 256, (3, 40, 40, 3), dtype=torch.uint8)
     planes = tiles.permute(0, 3, 1, 2).float()
     for size in ((40, 23), (23, 23)):
@@ -38,7 +38,7 @@ def test_each_colour_is_resized_by_itself_along_rows_and_then_along_columns(mode
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_what_comes_out_are_grey_levels_even_of_black_beside_white(
+def test_resized_values_are_whole_grey_levels_even_for_black_next_to_white(
     mode: str, dtype: torch.dtype
 ) -> None:
     tiles = 255 * torch.randint(0, 2, (2, 64, 64, 3), dtype=torch.uint8)

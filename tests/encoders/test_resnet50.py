@@ -17,7 +17,7 @@ from sacmil.errors import EncoderError
 
 @pytest.fixture
 def official() -> torch.nn.Module:
-    """torchvision's ResNet-50 with drawn weights and lived-in statistics."""
+    """torchvision's ResNet-50 with random weights and random batch statistics."""
     import_timm()
     from torchvision.models import resnet50
 
@@ -72,7 +72,7 @@ def test_both_engines_agree(kept_cache: Path, tiles: np.ndarray, difference: Cal
     assert difference(by_onnx.encode(tiles), by_torch.encode(tiles)) < 1e-4
 
 
-def test_random_weights_are_the_same_each_time_and_leave_the_seed_alone() -> None:
+def test_random_weights_are_the_same_each_time_and_do_not_change_the_random_state() -> None:
     torch.manual_seed(7)
     expected = torch.rand(1)
     torch.manual_seed(7)
@@ -82,7 +82,7 @@ def test_random_weights_are_the_same_each_time_and_leave_the_seed_alone() -> Non
     assert np.array_equal(one.encode(tile), other.encode(tile))
 
 
-def test_weights_of_another_network_are_refused_by_name_and_by_shape(
+def test_weights_of_another_network_are_rejected_by_name_and_by_shape(
     official: torch.nn.Module, tmp_path: Path
 ) -> None:
     state = official.state_dict()

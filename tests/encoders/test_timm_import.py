@@ -49,10 +49,10 @@ with ThreadPoolExecutor(4) as pool:
 
 
 def test_another_fault_of_torchvision_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(name: str) -> None:
+    def fail(name: str) -> None:
         raise RuntimeError("something else is wrong")
 
-    monkeypatch.setattr(_timm.importlib, "import_module", broken)
+    monkeypatch.setattr(_timm.importlib, "import_module", fail)
     with pytest.raises(RuntimeError, match="something else"):
         import_timm()
 

@@ -1,4 +1,4 @@
-"""timm:NAME: card from timm's own facts, weights from a file, faults told."""
+"""timm:NAME: the card comes from timm, weights come from a file, and errors are clear."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ NAME = "timm:test_vit.r160_in1k"
 
 def test_the_card_holds_what_timm_states() -> None:
     card = describe_encoder(NAME)
-    facts = import_timm().get_pretrained_cfg("test_vit.r160_in1k")
-    assert (card.input_px, card.mean, card.std) == (160, tuple(facts.mean), tuple(facts.std))
-    assert card.resample == facts.interpolation
-    assert (card.licence, card.weights) == (facts.license, "hub timm/test_vit.r160_in1k")
+    config = import_timm().get_pretrained_cfg("test_vit.r160_in1k")
+    assert (card.input_px, card.mean, card.std) == (160, tuple(config.mean), tuple(config.std))
+    assert card.resample == config.interpolation
+    assert (card.licence, card.weights) == (config.license, "hub timm/test_vit.r160_in1k")
 
 
 @pytest.mark.parametrize(
     "name", ["test_vit", "test_efficientnet", "mobilenetv3_small_050", "test_resnet"]
 )
-def test_the_width_is_what_the_network_gives(name: str) -> None:
+def test_the_width_is_that_of_the_features(name: str) -> None:
     card = describe_encoder(f"timm:{name}")
     encoder = load_encoder(f"timm:{name}", random_weights=True)
     tile = np.full((1, card.input_px, card.input_px, 3), 200, np.uint8)
@@ -35,18 +35,18 @@ def test_the_width_is_what_the_network_gives(name: str) -> None:
 
 
 def test_weights_with_a_classifier_load_and_give_the_features_before_it(tmp_path: Path) -> None:
-    whole = import_timm().create_model("test_vit", pretrained=False).eval()
-    save_file(whole.state_dict(), tmp_path / "w.safetensors")
+    network = import_timm().create_model("test_vit", pretrained=False).eval()
+    save_file(network.state_dict(), tmp_path / "w.safetensors")
     encoder = load_encoder(NAME, weights=tmp_path / "w.safetensors")
     tile = np.random.default_rng(0).integers(0, 256, (1, 160, 160, 3), np.uint8)
     mean, std = np.float32(encoder.card.mean), np.float32(encoder.card.std)
     images = torch.from_numpy(((tile / np.float32(255) - mean) / std).transpose(0, 3, 1, 2))
     with torch.inference_mode():
-        expected = whole.forward_head(whole.forward_features(images), pre_logits=True).numpy()
+        expected = network.forward_head(network.forward_features(images), pre_logits=True).numpy()
     np.testing.assert_allclose(encoder.encode(tile), expected, atol=1e-5)
 
 
-def test_a_misspelt_name_or_tag_says_what_it_might_have_been() -> None:
+def test_the_error_for_a_misspelt_name_or_tag_suggests_others() -> None:
     with pytest.raises(EncoderError, match=r"did you mean .*resnet50"):
         describe_encoder("timm:resnet_50")
     with pytest.raises(EncoderError, match=r"no weights called .*resnet50\.tv_in1k"):
@@ -54,7 +54,7 @@ def test_a_misspelt_name_or_tag_says_what_it_might_have_been() -> None:
 
 
 def test_missing_weights_name_the_hub_and_a_file_without_a_colon() -> None:
-    with pytest.raises(EncoderError) as told:
+    with pytest.raises(EncoderError) as error:
         find_encoder_weights(NAME)
-    assert "hf download timm/test_vit.r160_in1k" in str(told.value)
-    assert "timm_test_vit.r160_in1k.safetensors" in str(told.value)
+    assert "hf download timm/test_vit.r160_in1k" in str(error.value)
+    assert "timm_test_vit.r160_in1k.safetensors" in str(error.value)

@@ -1,4 +1,4 @@
-"""The torch engine: what the network is given, and what a GPU makes of it."""
+"""The torch engine: normalisation, and computation on a GPU."""
 
 from __future__ import annotations
 
@@ -23,31 +23,33 @@ def test_tiles_are_normalised_in_float32_and_then_halved(
     levels = torch.arange(256, dtype=torch.uint8).reshape(1, 16, 16, 1).expand(-1, -1, -1, 3)
     expected = network(levels).to(dtype).float()
     network.dtype = dtype
-    for given in (levels, levels.to(torch.float16)):
-        found = network(given)
+    for tiles in (levels, levels.to(torch.float16)):
+        found = network(tiles)
         last_bit = torch.finfo(dtype).eps
         torch.testing.assert_close(found, expected, rtol=last_bit, atol=1e-6)
         assert (found != expected).sum() <= 4, "ties of float32's last bit"
 
 
-def test_room_for_tiles_is_theirs_to_fill(tiny: NetworkSource) -> None:
-    room = tiny.load(EncoderRequest(random_weights=True)).allocate_buffer(1000)
-    assert (room.shape, room.dtype) == ((1000,), np.uint8)
-    room[:] = 3
+def test_a_buffer_for_tiles_is_writable(tiny: NetworkSource) -> None:
+    buffer = tiny.load(EncoderRequest(random_weights=True)).allocate_buffer(1000)
+    assert (buffer.shape, buffer.dtype) == ((1000,), np.uint8)
+    buffer[:] = 3
 
 
 @pytest.mark.gpu
-def test_room_for_a_gpus_tiles_needs_no_further_copy(tiny: NetworkSource) -> None:
-    room = tiny.load(EncoderRequest(random_weights=True, device="cuda:0")).allocate_buffer(10**6)
-    assert torch.from_numpy(room).is_pinned()
+def test_a_buffer_for_a_gpu_is_pinned(tiny: NetworkSource) -> None:
+    buffer = tiny.load(EncoderRequest(random_weights=True, device="cuda:0")).allocate_buffer(10**6)
+    assert torch.from_numpy(buffer).is_pinned()
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_half_precision_comes_close_from_two_threads(draw_tiles: Callable) -> None:
+def test_on_a_gpu_half_precision_is_close_to_single_precision_in_two_threads(
+    make_tiles: Callable,
+) -> None:
     on_gpu = load_encoder("resnet50", random_weights=True, device="cuda:0")
     on_cpu = load_encoder("resnet50", random_weights=True, engine="torch")
     assert (on_gpu.precision, on_gpu.engine) == ("float16", "torch")
-    tiles = draw_tiles(8)
+    tiles = make_tiles(8)
     expected = on_cpu.encode(tiles)
     with ThreadPoolExecutor(2) as pool:
         for features in pool.map(on_gpu.encode, [tiles] * 20):
@@ -55,9 +57,9 @@ def test_on_a_gpu_half_precision_comes_close_from_two_threads(draw_tiles: Callab
 
 
 @pytest.mark.gpu
-def test_a_replayed_batch_has_the_bytes_of_a_computed_one(draw_tiles: Callable) -> None:
+def test_a_replayed_batch_has_the_bytes_of_a_computed_one(make_tiles: Callable) -> None:
     encoder = load_encoder("resnet50", random_weights=True, device="cuda:0")
-    batches = [draw_tiles(8, 256), draw_tiles(8, 256)[::-1].copy(), draw_tiles(5, 256)]
+    batches = [make_tiles(8, 256), make_tiles(8, 256)[::-1].copy(), make_tiles(5, 256)]
     encoder._queue._can_capture = False
     computed = [encoder.encode(tiles) for tiles in batches]
     encoder._queue._can_capture = True
@@ -69,18 +71,18 @@ def test_a_replayed_batch_has_the_bytes_of_a_computed_one(draw_tiles: Callable) 
 
 
 @pytest.mark.gpu
-def test_a_network_that_looks_at_values_is_computed_each_time(
-    tiny: NetworkSource, draw_tiles: Callable
+def test_a_network_that_depends_on_values_is_computed_each_time(
+    tiny: NetworkSource, make_tiles: Callable
 ) -> None:
     encoder = tiny.load(EncoderRequest(random_weights=True, device="cuda:0"))
     plain = encoder._queue._compute
     encoder._queue._compute = lambda tiles: plain(tiles) * (1 + 0 * plain(tiles).sum().item())
-    tiles = draw_tiles(4, 32)
+    tiles = make_tiles(4, 32)
     expected = encoder.encode(tiles)
     for _ in range(3):
         assert np.array_equal(encoder.encode(tiles), expected)
     assert not encoder._queue._can_capture
-    assert torch.rand(3, device="cuda:0").isfinite().all(), "and random numbers can be drawn"
+    assert torch.rand(3, device="cuda:0").isfinite().all(), "and random numbers still work"
 
 
 class _FakeGraph:

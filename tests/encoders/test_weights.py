@@ -1,4 +1,4 @@
-"""Weights: found where they are promised to be found, never fetched, never executed."""
+"""Weights are found in the documented folders, never downloaded by themselves, never executed."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ UNI = WeightsOrigin(hub=("MahmoodLab/UNI",), gated=True)
 
 @pytest.fixture
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise AssertionError("something tried to reach the network")
 
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", fail)
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
 
 
 def put(file: Path) -> Path:
@@ -43,26 +43,26 @@ def put(file: Path) -> Path:
 
 
 @pytest.mark.usefixtures("no_network")
-def test_missing_weights_are_not_fetched_and_the_error_gives_path_and_command(
+def test_missing_weights_are_not_downloaded_and_the_error_gives_path_and_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    with pytest.raises(EncoderError) as told:
+    with pytest.raises(EncoderError) as error:
         load_encoder("uni_v1")
-    message = str(told.value)
+    message = str(error.value)
     assert f"{weights_folder() / 'uni_v1'}.safetensors" in message
     assert "--weights PATH" in message
-    assert "hf download MahmoodLab/UNI (ask for access" in message
+    assert "hf download MahmoodLab/UNI (request access" in message
     assert "--download" in message
 
 
 @pytest.mark.usefixtures("no_network")
-def test_offline_a_download_that_was_asked_for_says_the_same() -> None:
+def test_a_download_that_fails_offline_gives_the_same_error() -> None:
     with pytest.raises(EncoderError, match=r"cannot be reached.*put the file at"):
         load_encoder("resnet50", download=True)
 
 
-def test_a_download_that_was_asked_for_takes_the_first_file_the_hub_has(
+def test_a_download_takes_the_first_file_the_hub_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import huggingface_hub
@@ -70,24 +70,26 @@ def test_a_download_that_was_asked_for_takes_the_first_file_the_hub_has(
 
     file = put(tmp_path / "pytorch_model.bin")
 
-    def answer(repository: str, name: str) -> str:
+    def download(repository: str, name: str) -> str:
         assert repository == "MahmoodLab/UNI"
         if name == "model.safetensors":
             raise EntryNotFoundError("not here")
         return str(file)
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", answer)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert get_weights("uni_v1", UNI, user_path=None, download=True) == file
 
 
-def test_a_refusal_of_the_hub_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_denied_download_says_how_to_get_access(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import huggingface_hub
 
-    def refuse(*_: object) -> str:
+    def deny(*_: object) -> str:
         raise OSError("401: access to this model is restricted\nlong text")
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
-    with pytest.raises(EncoderError, match=r"\(401: access to .* restricted\).*ask for access"):
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", deny)
+    with pytest.raises(EncoderError, match=r"\(401: access to .* restricted\).*request access"):
         get_weights("uni_v1", UNI, user_path=None, download=True)
 
 
@@ -106,7 +108,7 @@ def test_a_downloaded_folder_is_found_and_may_be_named(tmp_path: Path, own_folde
     assert get_weights("uni_v1", UNI, user_path=file.parent, download=False) == file
 
 
-def test_the_hubs_cache_is_looked_into(tmp_path: Path) -> None:
+def test_weights_in_the_hubs_cache_are_found(tmp_path: Path) -> None:
     repository = tmp_path / "hub" / "models--MahmoodLab--uni"
     put(repository / "refs" / "main").write_text("abc")
     file = put(repository / "snapshots" / "abc" / "pytorch_model.bin")
@@ -120,7 +122,7 @@ def test_a_named_file_wins_over_what_is_found(tmp_path: Path, own_folders: Path)
 
 
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir()])
-def test_a_named_path_without_weights_is_told(tmp_path: Path, make: Callable) -> None:
+def test_a_named_path_without_weights_is_rejected(tmp_path: Path, make: Callable) -> None:
     make(tmp_path / "w")
     with pytest.raises(EncoderError, match=r"expected the weights of uni_v1, a \.safetensors"):
         get_weights("uni_v1", UNI, user_path=tmp_path / "w", download=False)
@@ -154,9 +156,9 @@ def test_a_damaged_file_is_an_error_that_names_it(
         load_encoder("resnet50", weights=tmp_path / f"w{suffix}", engine="torch")
 
 
-@pytest.mark.parametrize("held", [[1, 2], {"a": 1}, {"state_dict": {"a": "b"}}, torch.zeros(2)])
-def test_a_file_of_something_else_is_an_error(tmp_path: Path, held: object) -> None:
-    torch.save(held, tmp_path / "w.pth")
+@pytest.mark.parametrize("content", [[1, 2], {"a": 1}, {"state_dict": {"a": "b"}}, torch.zeros(2)])
+def test_a_file_of_something_else_is_an_error(tmp_path: Path, content: object) -> None:
+    torch.save(content, tmp_path / "w.pth")
     with pytest.raises(EncoderError, match="holds no state dict"):
         read_state(tmp_path / "w.pth")
 
@@ -168,16 +170,16 @@ def test_a_checkpoint_of_a_training_script_is_unwrapped(tmp_path: Path, wrapper:
 
 
 def test_half_precision_files_are_computed_in_single_precision(
-    tiny: NetworkSource, tmp_path: Path, draw_tiles: Callable, difference: Callable
+    tiny: NetworkSource, tmp_path: Path, make_tiles: Callable, difference: Callable
 ) -> None:
     network = tiny.build()
     save_file({k: v.half() for k, v in network.state_dict().items()}, tmp_path / "w.safetensors")
     encoder = tiny.load(EncoderRequest(weights=tmp_path / "w.safetensors"))
     again = tiny.load(EncoderRequest(weights=tmp_path / "w.safetensors"))
-    tiles = draw_tiles(2, 32)
+    tiles = make_tiles(2, 32)
     assert encoder.hash == again.hash == hash_weights(tmp_path / "w.safetensors")
     assert np.array_equal(encoder.encode(tiles), again.encode(tiles))
     save_file(network.state_dict(), tmp_path / "whole.safetensors")
-    whole = tiny.load(EncoderRequest(weights=tmp_path / "whole.safetensors"))
-    assert whole.hash != encoder.hash
-    assert difference(encoder.encode(tiles), whole.encode(tiles)) < 1e-2
+    single = tiny.load(EncoderRequest(weights=tmp_path / "whole.safetensors"))
+    assert single.hash != encoder.hash
+    assert difference(encoder.encode(tiles), single.encode(tiles)) < 1e-2

@@ -1,4 +1,4 @@
-"""From a tile to a vector: one file per encoder; a new encoder is a new file here, nothing else."""
+"""Encoders from tiles to feature vectors; a new encoder only needs a new file here."""
 
 from sacmil.encoders._base import Encoder, EncoderCard
 from sacmil.encoders._export import export_encoder

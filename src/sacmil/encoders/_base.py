@@ -1,4 +1,4 @@
-"""What every encoder is: a card that describes it, and a function from tiles to vectors."""
+"""The interface of encoders: a card that describes one, and a method from tiles to vectors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderCard:
-    """What is known of an encoder before its weights are loaded."""
+    """The facts of an encoder that are known before its weights are loaded."""
 
     name: str
     width: int
@@ -20,15 +20,15 @@ class EncoderCard:
     input_px: int
     """Side of the square image the network takes; tiles of another size are resized to it."""
     resample: str
-    """How they are resized, as the official transform does: bilinear or bicubic."""
+    """How tiles are resized, as in the official transform: bilinear or bicubic."""
     mean: tuple[float, float, float]
     """Subtracted from RGB values between 0 and 1."""
     std: tuple[float, float, float]
-    """What they are then divided by."""
+    """Divides them after that."""
     pooling: str
-    """How a vector is made of the network's last map or tokens, in words."""
+    """How the network's last feature map or tokens become a vector, in words."""
     mpp: float
-    """Microns per pixel the encoder was made for."""
+    """Microns per pixel of the tiles the encoder was trained on."""
     licence: str
     weights: str
     """Where the weights come from, in words: a package, a hub address, a file."""
@@ -41,25 +41,25 @@ class Encoder(ABC):
     hash: str
     """First 16 hex digits of the SHA-256 of the weights."""
     engine: str
-    """What computes: "onnxruntime" or "torch"."""
+    """The library that computes: "onnxruntime" or "torch"."""
     device: str
     """"cpu", "cuda:0", …"""
     precision: str
-    """What it computes in: float32, float16, bfloat16."""
+    """Number format of the computation: float32, float16 or bfloat16."""
 
     file_sha256: str | None = None
-    """SHA-256 of the file, where no card beside it says which encoder it is."""
+    """SHA-256 of an ONNX file without a card; None for other encoders."""
     can_resize: bool = False
-    """Whether it takes square tiles of any size, and resizes them on its own device."""
+    """Whether it takes square tiles of any size and resizes them on its device."""
 
     def concurrent_mode(self) -> AbstractContextManager[object]:
-        """A time during which several threads call ``encode`` at once, a core for each."""
+        """Return a context in which several threads call ``encode`` at once, one core each."""
         return nullcontext()
 
     def allocate_buffer(self, size: int) -> npt.NDArray[np.uint8]:
-        """So many bytes of memory, of the kind that tiles travel to the device from fastest."""
+        """Allocate ``size`` bytes, in the kind of memory that is copied to the device fastest."""
         return np.empty(size, np.uint8)
 
     @abstractmethod
     def encode(self, tiles: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        """(B, input_px, input_px, 3) RGB to (B, width)."""
+        """Encode RGB tiles (B, input_px, input_px, 3) as features (B, width)."""

@@ -26,7 +26,7 @@ _EPSILON = 1e-3
 
 
 class EfficientNetLite0(nn.Module):
-    """Normalised images (B, 3, 224, 224) to the mean of the head's map, (B, 1280)."""
+    """Normalised images (B, 3, 224, 224) to the mean of the head's feature map, (B, 1280)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class EfficientNetLite0(nn.Module):
         self._bn1 = nn.BatchNorm2d(HEAD_WIDTH, eps=_EPSILON)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Images to features."""
+        """Compute the features of images."""
         x = relu6(self._bn0(self._conv_stem(pad_far_side(images, 2))), inplace=True)
         for block in self._blocks:
             x = block(x)
@@ -49,21 +49,21 @@ class EfficientNetLite0(nn.Module):
 def make_same_conv(
     channels: int, out: int, *, kernel: int, stride: int = 1, groups: int = 1
 ) -> nn.Conv2d:
-    """A convolution padded as TensorFlow does, less what ``pad_far_side`` adds.
+    """Return a convolution padded as in TensorFlow, without what ``pad_far_side`` adds.
 
-    It stays a plain ``nn.Conv2d``: only those take up the batch normalisation that follows.
+    It stays a plain ``nn.Conv2d``: batch normalisation can only be folded into those.
     """
-    near = (kernel - stride) // 2  # of an even side; 224 is halved five times to 7
+    near = (kernel - stride) // 2  # for even sides; 224 is halved five times to 7
     return nn.Conv2d(channels, out, kernel, stride, near, groups=groups, bias=False)
 
 
 def pad_far_side(x: torch.Tensor, stride: int) -> torch.Tensor:
-    """TensorFlow pads one more at the far side where the total is odd, as with a stride of 2."""
+    """Pad one pixel at the far side, as TensorFlow does if the padding is odd (stride 2)."""
     return nn.functional.pad(x, (0, 1, 0, 1)) if stride == 2 else x
 
 
 class MBConv(nn.Module):
-    """Widen, filter each channel by itself, narrow; with a shortcut where the shape stays."""
+    """Expand, filter each channel, project; with a shortcut if the shape stays the same."""
 
     def __init__(self, channels: int, out: int, *, kernel: int, stride: int, expand: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class MBConv(nn.Module):
         self.shortcut = stride == 1 and channels == out
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One block."""
+        """Apply the block."""
         wide = relu6(self._bn0(self._expand_conv(x)), inplace=True) if self.expands else x
         wide = pad_far_side(wide, self.stride)
         wide = relu6(self._bn1(self._depthwise_conv(wide)), inplace=True)

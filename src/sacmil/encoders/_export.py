@@ -1,4 +1,4 @@
-"""Writes an encoder as ONNX with a card beside it, and reads such a pair back."""
+"""Writes an encoder as an ONNX file with a card beside it, and reads both back."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ GRAPH_FILE = "encoder.onnx"
 SCHEMA_VERSION = 1
 PARITY_TOLERANCE = 1e-4
 """Largest difference allowed between the two engines, as a share of the largest feature."""
-_MAX_ONE_FILE_BYTES = (
-    1_800_000_000  # bytes; an ONNX file cannot hold 2 GiB, larger weights go beside it
-)
+_MAX_ONE_FILE_BYTES = 1_800_000_000  # an ONNX file cannot hold 2 GiB: larger weights go beside it
 
 
 def export_encoder(
@@ -42,20 +40,20 @@ def export_encoder(
     random_weights: bool = False,
     download: bool = False,
 ) -> Path:
-    """Write an encoder that onnxruntime runs without torch; ``onnx:OUT_DIR`` then names it.
+    """Write an encoder for onnxruntime, to be used without torch as ``onnx:OUT_DIR``.
 
     Args:
         name: of an encoder that torch builds.
-        out_dir: a folder, replaced as a whole when everything in it is written and checked.
-        weights: a file, where they should not be looked for.
-        random_weights: draw the weights from a fixed seed, for tests and benchmarks.
-        download: fetch the weights from the hub where they are not here.
+        out_dir: a folder; it is replaced once everything is written and checked.
+        weights: a file to use instead of searching for weights.
+        random_weights: use random weights with a fixed seed, for tests and benchmarks.
+        download: download the weights from the hub if they are not on this machine.
     """
     from sacmil.encoders._registry import find_source
 
     source = find_source(name)
     if not isinstance(source, NetworkSource):
-        raise EncoderError(f"{name} is an ONNX file already; copy it together with its card")
+        raise EncoderError(f"{name} is an ONNX file already; copy it with its card")
     _check_replaceable(Path(out_dir))
     request = EncoderRequest(
         weights=None if weights is None else Path(weights),
@@ -68,14 +66,13 @@ def export_encoder(
 def _check_replaceable(folder: Path) -> None:
     if folder.is_dir() and any(folder.iterdir()) and not (folder / GRAPH_FILE).is_file():
         raise EncoderError(
-            f"{folder}: exists and is not an exported encoder (it has no {GRAPH_FILE}); choose "
-            "another "
-            "--out"
+            f"{folder}: exists and is not an exported encoder (it has no {GRAPH_FILE}); "
+            "choose another --out"
         )
 
 
 def export_network(source: NetworkSource, request: EncoderRequest, folder: Path) -> Path:
-    """Write a network's graph and card into a folder that is whole or not there."""
+    """Write a network's graph and card into a folder, completely or not at all."""
     try:
         import torch
 
@@ -87,7 +84,7 @@ def export_network(source: NetworkSource, request: EncoderRequest, folder: Path)
     with atomic_directory(folder) as partial:
         _write_graph(module, partial / GRAPH_FILE, source.card)
         encoder = _open_encoder(partial / GRAPH_FILE, source.card, digest)
-        facts = {
+        card = {
             "schema_version": SCHEMA_VERSION,
             "sacmil_version": __version__,
             "torch_version": str(torch.__version__),
@@ -96,24 +93,24 @@ def export_network(source: NetworkSource, request: EncoderRequest, folder: Path)
             "onnx_hash": hash_graph(partial / GRAPH_FILE),
             "difference": _check_parity(module, encoder),
         }
-        text = json.dumps(facts, indent=1)
+        text = json.dumps(card, indent=1)
         card_path(partial / GRAPH_FILE).write_text(text + "\n", encoding="utf-8")
     return folder
 
 
 def load_exported(folder: Path, *, device: str = "cpu") -> OnnxEncoder:
-    """The encoder in a folder that export_encoder wrote."""
+    """Load the encoder in a folder that export_encoder wrote."""
     card, digest = read_graph_card(folder / GRAPH_FILE)
     return _open_encoder(folder / GRAPH_FILE, card, digest, device=device)
 
 
 def card_path(graph: Path) -> Path:
-    """Where the card of an ONNX file lies."""
+    """Return the path of an ONNX file's card."""
     return graph.with_name(f"{graph.name}.json")
 
 
 def hash_graph(graph: Path) -> str:
-    """First 16 hex digits of the SHA-256 of an ONNX file and the weights beside it."""
+    """Return the first 16 hex digits of the SHA-256 of an ONNX file and its external weights."""
     digest = hashlib.sha256()
     for file in (graph, graph.with_name(f"{graph.name}.data")):
         if file.is_file():
@@ -123,13 +120,13 @@ def hash_graph(graph: Path) -> str:
 
 
 def read_graph_card(graph: Path) -> tuple[EncoderCard, str]:
-    """What the card beside an ONNX file says: the encoder, and the hash of its weights."""
+    """Read the card of an ONNX file: the encoder, and the hash of its weights."""
     file = card_path(graph)
     try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
-        version, held = facts["schema_version"], facts["encoder"]
-        card = _parse_card(held)
-        digest, of_graph = str(facts["weights_hash"]), facts["onnx_hash"]
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        version = stored["schema_version"]
+        card = _parse_card(stored["encoder"])
+        digest, graph_hash = str(stored["weights_hash"]), stored["onnx_hash"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise EncoderError(
             f"{file}: is not the card of an encoder ({type(error).__name__}: {error}); "
@@ -140,7 +137,7 @@ def read_graph_card(graph: Path) -> tuple[EncoderCard, str]:
             f"{file}: has schema version {version!r}; this sacmil ({__version__}) reads "
             f"{SCHEMA_VERSION}: export the encoder again"
         )
-    if of_graph != hash_graph(graph):
+    if graph_hash != hash_graph(graph):
         raise EncoderError(
             f"{graph}: is not the file its card {file.name} describes; copy both again"
         )
@@ -187,12 +184,12 @@ def _write_graph(module: torch.nn.Module, file: Path, card: EncoderCard) -> None
 
 
 def _one_file_options() -> dict[str, Any]:
-    """torch's older exporter: ten times faster than the newer one (1.2 s and 14 s for lite0)."""
+    """Return options of torch's older exporter, ten times faster (lite0: 1.2 s instead of 14 s)."""
     return {"dynamo": False, "dynamic_axes": {"tiles": {0: "batch"}, "features": {0: "batch"}}}
 
 
 def _external_weights_options() -> dict[str, Any]:
-    """torch's newer exporter, which keeps all weights in one file beside the graph."""
+    """Return options of torch's newer exporter, which stores all weights in a second file."""
     import torch
 
     batch = ({0: torch.export.Dim("batch")},)
@@ -201,7 +198,7 @@ def _external_weights_options() -> dict[str, Any]:
 
 @contextmanager
 def silence_exporter() -> Iterator[None]:
-    """The exporter warns about its own dependencies and logs its progress; users asked neither."""
+    """Hide the exporter's log and its warnings about its own dependencies."""
     logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
@@ -216,7 +213,7 @@ def _check_parity(module: torch.nn.Module, encoder: Encoder) -> float:
 
     side = encoder.card.input_px
     tiles = np.random.default_rng(0).integers(0, 256, (3, side, side, 3), np.uint8)
-    tiles[1] = 255 - tiles[1] // 8  # as pale as the rim of a tissue
+    tiles[1] = 255 - tiles[1] // 8  # pale, as at the edge of tissue
     with torch.inference_mode():
         expected = module(torch.from_numpy(tiles)).numpy()
     found = np.concatenate([encoder.encode(tiles[:1]), encoder.encode(tiles[1:])])
@@ -224,7 +221,7 @@ def _check_parity(module: torch.nn.Module, encoder: Encoder) -> float:
     if not difference < PARITY_TOLERANCE:
         raise EncoderError(
             f"{encoder.card.name}: the exported graph differs from torch by {difference:.1e} of "
-            f"the largest feature, more than {PARITY_TOLERANCE:.0e}; nothing was written, use "
-            "engine torch"
+            f"the largest feature; expected at most {PARITY_TOLERANCE:.0e}; nothing was written, "
+            "use engine torch"
         )
     return difference

@@ -1,8 +1,8 @@
-"""The way to a GPU and back that threads share: each copies on its own, one queue computes.
+"""Lets threads share a GPU: each thread copies in its own stream, one stream computes.
 
-What is done to a batch is recorded when its size comes a second time in a row, and then replayed:
-one call instead of the hundreds that make up a network, each of which would have to wait for its
-turn at the interpreter while other threads hand over pixels.
+When a batch size comes twice in a row, its computation is captured as a CUDA graph and replayed.
+A replay is one call. A network makes hundreds, and each would wait for the interpreter while other
+threads hand over pixels.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import torch
 
 
 class _CapturedGraph(NamedTuple):
-    """A computation at fixed places in the GPU's memory."""
+    """A captured computation at fixed addresses in GPU memory."""
 
     graph: torch.cuda.CUDAGraph
     inputs: torch.Tensor
     outputs: torch.Tensor
 
     def replay(self, tiles: torch.Tensor) -> torch.Tensor:
-        """Features of other tiles, as many."""
+        """Compute the features of as many other tiles."""
         self.inputs.copy_(tiles)
         self.graph.replay()
         return self.outputs.clone()
@@ -33,7 +33,7 @@ class GPUQueue:
 
     Args:
         device: the GPU.
-        compute: tiles on the GPU to features, which must not look at values on the way.
+        compute: tiles on the GPU to features; its control flow must not depend on values.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class GPUQueue:
         self._can_capture = True
 
     def run(self, tiles: torch.Tensor) -> torch.Tensor:
-        """Features of tiles, both in the machine's memory."""
+        """Compute the features of tiles; both are in host memory."""
         copies = self._get_copy_stream()
         with torch.cuda.stream(copies):
             block = tiles.pin_memory().to(self._device, non_blocking=True)
@@ -60,39 +60,40 @@ class GPUQueue:
             return features.cpu()
 
     def _get_copy_stream(self) -> torch.cuda.Stream:
-        """This thread's own queue: its copies overlap with what is computed for others."""
+        """Return this thread's stream, whose copies overlap with the computation for others."""
         if not hasattr(self._thread_local, "copies"):
             self._thread_local.copies = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         copies: torch.cuda.Stream = self._thread_local.copies
         return copies
 
     def _compute_features(self, tiles: torch.Tensor) -> torch.Tensor:
-        known = self._captured
-        if known is None or known.inputs.shape != tiles.shape:
-            again, self._latest_shape = tiles.shape == self._latest_shape, tiles.shape
-            if again and self._can_capture and (known is None or len(tiles) > len(known.inputs)):
-                self._captured = known = self._capture(tiles)
-        if known is None or known.inputs.shape != tiles.shape:
+        graph = self._captured
+        if graph is None or graph.inputs.shape != tiles.shape:
+            is_repeated, self._latest_shape = tiles.shape == self._latest_shape, tiles.shape
+            is_larger = graph is None or len(tiles) > len(graph.inputs)
+            if is_repeated and is_larger and self._can_capture:
+                self._captured = graph = self._capture(tiles)
+        if graph is None or graph.inputs.shape != tiles.shape:
             return self._compute(tiles)
-        return known.replay(tiles)
+        return graph.replay(tiles)
 
     def _capture(self, tiles: torch.Tensor) -> _CapturedGraph | None:
-        """None for what cannot be recorded, or needs more memory than there is."""
-        # In half precision, which holds bytes exactly: the copy there is the conversion too.
-        graph, given = torch.cuda.CUDAGraph(), tiles.to(torch.float16)
-        self._compute(given)  # the libraries' handles are each thread's own, and not made below
+        """Capture the computation; None if that fails, also for lack of memory."""
+        # Half precision holds bytes exactly, and the copy into it is the conversion too.
+        graph, inputs = torch.cuda.CUDAGraph(), tiles.to(torch.float16)
+        self._compute(inputs)  # makes this thread's library handles, which a capture cannot
         try:
             with torch.cuda.graph(graph, stream=self._queue, capture_error_mode="thread_local"):
-                made = self._compute(given)
+                outputs = self._compute(inputs)
         except RuntimeError:
             self._can_capture = False
             _end_failed_capture(self._device)
             return None
-        return _CapturedGraph(graph, given, made)
+        return _CapturedGraph(graph, inputs, outputs)
 
 
 def _end_failed_capture(device: torch.device) -> None:
-    """Tell the GPU's random generator that no recording is under way: one that failed does not."""
+    """Reset the GPU's random generator, which a failed capture leaves in capture mode."""
     with torch.cuda.device(device):
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
     generator.graphsafe_set_state(generator.clone_state())

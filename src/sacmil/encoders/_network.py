@@ -1,4 +1,4 @@
-"""An encoder that is a torch network: which weights it takes, which engine runs it."""
+"""Encoders that are torch networks: finds their weights and chooses the engine."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 RANDOM_HASH = "random"
-"""What stands in place of a hash where the weights are drawn, not learned."""
+"""Stands in place of a hash for random weights."""
 _ENGINES = ("onnxruntime", "torch")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderRequest:
-    """How an encoder is to be loaded."""
+    """How to load an encoder."""
 
     weights: Path | None = None
     device: str = "cpu"
@@ -52,29 +52,29 @@ class EncoderRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSource:
-    """A torch network, before it has weights."""
+    """A torch network without its weights."""
 
     card: EncoderCard
     origin: WeightsOrigin
     build: Callable[[], nn.Module]
-    """Makes it: normalised (B, 3, P, P) in, (B, width) out."""
+    """Builds the network: normalised (B, 3, P, P) in, (B, width) out."""
     unused_prefixes: tuple[str, ...] = ()
-    """Beginnings of parameter names that official files hold and features do not need."""
+    """Prefixes of parameters in official files that features do not need."""
     preferred_engine: str = "torch"
-    """The engine to take on an x86 CPU where it is installed; elsewhere torch is the faster."""
+    """The engine on x86 CPUs, if it is installed; elsewhere torch is faster."""
 
     def find_weights(self) -> Path:
-        """The file of weights; where this machine has none, an error says how to get it."""
+        """Return the file of weights; if there is none, an error says how to get it."""
         return self._find_file(EncoderRequest())
 
     def load(self, request: EncoderRequest) -> Encoder:
-        """The encoder, ready to be called."""
+        """Load the encoder."""
         if self._choose_engine(request) == "torch":
             return self._load_on_torch(request)
         return self._load_on_onnxruntime(request)
 
     def build_module(self, request: EncoderRequest) -> tuple[nn.Module, str]:
-        """The network with its weights, and their hash."""
+        """Return the network with its weights, and their hash."""
         if request.random_weights:
             return build_random_network(self.build), RANDOM_HASH
         file = self._find_file(request)
@@ -83,9 +83,9 @@ class NetworkSource:
     def _choose_engine(self, request: EncoderRequest) -> str:
         if request.engine:
             return request.engine
-        plain = request.device == "cpu" and request.precision in (None, "float32")
+        is_plain = request.device == "cpu" and request.precision in (None, "float32")
         fastest = self.preferred_engine if _is_x86() or not _is_installed("torch") else "torch"
-        return fastest if plain and _is_installed(fastest) else "torch"
+        return fastest if is_plain and _is_installed(fastest) else "torch"
 
     def _load_on_torch(self, request: EncoderRequest) -> Encoder:
         _check_torch(self.card.name)
@@ -101,7 +101,7 @@ class NetworkSource:
         )
 
     def _load_on_onnxruntime(self, request: EncoderRequest) -> Encoder:
-        """From the exported graph in the cache folder, made there when it is not yet."""
+        """Load the exported graph from the cache folder; export it there first if needed."""
         from sacmil.encoders._export import export_network, load_exported
 
         if request.precision not in (None, "float32"):
@@ -129,17 +129,17 @@ class NetworkSource:
             for name, tensor in read_state(file).items()
             if not name.startswith(self.unused_prefixes)
         }
-        # Built without memory of its own, the network takes the file's tensors as they are.
+        # Built on the meta device, the network takes the file's tensors without a copy.
         network = _build_on("meta", self.build)
         _load_state(network, state, file, self.card.name)
         if any(tensor.is_meta for tensor in (*network.parameters(), *network.buffers())):
-            network = self.build()  # it computes buffers that files do not hold
+            network = self.build()  # it computes buffers that are not in files
             _load_state(network, state, file, self.card.name)
         return network.float()
 
 
 def build_random_network(build: Callable[[], nn.Module]) -> nn.Module:
-    """A network with weights drawn from a fixed seed: for tests and benchmarks only."""
+    """Build a network with random weights of a fixed seed, for tests and benchmarks only."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -166,10 +166,10 @@ def _load_state(network: nn.Module, state: dict[str, torch.Tensor], file: Path, 
         reason = str(error).strip().splitlines()[-1].strip()
         raise EncoderError(f"{file}: these are not the weights of {name} ({reason})") from error
     found = {"missing": result.missing_keys, "not expected": result.unexpected_keys}
-    told = [f"{len(names)} {what}, e.g. {names[0]}" for what, names in found.items() if names]
-    if told:
+    problems = [f"{len(names)} {kind}, e.g. {names[0]}" for kind, names in found.items() if names]
+    if problems:
         raise EncoderError(
-            f"{file}: these are not the weights of {name}: parameter names {'; '.join(told)}; "
+            f"{file}: these are not the weights of {name}: parameter names {'; '.join(problems)}; "
             "expected the official state dict"
         )
 
@@ -181,7 +181,7 @@ def _is_x86() -> bool:
 def _is_installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # an import hook that refuses it
+    except ModuleNotFoundError:  # an import hook blocks it
         return False
 
 

@@ -1,4 +1,4 @@
-"""Encodes tiles with onnxruntime, torch or no torch; the normalisation is part of the graph."""
+"""Encodes tiles with onnxruntime, without torch; the normalisation is part of the graph."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OnnxEncoder(Encoder):
         self._output = session.get_outputs()[0].name
 
     def encode(self, tiles: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        """(B, input_px, input_px, 3) RGB to (B, width)."""
+        """Encode RGB tiles (B, input_px, input_px, 3) as features (B, width)."""
         tiles = check_tiles(tiles, self.card)
         if not len(tiles):
             return np.empty((0, self.card.width), np.float32)
@@ -47,14 +47,14 @@ class OnnxEncoder(Encoder):
 
 
 def open_session(file: Path, *, device: str = "cpu") -> Any:
-    """A session over an ONNX file, made for being called from several threads at once."""
+    """Open an ONNX file; the session may be called from several threads at once."""
     try:
         import onnxruntime
     except ImportError:
         raise MissingExtraError("runtime", "encoding with onnxruntime") from None
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what goes wrong is raised; it is not also printed
-    # The caller runs one call per core: threads of our own would fight over the same cores, and a
+    options.log_severity_level = 4  # errors are raised, so they need not be printed too
+    # The caller runs one call per core: more threads would compete for the same cores, and a
     # thread that spins while it waits takes its core from the decoder.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     for kind in ("intra", "inter"):
@@ -65,8 +65,8 @@ def open_session(file: Path, *, device: str = "cpu") -> Any:
     except Exception as error:  # onnxruntime has a class per status code and no common root
         reason = str(error).strip().splitlines()[0]
         raise EncoderError(
-            f"{file}: onnxruntime cannot load it ({reason}); expected a whole ONNX file, copy or "
-            "export it again"
+            f"{file}: onnxruntime cannot load it ({reason}); expected a complete ONNX file, copy "
+            "or export it again"
         ) from error
 
 

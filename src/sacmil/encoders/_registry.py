@@ -1,7 +1,7 @@
-"""Encoders by name.
+"""Finds encoders by name.
 
-A public module of this folder offers either ``ENCODERS``, a tuple of encoders with names of their
-own, or ``PREFIX`` and ``SUMMARY`` with a function ``find(rest)`` for names such as ``timm:NAME``.
+A public module of this folder defines ``ENCODERS``, a tuple of encoders with fixed names. Or it
+defines ``PREFIX``, ``SUMMARY`` and a function ``find(rest)`` for names such as ``timm:NAME``.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from sacmil.plugins import load_plugins
 
 
 class EncoderSource(Protocol):
-    """What an encoder is before it is loaded."""
+    """An encoder that is not loaded yet."""
 
     @property
     def card(self) -> EncoderCard:
-        """What is known of it."""
+        """The facts that are known before loading."""
 
     def find_weights(self) -> Path:
-        """The file of weights; where this machine has none, an error says how to get it."""
+        """Return the file of weights; if there is none, an error says how to get it."""
 
     def load(self, request: EncoderRequest) -> Encoder:
-        """The encoder, ready to be called."""
+        """Load the encoder."""
 
 
 @cache
@@ -62,17 +62,17 @@ def _find_families() -> dict[str, ModuleType]:
 
 
 def list_encoders() -> list[str]:
-    """Names of the encoders that have one of their own."""
+    """Return the names of encoders, without families such as ``timm:``."""
     return sorted(_find_named_sources())
 
 
 def list_families() -> dict[str, str]:
-    """What may stand before a name or a path, such as ``timm:``, and what it then means."""
+    """Return the prefixes of names and paths, such as ``timm:``, and their meanings."""
     return {prefix: module.SUMMARY for prefix, module in sorted(_find_families().items())}
 
 
 def find_source(name: str) -> EncoderSource:
-    """The encoder behind a name, not loaded yet."""
+    """Return the encoder of a name, not loaded yet."""
     for prefix, module in _find_families().items():
         if name.startswith(prefix):
             find: Callable[[str], EncoderSource] = module.find
@@ -81,18 +81,18 @@ def find_source(name: str) -> EncoderSource:
         others = " and ".join(f"{prefix}…" for prefix in _find_families())
         raise EncoderError(
             f"there is no encoder {name!r}; {suggest_names(name, _find_named_sources())} (also "
-            f"taken: {others})"
+            f"accepted: {others})"
         )
     return _find_named_sources()[name]
 
 
 def describe_encoder(name: str) -> EncoderCard:
-    """What is known of an encoder; its weights are not needed."""
+    """Return the card of an encoder; its weights are not needed."""
     return find_source(name).card
 
 
 def find_encoder_weights(name: str) -> Path:
-    """The file an encoder's weights are read from; the error says how to get one."""
+    """Return the file of an encoder's weights; if there is none, an error says how to get it."""
     return find_source(name).find_weights()
 
 
@@ -106,16 +106,16 @@ def load_encoder(
     random_weights: bool = False,
     download: bool = False,
 ) -> Encoder:
-    """An encoder with its weights.
+    """Load an encoder with its weights.
 
     Args:
         name: one of list_encoders(), ``timm:NAME`` or ``onnx:FILE``.
-        weights: a file, where they should not be looked for.
+        weights: a file to use instead of searching for weights.
         device: cpu, cuda:0, …
-        engine: onnxruntime or torch; the fastest that is installed by default.
-        precision: float32, float16 or bfloat16; float16 on a GPU by default, else float32.
-        random_weights: draw the weights from a fixed seed, for tests and benchmarks.
-        download: fetch the weights from the hub where they are not here.
+        engine: onnxruntime or torch; by default the fastest that is installed.
+        precision: float32, float16 or bfloat16; by default float16 on a GPU, else float32.
+        random_weights: use random weights with a fixed seed, for tests and benchmarks.
+        download: download the weights from the hub if they are not on this machine.
     """
     keep_freed_memory()
     request = EncoderRequest(

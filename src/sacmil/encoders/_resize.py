@@ -1,4 +1,4 @@
-"""Resizes tiles on a GPU as Pillow would: two matrix products, their colours left side by side."""
+"""Resizes tiles on a GPU as Pillow would, by two matrix products in channels-last layout."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch.nn import functional as F
 
 
 def resize_tiles(tiles: torch.Tensor, side: int, mode: str, dtype: torch.dtype) -> torch.Tensor:
-    """(B, P, P, 3) to (B, side, side, 3), whole numbers from 0 to 255 in a floating type.
+    """Resize (B, P, P, 3) to (B, side, side, 3): whole numbers from 0 to 255, as floats.
 
-    Pillow goes along rows first, and keeps whole grey levels in between.
+    Pillow resizes along rows first, and rounds to whole grey levels in between.
 
     Args:
         tiles: square, uint8.
-        side: what their side becomes.
+        side: the new side.
         mode: bilinear or bicubic.
         dtype: to compute in.
     """
@@ -26,7 +26,7 @@ def resize_tiles(tiles: torch.Tensor, side: int, mode: str, dtype: torch.dtype) 
 
 
 def _round_values(values: torch.Tensor, mode: str) -> torch.Tensor:
-    """Rounded; a bilinear mean stays within what it is the mean of, a bicubic one does not."""
+    """Round in place; bicubic values can leave the range and are clamped, bilinear ones cannot."""
     values = values.round_()
     return values if mode == "bilinear" else values.clamp_(0, 255)
 
@@ -35,10 +35,10 @@ def _round_values(values: torch.Tensor, mode: str) -> torch.Tensor:
 def _make_resize_matrices(
     old_side: int, new_side: int, mode: str, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a resized line takes of a line: of its colours, and of its pixels.
+    """Return the resizing matrices of columns, (3 new, 3 old), and of rows, (new, old).
 
-    (3 after, 3 before), where other colours have weight zero, and (after, before). Multiplying by
-    zeros takes less time on a GPU than giving each colour a plane of its own, and undoing it.
+    The first has weight zero between different colours. Multiplying by zeros takes less time on a
+    GPU than moving each colour to a plane of its own and back.
     """
     line = torch.eye(old_side)[None, None]
     rows = F.interpolate(line, (new_side, old_side), mode=mode, antialias=True)[0, 0]

@@ -10,7 +10,7 @@ WIDTH = 1024
 
 
 class ResNet50Stage3(nn.Module):
-    """Normalised images (B, 3, P, P) to the mean of the third stage's map, (B, 1024)."""
+    """Normalised images (B, 3, P, P) to the mean of the third stage's feature map, (B, 1024)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,14 +22,14 @@ class ResNet50Stage3(nn.Module):
         self.layer3 = _make_stage(512, 256, blocks=6, stride=2)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Images to features."""
+        """Compute the features of images."""
         x: torch.Tensor = self.maxpool(relu(self.bn1(self.conv1(images))))
         x = self.layer3(self.layer2(self.layer1(x)))
         return x.mean(dim=(2, 3))
 
 
 class Bottleneck(nn.Module):
-    """1 x 1, 3 x 3, 1 x 1, and a shortcut; the stride is the middle one's, as in torchvision."""
+    """1 x 1, 3 x 3, 1 x 1, and a shortcut; the middle one has the stride, as in torchvision."""
 
     def __init__(self, channels: int, middle: int, *, stride: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Bottleneck(nn.Module):
             self.downsample = nn.Sequential()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One block."""
+        """Apply the block."""
         y = relu(self.bn1(self.conv1(x)))
         y = relu(self.bn2(self.conv2(y)))
         return relu(self.bn3(self.conv3(y)) + self.downsample(x))

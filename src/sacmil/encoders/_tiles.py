@@ -1,4 +1,4 @@
-"""Checks what is handed to an encoder, the same way for every engine."""
+"""Checks the input of encoders, the same way for every engine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sacmil.errors import EncoderError
 def check_tiles(
     tiles: npt.NDArray[Any], card: EncoderCard, *, any_side: bool = False
 ) -> npt.NDArray[np.uint8]:
-    """The tiles in one writable block of memory, which is what both engines read fastest."""
+    """Return the tiles in one writable block of memory, which both engines read fastest."""
     side = tiles.shape[1] if any_side and tiles.ndim == 4 and tiles.shape[1] else card.input_px
     if tiles.dtype != np.uint8 or tiles.shape[1:] != (side, side, 3):
         raise EncoderError(
-            f"{card.name} was given tiles {tiles.shape} of {tiles.dtype}; "
+            f"{card.name} got tiles {tiles.shape} of {tiles.dtype}; "
             f"expected (B, {side}, {side}, 3) of uint8, RGB: resize them first"
         )
     return np.require(tiles, requirements=["C", "W"])

@@ -1,8 +1,8 @@
-"""Imports timm also where torchvision's compiled operators cannot be loaded.
+"""Imports timm even if torchvision's compiled operators cannot be loaded.
 
-timm imports torchvision. The wheel of torchvision on the package index is linked against CUDA;
-beside a CPU-only torch its operators do not load, and its import then fails while describing two
-of them ("operator torchvision::nms does not exist"). Nothing here uses either, so declaring their
+timm imports torchvision. The wheel of torchvision on the package index is linked against CUDA.
+With a CPU-only torch its operators do not load, and its import fails while describing two of them
+("operator torchvision::nms does not exist"). Nothing here uses either, so declaring their
 signatures is enough.
 """
 
@@ -19,12 +19,12 @@ _SIGNATURES = (
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
 _declared_libraries: list[Any] = []
-"""Kept for as long as the process lives: torch forgets what a collected library declared."""
+"""Kept until the process ends: torch drops the declarations of a collected library."""
 _import_lock = threading.Lock()
 
 
 def import_timm() -> Any:
-    """The package timm."""
+    """Return the package timm."""
     with _import_lock:
         try:
             _import_torchvision()

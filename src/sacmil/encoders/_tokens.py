@@ -1,4 +1,4 @@
-"""Turns a transformer's tokens into one vector where its authors take more than the class token."""
+"""Pools a transformer's tokens for models that use more than the class token."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from torch import nn
 
 
 def append_patch_mean(network: nn.Module, *, skip: int) -> None:
-    """Let a network that puts out tokens put out the class token and the mean of the patches.
+    """Make a network return the class token and the mean of the patch tokens.
 
-    A hook rather than a wrapper, so that the parameters keep their official names.
+    A hook instead of a wrapper, so that the parameters keep their official names.
 
     Args:
-        network: puts out (B, T, D); then (B, 2 D).
-        skip: tokens before the first patch: the class token and the registers.
+        network: returns (B, T, D) before and (B, 2 D) after.
+        skip: number of tokens before the first patch: the class token and the registers.
     """
 
     def pool(_: nn.Module, __: tuple[torch.Tensor, ...], tokens: torch.Tensor) -> torch.Tensor:

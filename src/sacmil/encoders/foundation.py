@@ -24,21 +24,21 @@ _CLASS_AND_MEAN = "class token, then the mean of the patch tokens"
 
 
 class FoundationPreset(NamedTuple):
-    """What differs from one foundation model to the next."""
+    """The properties in which foundation models differ."""
 
     name: str
     width: int
     hub: tuple[str, ...]
     license: str
     architecture: str
-    """Of timm, with the options below."""
+    """Name of a timm model, created with the options below."""
     options: dict[str, Any]
     is_gated: bool = True
     resample: str = "bicubic"
     pooling: str = "class token"
     statistics: tuple[tuple[float, float, float], tuple[float, float, float]] = _IMAGENET_STATISTICS
     needs_swiglu: bool = False
-    """Whether timm must be told of the gated feed-forward layers; its giant models have them."""
+    """Whether timm needs options for SwiGLU layers; its giant models have them already."""
 
 
 _VIRCHOW_OPTIONS = {
@@ -100,8 +100,8 @@ PRESETS = (
         pooling=_CLASS_AND_MEAN,
         needs_swiglu=True,
     ),
-    # The official transform of GigaPath enlarges a tile to 256 pixels and keeps the middle 224;
-    # here the whole tile is resized to 224, so that no tissue is lost at its rim.
+    # The official transform of GigaPath enlarges a tile to 256 pixels and crops the center 224.
+    # Here the whole tile is resized to 224, so that no tissue is lost at its edge.
     FoundationPreset(
         "gigapath",
         1536,

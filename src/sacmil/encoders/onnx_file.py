@@ -32,15 +32,15 @@ class OnnxFile:
 
     @property
     def card(self) -> EncoderCard:
-        """What the card beside the file says, or the file itself where there is none."""
+        """The card beside the file, or one made from the file's shapes."""
         return self._card_and_hash[0]
 
     def find_weights(self) -> Path:
-        """The file itself."""
+        """Return the file itself."""
         return self.file
 
     def load(self, request: EncoderRequest) -> Encoder:
-        """The encoder, ready to be called."""
+        """Load the encoder."""
         _check_request(self.file, request)
         card, digest = self._card_and_hash
         session = open_session(self.file, device=request.device)
@@ -52,7 +52,7 @@ class OnnxFile:
 
 
 def find(name: str) -> OnnxFile:
-    """The encoder in a file, or in a folder that export_encoder wrote."""
+    """Return the encoder in a file, or in a folder that export_encoder wrote."""
     path = Path(name)
     file = path / GRAPH_FILE if path.is_dir() else path
     if not file.is_file():
@@ -69,17 +69,17 @@ def _hash_file(file: Path) -> str:
 
 
 def _check_request(file: Path, request: EncoderRequest) -> None:
-    wrong = {
+    unsupported = {
         "engine torch": request.engine == "torch",
         f"precision {request.precision}": request.precision not in (None, "float32"),
         "other weights": request.weights is not None,
         "random weights": request.random_weights,
     }
-    for what, asked in wrong.items():
-        if asked:
+    for option, is_requested in unsupported.items():
+        if is_requested:
             raise EncoderError(
-                f"{file}: {what} cannot be had from an ONNX file, which is computed by "
-                "onnxruntime with its own weights as they are; leave it out"
+                f"{file}: {option} cannot be used with an ONNX file, which onnxruntime runs in "
+                "float32 with its own weights; leave it out"
             )
 
 
@@ -93,19 +93,19 @@ def _make_card_from_shapes(file: Path) -> EncoderCard:
     side = tiles[1] if len(tiles) == 4 else None
     width = features[1] if len(features) == 2 else None
     missing = [
-        what
-        for what, known in (
+        requirement
+        for requirement, is_met in (
             ("an input of uint8 (B, P, P, 3)", kind == "tensor(uint8)" and tiles[3:] == [3]),
             ("its side P as a number", isinstance(side, int) and tiles[2:3] == [side]),
             ("an output (B, width) with the width as a number", isinstance(width, int)),
         )
-        if not known
+        if not is_met
     ]
     if missing or side is None or width is None:
         raise EncoderError(
-            f"{file}: takes {kind} {tiles}, gives {features}, and has no card "
-            f"{card_path(file).name} beside it; what is missing: {', '.join(missing)}: export it "
-            "with the normalisation inside, as `sacmil export --encoder NAME` does"
+            f"{file}: takes {kind} {tiles}, returns {features}, and has no card "
+            f"{card_path(file).name} beside it; missing: {', '.join(missing)}; export it with "
+            "the normalisation inside, as `sacmil export --encoder NAME` does"
         )
     return EncoderCard(
         name=f"onnx:{file.name}",
@@ -126,6 +126,6 @@ def _check_shapes(file: Path, session: Any, card: EncoderCard) -> None:
     expected = [card.input_px, card.input_px, 3]
     if kind != "tensor(uint8)" or tiles[1:] != expected or features[1:] != [card.width]:
         raise EncoderError(
-            f"{file}: takes {kind} {tiles} and gives {features}; its card says uint8 "
+            f"{file}: takes {kind} {tiles} and returns {features}; its card states uint8 "
             f"(B, {card.input_px}, {card.input_px}, 3) and (B, {card.width}): copy both again"
         )

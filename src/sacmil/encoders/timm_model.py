@@ -19,22 +19,22 @@ SUMMARY = "timm:NAME, any model of timm, e.g. timm:vit_small_patch14_dinov2.lvd1
 
 
 def find(name: str) -> NetworkSource:
-    """A model of timm by its name, with or without the tag of its weights."""
+    """Return a model of timm by its name, with or without the tag of its weights."""
     timm = import_timm()
     if not timm.is_model(name):
         known = suggest_names(name.split(".")[0], timm.list_models())
         raise EncoderError(f"timm has no model {name!r}; {known[:500]}")
     tags = timm.list_pretrained(f"{name.split('.')[0]}.*")
-    facts = timm.get_pretrained_cfg(name) if "." not in name or name in tags else None
-    if facts is None:
+    config = timm.get_pretrained_cfg(name) if "." not in name or name in tags else None
+    if config is None:
         known = ", ".join(tags) or "none"
         raise EncoderError(f"timm has no weights called {name!r}; known are: {known}")
-    hub = (facts.hf_hub_id,) if facts.hf_hub_id else ()
+    hub = (config.hf_hub_id,) if config.hf_hub_id else ()
     return NetworkSource(
-        card=_make_card(timm, name, facts),
+        card=_make_card(timm, name, config),
         origin=WeightsOrigin(hub=hub),
         build=partial(_build_network, name),
-        unused_prefixes=_list_head_prefixes(facts),
+        unused_prefixes=_list_head_prefixes(config),
     )
 
 
@@ -47,12 +47,12 @@ def _make_card(timm: Any, name: str, config: Any) -> EncoderCard:
     channels, height, width = config.input_size
     if channels != 3 or height != width:
         raise EncoderError(f"timm:{name} takes {config.input_size}; expected square RGB images")
-    smooth = config.interpolation in ("bilinear", "bicubic")
+    is_smooth = config.interpolation in ("bilinear", "bicubic")
     return EncoderCard(
         name=f"timm:{name}",
         width=_find_width(name),
         input_px=height,
-        resample=config.interpolation if smooth else "bilinear",
+        resample=config.interpolation if is_smooth else "bilinear",
         mean=tuple(config.mean),
         std=tuple(config.std),
         pooling="timm's own",
@@ -71,6 +71,6 @@ def _find_width(name: str) -> int:
 
 
 def _list_head_prefixes(config: Any) -> tuple[str, ...]:
-    """Names of the classifier, which some models have two of."""
+    """Return the prefixes of classifiers; some models have two."""
     names = config.classifier or ()
     return tuple(f"{name}." for name in ([names] if isinstance(names, str) else names))
