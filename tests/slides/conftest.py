@@ -1,4 +1,4 @@
-"""Small slides by name and size."""
+"""Fixtures that write small slides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def make_pixels() -> Callable[..., np.ndarray]:
 
 @pytest.fixture
 def make_slide(tmp_path: Path) -> Callable[..., Path]:
-    """A pyramid in a folder of its own, by name, size and the options of write_slide."""
+    """Write a pyramid by name, size and the options of write_slide."""
 
     def make(
         name: str = "slide.tif", width: int = 900, height: int = 700, seed: int = 0, **options: Any

@@ -1,4 +1,4 @@
-"""White and blurred tiles are told apart from sharp tissue."""
+"""White and blurred tiles are distinguished from sharp tissue."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ Pixels = npt.NDArray[np.uint8]
 
 
 def cells(seed: int = 0, side: int = 256) -> Pixels:
-    """Dark nuclei of a few pixels on pink ground."""
-    random = np.random.default_rng(seed)
+    """Return dark nuclei of a few pixels on a pink background."""
+    rng = np.random.default_rng(seed)
     points = np.zeros((side, side))
-    points[tuple(random.integers(0, side, (2, side)))] = 1
+    points[tuple(rng.integers(0, side, (2, side)))] = 1
     nuclei = ndimage.gaussian_filter(points, 2.0) > 0.015
     image = np.where(nuclei[..., None], (90, 50, 130), (225, 165, 205)).astype(np.float64)
-    image = ndimage.gaussian_filter(image, (0.8, 0.8, 0)) + random.normal(0, 2, image.shape)
+    image = ndimage.gaussian_filter(image, (0.8, 0.8, 0)) + rng.normal(0, 2, image.shape)
     return np.clip(image, 0, 255).astype(np.uint8)
 
 
-def blurred(tile: Pixels, sigma: float) -> Pixels:
+def blur(tile: Pixels, sigma: float) -> Pixels:
     return ndimage.gaussian_filter(tile, (sigma, sigma, 0))
 
 
 def plain_sharpness(tile: Pixels) -> float:
     red, green, blue = (tile[..., i].astype(int) for i in range(3))
-    grey = (red + 2 * green + blue) // 4
+    gray = (red + 2 * green + blue) // 4
     values = [
-        grey[y - 1, x] + grey[y + 1, x] + grey[y, x - 1] + grey[y, x + 1] - 4 * grey[y, x]
-        for y in range(1, grey.shape[0] - 1)
-        for x in range(1, grey.shape[1] - 1)
+        gray[y - 1, x] + gray[y + 1, x] + gray[y, x - 1] + gray[y, x + 1] - 4 * gray[y, x]
+        for y in range(1, gray.shape[0] - 1)
+        for x in range(1, gray.shape[1] - 1)
     ]
     return float(np.var(values))
 
@@ -43,8 +43,8 @@ def test_sharpness_equals_the_plain_loop() -> None:
     assert compute_sharpness(tile) == pytest.approx(plain_sharpness(tile), rel=1e-5)
 
 
-def test_many_tiles_are_judged_as_each_alone() -> None:
-    tiles = np.stack([cells(0), blurred(cells(1), 4), np.full((256, 256, 3), 250, np.uint8)])
+def test_a_batch_of_tiles_gives_the_same_as_each_tile_by_itself() -> None:
+    tiles = np.stack([cells(0), blur(cells(1), 4), np.full((256, 256, 3), 250, np.uint8)])
     np.testing.assert_allclose(
         compute_sharpness(tiles), [compute_sharpness(tile) for tile in tiles]
     )
@@ -53,12 +53,12 @@ def test_many_tiles_are_judged_as_each_alone() -> None:
 
 
 def test_sharpness_falls_with_every_bit_of_blur() -> None:
-    values = [float(compute_sharpness(blurred(cells(), sigma))) for sigma in (0.5, 1, 2, 3, 5)]
+    values = [float(compute_sharpness(blur(cells(), sigma))) for sigma in (0.5, 1, 2, 3, 5)]
     assert values == sorted(values, reverse=True)
     assert len(set(values)) == 5
 
 
-def test_sharpness_knows_no_direction_and_no_brightness() -> None:
+def test_sharpness_does_not_depend_on_direction_or_brightness() -> None:
     tile = np.clip(cells(), 30, 220)
     reference = compute_sharpness(tile)
     assert compute_sharpness(tile[::-1]) == pytest.approx(reference)

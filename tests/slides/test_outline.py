@@ -1,4 +1,4 @@
-"""Outlines survive the way to QuPath and back; what is not GeoJSON is told."""
+"""Outlines survive the round trip through QuPath; other files are rejected."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_round_trip_loses_less_than_a_hundredth(
     assert (after.mask ^ mask).sum() < 0.02 * mask.sum()
 
 
-def test_a_mask_that_fills_the_slide_comes_back_whole() -> None:
+def test_a_mask_that_fills_the_slide_comes_back_complete() -> None:
     before = Tissue(np.ones((157, 140), bool), 16.0, (2233, 2500))
     after = from_geojson(to_geojson(before), before.slide_size, None, 16.0)
     assert after.mask.all()
@@ -110,7 +110,7 @@ def test_equal_masks_give_equal_text_and_the_origin_only_shifts_it() -> None:
         np.testing.assert_array_equal(corners, other["geometry"]["coordinates"][0])
 
 
-def test_the_most_tangled_tissue_makes_a_small_file() -> None:
+def test_even_the_most_complex_tissue_makes_a_small_file() -> None:
     text = to_geojson(tissue_of(blobs(0, side=600, grain=1.0)))
     assert len(text) <= 1_000_000
 
@@ -121,7 +121,7 @@ def test_the_most_tangled_tissue_makes_a_small_file() -> None:
     )
 )
 @settings(max_examples=40, deadline=None)
-def test_a_pixel_is_inside_where_an_odd_number_of_borders_lies_to_its_left(
+def test_a_pixel_is_inside_if_an_odd_number_of_borders_is_to_its_left(
     corners: list[tuple[float, float]],
 ) -> None:
     expected = np.zeros((80, 100), bool)
@@ -134,7 +134,7 @@ def test_a_pixel_is_inside_where_an_odd_number_of_borders_lies_to_its_left(
         found = read({"type": "Polygon", "coordinates": [corners]})
     except NoTissueError:
         found = np.zeros_like(expected)
-    assert (found ^ expected).sum() <= 2  # a border through a centre may fall either way
+    assert (found ^ expected).sum() <= 2  # a border through a center may go either way
 
 
 SQUARE = [square(200, 100, 300)]
@@ -170,7 +170,7 @@ def test_every_form_qupath_writes_is_read(document: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["Ignore*", "ignore", "Exclude", "Necrosis*", {"names": ["Ignore*"]}, "plain"]
 )
-def test_ignored_classes_are_cut_out_whatever_their_place(name: Any) -> None:
+def test_ignored_classes_are_cut_out_whatever_their_order(name: Any) -> None:
     hole = feature([square(250, 150, 100)], name=name)
     if name == "plain":
         hole["properties"]["classification"] = "Ignore*"
@@ -192,7 +192,7 @@ def test_the_origin_is_added() -> None:
 
 
 @pytest.mark.parametrize("document", [[], {"type": "FeatureCollection", "features": []}])
-def test_an_outline_without_tissue_is_told(document: Any) -> None:
+def test_an_outline_without_tissue_is_an_error(document: Any) -> None:
     with pytest.raises(NoTissueError, match=r"slide\.geojson: encloses no tissue.*1000 x 800"):
         read(document)
 
@@ -212,7 +212,7 @@ def with_corner(value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "message"),
     [
         ("", "not JSON"),
         ("{", "not JSON"),
@@ -244,8 +244,8 @@ def with_corner(value: Any) -> dict[str, Any]:
         ('{"type":"GeometryCollection","geometries":[' * 100_000, "nested too deeply"),
     ],
 )
-def test_what_is_not_geojson_is_told_with_a_way_out(document: Any, told: str) -> None:
-    with pytest.raises((FormatError, NoTissueError), match=told) as caught:
+def test_the_error_for_other_files_names_the_file_and_a_fix(document: Any, message: str) -> None:
+    with pytest.raises((FormatError, NoTissueError), match=message) as caught:
         read(document)
     assert str(caught.value).startswith("slide.geojson: ")
     assert "QuPath" in str(caught.value)

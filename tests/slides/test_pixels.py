@@ -15,17 +15,17 @@ from sacmil.slides.pixels import choose_level, read_tile
 from sacmil.slides.readers import Level, Pixels, Slide, open_slide
 
 
-class Ruler(Slide):
-    """Remembers what was read."""
+class RecordingSlide(Slide):
+    """A slide that remembers what was read."""
 
     reader, path, mpp = "ruler", Path("ruler"), None
 
     def __init__(self, *downsamples: float) -> None:
         self.levels = tuple(Level(9999, 9999, downsample) for downsample in downsamples)
-        self.asked: list[tuple[int, ...]] = []
+        self.reads: list[tuple[int, ...]] = []
 
     def read(self, x: int, y: int, level: int, width: int, height: int) -> Pixels:
-        self.asked.append((x, y, level, width, height))
+        self.reads.append((x, y, level, width, height))
         return np.zeros((1, 1, 3), np.uint8)
 
     def close(self) -> None:
@@ -58,12 +58,12 @@ def test_a_tile_equals_plain_openslide_and_pillow(
 
 def test_nothing_is_resized_that_has_the_right_size(make_slide: Callable[..., Path]) -> None:
     with open_slide(make_slide()) as slide:
-        whole = slide.read(0, 0, 0, 900, 700)
+        full = slide.read(0, 0, 0, 900, 700)
         tile = read_tile(slide, 130, 77, 200, 200, 200, "bicubic")
-    np.testing.assert_array_equal(tile, whole[77:277, 130:330])
+    np.testing.assert_array_equal(tile, full[77:277, 130:330])
 
 
-def test_what_reaches_over_the_border_is_white(make_slide: Callable[..., Path]) -> None:
+def test_pixels_beyond_the_border_are_white(make_slide: Callable[..., Path]) -> None:
     with open_slide(make_slide()) as slide:
         tile = read_tile(slide, 800, 600, 256, 256, 256, "bicubic")
     assert (tile[100:] == 255).all()
@@ -76,7 +76,7 @@ def test_what_reaches_over_the_border_is_white(make_slide: Callable[..., Path]) 
     [(1, 0), (1.9, 0), (2, 1), (3.9, 1), (4, 2), (4.0003, 2), (50, 2), (0.5, 0)],
 )
 def test_the_coarsest_level_that_is_fine_enough_is_read(wanted: float, level: int) -> None:
-    assert choose_level(Ruler(1.0, 2.0, 4.0003), wanted) == level
+    assert choose_level(RecordingSlide(1.0, 2.0, 4.0003), wanted) == level
 
 
 @settings(deadline=None)
@@ -88,17 +88,17 @@ def test_the_coarsest_level_that_is_fine_enough_is_read(wanted: float, level: in
 def test_neighbours_meet_within_a_pixel_of_the_level(
     x: int, side: float, downsamples: tuple[float, ...]
 ) -> None:
-    slide = Ruler(*downsamples)
+    slide = RecordingSlide(*downsamples)
     for left in (x, round(x + side)):
         read_tile(slide, left, 0, side, 128, 128, "bilinear")
-    (first, _, level, width, _), (second, _, other, other_width, _) = slide.asked
+    (first, _, level, width, _), (second, _, other, other_width, _) = slide.reads
     assert (level, width) == (other, other_width)
     downsample = slide.levels[level].downsample
     assert abs(first + width * downsample - second) <= 1.5 * downsample + 1
     assert abs(first - x) <= downsample / 2 + 0.5
 
 
-def test_a_uniform_colour_stays_itself_at_every_size(tmp_path: Path) -> None:
+def test_a_uniform_color_stays_the_same_at_every_size(tmp_path: Path) -> None:
     path = tmp_path / "plain.png"
     Image.new("RGB", (600, 600), (200, 120, 160)).save(path)
     with open_slide(path) as slide:
@@ -108,6 +108,6 @@ def test_a_uniform_colour_stays_itself_at_every_size(tmp_path: Path) -> None:
             assert tile.shape == (input_px, input_px, 3)
 
 
-def test_an_unknown_resampling_is_refused(make_slide: Callable[..., Path]) -> None:
+def test_an_unknown_resampling_is_rejected(make_slide: Callable[..., Path]) -> None:
     with open_slide(make_slide()) as slide, pytest.raises(SlideError, match="mean 'bicubic'"):
         read_tile(slide, 0, 0, 256, 256, 224, "cubic")

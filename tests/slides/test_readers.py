@@ -41,17 +41,17 @@ def without_openslide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def regions(slide: TiffSlide, count: int) -> list[tuple[int, int, int, int, int]]:
-    """Places in, across and outside of each level, on its pixel borders."""
+    """Return regions inside, across and outside of each level, at whole pixels."""
     random = np.random.default_rng(0)
-    drawn = []
+    found = []
     for number, level in enumerate(slide.levels):
         for _ in range(count):
             width, height = random.integers(1, 400, 2).tolist()
             column = int(random.integers(-300, level.width + 100))
             row = int(random.integers(-300, level.height + 100))
             step = round(level.downsample)
-            drawn.append((column * step, row * step, number, width, height))
-    return drawn
+            found.append((column * step, row * step, number, width, height))
+    return found
 
 
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
@@ -81,9 +81,7 @@ def test_jpeg_2000_is_left_to_openslide(make_slide: MakeSlide) -> None:
 
 
 @pytest.mark.usefixtures("without_openslide")
-def test_jpeg_2000_is_read_where_openslide_is_not(
-    make_slide: MakeSlide, make_pixels: Callable
-) -> None:
+def test_jpeg_2000_is_read_without_openslide(make_slide: MakeSlide, make_pixels: Callable) -> None:
     with open_slide(make_slide(**JPEG_2000)) as slide:
         assert slide.reader == "tiff"
         np.testing.assert_array_equal(slide.read(0, 0, 0, 900, 700), make_pixels(900, 700))
@@ -119,8 +117,8 @@ def test_a_reader_with_other_pixels_is_not_used(
     make_slide: MakeSlide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_slide()
-    right = TiffSlide._decode_tile
-    monkeypatch.setattr(TiffSlide, "_decode_tile", lambda *given: right(*given) ^ 1)
+    decode = TiffSlide._decode_tile
+    monkeypatch.setattr(TiffSlide, "_decode_tile", lambda *args: decode(*args) ^ 1)
     with open_slide(path) as slide:
         assert slide.reader == "openslide"
     with pytest.raises(SlideError, match="pixels differ from OpenSlide's"):
@@ -178,7 +176,9 @@ def test_a_level_of_odd_size_has_openslides_downsample(make_slide: MakeSlide) ->
         )
 
 
-def test_every_pixel_of_an_odd_level_is_found_at_its_rounded_place(make_slide: MakeSlide) -> None:
+def test_every_pixel_of_an_odd_level_is_found_at_its_rounded_position(
+    make_slide: MakeSlide,
+) -> None:
     path = make_slide(
         width=1001, height=701, downsamples=(1, 3), compression="deflate", photometric="rgb"
     )
@@ -201,13 +201,13 @@ def test_tiles_that_were_not_scanned_are_white(make_slide: MakeSlide, reader: st
         assert (slide.read(256, 0, 0, 256, 256) != 255).any()
 
 
-def test_grey_slides_become_rgb(tmp_path: Path, make_pixels: Callable) -> None:
-    grey = make_pixels(600, 500)[..., 1]
-    path = tmp_path / "grey.tif"
-    tifffile.imwrite(path, grey, tile=(128, 128), photometric="minisblack", compression="deflate")
+def test_gray_slides_become_rgb(tmp_path: Path, make_pixels: Callable) -> None:
+    gray = make_pixels(600, 500)[..., 1]
+    path = tmp_path / "gray.tif"
+    tifffile.imwrite(path, gray, tile=(128, 128), photometric="minisblack", compression="deflate")
     with open_slide(path) as slide:
         np.testing.assert_array_equal(
-            slide.read(0, 0, 0, 600, 500), np.repeat(grey[..., None], 3, axis=2)
+            slide.read(0, 0, 0, 600, 500), np.repeat(gray[..., None], 3, axis=2)
         )
 
 
@@ -219,29 +219,29 @@ def test_writing_into_a_region_does_not_reach_the_next_read(make_slide: MakeSlid
         np.testing.assert_array_equal(slide.read(0, 0, 0, 256, 256), kept)
 
 
-def test_the_tile_cache_keeps_to_its_bound_and_changes_nothing(make_slide: MakeSlide) -> None:
+def test_the_tile_cache_respects_its_limit_and_changes_no_pixel(make_slide: MakeSlide) -> None:
     path = make_slide(tile=64)
-    bound = 5 * 64 * 64 * 3
-    with TiffSlide(path, cache_bytes=bound) as small, TiffSlide(path, cache_bytes=0) as none:
+    limit = 5 * 64 * 64 * 3
+    with TiffSlide(path, cache_bytes=limit) as small, TiffSlide(path, cache_bytes=0) as none:
         for region in regions(small, 8):
             np.testing.assert_array_equal(small.read(*region), none.read(*region))
-            kept = sum(tile.nbytes for tile in small._tiles._tiles.values())
-            assert kept <= bound
-            assert kept == small._tiles._max_bytes - small._tiles._free_bytes
+            size = sum(tile.nbytes for tile in small._tiles._tiles.values())
+            assert size <= limit
+            assert size == small._tiles._max_bytes - small._tiles._free_bytes
         assert not none._tiles._tiles
 
 
-def test_readers_are_asked_in_order_of_speed() -> None:
+def test_readers_are_tried_in_order_of_speed() -> None:
     assert list_readers() == ["tiff", "openslide", "image"]
 
 
-def test_a_wrong_reader_name_is_answered_with_the_right_one(make_slide: MakeSlide) -> None:
+def test_the_error_for_a_wrong_reader_name_suggests_the_right_one(make_slide: MakeSlide) -> None:
     with pytest.raises(SlideError, match="did you mean 'openslide'"):
         open_slide(make_slide(), reader="open_slide")
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"", r"this file is empty \(0 bytes\)"),
         (b"wsi,mpp\nslide,0.25\n", "found a text file of 19 bytes"),
@@ -252,18 +252,20 @@ def test_a_wrong_reader_name_is_answered_with_the_right_one(make_slide: MakeSlid
         (bytes(range(256)), "found a file of an unknown kind of 256 bytes"),
     ],
 )
-def test_what_is_no_slide_is_refused_saying_what_it_is(
-    tmp_path: Path, content: bytes, words: str
+def test_the_error_for_other_files_says_what_they_are(
+    tmp_path: Path, content: bytes, message: str
 ) -> None:
     path = tmp_path / "slide.svs"
     path.write_bytes(content)
-    with pytest.raises(SlideError, match=words) as caught:
+    with pytest.raises(SlideError, match=message) as caught:
         open_slide(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_a_folder_and_an_impossible_name_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_file_a_folder_and_an_impossible_name_have_their_own_errors(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(SlideError, match="no such file"):
         open_slide(tmp_path / "absent.svs")
     with pytest.raises(SlideError, match="this is a folder"):
@@ -287,45 +289,45 @@ def read_all(path: Path) -> None:
 
 
 @pytest.mark.parametrize("vendor", ["generic", "aperio"])
-def test_a_file_cut_anywhere_is_refused_or_fails_on_reading(
+def test_a_file_cut_anywhere_is_rejected_or_fails_on_reading(
     make_slide: MakeSlide, tmp_path: Path, vendor: str
 ) -> None:
-    whole = make_slide(vendor=vendor).read_bytes()
-    for part in np.linspace(0.02, 0.98, 12):
+    content = make_slide(vendor=vendor).read_bytes()
+    for share in np.linspace(0.02, 0.98, 12):
         cut = tmp_path / "cut.svs"
-        cut.write_bytes(whole[: int(part * len(whole))])
+        cut.write_bytes(content[: int(share * len(content))])
         with pytest.raises(SlideError):
             read_all(cut)
 
 
-def test_a_cut_slide_whose_directory_survived_says_so(make_slide: MakeSlide) -> None:
+def test_the_error_for_a_cut_slide_with_its_directory_says_so(make_slide: MakeSlide) -> None:
     path = make_slide(downsamples=(1,))
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - 5000)
-    with pytest.raises(SlideError, match="the TIFF is cut off: its tiles reach to byte"):
+    with pytest.raises(SlideError, match="the TIFF is cut off: its tiles extend to byte"):
         open_slide(path)
 
 
-def damaged(content: bytes, random: np.random.Generator) -> bytes:
+def damage(content: bytes, rng: np.random.Generator) -> bytes:
     changed = bytearray(content)
     head = min(600, len(content))
-    for _ in range(int(random.integers(1, 20))):
-        place = int(random.integers(0, head if random.random() < 0.5 else len(content)))
-        changed[place] = int(random.integers(0, 256))
+    for _ in range(int(rng.integers(1, 20))):
+        index = int(rng.integers(0, head if rng.random() < 0.5 else len(content)))
+        changed[index] = int(rng.integers(0, 256))
     return bytes(changed)
 
 
 def try_damaged(path: Path, kind: Callable, tmp_path: Path, count: int) -> None:
-    content, random = path.read_bytes(), np.random.default_rng(0)
+    content, rng = path.read_bytes(), np.random.default_rng(0)
     for _ in range(count):
-        hurt = tmp_path / f"hurt{path.suffix}"
-        hurt.write_bytes(damaged(content, random))
+        damaged = tmp_path / f"damaged{path.suffix}"
+        damaged.write_bytes(damage(content, rng))
         try:
-            with kind(hurt) as slide:
+            with kind(damaged) as slide:
                 width, height = (min(side, 2000) for side in slide.size)
                 slide.read(0, 0, 0, width, height)
         except SlideError as error:
-            assert str(error).startswith(f"{hurt}: ")  # noqa: PT017
+            assert str(error).startswith(f"{damaged}: ")  # noqa: PT017
 
 
 @pytest.mark.parametrize("options", [{}, {"photometric": "rgb", "compression": "deflate"}])
@@ -352,7 +354,7 @@ def test_many_damaged_tiffs_give_pixels_or_a_reason(
     try_damaged(make_slide(width=300, height=200, **options), TiffSlide, tmp_path, 400)
 
 
-def test_a_tile_that_claims_gigabytes_is_refused(make_slide: MakeSlide) -> None:
+def test_a_tile_that_claims_gigabytes_is_rejected(make_slide: MakeSlide) -> None:
     path = make_slide(downsamples=(1,))
     with tifffile.TiffFile(path) as file:
         offset = file.pages[0].dataoffsets[0]
@@ -364,7 +366,7 @@ def test_a_tile_that_claims_gigabytes_is_refused(make_slide: MakeSlide) -> None:
         slide.read(0, 0, 0, 256, 256)
 
 
-def test_half_a_tile_does_not_pass_for_a_tile(make_slide: MakeSlide) -> None:
+def test_half_a_tile_is_an_error(make_slide: MakeSlide) -> None:
     path = make_slide(downsamples=(1,))
     with tifffile.TiffFile(path, mode="r+") as file:
         tag = file.pages[0].tags["TileByteCounts"]
@@ -381,7 +383,7 @@ def test_openslides_own_errors_become_ours_and_name_the_file(make_slide: MakeSli
         file.seek(offset)
         file.write(bytes(length))
     with OpenSlideSlide(path) as slide:
-        for x in (0, 512):  # the first error latches: a whole tile fails after it
+        for x in (0, 512):  # after the first error, intact tiles fail too
             with pytest.raises(SlideError, match=f"{path}: OpenSlide cannot read"):
                 slide.read(x, 0, 0, 256, 256)
 
@@ -404,17 +406,17 @@ def test_a_plain_image_is_a_slide_of_one_level(
             slide.read(0, 0, 1, 10, 10)
 
 
-def test_every_kind_of_picture_becomes_the_rgb_it_shows(tmp_path: Path) -> None:
-    grey = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    rgb = np.repeat(grey[..., None], 3, axis=2)
-    clear = np.dstack([rgb, np.where(grey < 100, 0, 255).astype(np.uint8)])
-    on_white = np.where(grey[..., None] < 100, 255, rgb)
+def test_every_kind_of_image_becomes_the_rgb_it_shows(tmp_path: Path) -> None:
+    gray = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    rgb = np.repeat(gray[..., None], 3, axis=2)
+    clear = np.dstack([rgb, np.where(gray < 100, 0, 255).astype(np.uint8)])
+    on_white = np.where(gray[..., None] < 100, 255, rgb)
     pictures = {
-        "grey": (Image.fromarray(grey), rgb),
-        "sixteen": (Image.fromarray(grey.astype(np.uint16) * 257), rgb),
+        "gray": (Image.fromarray(gray), rgb),
+        "sixteen": (Image.fromarray(gray.astype(np.uint16) * 257), rgb),
         "palette": (Image.fromarray(rgb).quantize(256), rgb),
         "transparent": (Image.fromarray(clear), on_white),
-        "two_colours": (Image.fromarray(grey > 99), np.where(rgb > 99, 255, 0)),
+        "two_colours": (Image.fromarray(gray > 99), np.where(rgb > 99, 255, 0)),
     }
     for name, (picture, expected) in pictures.items():
         path = tmp_path / f"{name}.png"
@@ -423,14 +425,14 @@ def test_every_kind_of_picture_becomes_the_rgb_it_shows(tmp_path: Path) -> None:
             np.testing.assert_array_equal(slide.read(0, 0, 0, 16, 16), expected, err_msg=name)
 
 
-def test_an_image_of_fractions_is_refused(tmp_path: Path) -> None:
+def test_an_image_of_floats_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "fractions.tif"
     Image.fromarray(np.random.default_rng(0).random((8, 8), np.float32)).save(path)
     with pytest.raises(SlideError, match="expected 8 or 16 bits"):
         open_slide(path)
 
 
-def test_an_image_beyond_the_bound_is_refused_before_it_is_decoded(
+def test_an_image_beyond_the_limit_is_rejected_before_it_is_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, limit = tmp_path / "large.png", Image.MAX_IMAGE_PIXELS
@@ -442,7 +444,7 @@ def test_an_image_beyond_the_bound_is_refused_before_it_is_decoded(
 
 
 @pytest.mark.usefixtures("without_openslide")
-def test_a_tiled_tiff_that_needs_openslide_is_not_taken_for_a_picture(tmp_path: Path) -> None:
+def test_a_tiled_tiff_that_needs_openslide_is_not_read_as_a_plain_image(tmp_path: Path) -> None:
     path = tmp_path / "planes.tif"
     planes = np.zeros((3, 300, 300), np.uint8)
     tifffile.imwrite(path, planes, tile=(128, 128), photometric="rgb", planarconfig="separate")

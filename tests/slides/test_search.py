@@ -22,7 +22,7 @@ def names(folder: Path, found: list[Path]) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in found]
 
 
-def test_folders_are_searched_to_the_bottom_in_a_fixed_order(tmp_path: Path) -> None:
+def test_folders_are_searched_recursively_in_a_fixed_order(tmp_path: Path) -> None:
     touch(tmp_path, "z.svs", "a/b/c/d.tiff", "a/e.NDPI", "a/notes.txt", "a/features.h5", "k.png")
     found = find_slides([tmp_path])
     assert names(tmp_path, found) == ["a/b/c/d.tiff", "a/e.NDPI", "k.png", "z.svs"]
@@ -34,9 +34,7 @@ def test_every_known_extension_is_found(tmp_path: Path) -> None:
     assert len(find_slides([tmp_path])) == len(list_extensions())
 
 
-def test_a_reader_says_how_its_slides_are_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_can_add_extensions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "a.isyntax")
     with pytest.raises(SlideError, match="no slides found"):
         find_slides([tmp_path])
@@ -45,7 +43,7 @@ def test_a_reader_says_how_its_slides_are_called(
     assert [slide.name for slide in find_slides([tmp_path])] == ["a.isyntax"]
 
 
-def test_hidden_files_and_folders_are_passed_over(tmp_path: Path) -> None:
+def test_hidden_files_and_folders_are_skipped(tmp_path: Path) -> None:
     touch(tmp_path, "a.svs", "._a.svs", ".trash/b.svs", ".a.svs.12345678.partial")
     assert names(tmp_path, find_slides([tmp_path])) == ["a.svs"]
 
@@ -55,7 +53,7 @@ def test_a_named_file_is_taken_whatever_its_extension(tmp_path: Path) -> None:
     assert len(find_slides([tmp_path / "slide.xyz", tmp_path / ".hidden"])) == 2
 
 
-def test_links_that_lead_in_circles_end(tmp_path: Path) -> None:
+def test_circular_links_end(tmp_path: Path) -> None:
     touch(tmp_path, "a/b/s.svs")
     (tmp_path / "a/b/up").symlink_to(tmp_path)
     (tmp_path / "a/self").symlink_to(tmp_path / "a/self")
@@ -63,7 +61,7 @@ def test_links_that_lead_in_circles_end(tmp_path: Path) -> None:
     assert names(tmp_path, find_slides([tmp_path])) == ["a/b/s.svs", "gone.svs"]
 
 
-def test_a_folder_of_links_is_a_cohort_like_any_other(tmp_path: Path) -> None:
+def test_links_in_a_folder_are_followed(tmp_path: Path) -> None:
     touch(tmp_path, "store/1.svs", "store/2.svs")
     (tmp_path / "cohort").mkdir()
     (tmp_path / "cohort/patient.svs").symlink_to(tmp_path / "store/1.svs")
@@ -72,7 +70,7 @@ def test_a_folder_of_links_is_a_cohort_like_any_other(tmp_path: Path) -> None:
     assert names(tmp_path / "cohort", found) == ["more/2.svs", "patient.svs"]
 
 
-def test_a_link_that_leads_nowhere_is_not_passed_over(tmp_path: Path) -> None:
+def test_a_broken_link_is_not_skipped(tmp_path: Path) -> None:
     slide = tmp_path / "whole.svs"
     slide.touch()
     for name in ("lost.svs", "lost too.dcm", "lost as well.vms", "lost.txt"):
@@ -96,7 +94,7 @@ def test_equal_stems_are_an_error_that_names_both(tmp_path: Path) -> None:
     assert str(tmp_path / "b/s.tif") in str(caught.value)
 
 
-def test_nothing_found_says_what_was_looked_for(tmp_path: Path) -> None:
+def test_the_error_without_slides_lists_the_extensions(tmp_path: Path) -> None:
     touch(tmp_path, "notes.txt")
     with pytest.raises(SlideError, match=rf"no slides found in {tmp_path}; .*\.ndpi .*\.svs"):
         find_slides([tmp_path])
@@ -104,17 +102,17 @@ def test_nothing_found_says_what_was_looked_for(tmp_path: Path) -> None:
         find_slides([])
 
 
-def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_path_names_it(tmp_path: Path) -> None:
     with pytest.raises(SlideError, match="absent: there is no such file or folder"):
         find_slides([tmp_path / "absent"])
 
 
-def test_the_companion_folder_of_a_mirax_slide_holds_no_slides(tmp_path: Path) -> None:
+def test_the_companion_folder_of_a_mirax_slide_is_not_searched(tmp_path: Path) -> None:
     touch(tmp_path, "m.mrxs", "m/Slidedat.ini", "m/Data0000.dat", "m/preview.jpg", "n/o.jpg")
     assert names(tmp_path, find_slides([tmp_path])) == ["m.mrxs", "n/o.jpg"]
 
 
-def test_the_pictures_a_hamamatsu_slide_is_made_of_are_no_slides(tmp_path: Path) -> None:
+def test_the_image_files_of_a_hamamatsu_slide_are_not_slides(tmp_path: Path) -> None:
     touch(tmp_path, "v_0.jpg", "v_map.jpg", "mine.jpg")
     lines = ["[Virtual Microscope Specimen]", "ImageFile=v_0.jpg", "MapFile= v_map.jpg", "NoFocus"]
     (tmp_path / "v.vms").write_text("\r\n".join(lines))
@@ -133,13 +131,13 @@ def test_the_levels_of_a_dicom_slide_are_one_slide(tmp_path: Path) -> None:
     assert names(tmp_path, find_slides([tmp_path])) == ["2.dcm", "3.dcm", "strange.dcm"]
 
 
-def test_the_folder_of_results_can_be_left_out(tmp_path: Path) -> None:
+def test_the_output_folder_can_be_excluded(tmp_path: Path) -> None:
     touch(tmp_path, "s.svs", "out/previews/s.png")
     assert names(tmp_path, find_slides([tmp_path], exclude=[tmp_path / "out"])) == ["s.svs"]
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="everything is readable to root")
-def test_a_folder_that_cannot_be_read_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     touch(tmp_path, "s.svs", "closed/t.svs")
     (tmp_path / "closed").chmod(0)
     try:
@@ -158,17 +156,17 @@ def test_patterns_choose_slides_by_name_or_by_path(tmp_path: Path) -> None:
     ]
 
 
-def test_slides_left_out_do_not_clash_with_others_of_their_name(tmp_path: Path) -> None:
+def test_excluded_slides_do_not_clash_with_others_of_their_name(tmp_path: Path) -> None:
     touch(tmp_path, "a.bmp", "a.png")
     assert names(tmp_path, find_slides([tmp_path], exclude_names=["*.png"])) == ["a.bmp"]
 
 
-def test_a_pattern_to_include_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
+def test_an_include_pattern_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
     touch(tmp_path, "a.bmp")
     with pytest.raises(SlideError, match=r"--include '\*\.jgp' matches none"):
         find_slides([tmp_path], include_names=["*.jgp"])
 
 
-def test_a_pattern_to_exclude_may_match_nothing(tmp_path: Path) -> None:
+def test_an_exclude_pattern_may_match_nothing(tmp_path: Path) -> None:
     touch(tmp_path, "a.bmp")
     assert names(tmp_path, find_slides([tmp_path], exclude_names=["*_anno*"])) == ["a.bmp"]

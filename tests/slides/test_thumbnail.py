@@ -1,4 +1,4 @@
-"""Thumbnails: block means of the right level, in the right place, with bounded memory."""
+"""Thumbnails: block means of the right level and position, with bounded memory."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class ArraySlide(Slide):
 
 
 class EndlessSlide(Slide):
-    """A slide without pixels of its own, to see what is asked of it."""
+    """A slide without stored pixels that notes the largest region read."""
 
     reader = "endless"
     mpp = None
 
     def __init__(self, *levels: Level) -> None:
         self.path, self.levels = Path("endless.svs"), levels
-        self.most = 0
+        self.largest_read = 0
 
     def read(self, x: int, y: int, level: int, width: int, height: int) -> Pixels:
-        self.most = max(self.most, width * height)
+        self.largest_read = max(self.largest_read, width * height)
         return np.broadcast_to(np.uint8(x // 1000 % 256), (height, width, 3))
 
     def close(self) -> None: ...
@@ -92,7 +92,7 @@ def test_each_pixel_is_the_mean_of_its_block(
     assert small.slide_size == (width, height)
 
 
-def test_pieces_join_without_a_seam() -> None:
+def test_chunks_join_without_a_seam() -> None:
     pixels = noise(700, 4500)
     small = make_thumbnail(ArraySlide(pixels), 7)
     blocks = pixels[:700, :4494].reshape(100, 7, 642, 7, 3).mean(axis=(1, 3))
@@ -123,15 +123,15 @@ def test_the_coarsest_level_that_is_fine_enough_is_read(
     wanted=st.floats(0.01, 1000),
     coarse=st.sampled_from([2.0, 3.99, 16.0, 64.1]),
 )
-def test_no_side_exceeds_the_limit_and_nothing_is_coarser_than_need_be(
+def test_no_side_exceeds_the_limit_and_nothing_is_coarser_than_needed(
     width: int, height: int, wanted: float, coarse: float
 ) -> None:
     small = Level(max(1, int(width / coarse)), max(1, int(height / coarse)), coarse)
     slide = EndlessSlide(Level(width, height, 1.0), small)
-    cut = choose_source(slide, wanted)
-    assert max(scaled_shape(slide.size, compute_downsample(slide, cut))) <= 4000
+    source = choose_source(slide, wanted)
+    assert max(scaled_shape(slide.size, compute_downsample(slide, source))) <= 4000
     needed = max(1, wanted, max(width, height) / 4000)
-    assert compute_downsample(slide, cut) <= 2 * needed + 1
+    assert compute_downsample(slide, source) <= 2 * needed + 1
 
 
 def test_one_level_of_a_hundred_thousand_pixels_needs_little_memory() -> None:
@@ -141,11 +141,11 @@ def test_one_level_of_a_hundred_thousand_pixels_needs_little_memory() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert small.pixels.shape == (79, 3125, 3)
-    assert slide.most <= 2048**2
+    assert slide.largest_read <= 2048**2
     assert peak < 64 * 2**20
 
 
-def test_a_border_of_tissue_is_not_paled_by_what_lies_beyond() -> None:
+def test_tissue_at_the_border_does_not_become_paler() -> None:
     pink = np.full((10, 10, 3), (200, 120, 180), np.uint8)
     assert (make_thumbnail(ArraySlide(pink), 4).pixels == (200, 120, 180)).all()
     assert isinstance(make_thumbnail(ArraySlide(pink), 4), Thumbnail)

@@ -17,13 +17,13 @@ from sacmil.slides.tissue import Tissue
 from sacmil.units import MicronsPerPixel
 
 
-def everywhere(width: int, height: int, downsample: float = 10.0) -> Tissue:
+def make_full_tissue(width: int, height: int, downsample: float = 10.0) -> Tissue:
     shape = int(np.ceil(height / downsample)), int(np.ceil(width / downsample))
     return Tissue(np.ones(shape, bool), downsample, (width, height))
 
 
 def plain_share(tissue: Tissue, x: float, y: float, side: float) -> float:
-    """The share of one tile, pixel of the mask by pixel."""
+    """Return the share of one tile by a sum over the pixels of the mask."""
     step = tissue.downsample
     row, column = np.nonzero(tissue.mask)
     wide = np.minimum(x + side, (column + 1) * step) - np.maximum(x, column * step)
@@ -56,16 +56,16 @@ def test_exactly_the_tiles_with_enough_tissue_are_kept(
     except NoTissueError:
         coords = []
     stride = patch_size - overlap
-    places = [
+    corners = [
         (x, y)
         for y in range(0, size[1] - patch_size + 1, stride)
         for x in range(0, size[0] - patch_size + 1, stride)
     ]
-    shares = {place: plain_share(tissue, *place, patch_size) for place in places}
+    shares = {corner: plain_share(tissue, *corner, patch_size) for corner in corners}
     assert [list(p) for p, share in shares.items() if share > min_tissue + 1e-6] == [
-        place for place in coords if shares[tuple(place)] > min_tissue + 1e-6
+        corner for corner in coords if shares[tuple(corner)] > min_tissue + 1e-6
     ]
-    assert all(shares[tuple(place)] > min_tissue - 1e-6 for place in coords)
+    assert all(shares[tuple(corner)] > min_tissue - 1e-6 for corner in coords)
 
 
 @given(
@@ -75,7 +75,7 @@ def test_exactly_the_tiles_with_enough_tissue_are_kept(
     width=st.integers(3000, 60_000),
 )
 @settings(max_examples=60, deadline=None)
-def test_corners_never_drift_and_tiles_never_stick_out(
+def test_corners_never_drift_and_tiles_never_exceed_the_slide(
     slide_mpp: float, mpp: float, patch_size: int, width: int
 ) -> None:
     height = 3000
@@ -83,7 +83,7 @@ def test_corners_never_drift_and_tiles_never_stick_out(
     side = patch_size * mpp / slide_mpp
     if side > height:
         return
-    tiles = lay_tiles(everywhere(width, height, 50.0), MicronsPerPixel(slide_mpp), spec)
+    tiles = lay_tiles(make_full_tissue(width, height, 50.0), MicronsPerPixel(slide_mpp), spec)
     x = np.unique(tiles.coords[:, 0])
     assert np.abs(x - np.arange(len(x)) * side).max() <= 0.51
     assert (tiles.coords >= 0).all()
@@ -93,21 +93,21 @@ def test_corners_never_drift_and_tiles_never_stick_out(
     np.testing.assert_array_equal(order, np.arange(len(tiles)))
 
 
-def test_tiles_coincide_with_the_files_own_where_their_side_is_a_multiple() -> None:
-    tiles = lay_tiles(everywhere(5000, 5000), MicronsPerPixel(0.25), TileSpec())
+def test_tiles_coincide_with_the_files_own_if_their_side_is_a_multiple() -> None:
+    tiles = lay_tiles(make_full_tissue(5000, 5000), MicronsPerPixel(0.25), TileSpec())
     assert (tiles.side, tiles.stride, tiles.tile_px) == (512, 512, 256)
     assert (tiles.coords % 256 == 0).all()
     assert len(tiles) == 81
 
 
-def test_noise_of_division_does_not_make_a_side_fractional() -> None:
+def test_rounding_errors_do_not_make_a_side_fractional() -> None:
     assert TileSpec(mpp=0.5, patch_size=224).side(MicronsPerPixel(0.1)) == 1120
     assert TileSpec(mpp=0.3, patch_size=256).side(MicronsPerPixel(0.1)) == 768
 
 
 def test_overlap_is_counted_in_pixels_of_the_tile() -> None:
     spec = TileSpec(patch_size=256, overlap=64)
-    tiles = lay_tiles(everywhere(4096, 512), MicronsPerPixel(0.25), spec)
+    tiles = lay_tiles(make_full_tissue(4096, 512), MicronsPerPixel(0.25), spec)
     assert tiles.stride == 384
     assert tiles.coords[:3].tolist() == [[0, 0], [384, 0], [768, 0]]
 
@@ -120,7 +120,7 @@ def test_a_share_of_exactly_the_minimum_is_enough() -> None:
     assert lay_tiles(tissue, MicronsPerPixel(1.0), spec).coords.tolist() == [[0, 0]]
 
 
-def test_at_zero_a_touch_is_enough_and_nothing_is_still_nothing() -> None:
+def test_at_zero_any_tissue_is_enough_but_some_is_needed() -> None:
     mask = np.zeros((10, 10), bool)
     mask[3, 3] = True
     tissue = Tissue(mask, 10.0, (100, 100))
@@ -134,36 +134,36 @@ def test_a_higher_minimum_keeps_a_subset(low: float, high: float) -> None:
     low, high = sorted([low, high])
     tissue = Tissue(np.random.default_rng(0).random((40, 40)) > 0.4, 7.3, (290, 290))
 
-    def kept(share: float) -> set[tuple[int, ...]]:
+    def lay(share: float) -> set[tuple[int, ...]]:
         try:
             spec = TileSpec(mpp=1.0, patch_size=13, min_tissue=share)
             return set(map(tuple, lay_tiles(tissue, MicronsPerPixel(1.0), spec).coords.tolist()))
         except NoTissueError:
             return set()
 
-    assert kept(high) <= kept(low)
+    assert lay(high) <= lay(low)
 
 
-def test_too_little_tissue_is_told_with_the_most_there_is() -> None:
+def test_the_error_for_too_little_tissue_states_the_largest_share() -> None:
     mask = np.zeros((10, 10), bool)
     mask[0, 0] = True
     tissue = Tissue(mask, 10.0, (100, 100))
     spec = TileSpec(mpp=1.0, patch_size=50, min_tissue=0.5)
-    with pytest.raises(NoTissueError, match=r"none of 4 tiles holds 50%.*most is 4%.*--min-tissue"):
+    with pytest.raises(NoTissueError, match=r"none of 4 tiles has 50%.*most is 4%.*--min-tissue"):
         lay_tiles(tissue, MicronsPerPixel(1.0), spec)
 
 
-def test_a_tile_larger_than_the_slide_is_told() -> None:
+def test_a_tile_larger_than_the_slide_is_an_error() -> None:
     with pytest.raises(SlideError, match=r"512 x 512 .* only 500 x 900; cut smaller tiles"):
-        lay_tiles(everywhere(500, 900), MicronsPerPixel(0.25), TileSpec())
+        lay_tiles(make_full_tissue(500, 900), MicronsPerPixel(0.25), TileSpec())
 
 
-def test_an_overlap_that_makes_millions_of_tiles_is_refused() -> None:
+def test_an_overlap_that_makes_millions_of_tiles_is_rejected() -> None:
     spec = TileSpec(patch_size=256, overlap=255)
     with pytest.raises(OptionError, match="--overlap"):
-        lay_tiles(everywhere(50_000, 50_000, 100), MicronsPerPixel(0.5), spec)
+        lay_tiles(make_full_tissue(50_000, 50_000, 100), MicronsPerPixel(0.5), spec)
     with pytest.raises(OptionError, match="--overlap"):
-        lay_tiles(everywhere(3_000, 3_000, 100), MicronsPerPixel(0.6), spec)
+        lay_tiles(make_full_tissue(3_000, 3_000, 100), MicronsPerPixel(0.6), spec)
 
 
 @pytest.mark.parametrize(
@@ -175,13 +175,13 @@ def test_an_overlap_that_makes_millions_of_tiles_is_refused() -> None:
         *[("min_tissue", value) for value in (-0.1, 1.1, float("nan"), "half")],
     ],
 )
-def test_a_senseless_wish_is_refused_by_name(name: str, value: Any) -> None:
+def test_values_out_of_range_are_rejected_by_name(name: str, value: Any) -> None:
     with pytest.raises(OptionError, match=f"^{name} is .*; expected"):
         TileSpec(**{name: value})
 
 
 def test_a_hundred_thousand_tiles_are_laid_in_a_second() -> None:
-    tissue = everywhere(82_000, 82_000, 32.0)
+    tissue = make_full_tissue(82_000, 82_000, 32.0)
     best = np.inf
     for _ in range(3):
         start = time.perf_counter()
@@ -193,7 +193,7 @@ def test_a_hundred_thousand_tiles_are_laid_in_a_second() -> None:
 
 def test_tiles_without_microns_are_counted_in_pixels_of_the_image() -> None:
     spec = TileSpec(mpp=None, patch_size=115, overlap=15)
-    tiles = lay_tiles(everywhere(700, 460), None, spec)
+    tiles = lay_tiles(make_full_tissue(700, 460), None, spec)
     assert (tiles.side, tiles.stride, tiles.tile_px) == (115, 100, 115)
     assert len(tiles) == 6 * 4
     assert spec.tissue_mpp == pytest.approx(128 / 115)

@@ -1,4 +1,4 @@
-"""Tissue is found by colour; glass, ink, black borders, specks and noise are not taken for it."""
+"""Tissue is found by colour; glass, ink, black borders, specks and noise are not tissue."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ MPP = MicronsPerPixel(0.5)
 SIDE = 400  # pixels of 8 µm: 3.2 mm
 
 
-def glass(colour: tuple[int, int, int] = (243, 242, 244), side: int = SIDE) -> Pixels:
-    return np.full((side, side, 3), colour, np.uint8)
+def glass(color: tuple[int, int, int] = (243, 242, 244), side: int = SIDE) -> Pixels:
+    return np.full((side, side, 3), color, np.uint8)
 
 
 def disc(row: float, column: float, radius: float, side: int = SIDE) -> npt.NDArray[np.bool_]:
@@ -68,23 +68,25 @@ def overlap(one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> float:
     return float((one & other).sum() / (one | other).sum())
 
 
-@pytest.mark.parametrize("colour", [PINK, PURPLE, PALE, (120, 85, 60), (140, 150, 185)])
-@pytest.mark.parametrize("ground", [(243, 242, 244), (255, 255, 255), (214, 212, 205)])
-def test_a_piece_of_any_stain_is_found_on_any_glass(
-    colour: tuple[int, int, int], ground: tuple[int, int, int]
+@pytest.mark.parametrize("color", [PINK, PURPLE, PALE, (120, 85, 60), (140, 150, 185)])
+@pytest.mark.parametrize("background", [(243, 242, 244), (255, 255, 255), (214, 212, 205)])
+def test_tissue_of_any_stain_is_found_on_any_glass(
+    color: tuple[int, int, int], background: tuple[int, int, int]
 ) -> None:
     truth = disc(200, 180, 90)
-    pixels = glass(ground)
-    pixels[truth] = (np.array(colour) * (np.array(ground) / 250)).clip(0, 255)
+    pixels = glass(background)
+    pixels[truth] = (np.array(color) * (np.array(background) / 250)).clip(0, 255)
     assert overlap(find(grainy(pixels)), truth) > 0.97
 
 
-@pytest.mark.parametrize("ground", [(255, 255, 255), (243, 242, 244), (228, 224, 216), (190,) * 3])
+@pytest.mark.parametrize(
+    "background", [(255, 255, 255), (243, 242, 244), (228, 224, 216), (190,) * 3]
+)
 def test_an_empty_slide_has_no_tissue_and_the_error_says_what_to_do(
-    ground: tuple[int, int, int],
+    background: tuple[int, int, int],
 ) -> None:
     with pytest.raises(NoTissueError, match=r"slide\.svs: nothing .* preview.*QuPath.*GeoJSON"):
-        find(grainy(glass(ground)))
+        find(grainy(glass(background)))
 
 
 def test_shadows_scratches_and_bubbles_on_glass_are_not_tissue() -> None:
@@ -98,15 +100,15 @@ def test_shadows_scratches_and_bubbles_on_glass_are_not_tissue() -> None:
 
 @pytest.mark.parametrize("brightness", [1.0, 0.6])
 def test_a_slide_that_is_all_tissue_is_not_halved(brightness: float) -> None:
-    random = np.random.default_rng(1)
-    mixture = ndimage.gaussian_filter(random.random((SIDE, SIDE)), 6)
+    rng = np.random.default_rng(1)
+    mixture = ndimage.gaussian_filter(rng.random((SIDE, SIDE)), 6)
     mixture = (mixture - mixture.min()) / np.ptp(mixture)
     pixels = np.array(PALE) + mixture[..., None] * (np.array(PURPLE) - np.array(PALE))
     assert find((pixels * brightness).astype(np.uint8)).mean() > 0.99
 
 
 @pytest.mark.parametrize("ink", INKS)
-def test_a_pen_stroke_is_left_out_and_the_tissue_beside_it_kept(ink: str) -> None:
+def test_a_pen_stroke_is_left_out_and_the_tissue_next_to_it_stays(ink: str) -> None:
     tissue, stroke = disc(200, 250, 100), np.zeros((SIDE, SIDE), bool)
     stroke[30:370, 60:110] = True
     pixels = glass().astype(np.float64)
@@ -119,7 +121,7 @@ def test_a_pen_stroke_is_left_out_and_the_tissue_beside_it_kept(ink: str) -> Non
 
 
 @pytest.mark.parametrize("ink", INKS)
-def test_a_slide_with_ink_alone_has_no_tissue(ink: str) -> None:
+def test_a_slide_with_only_ink_has_no_tissue(ink: str) -> None:
     pixels = glass()
     pixels[100:300, 150:200] = INKS[ink]
     with pytest.raises(NoTissueError):
@@ -175,7 +177,7 @@ def test_sizes_do_not_depend_on_the_resolution_of_the_picture(downsample: float)
 
 @given(turn=st.integers(0, 3), flip=st.booleans())
 @settings(max_examples=8, deadline=None)
-def test_turning_the_slide_turns_the_mask(turn: int, *, flip: bool) -> None:
+def test_rotating_the_slide_rotates_the_mask(turn: int, *, flip: bool) -> None:
     pixels = glass()
     pixels[disc(120, 150, 70)] = PINK
     pixels[disc(280, 300, 40)] = PURPLE
@@ -210,7 +212,7 @@ def test_the_share_is_that_of_the_mask() -> None:
 
 
 class PaintedSlide(Slide):
-    """A pyramid with a disc of tissue, painted when asked for."""
+    """A pyramid with a disc of tissue, drawn when it is read."""
 
     reader = "painted"
     mpp = None
@@ -238,7 +240,7 @@ class PaintedSlide(Slide):
         ([Level(700, 650, 1.0)], 0.25),
     ],
 )
-def test_the_mask_has_the_foretold_downsample_and_lies_where_the_tissue_does(
+def test_the_mask_has_the_predicted_downsample_and_the_position_of_the_tissue(
     levels: list[Level], mpp: float
 ) -> None:
     slide = PaintedSlide(*levels)
@@ -247,8 +249,8 @@ def test_the_mask_has_the_foretold_downsample_and_lies_where_the_tissue_does(
     assert tissue.downsample == mask_downsample(slide, MicronsPerPixel(mpp), no_limits)
     assert max(tissue.mask.shape) <= 4000
     rows, columns = np.nonzero(tissue.mask)
-    centre = (columns.mean() + 0.5) * tissue.downsample, (rows.mean() + 0.5) * tissue.downsample
-    np.testing.assert_allclose(centre, np.array(slide.size) / 2, atol=0.6 * tissue.downsample)
+    center = (columns.mean() + 0.5) * tissue.downsample, (rows.mean() + 0.5) * tissue.downsample
+    np.testing.assert_allclose(center, np.array(slide.size) / 2, atol=0.6 * tissue.downsample)
     assert tissue.share == pytest.approx(np.pi * 0.09, rel=0.1)
     again = find_tissue(
         make_overview(slide, MicronsPerPixel(mpp), no_limits), MicronsPerPixel(mpp), no_limits
@@ -256,32 +258,32 @@ def test_the_mask_has_the_foretold_downsample_and_lies_where_the_tissue_does(
     assert again.hash == tissue.hash
 
 
-def test_a_picture_of_a_few_tiles_may_hold_less_than_a_speck() -> None:
+def test_a_picture_of_a_few_tiles_may_have_less_tissue_than_a_speck() -> None:
     """32 pixels of 8 µm: all of it is 0.066 mm², and a third of that would be a speck elsewhere."""
-    place = disc(16, 16, 10, side=32)
+    tissue = disc(16, 16, 10, side=32)
     pixels = glass(side=32)
-    pixels[place] = PINK
-    assert overlap(find(grainy(pixels)), place) > 0.7
+    pixels[tissue] = PINK
+    assert overlap(find(grainy(pixels)), tissue) > 0.7
     with pytest.raises(NoTissueError):
         find(grainy(glass(side=32)))
 
 
-def with_halo() -> tuple[Pixels, npt.NDArray[np.bool_]]:
+def make_halo() -> tuple[Pixels, npt.NDArray[np.bool_]]:
     """A pale textured section, and faint smooth stain on the glass around it."""
-    random = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     truth = disc(200, 200, 80)
     y, x = np.mgrid[:SIDE, :SIDE]
     away = np.maximum(np.hypot(y - 200, x - 200) - 80, 0)
     halo = np.exp(-away / 50)[..., None] * (1 - np.array([0.96, 0.90, 0.965]))
-    grain = ndimage.gaussian_filter(random.standard_normal((SIDE, SIDE)), 1)[..., None]
+    grain = ndimage.gaussian_filter(rng.standard_normal((SIDE, SIDE)), 1)[..., None]
     stain = np.array([0.90, 0.84, 0.91]) + 0.15 * grain
     light = np.where(truth[..., None], stain, 1 - halo)
-    pixels = light * (236, 233, 235) + random.normal(0, 0.5, light.shape)
+    pixels = light * (236, 233, 235) + rng.normal(0, 0.5, light.shape)
     return np.clip(pixels, 0, 255).astype(np.uint8), truth
 
 
 def test_stain_on_the_glass_around_a_pale_section_is_not_tissue() -> None:
-    pixels, truth = with_halo()
+    pixels, truth = make_halo()
     assert overlap(find(pixels), truth) > 0.9
 
 
@@ -293,34 +295,32 @@ class Field(ImageSlide):
         self.levels = (Level(pixels.shape[1], pixels.shape[0], 1.0),)
 
 
-def grey_stroma(glass_columns: int = 0) -> Pixels:
+def make_gray_stroma(glass_columns: int = 0) -> Pixels:
     """A field of view with pink tissue and stroma that is nearly grey, some of it bare glass."""
-    random = np.random.default_rng(2)
-    pink = ndimage.gaussian_filter(random.standard_normal((460, 700)), 30)[..., None] > 0
-    grain = ndimage.gaussian_filter(random.standard_normal((460, 700)), 4)[..., None] * 60
+    rng = np.random.default_rng(2)
+    pink = ndimage.gaussian_filter(rng.standard_normal((460, 700)), 30)[..., None] > 0
+    grain = ndimage.gaussian_filter(rng.standard_normal((460, 700)), 4)[..., None] * 60
     pixels = np.where(pink, (214, 168, 204), (205, 197, 204)) + grain
     pixels[:, :glass_columns] = (238, 234, 240)
     return np.clip(pixels, 0, 255).astype(np.uint8)
 
 
 @pytest.mark.parametrize(("glass_columns", "mode"), [(0, "all"), (150, "all"), (450, "detect")])
-def test_a_small_image_is_taken_whole_where_it_is_mostly_covered(
-    glass_columns: int, mode: str
-) -> None:
-    field = Field(grey_stroma(glass_columns))
+def test_a_small_image_is_all_tissue_if_it_is_mostly_covered(glass_columns: int, mode: str) -> None:
+    field = Field(make_gray_stroma(glass_columns))
     assert choose_tissue_mode(field) == mode
 
 
-def test_a_large_image_a_pyramid_and_a_plain_word_are_not_guessed_at() -> None:
+def test_auto_detects_in_large_images_and_pyramids_and_given_modes_are_used() -> None:
     large = Field(np.zeros((4001, 4000, 3), np.uint8))
     assert choose_tissue_mode(large) == "detect"
     assert choose_tissue_mode(PaintedSlide(Level(700, 460, 1.0))) == "detect"
     assert choose_tissue_mode(large, "all") == "all"
-    assert choose_tissue_mode(Field(grey_stroma()), "detect") == "detect"
+    assert choose_tissue_mode(Field(make_gray_stroma()), "detect") == "detect"
 
 
-def test_the_whole_image_has_no_hole_and_the_foretold_downsample() -> None:
-    field, mpp = Field(grey_stroma(100)), MicronsPerPixel(1.0)
+def test_the_whole_image_has_no_hole_and_the_predicted_downsample() -> None:
+    field, mpp = Field(make_gray_stroma(100)), MicronsPerPixel(1.0)
     tissue = mark_all_as_tissue(field, mpp)
     assert tissue.share == 1
     assert tissue.downsample == mask_downsample(field, mpp)

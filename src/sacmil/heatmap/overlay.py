@@ -44,7 +44,7 @@ _MARK_COLOR = (190, 0, 60)
 _NUMBER_SIZE_PX = 13
 """Smallest side of a tile, in pixels, that a number fits into."""
 _NUMBER_DISTANCE_PX = 10
-"""From a tile to the number beside it, in pixels."""
+"""Distance from a tile to its number, in pixels."""
 
 
 def draw_overlay(

@@ -1,1 +1,1 @@
-"""From a file to tiles: readers, resolution, tissue, tiling. Numpy only, no torch."""
+"""Slides and their tiles: readers, resolution, tissue, tiling; needs numpy but not torch."""

@@ -1,6 +1,6 @@
-"""Tiles not worth encoding: white ones, and those out of focus.
+"""Finds tiles that are not worth encoding: white ones, and those out of focus.
 
-Both tests take one tile (H, W, 3) or many (B, H, W, 3) and give one truth per tile.
+Both functions take one tile (H, W, 3) or many (B, H, W, 3) and return one bool per tile.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def is_white(tiles: TileImages, *, brightness: int = 210, share: float = 0.95) -> BoolArray:
-    """Whether a tile is bare glass.
+    """Return whether each tile is bare glass.
 
     Args:
         tiles: RGB.
-        brightness: a pixel is white where its darkest channel reaches this, 0 to 255.
-        share: a tile is white where this share of its pixels is.
+        brightness: a pixel is white if its darkest channel reaches this, 0 to 255.
+        share: a tile is white if this share of its pixels is.
     """
     bright = np.minimum(np.minimum(tiles[..., 0], tiles[..., 1]), tiles[..., 2]) >= brightness
     return np.asarray(bright.mean(axis=(-2, -1)) >= share)
 
 
 def is_blurred(tiles: TileImages, *, sharpness: float = 30.0) -> BoolArray:
-    """Whether a tile is out of focus.
+    """Return whether each tile is out of focus.
 
     Args:
         tiles: RGB.
@@ -35,14 +35,14 @@ def is_blurred(tiles: TileImages, *, sharpness: float = 30.0) -> BoolArray:
 
 
 def compute_sharpness(tiles: TileImages) -> npt.NDArray[np.float64]:
-    """Variance of the Laplacian of grey levels from 0 to 255, over the inside of each tile.
+    """Return the variance of the Laplacian of grey levels, 0 to 255, inside each tile.
 
     Sharp tissue at 0.25 to 0.5 µm per pixel has 70 to 2,400; the same tiles blurred by a standard
-    deviation of two pixels have 4 to 35. Bare glass has next to none.
+    deviation of two pixels have 4 to 35. Bare glass is near 0.
     """
     red, green, blue = (tiles[..., channel].astype(np.int16) for channel in range(3))
-    grey = (red + 2 * green + blue) >> 2
+    gray = (red + 2 * green + blue) >> 2
     laplacian = (
-        grey[..., 1:-1, :-2] + grey[..., 1:-1, 2:] + grey[..., :-2, 1:-1] + grey[..., 2:, 1:-1]
-    ) - 4 * grey[..., 1:-1, 1:-1]
+        gray[..., 1:-1, :-2] + gray[..., 1:-1, 2:] + gray[..., :-2, 1:-1] + gray[..., 2:, 1:-1]
+    ) - 4 * gray[..., 1:-1, 1:-1]
     return np.asarray(laplacian.var(axis=(-2, -1), dtype=np.float32), np.float64)

@@ -1,8 +1,8 @@
-"""What lies on the glass and is no tissue: strokes of a pen, black borders.
+"""Finds pen strokes and black borders on the glass.
 
 Tissue stained with haematoxylin and eosin is pink to purple: red above green, blue above green.
-Brown and pale blue come with immunostains. Ink is told from both by what no stain does: green at
-all, blue or red at full strength, dark without any colour.
+Immunostains add brown and pale blue. Ink has colours that no stain has: any green, blue or red at
+full strength, or dark without colour.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sacmil.slides.readers._base import Pixels
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
 
-# Hues in degrees (red 0, green 120, blue 240); chroma from 0 to 1 of what the background lets by.
+# Hues in degrees (red 0, green 120, blue 240); chroma from 0 to 1, relative to the background.
 _GREEN = (65.0, 185.0)
 _GREEN_CHROMA = 0.10
 _BLUE = (185.0, 250.0)
@@ -33,50 +33,50 @@ _BLACK_CHROMA = 0.12
 _RIM_COLD = (65.0, 255.0)
 _RIM_RED = (349.0, 25.0)
 _RIM_CHROMA = 0.02
-_CHUNK_ROWS = 256  # judged at a time, to bound the memory
+_CHUNK_ROWS = 256  # processed at a time, to bound the memory
 
 
 class PixelColors(NamedTuple):
-    """What the colours of a picture tell, pixel by pixel, each (h, w)."""
+    """Properties of the colour of each pixel, (h, w) each."""
 
     chroma: Floats
-    """How far a colour is from grey, 0 to 1."""
+    """Distance from grey, 0 to 1."""
     ink: Mask
-    """No stain has this colour."""
+    """Whether the colour can only be ink: no stain has it."""
     rim: Mask
-    """Ink thinned out to a pale rim may have this colour, and so may tissue."""
+    """Whether the colour can be the pale rim of a stroke; tissue may have it too."""
 
 
 def classify_colors(pixels: Pixels, background: npt.NDArray[np.float32]) -> PixelColors:
-    """Judge each pixel by the share of the background's light that comes through.
+    """Classify each pixel by the share of the background's light that comes through.
 
     Args:
         pixels: (h, w, 3), RGB.
         background: (3,), the colour of bare glass.
     """
-    parts = np.array_split(pixels, math.ceil(len(pixels) / _CHUNK_ROWS))
-    colours = [_classify_chunk(np.minimum(part / background, 1)) for part in parts]
-    return PixelColors(*(np.concatenate(parts) for parts in zip(*colours, strict=True)))
+    chunks = np.array_split(pixels, math.ceil(len(pixels) / _CHUNK_ROWS))
+    colors = [_classify_chunk(np.minimum(chunk / background, 1)) for chunk in chunks]
+    return PixelColors(*(np.concatenate(arrays) for arrays in zip(*colors, strict=True)))
 
 
 def find_ink(colors: PixelColors, *, rim_px: int, min_px: float) -> Mask:
-    """Where ink and black borders are.
+    """Return a mask of ink and black borders.
 
     Args:
         colors: of the picture.
-        rim_px: how far the pale rim of a stroke may reach.
-        min_px: areas below this many pixels are no stroke: pigment, a fold, a bubble.
+        rim_px: largest width of a stroke's pale rim.
+        min_px: smaller areas are no stroke but pigment, a fold or a bubble.
     """
     core = remove_specks(colors.ink, min_px)
     if not core.any():
         return core
     stroke = ndimage.binary_dilation(core, iterations=rim_px, mask=colors.rim | core)
-    # where a stroke thins out over a pixel, its colour is already mixed with what is beneath
+    # at the edge of a stroke, its colour is already mixed with what is beneath
     return np.asarray(ndimage.binary_dilation(stroke, structure=np.ones((3, 3), bool)), bool)
 
 
 def remove_specks(mask: Mask, min_px: float) -> Mask:
-    """The mask without connected areas of fewer pixels than ``min_px``."""
+    """Return the mask without connected areas of fewer pixels than ``min_px``."""
     labels, _ = ndimage.label(mask)
     sizes = np.bincount(labels.ravel())
     sizes[0] = 0  # the background
@@ -99,7 +99,7 @@ def _classify_chunk(light: Floats) -> PixelColors:
 
 
 def _hue(light: Floats, brightest: Floats, chroma: Floats) -> Floats:
-    """(h, w, 3) to degrees (h, w); greys get 300, the hue of tissue."""
+    """Return hues in degrees, (h, w), of (h, w, 3); greys get 300, the hue of tissue."""
     red, green, blue = np.moveaxis(light, -1, 0)
     span = np.where(chroma > 0, chroma, 1)
     hue = np.where(brightest == green, 2 + (blue - red) / span, 4 + (red - green) / span)

@@ -1,9 +1,9 @@
-"""The tissue as GeoJSON that QuPath opens, edits and writes back.
+"""Writes tissue as GeoJSON that QuPath can edit, and reads it back.
 
-Each connected area is one annotation of the class Tissue, a polygon with holes in level-0 pixels
-from QuPath's origin (which, where the format has one, is the corner of the scanned area). On the
-way back every area drawn counts as tissue, except those of a class QuPath ignores (a name that
-begins with "Ignore" or "Exclude" or ends with "*"), which are cut out.
+Each connected area is one annotation of the class Tissue: a polygon with holes in level-0 pixels
+from QuPath's origin. If the format has one, that is the corner of the scanned area. When read,
+every area is tissue, except those of a class that QuPath ignores: these are cut out. Such a class
+begins with "Ignore" or "Exclude" or ends with "*".
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ Polygon = list[Ring]
 _NAMESPACE = uuid.UUID("6f1de1f8-52cf-5c9c-9d0a-5ac311000001")
 _COLOR = [0, 160, 60]
 _MAX_BYTES = 1_000_000
-_TOLERANCES = (0.4, 0.8, 1.6, 3.2, 6.4)  # pixels of the mask a border may be moved by
-_MAX_COORDINATE = 1e9  # pixels; no slide has as many
-_CHUNK_CROSSINGS = 4_000_000  # how many are held at a time
+_TOLERANCES = (0.4, 0.8, 1.6, 3.2, 6.4)  # how far a border may move, in pixels of the mask
+_MAX_COORDINATE = 1e9  # pixels; no slide is that large
+_CHUNK_CROSSINGS = 4_000_000  # in memory at a time
 _AREA_TYPES = ("Polygon", "MultiPolygon")
 _AREALESS_TYPES = ("Point", "MultiPoint", "LineString", "MultiLineString")
-_FIX_HINT = "export the annotations from QuPath as GeoJSON, or delete the file to find tissue anew"
+_FIX_HINT = "export the annotations from QuPath as GeoJSON, or delete the file to find tissue again"
 
 
 def to_geojson(tissue: Tissue, bounds_origin: tuple[int, int] | None = None) -> str:
-    """The outline as the text of a FeatureCollection; equal masks give equal text.
+    """Return the outline as the text of a FeatureCollection; equal masks give equal text.
 
     Args:
-        tissue: what to outline.
-        bounds_origin: the slide's, where it has one: QuPath counts from there.
+        tissue: the tissue to outline.
+        bounds_origin: the slide's, if it has one: QuPath counts from there.
     """
     polygons = _trace_polygons(tissue)
     text = ""
@@ -60,14 +60,14 @@ def to_geojson(tissue: Tissue, bounds_origin: tuple[int, int] | None = None) -> 
 
 
 def add_tissue_mode(text: str, mode: str) -> str:
-    """The outline with how it was found, as long as nobody edits it: detect or all."""
+    """Add how an outline was found, detect or all; the note is ignored after an edit."""
     outline = json.loads(text)
     outline["sacmil"] = {"tissue": mode, "hash": _hash_features(outline["features"])}
     return json.dumps(outline, separators=(",", ":"))
 
 
 def read_tissue_mode(text: str | bytes) -> str | None:
-    """How an outline was found; None where it was drawn or edited by hand or does not say."""
+    """Return how an outline was found; None if it was drawn or edited by hand, or is unknown."""
     try:
         outline = json.loads(text)
         found = outline["sacmil"]
@@ -89,49 +89,49 @@ def from_geojson(
     *,
     source: str | Path = "the outline",
 ) -> Tissue:
-    """The mask of an outline, as written here or edited in QuPath.
+    """Return the mask of an outline, as written here or edited in QuPath.
 
     Args:
         text: a FeatureCollection, a list of features, a feature or a bare geometry.
         slide_size: width and height of level 0.
-        bounds_origin: the slide's, where it has one.
+        bounds_origin: the slide's, if it has one.
         downsample: level-0 pixels per pixel of the mask, see ``tissue.mask_downsample``.
         source: the file, for messages.
     """
     shape = scaled_shape(slide_size, downsample)
-    kept, cut = np.zeros(shape, bool), np.zeros(shape, bool)
+    mask, cut = np.zeros(shape, bool), np.zeros(shape, bool)
     origin = np.array(bounds_origin or (0, 0), np.float64)
     try:
         for polygon, is_cut in _iter_polygons(_parse_json(text, source), source):
             rings = [_to_mask_pixels(ring + origin, slide_size, downsample) for ring in polygon]
-            _fill_polygon(cut if is_cut else kept, rings)
+            _fill_polygon(cut if is_cut else mask, rings)
     except RecursionError as error:
         raise FormatError(f"{source}: is nested too deeply for GeoJSON; {_FIX_HINT}") from error
-    kept &= ~cut
-    if not kept.any():
+    mask &= ~cut
+    if not mask.any():
         raise NoTissueError(
             f"{source}: encloses no tissue on the slide ({slide_size[0]} x {slide_size[1]} "
             f"level-0 pixels); {_FIX_HINT}"
         )
-    return Tissue(kept, downsample, slide_size)
+    return Tissue(mask, downsample, slide_size)
 
 
 # Tracing ---------------------------------------------------------------------------------------
 
 
 def _trace_polygons(tissue: Tissue) -> list[Polygon]:
-    """The borders of the mask in level-0 pixels."""
+    """Return the borders of the mask in level-0 pixels."""
     try:
         from contourpy import FillType, contour_generator
     except ImportError as error:
         raise MissingExtraError("slides", "outlining tissue") from error
-    # a rim of glass, so that tissue at the slide's edge has a border there too
+    # padded with glass, so that tissue at the slide's edge has a border there too
     padded = np.pad(tissue.mask, 1).astype(np.float32)
     generator = contour_generator(z=padded, fill_type=FillType.OuterOffset)
     points, offsets = cast("tuple[list[Ring], list[npt.NDArray[Any]]]", generator.filled(0.5, 2.0))
     polygons = []
     for corners, ends in zip(points, offsets, strict=True):
-        # pixel i of the padded mask has its centre at i - 0.5 in pixels of the mask
+        # pixel i of the padded mask has its center at i - 0.5 in pixels of the mask
         polygons.append(np.split((corners - 0.5) * tissue.downsample, ends[1:-1]))
     return polygons
 
@@ -157,11 +157,11 @@ def _make_feature(
 
 
 def _round_ring(ring: Ring) -> list[list[int]]:
-    """The ring in whole pixels, closed; empty where nothing of its area is left."""
-    places = np.rint(ring).astype(np.int64)
-    moved = np.any(places[1:] != places[:-1], axis=1)
-    places = places[np.concatenate([[True], moved])]
-    return places.tolist() if len(places) >= 4 and _ring_area(places) else []
+    """Return the closed ring in whole pixels; empty if it has no area left."""
+    corners = np.rint(ring).astype(np.int64)
+    differs = np.any(corners[1:] != corners[:-1], axis=1)
+    corners = corners[np.concatenate([[True], differs])]
+    return corners.tolist() if len(corners) >= 4 and _ring_area(corners) else []
 
 
 def _ring_area(ring: npt.NDArray[Any]) -> float:
@@ -170,9 +170,10 @@ def _ring_area(ring: npt.NDArray[Any]) -> float:
 
 
 def _simplify_ring(ring: Ring, tolerance: float) -> Ring:
-    """A closed ring with fewer corners, none of the others farther off than the tolerance.
+    """Return a closed ring with fewer corners; removed ones are within the tolerance.
 
-    Douglas and Peucker's way, begun from the two corners farthest apart from each other.
+    By the algorithm of Douglas and Peucker, started from the first corner and the one farthest
+    from it.
     """
     far = int(((ring - ring[0]) ** 2).sum(axis=1).argmax())
     keep = np.zeros(len(ring), bool)
@@ -192,7 +193,7 @@ def _simplify_ring(ring: Ring, tolerance: float) -> Ring:
 
 
 def _line_distances(points: Ring, start: Ring, end: Ring) -> npt.NDArray[np.float64]:
-    """From each point to the line between two others."""
+    """Return the distance of each point to the line through two others."""
     across, along = (end - start).tolist()
     length = math.hypot(across, along)
     offsets = points - start
@@ -207,12 +208,12 @@ def _line_distances(points: Ring, start: Ring, end: Ring) -> npt.NDArray[np.floa
 def _parse_json(text: str | bytes, source: str | Path) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:  # also bytes that are no text
+    except ValueError as error:  # also for bytes that are not text
         raise FormatError(f"{source}: is not JSON ({error}); {_FIX_HINT}") from error
 
 
 def _iter_polygons(node: Any, source: str | Path) -> Iterator[tuple[Polygon, bool]]:
-    """Every polygon below a node of the document, and whether it is to be cut out."""
+    """Yield every polygon in a node of the document, and whether to cut it out."""
     if isinstance(node, list):
         for item in node:
             yield from _iter_polygons(item, source)
@@ -232,8 +233,7 @@ def _iter_polygons(node: Any, source: str | Path) -> Iterator[tuple[Polygon, boo
             yield _parse_polygon(rings, source), False
     elif kind not in _AREALESS_TYPES:
         raise FormatError(
-            f"{source}: holds {_describe_value(node)} where a GeoJSON feature or geometry was "
-            "expected; "
+            f"{source}: holds {_describe_value(node)}; expected a GeoJSON feature or geometry; "
             f"{_FIX_HINT}"
         )
 
@@ -265,22 +265,20 @@ def _parse_ring(values: Any, source: str | Path) -> Ring:
     is_numbers = ring.dtype.kind in "iuf" and ring.ndim == 2 and ring.shape[1] in (2, 3)
     if not is_numbers or len(ring) < 3:
         raise FormatError(
-            f"{source}: a ring is {_describe_value(values)}; expected at least three corners [x, "
-            "y] in "
-            f"level-0 pixels; {_FIX_HINT}"
+            f"{source}: a ring is {_describe_value(values)}; expected at least three corners "
+            f"[x, y] in level-0 pixels; {_FIX_HINT}"
         )
     corners = ring[:, :2].astype(np.float64)
     if not (np.abs(corners) < _MAX_COORDINATE).all():  # also false for NaN
         raise FormatError(
             f"{source}: a corner lies at NaN, infinity or beyond {_MAX_COORDINATE:.0e}; expected "
-            "level-0 "
-            f"pixels; {_FIX_HINT}"
+            f"level-0 pixels; {_FIX_HINT}"
         )
     return corners
 
 
 def _is_ignored(properties: Any) -> bool:
-    """Whether a feature's class is one that QuPath ignores."""
+    """Return whether QuPath ignores a feature's class."""
     classification = properties.get("classification") if isinstance(properties, dict) else None
     if isinstance(classification, dict):
         names = classification.get("names")
@@ -292,7 +290,7 @@ def _is_ignored(properties: Any) -> bool:
 
 
 def _describe_value(value: Any) -> str:
-    """A value in a few words, for a message."""
+    """Describe a value in a few words, for a message."""
     if isinstance(value, dict):
         kind = value.get("type")
         return f"an object of type {str(kind)[:40]!r}" if kind else "an object without a type"
@@ -303,21 +301,21 @@ def _describe_value(value: Any) -> str:
 
 
 def _to_mask_pixels(ring: Ring, slide_size: tuple[int, int], downsample: float) -> Ring:
-    """The ring in pixels of the mask.
+    """Convert a ring to pixels of the mask.
 
-    The last pixels of the mask may have their centres beyond the slide: a border along the
-    slide's edge is moved to the mask's. What was drawn farther out keeps its place.
+    The last pixels of the mask may have their centers beyond the slide. So a border along the
+    slide's edge moves to the mask's edge. Corners farther out keep their positions.
     """
     height, width = scaled_shape(slide_size, downsample)
-    places = ring / downsample
-    at_edge = (ring >= np.array(slide_size) - 0.5) & (places <= (width, height))
-    return np.where(at_edge, (width, height), places)
+    positions = ring / downsample
+    at_edge = (ring >= np.array(slide_size) - 0.5) & (positions <= (width, height))
+    return np.where(at_edge, (width, height), positions)
 
 
 def _fill_polygon(mask: Mask, rings: Polygon) -> None:
-    """Set the pixels of the mask whose centres lie inside; rings in pixels of the mask.
+    """Set the pixels of the mask with centers inside the rings, which are in pixels of the mask.
 
-    A centre is inside where a line to its left crosses the rings an odd number of times.
+    A center is inside if a line to its left crosses the rings an odd number of times.
     """
     box = _find_bounds(mask, rings)
     region = mask[box]
@@ -327,14 +325,14 @@ def _fill_polygon(mask: Mask, rings: Polygon) -> None:
     corner = np.array([box[1].start, box[0].start])
     flips = np.zeros((rows, columns + 1), np.uint8)
     for ring in rings:
-        closed = np.concatenate([ring, ring[:1]]) - corner - 0.5  # centres on whole numbers
+        closed = np.concatenate([ring, ring[:1]]) - corner - 0.5  # centers on whole numbers
         for row, column in _iter_crossings(closed, rows, columns):
-            np.add.at(flips, (row, column), 1)  # overflow keeps what counts: odd or even
+            np.add.at(flips, (row, column), 1)  # an overflow keeps what matters: odd or even
     region |= np.bitwise_xor.accumulate(flips[:, :-1] & 1, axis=1).astype(bool)
 
 
 def _find_bounds(mask: Mask, rings: Polygon) -> tuple[slice, slice]:
-    """The part of the mask the outer ring can reach."""
+    """Return the rectangle of the mask that the rings can reach."""
     corners = np.concatenate(rings)
     low = np.clip(np.floor(corners.min(axis=0)), 0, mask.shape[::-1]).astype(int)
     high = np.clip(np.ceil(corners.max(axis=0)), 0, mask.shape[::-1]).astype(int)
@@ -344,17 +342,17 @@ def _find_bounds(mask: Mask, rings: Polygon) -> tuple[slice, slice]:
 def _iter_crossings(
     ring: Ring, rows: int, columns: int
 ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """Where a closed ring crosses the rows: the row, and the first column right of the crossing."""
+    """Yield the crossings of a closed ring with rows: row, and first column to the right."""
     start, end = ring[:-1], ring[1:]
     upward = start[:, 1] > end[:, 1]
     upper, lower = (np.where(upward[:, None], *pair) for pair in ((end, start), (start, end)))
     first = np.clip(np.ceil(upper[:, 1]), 0, rows).astype(np.int64)
     counts = np.clip(np.ceil(lower[:, 1]), 0, rows).astype(np.int64) - first
     edges = np.flatnonzero(counts)
-    pieces = 1 + int(counts.sum()) // _CHUNK_CROSSINGS
-    for part in np.array_split(edges, pieces):
-        edge = np.repeat(part, counts[part])
-        before = np.repeat(counts[part].cumsum() - counts[part], counts[part])
+    num_chunks = 1 + int(counts.sum()) // _CHUNK_CROSSINGS
+    for chunk in np.array_split(edges, num_chunks):
+        edge = np.repeat(chunk, counts[chunk])
+        before = np.repeat(counts[chunk].cumsum() - counts[chunk], counts[chunk])
         row = first[edge] + np.arange(len(edge)) - before
         slope = (lower[edge, 0] - upper[edge, 0]) / (lower[edge, 1] - upper[edge, 1])
         x = upper[edge, 0] + (row - upper[edge, 1]) * slope

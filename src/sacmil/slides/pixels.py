@@ -1,4 +1,4 @@
-"""The pixels of a tile: cut at the wanted resolution, resized to what the encoder takes."""
+"""Reads the pixels of a tile at its resolution and resizes them for the encoder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sacmil.slides.readers._base import Pixels, Slide
 from sacmil.units import Level0Px, TilePx
 
 RESAMPLES = ("bilinear", "bicubic")
-_LEVEL_TOLERANCE = 1.0001  # a level of 4.0003 serves tiles that want 4
+_LEVEL_TOLERANCE = 1.0001  # a level of 4.0003 is used for tiles that need 4
 
 
 def read_tile(
@@ -23,19 +23,19 @@ def read_tile(
     input_px: TilePx,
     resample: str,
 ) -> Pixels:
-    """(input_px, input_px, 3): a square of the slide as an encoder sees it.
+    """Return a square of the slide as the encoder takes it, (input_px, input_px, 3).
 
-    First the square becomes a patch at the resolution asked for, as every tool of the field cuts
-    it, then the patch takes the encoder's size. Where a size is already right nothing is resized.
+    First the square is resized to a patch at the requested resolution, as other tools do. Then
+    the patch is resized to the encoder's size. A size that is right is not resized.
 
     Args:
         slide: an open slide.
         x: left border in level-0 pixels.
         y: upper border in level-0 pixels.
         side: of the square in level-0 pixels; need not be whole.
-        patch_px: side of the patch in pixels at the resolution asked for.
+        patch_px: side of the patch in pixels at the requested resolution.
         input_px: side of the image the encoder takes.
-        resample: how patch becomes image, by the encoder's card: bilinear or bicubic.
+        resample: how to resize to the encoder's size, by its card: bilinear or bicubic.
     """
     if resample not in RESAMPLES:
         raise SlideError(
@@ -46,7 +46,7 @@ def read_tile(
 
 
 def choose_level(slide: Slide, downsample: float) -> int:
-    """Index of the coarsest level that is not coarser than needed; 0 if all are."""
+    """Return the index of the coarsest level that is fine enough; 0 if none is."""
     fine = [
         number
         for number, level in enumerate(slide.levels)
@@ -56,13 +56,11 @@ def choose_level(slide: Slide, downsample: float) -> int:
 
 
 def _read_square(slide: Slide, x: int, y: int, side: float, patch_px: int) -> Pixels:
-    """Read on pixel borders of the level; sizes are equal, so neighbours may be one pixel off."""
+    """Read at whole pixels of the level; sizes are equal, so neighbours may be one pixel off."""
     number = choose_level(slide, side / patch_px)
     downsample = slide.levels[number].downsample
     size = max(_round_half_up(side / downsample), 1)
-    left, top = (
-        _round_half_up(_round_half_up(place / downsample) * downsample) for place in (x, y)
-    )
+    left, top = (_round_half_up(_round_half_up(at / downsample) * downsample) for at in (x, y))
     return slide.read(left, top, number, size, size)
 
 

@@ -1,4 +1,4 @@
-"""A picture per slide to accept or reject at a glance: outline of the tissue, grid of the tiles."""
+"""Draws a preview of a slide: outline of the tissue and grid of the tiles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SIDE = 1200
 _CAPTION_PX = 34
 _OUTLINE_COLOR = (0, 150, 40)
 _GRID_COLOR = (20, 50, 220)
-_MIN_FRAMED_PX = 5  # pixels; tiles smaller than that in the picture are tinted, not framed
+_MIN_FRAMED_PX = 5  # pixels; smaller tiles are tinted, not framed
 
 
 def draw_preview(
@@ -37,15 +37,15 @@ def draw_preview(
     title: str = "",
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the picture as PNG, at most 1,200 pixels a side and a line of text below.
+    """Write the preview as PNG, its longer side 1,200 pixels, with a line of text below.
 
     Args:
-        slide: the slide, or what ``tissue.survey`` made of it.
-        tissue: outlined in green; None where none was found.
-        tiles: framed in blue; None where none were laid.
-        path: where to; the file appears only when it is complete.
+        slide: the slide, or its thumbnail from ``tissue.make_overview``.
+        tissue: outlined in green; None if none was found.
+        tiles: framed in blue; None if there are none.
+        path: of the file, which appears only when it is complete.
         title: the beginning of the line of text, such as the slide's name.
-        metadata: what the picture shows, kept inside the file for ``read_metadata``.
+        metadata: stored inside the file for ``read_metadata``.
     """
     if isinstance(slide, Slide):
         slide = make_thumbnail(slide, max(slide.size) / _SIDE, max_side=2 * _SIDE)
@@ -65,7 +65,7 @@ def draw_preview(
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:
-    """What a preview says of itself; empty where it is missing, damaged or from elsewhere."""
+    """Return the metadata of a preview; empty if the file is missing, damaged or foreign."""
     from PIL import Image
 
     try:
@@ -78,14 +78,14 @@ def read_metadata(path: str | Path) -> dict[str, str]:
 def _make_png_info(metadata: Mapping[str, str]) -> PngInfo:
     from PIL import PngImagePlugin
 
-    noted = PngImagePlugin.PngInfo()
+    info = PngImagePlugin.PngInfo()
     for key, value in metadata.items():
-        noted.add_text(key, value)
-    return noted
+        info.add_text(key, value)
+    return info
 
 
 def _resize_to_preview(slide: Thumbnail) -> tuple[Image, float]:
-    """The picture at the size of the preview, and its pixels per level-0 pixel."""
+    """Return the picture at the size of the preview, and its pixels per level-0 pixel."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -105,7 +105,7 @@ def _draw_tiles(picture: Image, tiles: Tiles, scale: float) -> None:
     is_framed = tiles.side * scale >= _MIN_FRAMED_PX
     frame, fill = ImageDraw.Draw(frames), ImageDraw.Draw(tint)
     for x, y in tiles.coords.tolist():
-        corners = [round(place * scale) for place in (x, y, x + tiles.side, y + tiles.side)]
+        corners = [round(at * scale) for at in (x, y, x + tiles.side, y + tiles.side)]
         fill.rectangle(corners, fill=26)
         if is_framed:
             frame.rectangle(corners, outline=120)
@@ -126,7 +126,7 @@ def _draw_outline(picture: Image, tissue: Tissue, scale: float) -> None:
 
 
 def _find_border(mask: Mask) -> Mask:
-    """Two pixels along the inside of the mask; the picture's own edge is not outside."""
+    """Return two pixels along the inside of the mask, but not along the picture's edge."""
     inner = ndimage.binary_erosion(mask, iterations=2, border_value=1)
     return np.asarray(mask & ~inner, bool)
 
@@ -134,22 +134,22 @@ def _find_border(mask: Mask) -> Mask:
 def _list_caption_parts(tissue: Tissue | None, tiles: Tiles | None) -> list[str]:
     if tissue is None:
         return ["no tissue found"]
-    facts = [f"{tissue.share:.0%} tissue"]
+    parts = [f"{tissue.share:.0%} tissue"]
     if tiles is not None:
-        facts.append(f"{len(tiles):,} tiles of {tiles.side:g} level-0 pixels")
-    return facts
+        parts.append(f"{len(tiles):,} tiles of {tiles.side:g} level-0 pixels")
+    return parts
 
 
 def _add_caption(picture: Image, text: str) -> Image:
-    """The picture with a line of text below; a long line loses its beginning, the title."""
+    """Add a line of text below; a long line loses its beginning, the title."""
     from PIL import Image, ImageDraw, ImageFont
 
-    text = " ".join(text.split())  # names may hold line breaks
+    text = " ".join(text.split())  # names may contain line breaks
     width = max(picture.width, _SIDE // 2)
-    whole = Image.new("RGB", (width, picture.height + _CAPTION_PX), "white")
-    whole.paste(picture)
-    draw, font = ImageDraw.Draw(whole), ImageFont.load_default(18)
+    canvas = Image.new("RGB", (width, picture.height + _CAPTION_PX), "white")
+    canvas.paste(picture)
+    draw, font = ImageDraw.Draw(canvas), ImageFont.load_default(18)
     while text and draw.textlength(text, font=font) > width - 16:
         text = "…" + text[max(2, len(text) // 10) :]
     draw.text((8, picture.height + 6), text, fill="black", font=font)
-    return whole
+    return canvas

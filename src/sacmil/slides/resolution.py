@@ -1,4 +1,4 @@
-"""Microns per pixel of a slide: stated by the file or by the user, never guessed."""
+"""Finds microns per pixel of a slide, as stated by the file or the user, never guessed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sacmil.slides.readers._base import Slide
 from sacmil.units import MicronsPerPixel
 
 MIN_MPP, MAX_MPP = 0.05, 20.0
-"""What a scan of tissue can have; beyond lies a unit mistaken (896: pixels per something)."""
+"""Limits for scans of tissue; values beyond come from a wrong unit (896: pixels per something)."""
 
 TOLERANCE = 0.02
-"""Slides called 0.5 state 0.494 to 0.504; stretching a tile by 2 % (5 of 256 pixels) changes less
-than a change of scanner does, stretching by more shows an encoder detail that is not there."""
+"""Slides called 0.5 state 0.494 to 0.504. Stretching a tile by 2 % (5 of 256 pixels) changes less
+than another scanner does. Stretching by more would show an encoder detail that is not there."""
 
 _FIX_HINT = (
-    "say it with --slide-mpp 0.25 (one value for all slides) or --slide-mpp FILE.csv "
+    "state it with --slide-mpp 0.25 (one value for all slides) or --slide-mpp FILE.csv "
     "(columns wsi,mpp), or cut an image of unknown scale by `sacmil extract --mpp none "
     "--patch-size 115px`"
 )
@@ -30,12 +30,12 @@ _FIX_HINT = (
 
 @dataclass(frozen=True)
 class SlideResolutions:
-    """What the user says of µm per pixel, in place of what the files state."""
+    """µm per pixel as the user states them; they replace those of the files."""
 
     everywhere: MicronsPerPixel | None = None
     """One value for all slides."""
     by_slide: Mapping[str, MicronsPerPixel] = field(default_factory=dict)
-    """By file name, by relative path or by either without extension, with forward slashes."""
+    """By file name or relative path, with or without extension, with forward slashes."""
 
     def __post_init__(self) -> None:
         for value in [*self.by_slide.values(), self.everywhere]:
@@ -61,30 +61,32 @@ class SlideResolutions:
         return cls(by_slide=_parse_table(path, content))
 
     def find(self, path: Path) -> MicronsPerPixel | None:
-        """What the user says of one slide; the longest matching path wins."""
+        """Return the user's value for a slide, by the longest matching path; None without one."""
         if self.everywhere is not None:
             return self.everywhere
         return next((self.by_slide[key] for key in _iter_keys(path) if key in self.by_slide), None)
 
     def find_unmatched(self, paths: Iterable[Path]) -> list[str]:
-        """Lines of the table that are about none of these slides."""
-        named = {key for path in paths for key in _iter_keys(path)}
-        return [key for key in self.by_slide if key not in named]
+        """Return the keys of the table that match none of these slides."""
+        known = {key for path in paths for key in _iter_keys(path)}
+        return [key for key in self.by_slide if key not in known]
 
 
 def find_slide_mpp(slide: Slide, resolutions: SlideResolutions | None = None) -> MicronsPerPixel:
-    """Microns per level-0 pixel: the user's word, else the file's; an error if neither will do.
+    """Return microns per level-0 pixel by the user, otherwise by the file.
+
+    It is an error if neither states a plausible value.
 
     Args:
         slide: an open slide.
-        resolutions: the user's word, which replaces the file's.
+        resolutions: the user's values, which replace the file's.
     """
-    said = resolutions.find(slide.path) if resolutions else None
-    if said is not None:
-        return said
+    stated = resolutions.find(slide.path) if resolutions else None
+    if stated is not None:
+        return stated
     if slide.mpp is None:
         table = (
-            ", and the table given has no line for it"
+            ", and the given table has no line for it"
             if resolutions and resolutions.by_slide
             else ""
         )
@@ -99,26 +101,26 @@ def check_target_mpp(
     allow_upsampling: bool = False,
     name: str | Path = "the slide",
 ) -> None:
-    """Refuse to cut tiles finer than the slide was scanned, unless that is wanted.
+    """Reject tiles finer than the scan, unless upsampling is allowed.
 
     Args:
-        target_mpp: the resolution asked for.
-        slide_mpp: the resolution the slide has.
-        allow_upsampling: whether the user wants it all the same.
+        target_mpp: the requested resolution.
+        slide_mpp: the resolution of the slide.
+        allow_upsampling: whether tiles may be finer than the scan.
         name: the slide's file, for the message.
     """
     if not (math.isfinite(target_mpp) and target_mpp > 0):
         raise ResolutionError(f"--mpp is {target_mpp}; expected µm per pixel, such as 0.5")
     if target_mpp < slide_mpp * (1 - TOLERANCE) and not allow_upsampling:
         raise ResolutionError(
-            f"{name}: tiles of {target_mpp:g} µm per pixel are asked for, the slide has "
-            f"{slide_mpp:.4g}; nearest possible is --mpp {slide_mpp:.4g}, or stretch the pixels "
-            "with --allow-upsampling"
+            f"{name}: tiles of {target_mpp:g} µm per pixel are requested, but the slide has "
+            f"{slide_mpp:.4g}; use --mpp {slide_mpp:.4g}, or stretch the pixels with "
+            "--allow-upsampling"
         )
 
 
 def magnification_to_mpp(magnification: float) -> MicronsPerPixel:
-    """What peers mean by an objective power: 10 µm per pixel divided by it.
+    """Convert an objective power to 10 µm per pixel divided by it, as other tools do.
 
     >>> magnification_to_mpp(20)
     0.5
@@ -161,7 +163,7 @@ def _parse_table(path: Path, content: str) -> dict[str, MicronsPerPixel]:
 
 
 def _iter_rows(path: Path, content: str) -> Iterator[tuple[int, str, str]]:
-    """Line number, wsi and mpp of every line that is not empty."""
+    """Yield line number, wsi and mpp of every line that is not empty."""
     reader = csv.reader(content.splitlines())
     try:
         header = [name.strip() for name in next(reader, [])]
@@ -176,7 +178,7 @@ def _iter_rows(path: Path, content: str) -> Iterator[tuple[int, str, str]]:
                     raise ResolutionError(f"{path}: line {reader.line_num} names no slide")
                 yield reader.line_num, row["wsi"], row.get("mpp", "")
     except csv.Error as error:
-        raise ResolutionError(f"{path}: line {reader.line_num} is no CSV ({error})") from error
+        raise ResolutionError(f"{path}: line {reader.line_num} is not CSV ({error})") from error
 
 
 def _parse_mpp(text: str, source: str) -> MicronsPerPixel:
@@ -187,9 +189,9 @@ def _parse_mpp(text: str, source: str) -> MicronsPerPixel:
 
 
 def _iter_keys(path: Path) -> Iterator[str]:
-    """Every end of a path, the longest first, with and then without its extension."""
-    for whole in (path, path.with_suffix("")):
-        parts = whole.parts
+    """Yield every suffix of a path, the longest first, with and then without its extension."""
+    for full in (path, path.with_suffix("")):
+        parts = full.parts
         for start in range(len(parts)):
             yield PurePosixPath(*parts[start:]).as_posix()
 

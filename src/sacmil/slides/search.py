@@ -1,4 +1,4 @@
-"""Which files are the slides: named ones as they are, folders searched through and through."""
+"""Finds slides: given files are used as they are, folders are searched recursively."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _EXTENSIONS = frozenset(
     | {".svslide", ".dcm", ".png", ".jpg", ".jpeg", ".bmp"}
 )
 
-_LIST_EXTENSIONS = {".vms", ".vmu"}  # Hamamatsu: text that names the JPEGs a slide is made of
+_LIST_EXTENSIONS = {".vms", ".vmu"}  # Hamamatsu: text files that list the JPEGs of a slide
 _MAX_LIST_BYTES = 2**20
 
 
 def list_extensions() -> frozenset[str]:
-    """What a folder is searched for; a file named outright may have any extension."""
+    """Return the extensions that folders are searched for; a given file may have any."""
     return _EXTENSIONS | list_extra_extensions()
 
 
@@ -31,27 +31,27 @@ def find_slides(
     include_names: Sequence[str] = (),
     exclude_names: Sequence[str] = (),
 ) -> list[Path]:
-    """Every slide, once, in a fixed order.
+    """Return every slide once, in a fixed order.
 
     Args:
         items: files, and folders that are searched recursively.
-        exclude: folders not to search, such as the one results go to.
-        include_names: patterns such as ``*.bmp``; a slide must match one of them, if there are any.
+        exclude: folders not to search, such as the output folder.
+        include_names: patterns such as ``*.bmp``; if there are any, a slide must match one.
         exclude_names: patterns of slides to leave out.
     """
-    places = [Path(item) for item in items]
+    paths = [Path(item) for item in items]
     excluded = {os.path.realpath(folder) for folder in exclude}
     found: dict[str, Path] = {}
     names = NameFilter(include_names, exclude_names)
-    for place in places:
-        for path in _find_slides_in(place, excluded):
-            if names.accepts(path, place):
+    for item in paths:
+        for path in _find_slides_in(item, excluded):
+            if names.accepts(path, item):
                 found.setdefault(os.path.realpath(path), path)
     names.check_all_matched()
     if not found:
         raise SlideError(
-            f"no slides found in {', '.join(map(str, places)) or 'nothing'}; expected files named "
-            f"{' '.join(sorted(list_extensions()))}"
+            f"no slides found in {', '.join(map(str, paths)) or 'nothing'}; expected files that "
+            f"end in {' '.join(sorted(list_extensions()))}"
         )
     slides = sorted(found.values())
     _check_unique_stems(slides)
@@ -61,11 +61,11 @@ def find_slides(
 class NameFilter:
     """Chooses slides by patterns of their names.
 
-    A pattern with a slash is compared with the path below the folder searched.
+    A pattern with a slash is compared with the path inside the searched folder.
 
     Args:
-        include: patterns of which one must match, if there are any.
-        exclude: patterns of which none may match.
+        include: if there are any, one of these patterns must match.
+        exclude: none of these patterns may match.
     """
 
     def __init__(self, include: Sequence[str], exclude: Sequence[str]) -> None:
@@ -73,7 +73,7 @@ class NameFilter:
         self._unmatched = set(include)
 
     def accepts(self, path: Path, folder: Path) -> bool:
-        """Whether a slide is wanted."""
+        """Return whether the patterns select a slide."""
         below = path.relative_to(folder).as_posix() if path != folder else path.as_posix()
         included = [p for p in self._include if _matches(p, path.name, below)]
         self._unmatched -= set(included)
@@ -81,9 +81,9 @@ class NameFilter:
         return not excluded and (bool(included) or not self._include)
 
     def check_all_matched(self) -> None:
-        """Raise an error for a pattern to include that matched no slide: it is probably mistyped.
+        """Raise an error if an include pattern matched no slide: it is probably mistyped.
 
-        One to exclude may match none: a cohort need not hold what is never wanted.
+        An exclude pattern may match none: a cohort need not have slides of that name.
         """
         if self._unmatched:
             raise SlideError(
@@ -105,11 +105,11 @@ def _find_slides_in(item: Path, excluded: set[str]) -> Iterable[Path]:
 
 
 def _search_folder(folder: Path, seen: set[str]) -> Iterator[Path]:
-    """Slides below a folder; ``seen`` holds the real paths of folders not to enter (again)."""
-    place = os.path.realpath(folder)
-    if place in seen:  # a link that leads back up
+    """Yield the slides in a folder; ``seen`` holds real paths of folders not to enter (again)."""
+    real_path = os.path.realpath(folder)
+    if real_path in seen:  # a link to a parent folder
         return
-    seen.add(place)
+    seen.add(real_path)
     entries = _list_visible(folder)
     files = [entry for entry in entries if entry.is_file()]
     slides = [file for file in files if file.suffix.lower() in list_extensions()]
@@ -117,13 +117,13 @@ def _search_folder(folder: Path, seen: set[str]) -> Iterator[Path]:
     yield from (entry for entry in entries if _is_broken_link(entry))
     companions = {file.stem for file in slides if file.suffix.lower() == ".mrxs"}
     for entry in entries:
-        ours = entry.name == "tissue" and folder / "extraction.csv" in files  # previews
-        if entry.is_dir() and entry.name not in companions and not ours:
+        is_previews = entry.name == "tissue" and folder / "extraction.csv" in files
+        if entry.is_dir() and entry.name not in companions and not is_previews:
             yield from _search_folder(entry, seen)
 
 
 def _is_broken_link(entry: Path) -> bool:
-    """A link to a slide that is gone: not to be passed over, but told like other failures."""
+    """Return whether an entry links to a missing slide, which is reported as a failure."""
     return entry.suffix.lower() in list_extensions() and entry.is_symlink() and not entry.exists()
 
 
@@ -138,7 +138,7 @@ def _list_visible(folder: Path) -> list[Path]:
 
 
 def _drop_parts(slides: list[Path]) -> list[Path]:
-    """Without the pictures that a slide beside them is made of."""
+    """Remove the image files that are parts of another slide."""
     parts = {
         name
         for slide in slides
@@ -155,7 +155,7 @@ def _read_part_names(slide: Path) -> set[str]:
 
 
 def _keep_one_per_series(slides: list[Path]) -> Iterator[Path]:
-    """Of the DICOM files that are the levels of one slide only the largest, its finest level."""
+    """Yield, of the DICOM files of one slide, only the largest: its finest level."""
     series: dict[bytes, Path] = {}
     for slide in slides:
         name = _read_dicom_series(slide) if slide.suffix.lower() == ".dcm" else None
@@ -167,7 +167,7 @@ def _keep_one_per_series(slides: list[Path]) -> Iterator[Path]:
 
 
 def _read_dicom_series(path: Path) -> bytes | None:
-    """The file's SeriesInstanceUID (0020,000E), which stands long before the pixels."""
+    """Return the file's SeriesInstanceUID (0020,000E), which comes long before the pixels."""
     with path.open("rb") as file:
         start = file.read(2**16)
     _, tag, rest = start.partition(b"\x20\x00\x0e\x00UI")
@@ -176,12 +176,12 @@ def _read_dicom_series(path: Path) -> bytes | None:
 
 
 def _check_unique_stems(slides: list[Path]) -> None:
-    """Bags take their names from the stems: two slides would write one file."""
+    """Reject slides with the same stem: their bags would be the same file."""
     by_stem: dict[str, Path] = {}
     for slide in slides:
         other = by_stem.setdefault(slide.stem, slide)
         if other is not slide:
             raise SlideError(
-                f"{other} and {slide} would both be called {slide.stem!r}; expected a name of its "
-                "own for every slide, rename one of them or leave it out"
+                f"{other} and {slide} would both be called {slide.stem!r}; expected unique "
+                "names, rename one of them or leave it out"
             )

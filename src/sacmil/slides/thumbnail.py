@@ -1,8 +1,8 @@
-"""A slide in small: averages of whole blocks of pixels, read piece by piece.
+"""Makes thumbnails of slides from means of blocks of pixels, read in chunks.
 
 The picture is never interpolated: each of its pixels is the mean of ``factor`` x ``factor`` pixels
-of one level. Pieces of about ``_PIECE_PX`` pixels a side keep the memory bounded even where the
-only level has 100,000 pixels a side.
+of one level. Chunks of about ``_CHUNK_PX`` pixels a side bound the memory, even if the only level
+has 100,000 pixels a side.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from sacmil.slides.readers._base import Pixels, Slide
 
-_PIECE_PX = 2048
-_MAX_SHRINK = 6  # reading more than 36 pixels for one is dear: rather a level up to twice as coarse
+_CHUNK_PX = 2048
+_MAX_SHRINK = 6  # more than 36 pixels for one are slow: a level up to twice as coarse is better
 
 
 class Thumbnail(NamedTuple):
-    """A slide in small, and how small."""
+    """A small picture of a slide, and its downsample."""
 
     pixels: Pixels
     """(h, w, 3), RGB."""
@@ -33,7 +33,7 @@ class Thumbnail(NamedTuple):
     """Of the slide, for messages."""
 
     def shrink(self, factor: int) -> Thumbnail:
-        """The same picture, smaller by a whole factor; what is missing at its edge is repeated."""
+        """Return the picture, smaller by a whole factor; missing edge pixels are repeated."""
         downsample = self.downsample * factor
         height, width = scaled_shape(self.slide_size, downsample)
         pixels = _block_means(_fit_size(self.pixels, height * factor, width * factor), factor)
@@ -41,43 +41,43 @@ class Thumbnail(NamedTuple):
 
 
 class ThumbnailSource(NamedTuple):
-    """Which level a thumbnail is made of, and how many of its pixels become one."""
+    """The level that a thumbnail is made from, and the side of the blocks that become a pixel."""
 
     level: int
     factor: int
 
 
 def make_thumbnail(slide: Slide, downsample: float, *, max_side: int = 4000) -> Thumbnail:
-    """The slide at about a downsample, or coarser where a side would exceed ``max_side``.
+    """Return a thumbnail at about a downsample, or coarser if a side would exceed ``max_side``.
 
     Args:
-        slide: where the pixels come from.
+        slide: an open slide.
         downsample: level-0 pixels per pixel of the picture; met to within a factor of 2.
-        max_side: the most pixels either side may have.
+        max_side: the largest number of pixels of a side.
     """
-    cut = choose_source(slide, downsample, max_side=max_side)
-    exact = compute_downsample(slide, cut)
+    source = choose_source(slide, downsample, max_side=max_side)
+    exact = compute_downsample(slide, source)
     height, width = scaled_shape(slide.size, exact)
     pixels = np.empty((height, width, 3), np.uint8)
-    step = max(1, _PIECE_PX // cut.factor)
+    step = max(1, _CHUNK_PX // source.factor)
     for top in range(0, height, step):
         for left in range(0, width, step):
-            piece = pixels[top : top + step, left : left + step]
-            piece[...] = _read_block(slide, cut, left, top, piece.shape[1], piece.shape[0])
+            chunk = pixels[top : top + step, left : left + step]
+            chunk[...] = _read_block(slide, source, left, top, chunk.shape[1], chunk.shape[0])
     return Thumbnail(pixels, exact, slide.size, slide.path)
 
 
 def scaled_shape(slide_size: tuple[int, int], downsample: float) -> tuple[int, int]:
-    """(h, w) of any picture or mask of the whole slide at a downsample."""
+    """Return the shape (h, w) of any picture or mask of the whole slide at a downsample."""
     width, height = slide_size
     return math.ceil(height / downsample), math.ceil(width / downsample)
 
 
 def choose_source(slide: Slide, downsample: float, *, max_side: int = 4000) -> ThumbnailSource:
-    """The cheapest level that is fine enough, and the whole factor that remains."""
+    """Return the cheapest level that is fine enough, and the whole factor that remains."""
     longest = max(slide.size)
     wanted = max(1.0, downsample, longest / max_side)
-    # a level is often a hair coarser than its nominal 16: it is meant all the same
+    # a level is often slightly coarser than its nominal 16, and should still be used
     chosen = _find_coarsest_level(slide, 1.1 * wanted)
     if wanted / slide.levels[chosen].downsample > _MAX_SHRINK:
         chosen = _find_coarsest_level(slide, 2 * wanted)
@@ -92,14 +92,14 @@ def _find_coarsest_level(slide: Slide, limit: float) -> int:
 
 
 def compute_downsample(slide: Slide, source: ThumbnailSource) -> float:
-    """Level-0 pixels per pixel of a thumbnail cut that way."""
+    """Return level-0 pixels per pixel of a thumbnail from that source."""
     return slide.levels[source.level].downsample * source.factor
 
 
 def _read_block(
     slide: Slide, source: ThumbnailSource, left: int, top: int, width: int, height: int
 ) -> Pixels:
-    """A piece of the thumbnail; its place and size in pixels of the thumbnail."""
+    """Read a block of the thumbnail; its position and size are in pixels of the thumbnail."""
     level = slide.levels[source.level]
     x, y = (round(start * source.factor * level.downsample) for start in (left, top))
     wide = min(width * source.factor, max(1, level.width - left * source.factor))
@@ -111,9 +111,9 @@ def _read_block(
 
 
 def _fit_size(pixels: Pixels, height: int, width: int) -> Pixels:
-    """Cut to size; where pixels are missing at the slide's edge, the last ones are repeated.
+    """Crop to a size; if pixels are missing at the slide's edge, the last ones are repeated.
 
-    White in their place would pale a border of tissue.
+    White instead would make tissue at the edge paler.
     """
     pixels = pixels[:height, :width]
     missing = ((0, height - pixels.shape[0]), (0, width - pixels.shape[1]), (0, 0))
@@ -121,7 +121,7 @@ def _fit_size(pixels: Pixels, height: int, width: int) -> Pixels:
 
 
 def _block_means(pixels: Pixels, factor: int) -> Pixels:
-    """(h * factor, w * factor, 3) to (h, w, 3), rounded to the nearest."""
+    """Average (h * factor, w * factor, 3) to (h, w, 3), rounded to the nearest."""
     if factor == 1:
         return pixels
     height, width = pixels.shape[0] // factor, pixels.shape[1] // factor

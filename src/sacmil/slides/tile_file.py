@@ -1,4 +1,4 @@
-"""Tiles on disk: an HDF5 file that TRIDENT takes as its own patches file, with more attributes.
+"""Stores tiles in an HDF5 file that TRIDENT reads as a patches file, with more attributes.
 
 ==================  ===========================================================================
 ``coords``          (N, 2) int64, level-0 pixels, upper left corners
@@ -32,50 +32,50 @@ from sacmil.units import Level0Px, MicronsPerPixel, TilePx, nominal_magnificatio
 LAYOUT = "sacmil tiles"
 SCHEMA_VERSION = 1
 _UNKNOWN = "None"
-_HDF5_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 keeps checksums of its own bookkeeping
+_HDF5_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 has checksums of its metadata
 _FIX_HINT = "delete the file and run sacmil extract again"
 
 
 @dataclass(frozen=True, eq=False)
 class SlideTiles:
-    """The tiles of a slide and all they were made from."""
+    """The tiles of a slide and everything they depend on."""
 
     slide_id: str
     tiles: Tiles
     spec: TileSpec
     slide_mpp: MicronsPerPixel | None
-    """Microns per level-0 pixel; None where tiles are counted in pixels."""
+    """Microns per level-0 pixel; None if tiles are counted in pixels."""
     slide_size: tuple[int, int]
     """Width and height of level 0."""
     mask_hash: str
-    """Of the tissue the tiles were laid on: another hash means they are stale."""
+    """Hash of the tissue mask; with another mask the tiles are out of date."""
 
 
 def write_tiles(path: str | Path, slide_tiles: SlideTiles) -> None:
-    """Write the tiles; the file appears under its name only when it is complete."""
+    """Write the tiles; the file appears only when it is complete."""
     with atomic_write(path) as partial:
         partial.write_bytes(_to_hdf5_bytes(slide_tiles))
 
 
 def read_tiles(path: str | Path) -> SlideTiles:
-    """Read what ``write_tiles`` wrote; FormatError for whatever else it may be."""
+    """Read a file that ``write_tiles`` wrote; any other file is a FormatError."""
     try:
         with open_hdf5(path) as file:
             _check_layout(path, file)
-            coords, facts = file["coords"][()], dict(file["coords"].attrs)
-        return _parse_slide_tiles(path, coords, facts)
+            coords, attributes = file["coords"][()], dict(file["coords"].attrs)
+        return _parse_slide_tiles(path, coords, attributes)
     except FormatError:
         raise
     except OptionError as error:
         raise FormatError(f"{path}: {error}; {_FIX_HINT}") from error
-    # h5py reports damage by whichever of these its C library happens to produce
+    # for damaged files h5py raises any of these
     except (OSError, RuntimeError, LookupError, ValueError, TypeError, MemoryError) as error:
         detail = " ".join(str(error).split()) or type(error).__name__
         raise FormatError(f"{path}: cannot be read as tiles ({detail}); {_FIX_HINT}") from error
 
 
 def _to_hdf5_bytes(slide_tiles: SlideTiles) -> bytes:
-    """The file's bytes, made in memory: on a full disk HDF5 itself would crash the process."""
+    """Return the file's bytes, made in memory: on a full disk HDF5 would crash the process."""
     in_memory = {"driver": "core", "backing_store": False, "libver": _HDF5_VERSIONS}
     with h5py.File("tiles", "w", **in_memory) as file:
         file.attrs.update(layout=LAYOUT, schema_version=SCHEMA_VERSION, sacmil_version=__version__)
@@ -142,7 +142,7 @@ def _parse_slide_tiles(path: str | Path, coords: Any, attributes: dict[str, Any]
         min_tissue=float(attributes["min_tissue"]),
     )
     mpp = _parse_number(attributes["mpp_level0"])
-    sheet = SlideTiles(
+    slide_tiles = SlideTiles(
         str(attributes["name"]),
         tiles,
         spec,
@@ -150,8 +150,8 @@ def _parse_slide_tiles(path: str | Path, coords: Any, attributes: dict[str, Any]
         (int(attributes["level0_width"]), int(attributes["level0_height"])),
         str(attributes["mask_hash"]),
     )
-    _check_consistent(path, sheet)
-    return sheet
+    _check_consistent(path, slide_tiles)
+    return slide_tiles
 
 
 def _check_coords(path: str | Path, coords: Any) -> Any:
@@ -164,16 +164,16 @@ def _check_coords(path: str | Path, coords: Any) -> Any:
 
 
 def _check_consistent(path: str | Path, slide_tiles: SlideTiles) -> None:
-    """Damage that left the file readable shows where its facts no longer fit together."""
+    """Reject contradictory values: damage may leave a file readable."""
     tiles, mpp = slide_tiles.tiles, slide_tiles.slide_mpp
-    known = (mpp is None) == (slide_tiles.spec.mpp is None) and (
+    is_mpp_valid = (mpp is None) == (slide_tiles.spec.mpp is None) and (
         mpp is None or 0 < mpp < float("inf")
     )
-    fits = known and (tiles.side, tiles.stride) == (
+    is_consistent = is_mpp_valid and (tiles.side, tiles.stride) == (
         slide_tiles.spec.side(mpp),
         slide_tiles.spec.stride(mpp),
     )
-    if not fits:
+    if not is_consistent:
         raise FormatError(
             f"{path}: tiles of {tiles.side:g} level-0 pixels every {tiles.stride:g} do not follow "
             f"from {slide_tiles.spec} on a slide of {mpp or 'unknown'} µm per pixel; {_FIX_HINT}"

@@ -1,8 +1,8 @@
-"""Which tiles to cut: a regular grid over the slide, kept where there is tissue.
+"""Lays tiles: a regular grid over the slide, of which tiles with enough tissue are kept.
 
-The grid begins at the upper left corner of level 0, so that tiles coincide with the file's own
-wherever their side is a multiple of it. Column i begins at ``round(i * stride)``: positions are
-whole pixels and never drift, though the stride need not be whole.
+The grid begins at the upper left corner of level 0. So tiles coincide with the file's own tiles
+if their side is a multiple of those. Column i begins at ``round(i * stride)``: positions are whole
+pixels and never drift, even if the stride is not whole.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from sacmil.units import Level0Px, MicronsPerPixel, TilePx
 
 _MAX_TILES = 20_000_000
 _DEFAULT_TILE_UM = 128.0  # 256 pixels of 0.5 µm
-_CHUNK_ROWS = 1024  # rows of tiles weighed at a time, to bound the memory
+_CHUNK_ROWS = 1024  # rows of tiles processed at a time, to bound the memory
 _SHARE_TOLERANCE = 1e-9  # shares are sums of floats: exactly a quarter must count as a quarter
 
 
 @dataclass(frozen=True, kw_only=True)
 class TileSpec:
-    """Which tiles are wanted."""
+    """Resolution, size and overlap of tiles, and the tissue they need."""
 
     mpp: float | None = 0.5
     """Microns per pixel of a tile; None counts in level-0 pixels, for images without µm."""
     patch_size: int = 256
     """Side of a tile in pixels of that resolution."""
     overlap: int = 0
-    """Pixels of that resolution two neighbours share; less than the side."""
+    """Pixels of that resolution that two neighbours share; less than the side."""
     min_tissue: float = 0.25
-    """Share of a tile that must be tissue, 0 to 1; at 0 a touch is enough."""
+    """Share of a tile that must be tissue, 0 to 1; at 0 any tissue is enough."""
 
     def __post_init__(self) -> None:
         if self.mpp is not None and not (_is_number(self.mpp) and 0 < self.mpp < math.inf):
@@ -55,11 +55,11 @@ class TileSpec:
 
     @property
     def tissue_mpp(self) -> MicronsPerPixel:
-        """What tissue detection counts a pixel as where µm are unknown: a tile is 128 µm wide."""
+        """Resolution that tissue detection assumes if µm are unknown: a tile is 128 µm wide."""
         return MicronsPerPixel(_DEFAULT_TILE_UM / self.patch_size)
 
     def side(self, slide_mpp: MicronsPerPixel | None) -> Level0Px:
-        """A tile's side on a slide of that resolution.
+        """Return a tile's side on a slide of that resolution.
 
         >>> TileSpec(mpp=0.5, patch_size=256).side(MicronsPerPixel(0.25))
         512.0
@@ -67,7 +67,7 @@ class TileSpec:
         return self._to_level0_px(self.patch_size, slide_mpp)
 
     def stride(self, slide_mpp: MicronsPerPixel | None) -> Level0Px:
-        """The distance from one tile to the next on a slide of that resolution."""
+        """Return the distance from one tile to the next on a slide of that resolution."""
         return self._to_level0_px(self.patch_size - self.overlap, slide_mpp)
 
     def _to_level0_px(self, pixels: int, slide_mpp: MicronsPerPixel | None) -> Level0Px:
@@ -84,23 +84,23 @@ class Tiles:
     coords: npt.NDArray[np.int64]
     """(N, 2), level-0 pixels, x then y, upper left corners; row by row from the top."""
     side: Level0Px
-    """Of a tile; need not be whole."""
+    """Side of a tile; need not be whole."""
     stride: Level0Px
-    """From one tile to the next; need not be whole."""
+    """Distance from one tile to the next; need not be whole."""
     tile_px: TilePx
-    """Side of a tile in pixels of the resolution asked for."""
+    """Side of a tile in pixels of the requested resolution."""
 
     def __len__(self) -> int:
         return len(self.coords)
 
 
 def lay_tiles(tissue: Tissue, slide_mpp: MicronsPerPixel | None, spec: TileSpec) -> Tiles:
-    """The tiles that lie wholly on the slide and hold enough tissue.
+    """Return the tiles that are entirely on the slide and have enough tissue.
 
     Args:
-        tissue: where the tissue is.
-        slide_mpp: microns per level-0 pixel; None where tiles are counted in pixels.
-        spec: which tiles are wanted.
+        tissue: the tissue of the slide.
+        slide_mpp: microns per level-0 pixel; None if tiles are counted in pixels.
+        spec: resolution, size, overlap and least tissue of tiles.
     """
     side, stride = spec.side(slide_mpp), spec.stride(slide_mpp)
     left, top = (_find_starts(length, side, stride) for length in tissue.slide_size)
@@ -110,7 +110,7 @@ def lay_tiles(tissue: Tissue, slide_mpp: MicronsPerPixel | None, spec: TileSpec)
     enough = shares >= max(spec.min_tissue - _SHARE_TOLERANCE, _SHARE_TOLERANCE)
     if not enough.any():
         raise NoTissueError(
-            f"none of {enough.size} tiles holds {spec.min_tissue:.0%} tissue, the most is "
+            f"none of {enough.size} tiles has {spec.min_tissue:.0%} tissue, the most is "
             f"{shares.max():.0%}; give a smaller --min-tissue or --patch-size, or enlarge the "
             "outline in the slide's GeoJSON"
         )
@@ -120,7 +120,7 @@ def lay_tiles(tissue: Tissue, slide_mpp: MicronsPerPixel | None, spec: TileSpec)
 
 
 def _find_starts(length: int, side: float, stride: float) -> npt.NDArray[np.int64]:
-    """Where tiles begin along one axis; those that would stick out are left out."""
+    """Return where tiles begin along one axis, without those that would exceed the slide."""
     if side > length:
         return np.empty(0, np.int64)
     count = min(int((length - side) / stride) + 2, _MAX_TILES)
@@ -132,7 +132,7 @@ def _check_grid(tissue: Tissue, columns: int, rows: int, side: float, stride: fl
     width, height = tissue.slide_size
     if columns == 0 or rows == 0:
         raise SlideError(
-            f"a tile covers {side:g} x {side:g} level-0 pixels, the slide has only {width} x "
+            f"a tile covers {side:g} x {side:g} level-0 pixels, but the slide has only {width} x "
             f"{height}; cut smaller tiles, or leave this one out"
         )
     if stride < 1 or columns * rows > _MAX_TILES:
@@ -145,10 +145,10 @@ def _check_grid(tissue: Tissue, columns: int, rows: int, side: float, stride: fl
 def _compute_tissue_shares(
     tissue: Tissue, left: npt.NDArray[np.int64], top: npt.NDArray[np.int64], side: float
 ) -> npt.NDArray[np.float64]:
-    """(rows, columns), how much of each tile is tissue.
+    """Return the share of tissue of each tile, (rows, columns).
 
-    The area above and left of a point is linear within a pixel of the mask along each axis, so
-    reading the summed mask between its corners by interpolation gives areas without rounding.
+    The area above and left of a point is linear along each axis within a pixel of the mask. So
+    interpolating the summed mask gives areas without rounding.
     """
     summed = np.pad(tissue.mask.cumsum(axis=0, dtype=np.int32), ((1, 0), (0, 0)))
     down = _interpolate_rows(summed, (top + side) / tissue.downsample) - _interpolate_rows(
@@ -162,18 +162,18 @@ def _compute_tissue_shares(
 
 
 def _interpolate_rows(
-    summed: npt.NDArray[Any], places: npt.NDArray[np.floating]
+    summed: npt.NDArray[Any], positions: npt.NDArray[np.floating]
 ) -> npt.NDArray[np.float64]:
-    """Rows of an array at fractional places, by interpolation."""
+    """Return rows of an array at fractional positions, by interpolation."""
     last = len(summed) - 1
-    places = np.clip(places, 0, last)
-    before = np.minimum(places.astype(np.int64), last - 1)
-    weight = (places - before)[:, None]
+    positions = np.clip(positions, 0, last)
+    before = np.minimum(positions.astype(np.int64), last - 1)
+    weight = (positions - before)[:, None]
     return np.asarray(summed[before] * (1 - weight) + summed[before + 1] * weight)
 
 
 def _round_length(length: float) -> Level0Px:
-    """A length without the noise of its division: 0.5 / 0.1 * 256 is meant to be 1280."""
+    """Round away the error of a division: 0.5 / 0.1 * 256 should be 1280."""
     return Level0Px(round(length, 6))
 
 

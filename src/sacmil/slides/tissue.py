@@ -1,10 +1,10 @@
-"""Where the tissue is: a mask from a small picture of the slide.
+"""Finds tissue: a mask from a thumbnail of the slide.
 
 The measure is chroma relative to the background: glass, dust and shadows are grey, tissue is
-coloured. Otsu's threshold parts the two, held between two bounds so that an empty slide stays
-empty and a slide without any background is not cut in half. Then ink and black borders go
-(``ink.py``), specks are dropped and small holes filled, all by their size on the glass. Stain that
-lies on the glass around the tissue is dropped by its smoothness.
+coloured. Otsu's threshold separates the two. It has two limits, so that an empty slide stays empty
+and a slide without background is not cut in half. Then ink and black borders are removed
+(``ink.py``), specks are dropped and small holes are filled, all by their size on the glass. Stain
+on the glass around the tissue is smooth and is dropped for that.
 
 A small plain image that is mostly covered needs none of this: all of it is tissue.
 """
@@ -33,26 +33,26 @@ from sacmil.slides.thumbnail import (
 from sacmil.units import MicronsPerPixel
 
 TISSUE_MODES = ("auto", "detect", "all")
-"""How tissue is found: ``all`` takes the whole image, ``auto`` chooses."""
+"""How to find tissue: ``all`` takes the whole image, ``auto`` chooses."""
 MAX_FIELD_PIXELS = 16_000_000
 """Up to this size (4,000 x 4,000) a plain image may be a field of view, all of it tissue."""
 MAX_FIELD_GLASS_SHARE = 0.4
-"""And it is one unless more than this share of it looks like bare glass."""
+"""Largest share of bare glass in a field of view."""
 
-_FIELD_THUMBNAIL_SIDE = 256  # pixels in which glass is looked for
-_PICTURE_SIDE = 1200  # a picture for the eye should have that many pixels, where the slide has
+_FIELD_THUMBNAIL_SIDE = 256  # pixels, to look for glass
+_PICTURE_SIDE = 1200  # pixels of the preview, if the slide has as many
 _MAX_SIDE = 4000
-_SPECK_SHARE = 0.05  # of a small picture
-_TEXTURE_PX = 2  # pixels of the mask; nuclei and fibres differ from their surroundings by as far
+_SPECK_SHARE = 0.05  # of the picture, for small pictures
+_TEXTURE_PX = 2  # pixels of the mask; the scale on which nuclei and fibres are visible
 _SMOOTHNESS_FACTOR = 3.0  # times the texture of glass
-_MIN_GLASS_SHARE = 0.01  # of a picture, to measure the texture of glass
-_MIN_TEXTURED_SHARE = 0.25  # of what is coloured
-_MAX_HALO_STAIN = 0.7  # of the light the tissue takes
+_MIN_GLASS_SHARE = 0.01  # of the picture, to measure the texture of glass
+_MIN_TEXTURED_SHARE = 0.25  # of coloured pixels
+_MAX_HALO_STAIN = 0.7  # of the light that tissue absorbs
 
 
 @dataclass(frozen=True, kw_only=True)
 class TissueSettings:
-    """How tissue is told from glass; lengths and areas are those on the glass."""
+    """How to separate tissue from glass; lengths and areas are those on the glass."""
 
     mpp: float = 8.0
     """Microns per pixel of the mask, about; coarser where a side would exceed 4,000 pixels."""
@@ -65,14 +65,14 @@ class TissueSettings:
     min_chroma_threshold: float = 0.03
     """Chroma below which nothing is tissue, 0 to 1; lower it for very pale stains."""
     max_chroma_threshold: float = 0.06
-    """Chroma above which everything is, whatever Otsu's threshold says."""
+    """Chroma above which everything is tissue, whatever Otsu's threshold is."""
     ink_rim_um: float = 200.0
-    """How far the pale rim of a pen stroke may reach."""
+    """Largest width of the pale rim of a pen stroke."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tissue:
-    """Where the tissue of a slide is."""
+    """The tissue mask of a slide."""
 
     mask: Mask
     """(h, w); its upper left corner is that of level 0."""
@@ -83,7 +83,7 @@ class Tissue:
 
     @property
     def share(self) -> float:
-        """How much of the slide is tissue, 0 to 1."""
+        """Share of the slide that is tissue, 0 to 1."""
         return float(self.mask.mean())
 
     @property
@@ -96,12 +96,12 @@ class Tissue:
 def find_tissue(
     slide: Slide | Thumbnail, mpp: MicronsPerPixel, settings: TissueSettings | None = None
 ) -> Tissue:
-    """The tissue of a slide; NoTissueError where there is none.
+    """Return the tissue of a slide; NoTissueError if there is none.
 
     Args:
-        slide: the slide, or what ``survey`` made of it.
+        slide: the slide, or its thumbnail from ``make_overview``.
         mpp: microns per level-0 pixel.
-        settings: thresholds other than the usual.
+        settings: thresholds other than the defaults.
     """
     settings = settings or TissueSettings()
     picture = slide if isinstance(slide, Thumbnail) else make_overview(slide, mpp, settings)
@@ -110,17 +110,17 @@ def find_tissue(
     if not mask.any():
         raise NoTissueError(
             f"{picture.path}: nothing on the slide looks like tissue; look at its preview, and "
-            "where there is some, draw it in QuPath and export it over the slide's GeoJSON"
+            "if there is some, draw it in QuPath and export it over the slide's GeoJSON"
         )
     return Tissue(mask, small.downsample, picture.slide_size)
 
 
 def choose_tissue_mode(slide: Slide, mode: str = "auto") -> str:
-    """How the tissue of a slide is found, ``detect`` or ``all``; the same at every scale.
+    """Return how to find the tissue of a slide, ``detect`` or ``all``; the same at every scale.
 
     Args:
         slide: the slide.
-        mode: what the user wants; ``auto`` takes all of a small plain image that is mostly covered.
+        mode: the user's choice; ``auto`` is ``all`` for a small plain image mostly covered.
     """
     if mode != "auto":
         return mode
@@ -134,7 +134,7 @@ def choose_tissue_mode(slide: Slide, mode: str = "auto") -> str:
 def mark_all_as_tissue(
     slide: Slide, mpp: MicronsPerPixel, settings: TissueSettings | None = None
 ) -> Tissue:
-    """The whole image as tissue."""
+    """Return the whole image as tissue."""
     downsample = mask_downsample(slide, mpp, settings)
     return Tissue(np.ones(scaled_shape(slide.size, downsample), bool), downsample, slide.size)
 
@@ -142,7 +142,7 @@ def mark_all_as_tissue(
 def make_overview(
     slide: Slide, mpp: MicronsPerPixel, settings: TissueSettings | None = None
 ) -> Thumbnail:
-    """The one picture of a slide that both the tissue mask and the preview are made of."""
+    """Return the thumbnail that both the tissue mask and the preview are made from."""
     target = _picture_downsample(slide, mpp, settings or TissueSettings())
     return make_thumbnail(slide, target, max_side=_MAX_SIDE)
 
@@ -150,12 +150,12 @@ def make_overview(
 def mask_downsample(
     slide: Slide, mpp: MicronsPerPixel, settings: TissueSettings | None = None
 ) -> float:
-    """The downsample ``find_tissue`` would give its mask, without reading a pixel."""
+    """Return the downsample of the mask of ``find_tissue``, without reading a pixel."""
     settings = settings or TissueSettings()
-    cut: ThumbnailSource = choose_source(
+    source: ThumbnailSource = choose_source(
         slide, _picture_downsample(slide, mpp, settings), max_side=_MAX_SIDE
     )
-    fine = compute_downsample(slide, cut)
+    fine = compute_downsample(slide, source)
     return fine * _shrink_factor(fine, mpp, settings)
 
 
@@ -168,17 +168,17 @@ def _shrink_factor(downsample: float, mpp: float, settings: TissueSettings) -> i
 
 
 def _find_mask(pixels: Pixels, mpp: float, settings: TissueSettings) -> Mask:
-    """The tissue in a picture of so many microns per pixel."""
+    """Return the tissue in a picture with ``mpp`` microns per pixel."""
     pixels_per_mm2 = (1000 / mpp) ** 2
-    colours = classify_colors(pixels, _find_background(pixels))
+    colors = classify_colors(pixels, _find_background(pixels))
     ink = find_ink(
-        colours,
+        colors,
         rim_px=max(1, round(settings.ink_rim_um / mpp)),
         min_px=settings.min_area_mm2 * pixels_per_mm2,
     )
-    # bold tissue counts no more than twice the threshold, or its blur would widen the outline
+    # chroma is limited to twice the threshold, or the blur of strong stain would widen the outline
     chroma = np.where(
-        ink, np.float32(0), np.minimum(colours.chroma, 2 * settings.max_chroma_threshold)
+        ink, np.float32(0), np.minimum(colors.chroma, 2 * settings.max_chroma_threshold)
     )
     chroma = ndimage.gaussian_filter(chroma, settings.smoothing_um / mpp)
     threshold = np.clip(
@@ -194,31 +194,31 @@ def _find_mask(pixels: Pixels, mpp: float, settings: TissueSettings) -> Mask:
 
 
 def _find_halo(pixels: Pixels, tissue: Mask, ink: Mask) -> Mask:
-    """Where stain lies on bare glass: as smooth as the glass, paler than the tissue, beside glass.
+    """Return a mask of stain on bare glass: smooth as glass, paler than tissue, next to glass.
 
-    The smoothness of the glass is measured on the picture itself, so that noise does not count as
+    The smoothness of glass is measured on the picture itself, so that noise does not count as
     texture. A picture without glass or without textured tissue has no halo.
     """
     glass = ~tissue & ~ink
     if glass.mean() < _MIN_GLASS_SHARE or not tissue.any():
         return np.zeros_like(tissue)
-    grey = pixels.astype(np.float32).mean(axis=-1)
-    fine = np.abs(grey - ndimage.gaussian_filter(grey, _TEXTURE_PX))
+    gray = pixels.astype(np.float32).mean(axis=-1)
+    fine = np.abs(gray - ndimage.gaussian_filter(gray, _TEXTURE_PX))
     texture = ndimage.uniform_filter(fine, 2 * _TEXTURE_PX + 1)
     smooth = texture < max(_SMOOTHNESS_FACTOR * float(np.median(texture[glass])), 0.5)
     textured = tissue & ~smooth
     if textured.sum() < _MIN_TEXTURED_SHARE * tissue.sum():
         return np.zeros_like(tissue)
-    bright, dark = np.median(grey[glass]), np.median(grey[textured])
-    pale = grey > bright - _MAX_HALO_STAIN * (bright - dark)
+    bright, dark = np.median(gray[glass]), np.median(gray[textured])
+    pale = gray > bright - _MAX_HALO_STAIN * (bright - dark)
     halo = tissue & smooth & pale
     return np.asarray(tissue & ndimage.binary_propagation(glass, mask=glass | halo), bool)
 
 
 def _looks_like_glass(pixels: Pixels) -> Mask:
-    """Flat, nearly grey, and nearly as bright as the brightest of the picture.
+    """Return pixels that are flat, nearly grey, and nearly as bright as the brightest.
 
-    Brightness tells glass from grey stroma, which chroma alone does not.
+    Brightness separates glass from grey stroma; chroma by itself does not.
     """
     channels = [ndimage.uniform_filter(pixels[..., i], 3).astype(np.int16) for i in range(3)]
     darkest, brightest = np.minimum.reduce(channels), np.maximum.reduce(channels)
@@ -230,9 +230,9 @@ def _looks_like_glass(pixels: Pixels) -> Mask:
 
 
 def _find_background(pixels: Pixels) -> npt.NDArray[np.float32]:
-    """The colour of bare glass: the commonest among bright, nearly grey, flat places.
+    """Return the colour of bare glass: the commonest of bright, nearly grey, flat pixels.
 
-    White padding says nothing of the glass, and pale tissue is never flat.
+    White padding is ignored, because it is not glass. Pale tissue is never flat.
     """
     white = np.full(3, 255, np.float32)
     red, green, blue = (ndimage.uniform_filter(pixels[..., i], 3) for i in range(3))
@@ -248,7 +248,7 @@ def _find_background(pixels: Pixels) -> npt.NDArray[np.float32]:
 
 
 def _otsu_threshold(values: npt.NDArray[Any]) -> float:
-    """The threshold that parts values into two groups of least variance within."""
+    """Return the threshold that splits values into two groups of least variance within."""
     if values.size == 0:
         return 0.0
     counts, edges = np.histogram(values, bins=256, range=(0, values.max() or 1))

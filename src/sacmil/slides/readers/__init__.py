@@ -1,4 +1,4 @@
-"""Opening slides: one file per reader; a new reader is a new file here, nothing else."""
+"""Opens slides; each reader is a file here, and a new reader only needs a new file."""
 
 from sacmil.slides.readers._base import Level, Pixels, Slide
 from sacmil.slides.readers._registry import list_readers, open_slide

@@ -1,4 +1,4 @@
-"""What every reader gives: a slide whose pixels can be asked for by place and level."""
+"""The interface of readers: a slide whose pixels are read by position and level."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Slide(ABC):
     levels: tuple[Level, ...]
     """The finest first."""
     mpp: MicronsPerPixel | None
-    """Microns per level-0 pixel as the file states it, however absurd; None where it does not."""
+    """Microns per level-0 pixel as the file states it, plausible or not; None if it does not."""
     bounds_origin: tuple[int, int] | None = None
-    """Upper left corner of the scanned area, where the format has one."""
+    """Upper left corner of the scanned area, if the format has one."""
 
     @abstractmethod
     def read(self, x: int, y: int, level: int, width: int, height: int) -> Pixels:
-        """A region of a level; what lies outside the slide is white.
+        """Read a region of a level; pixels outside the slide are white.
 
         Args:
-            x: left border in level-0 pixels; lies on a pixel border of the level.
+            x: left border in level-0 pixels, at a whole pixel of the level.
             y: upper border in level-0 pixels.
             level: index into ``levels``.
             width: in pixels of that level.
@@ -52,10 +52,10 @@ class Slide(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
 
     def set_cache_size(self, max_bytes: int) -> None:  # noqa: B027 - most readers keep nothing
-        """Keep at most so many bytes of decoded tiles for later reads."""
+        """Keep at most ``max_bytes`` of decoded tiles for later reads."""
 
     @property
     def size(self) -> tuple[int, int]:

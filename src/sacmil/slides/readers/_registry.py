@@ -1,8 +1,8 @@
 """Finds the reader that can open a file.
 
-A reader is a public module of this folder with ``PRIORITY``, a number (the lowest is asked
-first), and ``open_slide(path) -> Slide``, which raises SlideError for what it does not read. Files
-that are called as no other reader's are named by ``EXTENSIONS``, such as ``{".isyntax"}``.
+A reader is a public module of this folder. It has a number ``PRIORITY``; the lowest is tried first.
+Its ``open_slide(path) -> Slide`` raises SlideError for files it cannot read. The optional
+``EXTENSIONS``, such as ``{".isyntax"}``, adds file extensions that no other reader has.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from sacmil.slides.readers._base import Slide
 
 
 class Reader(Protocol):
-    """What a module of this folder offers."""
+    """The interface of the modules in this folder."""
 
     PRIORITY: int
-    """The lowest is asked first."""
+    """The reader with the lowest is tried first."""
 
     def open_slide(self, path: Path) -> Slide:
-        """The slide in the file, or a SlideError."""
+        """Open the slide, or raise a SlideError."""
 
 
 class DamagedSlideError(SlideError):
-    """A slide of a known kind that is not whole; no other reader needs to be asked."""
+    """A slide of a known format that is incomplete; no other reader is tried."""
 
 
 @cache
@@ -44,22 +44,22 @@ def _find_readers() -> dict[str, Reader]:
 
 
 def list_extra_extensions() -> frozenset[str]:
-    """By which readers know slides, besides those that folders are searched for anyway."""
+    """Return the extensions that readers add to those that folders are searched for anyway."""
     found: frozenset[str] = frozenset()
     return found.union(*(getattr(reader, "EXTENSIONS", ()) for reader in _find_readers().values()))
 
 
 def list_readers() -> list[str]:
-    """Names of the readers, in the order they are asked."""
+    """Return the names of the readers, in the order they are tried."""
     return list(_find_readers())
 
 
 def open_slide(path: str | Path, reader: str | None = None) -> Slide:
-    """Open a slide, in the fastest way that gives the reference's pixels.
+    """Open a slide with the fastest reader that gives the same pixels as OpenSlide.
 
     Args:
-        path: a slide or a plain image; its kind is found by looking inside.
-        reader: the name of the one reader to use, see ``list_readers()``.
+        path: a slide or a plain image; its format is found by its content.
+        reader: the name of the only reader to use, see ``list_readers()``.
     """
     path = Path(path)
     if reader is not None and reader not in _find_readers():
@@ -84,11 +84,10 @@ def _make_unreadable_error(
     missing = [error for error in reasons.values() if isinstance(error, MissingExtraError)]
     if len(missing) == len(reasons):
         return missing[0]
-    told = [f"{name}: {_remove_path_prefix(path, error)}" for name, error in reasons.items()]
+    causes = [f"{name}: {_remove_path_prefix(path, error)}" for name, error in reasons.items()]
     return SlideError(
         f"{path}: found {_describe_file(path)}; expected a slide or an image that one of the "
-        "readers opens "
-        f"({'; '.join(told)}); check that the file is whole and is a slide"
+        f"readers opens ({'; '.join(causes)}); check that the file is complete and is a slide"
     )
 
 
@@ -129,7 +128,7 @@ _MAGIC_BYTES = {
 
 
 def _describe_file(path: Path) -> str:
-    """What a file is by its first bytes, in words, with its size."""
+    """Describe a file by its first bytes and its size."""
     with path.open("rb") as file:
         start = file.read(512)
     kind = next((kind for bytes_, kind in _MAGIC_BYTES.items() if start.startswith(bytes_)), None)
@@ -139,5 +138,5 @@ def _describe_file(path: Path) -> str:
 
 
 def _is_text(start: bytes) -> bool:
-    text = start.decode("utf-8", errors="replace")[:-4]  # the end may be half a letter
+    text = start.decode("utf-8", errors="replace")[:-4]  # the end may be half a character
     return bool(start) and all(letter.isprintable() or letter in "\n\r\t" for letter in text)

@@ -1,6 +1,6 @@
-"""What a TIFF's directory says of a slide: its levels, where their tiles lie, its resolution.
+"""Reads a TIFF's directory: levels, positions of their tiles, resolution.
 
-Vendors' dialects whose tiles overlap or whose levels are described elsewhere are refused here.
+Vendor formats with overlapping tiles, or with levels described elsewhere, are rejected here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sacmil.units import MicronsPerPixel
 JPEG = 7
 JPEG_2000 = {33005, 34712}
 
-_MAX_PAGES = 1000  # a damaged file may chain without end
+_MAX_PAGES = 1000  # in a damaged file, the chain of pages may be endless
 _MAX_TILE_PIXELS = 8192 * 8192
 _VENDORS = ("ndpi", "philips", "scn", "bif", "lsm", "stk", "qpi")
 _COMPRESSIONS = {1, 5, JPEG, 8, 32946} | JPEG_2000  # 1: none, 5: LZW, 8 and 32946: deflate
@@ -43,18 +43,18 @@ class TiffGrid:
         self.lengths = np.asarray(page.databytecounts, dtype=np.uint64)
 
     def iter_tiles(self, left: int, top: int, width: int, height: int) -> Iterator[tuple[int, int]]:
-        """Row and column of every tile that a region touches."""
+        """Return row and column of every tile that a region touches."""
         rows = _find_span(top, height, self.tile_height, self.rows)
         return itertools.product(rows, _find_span(left, width, self.tile_width, self.columns))
 
     def clip_tile(self, tile: Pixels, row: int, column: int) -> Pixels:
-        """Without the padding of tiles that reach over the level's border."""
+        """Remove the padding of a tile that extends over the level's border."""
         height = self.level.height - row * self.tile_height
         return tile[:height, : self.level.width - column * self.tile_width]
 
     @property
     def end_offset(self) -> int:
-        """Where the last of the tiles ends in the file."""
+        """Position in the file at which the last tile ends."""
         return int((self.offsets + self.lengths)[self.lengths > 0].max(initial=0))
 
 
@@ -63,7 +63,7 @@ def _find_span(start: int, length: int, tile: int, count: int) -> range:
 
 
 def read_grids(path: Path, file: Any) -> list[TiffGrid]:
-    """The levels of a slide, the finest first, or why this is none to be read from its tiles."""
+    """Return the levels of a slide, the finest first; an error says why they cannot be read."""
     first = file.pages.first
     vendor = next((name for name in _VENDORS if getattr(file, f"is_{name}")), None)
     if vendor or "MedScan" in str(first.software):
@@ -78,7 +78,7 @@ def read_grids(path: Path, file: Any) -> list[TiffGrid]:
 
 
 def _find_level_pages(file: Any) -> list[Any]:
-    """The pages of the pyramid, the finest first, as OpenSlide finds them; OME keeps them aside."""
+    """Return the pages of the pyramid as OpenSlide does, the finest first; OME has sub-pages."""
     first = file.pages.first
     pages = first.pages if first.subifds else itertools.islice(file.pages, 1, _MAX_PAGES)
     any_tiled_page = bool(first.subifds) or first.description.startswith("Aperio")
@@ -103,7 +103,7 @@ def _make_level(page: Any, first: Any) -> Level:
 
 
 def _find_decode_problem(page: Any) -> str | None:
-    """Why this reader does not take a page, in words; None if it does."""
+    """Return why this reader cannot read a page; None if it can."""
     if not page.is_tiled:
         return "the TIFF is not tiled"
     if page.imagedepth != 1 or page.planarconfig != 1:
@@ -125,9 +125,9 @@ def _find_decode_problem(page: Any) -> str | None:
 
 
 def _check_last_page(path: Path, file: Any) -> None:
-    """tifffile ends quietly where the chain of pages breaks; levels would be missing."""
-    place, size = file.pages.next_page_offset, file.tiff.offsetsize
-    file.filehandle.seek(place)
+    """Reject a broken chain of pages: tifffile would silently miss levels."""
+    offset, size = file.pages.next_page_offset, file.tiff.offsetsize
+    file.filehandle.seek(offset)
     if any(file.filehandle.read(size)):
         raise SlideError(f"{path}: the TIFF's chain of pages is broken, copy the file again")
 
@@ -143,13 +143,13 @@ def _check_complete(path: Path, file: Any, grids: list[TiffGrid]) -> None:
     end, size = max(grid.end_offset for grid in grids), file.filehandle.size
     if end > size:
         raise DamagedSlideError(
-            f"{path}: the TIFF is cut off: its tiles reach to byte {end:,}, the file has "
+            f"{path}: the TIFF is cut off: its tiles extend to byte {end:,}, but the file has "
             f"{size:,}; copy it again"
         )
 
 
 def read_mpp(page: Any) -> MicronsPerPixel | None:
-    """What a page states, by Aperio's or OME's words before the TIFF's own tags."""
+    """Return µm per pixel of a page, by Aperio's or OME's description before the TIFF's tags."""
     description = page.description
     if description.startswith("Aperio"):
         return _mean_mpp(_search_number(r"\bMPP *= *([^|\s]+)", description))
@@ -176,7 +176,7 @@ def _search_number(pattern: str, text: str) -> list[float | None]:
 
 
 def _read_ome_size(axis: str, xml: str) -> float | None:
-    """Looked up by pattern: nothing in a stranger's XML is expanded."""
+    """Read a pixel size by a pattern, so that nothing in untrusted XML is expanded."""
     size = _search_number(rf'\bPhysicalSize{axis}="([^"]+)"', xml)
     unit = re.search(rf'\bPhysicalSize{axis}Unit="([^"]+)"', xml)
     factor = _OME_UNITS.get(unit[1].replace("μ", "µ") if unit else "µm")

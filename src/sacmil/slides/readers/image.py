@@ -15,15 +15,15 @@ from sacmil.slides.readers._base import Level, Pixels, Slide
 
 PRIORITY = 30
 MAX_PIXELS = 400_000_000
-"""20,000 x 20,000: beyond, a plain image in memory is a mistake or a decompression bomb."""
+"""20,000 x 20,000: a larger plain image is a mistake or a decompression bomb."""
 _FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
-_TILE_WIDTH_TAG = 322  # a TIFF tag: who has it is a pyramid, not a picture
+_TILE_WIDTH_TAG = 322  # a TIFF tag: files that have it are pyramids, not plain images
 
 
 class ImageSlide(Slide):
-    """A picture, held in memory.
+    """A plain image, held in memory.
 
-    It never states µm per pixel: the DPI in an image file speaks of paper.
+    It never states µm per pixel: the DPI in an image file are meant for paper.
     """
 
     reader = "image"
@@ -36,7 +36,7 @@ class ImageSlide(Slide):
         self.levels = (Level(width, height, 1.0),)
 
     def read(self, x: int, y: int, level: int, width: int, height: int) -> Pixels:
-        """A region; what lies outside the image is white."""
+        """Read a region; pixels outside the image are white."""
         if level != 0:
             raise SlideError(f"{self.path}: there is no level {level}; an image has only level 0")
         region = np.full((height, width, 3), 255, dtype=np.uint8)
@@ -46,12 +46,12 @@ class ImageSlide(Slide):
         return region
 
     def close(self) -> None:
-        """Let the pixels go."""
+        """Free the pixels."""
         self._pixels = np.zeros((0, 0, 3), dtype=np.uint8)
 
 
 def open_slide(path: Path) -> Slide:
-    """Open a plain image, or say why it is none."""
+    """Open a plain image; the error says why that is not possible."""
     return ImageSlide(path)
 
 
@@ -64,7 +64,7 @@ def _load_pixels(path: Path) -> Pixels:
         try:
             image = Image.open(path, formats=_FORMATS)
         except Exception as error:  # a parser of damaged files raises anything
-            raise SlideError(f"{path}: this is no PNG, JPEG, BMP or TIFF image") from error
+            raise SlideError(f"{path}: this is not a PNG, JPEG, BMP or TIFF image") from error
         with image:
             _check_image(path, image)
             try:
@@ -77,7 +77,7 @@ def _load_pixels(path: Path) -> Pixels:
 
 @contextmanager
 def _lift_pillow_limit(module: Any) -> Iterator[None]:
-    """Pillow's bound on pixels and its warnings step aside; ours is checked before decoding."""
+    """Disable Pillow's limit on pixels and its warnings; ours is checked before decoding."""
     limit = module.MAX_IMAGE_PIXELS
     module.MAX_IMAGE_PIXELS = None
     try:
@@ -103,10 +103,10 @@ def _to_rgb(image: Any) -> Pixels:
     from PIL import Image
 
     if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion would clip, not scale
-        grey = np.clip(np.asarray(image), 0, 65_535).astype(np.uint16) >> 8
-        return np.repeat(grey.astype(np.uint8)[..., None], 3, axis=2)
+        gray = np.clip(np.asarray(image), 0, 65_535).astype(np.uint16) >> 8
+        return np.repeat(gray.astype(np.uint8)[..., None], 3, axis=2)
     if image.mode == "F":
-        raise ValueError("pixels are fractions of unknown range; expected 8 or 16 bits")
+        raise ValueError("its pixels are floats of unknown range; expected 8 or 16 bits")
     if image.has_transparency_data:
         canvas = Image.new("RGB", image.size, "white")
         image = image.convert("RGBA")

@@ -1,4 +1,4 @@
-"""The reference reader: everything OpenSlide knows (Aperio, Hamamatsu, Leica, MIRAX, …)."""
+"""The reference reader: all formats of OpenSlide (Aperio, Hamamatsu, Leica, MIRAX, …)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MICRONS_PER_UNIT = {"centimeter": 10_000.0, "inch": 25_400.0}
 
 
 class OpenSlideSlide(Slide):
-    """A slide through OpenSlide.
+    """A slide read with OpenSlide.
 
-    OpenSlide's errors latch: after one failed read every later read of the same open slide fails.
+    After one failed read, every later read of the same open slide fails.
     """
 
     reader = "openslide"
@@ -47,7 +47,7 @@ class OpenSlideSlide(Slide):
         self._background = f"#{properties.get('openslide.background-color', 'FFFFFF')}"
 
     def read(self, x: int, y: int, level: int, width: int, height: int) -> Pixels:
-        """A region of a level; what was not scanned has the slide's background colour."""
+        """Read a region of a level; areas not scanned have the slide's background colour."""
         try:
             region = self._slide.read_region((x, y), level, (width, height))
         except (self._library.OpenSlideError, OSError, ValueError) as error:
@@ -61,19 +61,19 @@ class OpenSlideSlide(Slide):
         return _paste_on_background(region, self._background)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._slide.close()
 
 
 def open_slide(path: Path) -> Slide:
-    """Open a file with OpenSlide, or say why that does not work."""
+    """Open a file with OpenSlide; the error says why that is not possible."""
     return OpenSlideSlide(path)
 
 
 def _import_openslide() -> ModuleType:
     try:
         import openslide
-    except (ImportError, OSError):  # OSError: the package is there, its library is not
+    except (ImportError, OSError):  # OSError: the package is installed, its C library is not
         raise MissingExtraError("slides", "reading slides") from None
     module: ModuleType = openslide
     return module
@@ -90,7 +90,7 @@ def _paste_on_background(region: Any, background: str) -> Pixels:
 def _read_mpp(properties: Mapping[str, str]) -> MicronsPerPixel | None:
     x, y = (_parse_number(properties.get(f"openslide.mpp-{axis}")) for axis in "xy")
     if (x is None or y is None) and properties.get("openslide.vendor") == "generic-tiff":
-        # OpenSlide reads the resolution of plain TIFFs only where it is given per centimetre.
+        # OpenSlide reads the resolution of plain TIFFs only if it is given per centimetre.
         unit = _MICRONS_PER_UNIT.get(properties.get("tiff.ResolutionUnit", ""))
         x, y = (_to_mpp(unit, _parse_number(properties.get(f"tiff.{a}Resolution"))) for a in "XY")
     return None if x is None or y is None else MicronsPerPixel((x + y) / 2)

@@ -1,9 +1,9 @@
-"""The fast reader: tiled TIFF and SVS pyramids, decoding the file's own tiles directly.
+"""The fast reader of tiled TIFF and SVS pyramids: decodes the file's own tiles directly.
 
-Where OpenSlide is installed and opens the file too, this reader is used only if both give the same
-levels, resolution and pixels on the sample of `_sample_agrees`. Vendors' dialects whose tiles
-overlap or whose levels are described elsewhere (NDPI, Philips, Leica, Ventana) are left to it, and
-so is JPEG 2000, where decoders round differently once in a million pixels.
+If OpenSlide can open the file too, this reader is used only if both agree on levels, resolution
+and the sample of pixels in `_sample_agrees`. OpenSlide reads vendor formats with overlapping tiles
+or levels described elsewhere (NDPI, Philips, Leica, Ventana). It also reads JPEG 2000, where
+decoders round differently once in a million pixels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sacmil.slides.readers.openslide import OpenSlideSlide
 
 PRIORITY = 10
 CACHE_BYTES = 96 * 2**20
-"""Of decoded tiles: more than a row of 256-pixel tiles across a slide 100,000 pixels wide."""
+"""Size of the tile cache: more than a row of 256-pixel tiles of a slide 100,000 pixels wide."""
 
 _WHITE = 255
 _END_OF_JPEG = b"\xff\xd9"
@@ -54,9 +54,9 @@ class TiffSlide(Slide):
         self.levels = tuple(grid.level for grid in self._grids)
 
     def read(self, x: int, y: int, level: int, width: int, height: int) -> Pixels:
-        """A region of a level; what lies outside the slide, or was not scanned, is white."""
+        """Read a region of a level; pixels outside the slide or not scanned are white."""
         grid = self._grids[level]
-        left, top = (math.floor(place / grid.level.downsample + 0.5) for place in (x, y))
+        left, top = (math.floor(at / grid.level.downsample + 0.5) for at in (x, y))
         region = np.full((height, width, 3), _WHITE, dtype=np.uint8)
         for row, column in grid.iter_tiles(left, top, width, height):
             tile = self._get_tile(level, row, column)
@@ -66,11 +66,11 @@ class TiffSlide(Slide):
         return region
 
     def set_cache_size(self, max_bytes: int) -> None:
-        """Keep at most so many bytes of decoded tiles for later reads."""
+        """Keep at most ``max_bytes`` of decoded tiles for later reads."""
         self._tiles = _TileCache(max_bytes)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._file.close()
 
     def _get_tile(self, level: int, row: int, column: int) -> Pixels | None:
@@ -105,7 +105,7 @@ class TiffSlide(Slide):
 
 
 class _TileCache:
-    """Decoded tiles, as many of the latest used as fit."""
+    """A cache of decoded tiles that drops the least recently used."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = self._free_bytes = max_bytes
@@ -126,7 +126,7 @@ class _TileCache:
 
 
 def open_slide(path: Path) -> Slide:
-    """Open a tiled TIFF, or say why OpenSlide should read it."""
+    """Open a tiled TIFF; the error says why OpenSlide should read it."""
     slide = TiffSlide(path)
     try:
         _check_against_openslide(slide)
@@ -139,18 +139,18 @@ def open_slide(path: Path) -> Slide:
 def _check_against_openslide(slide: TiffSlide) -> None:
     try:
         reference = OpenSlideSlide(slide.path)
-    except (SlideError, MissingExtraError):  # it is not there, or does not know this file
+    except (SlideError, MissingExtraError):  # not installed, or it cannot open this file
         return
     with reference:
-        found = _find_disagreement(slide, reference)
-    if found:
-        raise SlideError(f"{slide.path}: the fast reader's {found} differ from OpenSlide's")
+        difference = _find_disagreement(slide, reference)
+    if difference:
+        raise SlideError(f"{slide.path}: the fast reader's {difference} differ from OpenSlide's")
 
 
 def _find_disagreement(slide: TiffSlide, reference: OpenSlideSlide) -> str | None:
-    """What the two readers see differently.
+    """Return what differs between the two readers; None if they agree.
 
-    Levels and a resolution that only we find (in OME-TIFF) are no disagreement.
+    Levels and a resolution that only this reader finds (in OME-TIFF) do not count.
     """
     if any(grid.page.compression in JPEG_2000 for grid in slide._grids):
         return "roundings of JPEG 2000"
@@ -178,15 +178,15 @@ def _sample_agrees(slide: TiffSlide, reference: OpenSlideSlide) -> bool:
 
 
 def _choose_sample(grid: TiffGrid) -> list[tuple[int, int]]:
-    """Level-0 corners of the tile with most bytes, which shows most, and of one drawn by lot.
+    """Return level-0 corners of the tile with most bytes, which has most detail, and a random one.
 
-    Only of those that lie on whole level-0 pixels: between them OpenSlide interpolates.
+    Only tiles at whole level-0 pixels are used: between them OpenSlide interpolates.
     """
     columns = _find_whole_steps(grid.columns, grid.tile_width * grid.level.downsample)
     rows = _find_whole_steps(grid.rows, grid.tile_height * grid.level.downsample)
     tiles = (rows[:, None] * grid.columns + columns).ravel()
-    lot = np.random.default_rng(0).choice(tiles)
-    chosen = sorted({int(tiles[grid.lengths[tiles].argmax()]), int(lot)})
+    random_tile = np.random.default_rng(0).choice(tiles)
+    chosen = sorted({int(tiles[grid.lengths[tiles].argmax()]), int(random_tile)})
     scale_x, scale_y = (
         side * grid.level.downsample for side in (grid.tile_width, grid.tile_height)
     )
@@ -198,8 +198,8 @@ def _choose_sample(grid: TiffGrid) -> list[tuple[int, int]]:
 
 
 def _find_whole_steps(count: int, step: float) -> npt.NDArray[np.int64]:
-    places = np.arange(count) * step
-    return np.flatnonzero(np.abs(places - np.round(places)) < 1e-6)
+    positions = np.arange(count) * step
+    return np.flatnonzero(np.abs(positions - np.round(positions)) < 1e-6)
 
 
 def _open_tiff(path: Path) -> Any:
@@ -211,12 +211,12 @@ def _open_tiff(path: Path) -> Any:
     try:
         return tifffile.TiffFile(path)
     except Exception as error:  # a parser of damaged files raises anything
-        raise SlideError(f"{path}: this is no TIFF file ({error})") from error
+        raise SlideError(f"{path}: this is not a TIFF file ({error})") from error
 
 
 @contextmanager
 def _silence_tifffile() -> Iterator[None]:
-    """It logs every oddity of a file; what matters to us is raised."""
+    """Silence tifffile's log of minor problems; serious ones are raised."""
     logger = logging.getLogger("tifffile")
     logger.addFilter(_reject_log_record)
     try:
@@ -230,7 +230,7 @@ def _reject_log_record(_: logging.LogRecord) -> bool:
 
 
 def _check_jpeg(data: bytes, grid: TiffGrid) -> None:
-    """A damaged header must not ask for gigabytes, half a tile must not pass for grey tissue."""
+    """Reject headers that claim gigabytes, and cut-off tiles that would look like grey tissue."""
     if _END_OF_JPEG not in data[-16:]:  # some writers pad
         raise ValueError("its JPEG data are cut off")
     width, height = _read_jpeg_size(data)
@@ -239,13 +239,13 @@ def _check_jpeg(data: bytes, grid: TiffGrid) -> None:
 
 
 def _read_jpeg_size(data: bytes) -> tuple[int, int]:
-    place = 2
-    while data[place] == 0xFF:
-        marker = data[place + 1]
+    offset = 2
+    while data[offset] == 0xFF:
+        marker = data[offset + 1]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a start of frame
-            height, width = struct.unpack_from(">HH", data, place + 5)
+            height, width = struct.unpack_from(">HH", data, offset + 5)
             return width, height
-        place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+        offset += 2 + int.from_bytes(data[offset + 2 : offset + 4], "big")
     raise ValueError("its JPEG header is damaged")
 
 
