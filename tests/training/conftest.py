@@ -9,5 +9,5 @@ from small_cohort import Material, write_material
 
 
 @pytest.fixture
-def material(tmp_path: Path) -> Material:
+def dataset(tmp_path: Path) -> Material:
     return write_material(tmp_path / "bags")

@@ -1,4 +1,4 @@
-"""The configuration: what it accepts, what it refuses, and that it says all of a run."""
+"""The configuration: what it accepts, what it rejects, and that it describes a whole run."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_options_of_models_take_numbers_as_people_write_them() -> None:
 
 
 def test_slow_weights_can_be_set_and_left_out() -> None:
-    asked = make_config({"model": "transmil", "recipe": "official"}, ["lookahead={steps: 3}"])
-    assert asked.to_recipe().lookahead == Lookahead(steps=3)
+    config = make_config({"model": "transmil", "recipe": "official"}, ["lookahead={steps: 3}"])
+    assert config.to_recipe().lookahead == Lookahead(steps=3)
     without = make_config({"model": "transmil", "recipe": "official"}, ["lookahead=null"])
     assert without.to_recipe().lookahead is None
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("epochz=3", "did you mean 'epochs'"),
         ("epochs=3.5", "expected a whole number"),
@@ -84,14 +84,14 @@ def test_slow_weights_can_be_set_and_left_out() -> None:
         ("lr=" + "9" * 5000, "is not YAML"),
     ],
 )
-def test_a_wrong_setting_is_refused_with_what_it_might_have_meant(override, told) -> None:
-    with pytest.raises(SacMILError) as refusal:
+def test_a_wrong_setting_is_rejected_with_what_it_might_have_meant(override, message) -> None:
+    with pytest.raises(SacMILError) as caught:
         make_config({}, [override])
-    assert told in str(refusal.value)
+    assert message in str(caught.value)
 
 
-def test_a_file_that_is_no_configuration_is_refused(tmp_path) -> None:
-    for content, told in [
+def test_a_file_that_is_no_configuration_is_rejected(tmp_path) -> None:
+    for content, message in [
         ("- a\n- b", "expected keys and values"),
         ("{", "is not YAML"),
         ("modl: abmil", "did you mean 'model'"),
@@ -103,7 +103,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path) -> None:
         ("options: {k: " + "[" * 60 + "]" * 60 + "}", "levels of nesting"),
     ]:
         (tmp_path / "c.yaml").write_text(content)
-        with pytest.raises((ConfigError, UnknownModelError), match=told):
+        with pytest.raises((ConfigError, UnknownModelError), match=message):
             make_config(read_config(tmp_path / "c.yaml"))
     with pytest.raises(ConfigError, match="cannot be read"):
         read_config(tmp_path / "absent.yaml")
@@ -118,10 +118,10 @@ def test_one_override_reaches_the_models_that_have_it() -> None:
         make_configs(["sac_mil", "abmil"], {}, ["kk=16"])
 
 
-def test_the_configuration_of_a_run_says_one_for_each_model() -> None:
-    asked = make_configs(["sac_mil", "abmil"], {"recipe": "official"}, ["seed=4"])
-    written = {name: config.to_dict() for name, config in asked.items()}
-    assert make_configs(["abmil", "sac_mil"], written) == asked
+def test_the_configuration_of_a_run_has_one_for_each_model() -> None:
+    configs = make_configs(["sac_mil", "abmil"], {"recipe": "official"}, ["seed=4"])
+    written = {name: config.to_dict() for name, config in configs.items()}
+    assert make_configs(["abmil", "sac_mil"], written) == configs
     with pytest.raises(ConfigError, match="no model in the configuration 'dsmil'"):
         make_configs(["dsmil"], written)
 
@@ -139,15 +139,15 @@ def test_every_recipe_of_every_model_is_a_configuration(name: str) -> None:
         assert TrainingConfig(model=name, recipe=recipe).to_recipe().epochs > 0
 
 
-def test_what_nobody_asked_for_is_what_the_studies_found() -> None:
+def test_defaults_are_what_the_studies_found() -> None:
     nothing = make_config({})
     assert (nothing.model, nothing.recipe) == ("sac_mil_local", "standard")
     assert nothing.to_recipe().monitor == "last", "no slide is kept from training by default"
-    for name in list_models():  # which are compared under one recipe, unless another is asked for
+    for name in list_models():  # which are compared under one recipe, unless another is given
         assert make_config({"model": name}).to_recipe() == nothing.to_recipe()
 
 
-def test_few_bags_get_more_epochs_unless_epochs_are_asked_for() -> None:
+def test_few_bags_get_more_epochs_unless_epochs_are_given() -> None:
     standard = make_config({}).to_recipe()
     epochs = {bags: standard.adapt_to_bags(bags).epochs for bags in (3, 40, 100, 900)}
     assert epochs == {3: 667, 40: 50, 100: 20, 900: 20}
@@ -161,12 +161,12 @@ def test_few_bags_get_more_epochs_unless_epochs_are_asked_for() -> None:
 
 
 def test_a_long_value_is_cut_in_the_message() -> None:
-    with pytest.raises(ConfigError) as refusal:
+    with pytest.raises(ConfigError) as caught:
         make_config({}, [f"lr=[{', '.join('1' * 300)}]"])
-    assert len(str(refusal.value)) < 200
+    assert len(str(caught.value)) < 200
 
 
-def test_a_model_of_too_many_weights_is_refused_before_it_is_made(tmp_path, monkeypatch) -> None:
+def test_a_model_of_too_many_weights_is_rejected_before_it_is_made(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(job, "create_meta_model", create_model)  # the first on "meta" takes seconds
     monkeypatch.setattr(job, "_MAX_PARAMETERS", 100)
     write_bag(tmp_path / "a.h5", Bag("a", np.zeros((2, 8), np.float32), np.eye(2), 1))
@@ -176,14 +176,14 @@ def test_a_model_of_too_many_weights_is_refused_before_it_is_made(tmp_path, monk
 
 
 @pytest.mark.parametrize("damage", ["{", "a: 1\na: 2", "- x", "\0"])
-def test_a_damaged_configuration_in_a_run_is_told_as_such(tmp_path, damage: str) -> None:
+def test_a_damaged_configuration_in_a_run_is_reported_as_such(tmp_path, damage: str) -> None:
     (tmp_path / "config.yaml").write_text(damage)
     with pytest.raises(RunError, match=r"config.yaml.*restore it, or move it away"):
         write_configs(tmp_path, {"abmil": make_config({"model": "abmil"})})
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"seeds": 3}', '{"seeds": [[1]]}', "[" * 100_000])
-def test_a_damaged_provenance_in_a_run_is_told_as_such(tmp_path, damage: str) -> None:
+def test_a_damaged_provenance_in_a_run_is_reported_as_such(tmp_path, damage: str) -> None:
     (tmp_path / "provenance.json").write_text(damage)
     with (
         pytest.raises(RunError, match=r"provenance.json.*choose another --out"),

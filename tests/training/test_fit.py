@@ -1,4 +1,4 @@
-"""Epochs over bags: what is drawn, what is told, and that a seed says everything."""
+"""The training loop: sampling, callbacks, reproducibility, the choice of the epoch, resuming."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_the_same_seed_gives_the_same_weights_bit_for_bit() -> None:
     assert not all(first[name].equal(other[name]) for name in first)
 
 
-def test_every_epoch_is_told_with_its_loss() -> None:
-    told = []
+def test_every_epoch_is_reported_with_its_loss() -> None:
+    epochs = []
     model = create_model("sac_mil", **SMALL)
     recipe = Recipe(lr=1e-2, epochs=3, accumulate=4)
-    fit(model, make_sample_loader(model, *cohort()), recipe, on_epoch=told.append)
-    assert [line.epoch for line in told] == [1, 2, 3]
-    assert all(np.isfinite(line.loss) for line in told)
+    fit(model, make_sample_loader(model, *cohort()), recipe, on_epoch=epochs.append)
+    assert [line.epoch for line in epochs] == [1, 2, 3]
+    assert all(np.isfinite(line.loss) for line in epochs)
     assert not model.training
 
 
@@ -63,8 +63,8 @@ def test_the_balanced_sampler_evens_out_rare_classes() -> None:
     targets = (np.arange(40) < 4).astype(np.int64)
     random = np.random.default_rng(0)
     balanced = Recipe(sampler="balanced")
-    drawn = np.concatenate([_draw_order(targets, balanced, random) for _ in range(50)])
-    assert np.mean(drawn < 4) == pytest.approx(0.5, abs=0.05)
+    sampled = np.concatenate([_draw_order(targets, balanced, random) for _ in range(50)])
+    assert np.mean(sampled < 4) == pytest.approx(0.5, abs=0.05)
     assert sorted(_draw_order(targets, Recipe(), random)) == list(range(40))
 
 
@@ -77,7 +77,7 @@ class Student(MILModel):
         super().__init__(in_dim, num_classes)
         self.head = nn.Linear(in_dim, num_classes)
         self.planned: list[np.ndarray] = []
-        self.teachers: list[Student] = []  # a list, so that it is no part of the model
+        self.teachers: list[Student] = []  # a list, so that it is no submodule
         self.lessons: list[tuple[int, bool, bool]] = []
 
     def plan(self, coords: np.ndarray, features: np.ndarray | None = None) -> dict[str, np.ndarray]:
@@ -97,25 +97,25 @@ class Student(MILModel):
         yield self
 
 
-def test_training_is_told_places_in_patch_units() -> None:
+def test_training_gets_positions_in_patch_units() -> None:
     model = Student(in_dim=8, num_classes=2)
     coords = np.array([[512, 1024], [2560, 512], [0, 0]])
     sample = to_sample(model, Bag("slide", np.ones((3, 8), np.float32), coords, 512), 1)
-    for told in (sample.coords, model.planned[0]):
-        np.testing.assert_array_equal(told, [[1, 2], [5, 1], [0, 0]])
+    for found in (sample.coords, model.planned[0]):
+        np.testing.assert_array_equal(found, [[1, 2], [5, 1], [0, 0]])
 
 
-def test_helpers_are_trained_before_the_model_that_asks_for_them() -> None:
+def test_helpers_are_trained_before_the_model_that_needs_them() -> None:
     model = Student(in_dim=8, num_classes=2)
     model.teachers = [Student(in_dim=8, num_classes=2) for _ in range(2)]
-    before, told = model.head.weight.detach().clone(), []
+    before, epochs = model.head.weight.detach().clone(), []
     recipe = Recipe(lr=1e-2, epochs=3)
     samples = make_sample_loader(model, *cohort())
     fitted = fit(
-        model, samples, recipe, on_epoch=lambda line: told.append((line.stage, line.epoch))
+        model, samples, recipe, on_epoch=lambda line: epochs.append((line.stage, line.epoch))
     )
     assert model.lessons == 2 * [(6, True, True)], "bags, teacher trained, student untouched"
-    assert told == [(stage, epoch) for stage in range(3) for epoch in (1, 2, 3)]
+    assert epochs == [(stage, epoch) for stage in range(3) for epoch in (1, 2, 3)]
     assert fitted.model is model
     assert not model.head.weight.equal(before)
 
@@ -155,31 +155,31 @@ def test_sac_mil_sees_how_cells_stand_and_pooling_cannot() -> None:
 # --- choosing an epoch ---------------------------------------------------------------------------
 
 
-class Told(MILModel):
-    """Answers, after each epoch, what the test wrote down for it."""
+class ScriptedModel(MILModel):
+    """Predicts, after each epoch, what the script of the test says."""
 
-    name = "told"
+    name = "scripted"
 
     def __init__(self, *, in_dim: int, num_classes: int) -> None:
         super().__init__(in_dim, num_classes)
         self.head = nn.Linear(in_dim, num_classes)
         self.register_buffer("epochs", torch.zeros(()))
         self.script: list[list[float]] = []
-        self.asked = 0
+        self.calls = 0
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         if self.training:
             self.epochs += 1
             return Output(self.head(features.mean(0)), features.norm(dim=1))
-        probability = self.script[int(self.epochs) - 1][self.asked % 2]
-        self.asked += 1
+        probability = self.script[int(self.epochs) - 1][self.calls % 2]
+        self.calls += 1
         logits = torch.tensor([1 - probability, probability]).log()
         return Output(logits, features.norm(dim=1))
 
 
 def choose(script: list[list[float]], **recipe):
-    """Train one bag an epoch; two validation bags (classes 0 and 1) get the script's answers."""
-    model = Told(in_dim=8, num_classes=2)
+    """Train one bag an epoch; the script predicts two validation bags (classes 0 and 1)."""
+    model = ScriptedModel(in_dim=8, num_classes=2)
     model.script = script
     bags, _ = cohort(3)
     fitted = fit(
@@ -218,7 +218,7 @@ def test_no_epoch_is_kept_before_the_monitor_begins() -> None:
     assert choose([good, good, bad, good, bad], monitor="val_auc", monitor_from=0.4) == (4, 5)
 
 
-def test_a_choice_needs_a_validation_part_of_two_classes() -> None:
+def test_a_choice_needs_a_validation_set_of_two_classes() -> None:
     model = create_model("sac_mil", **SMALL)
     samples = make_sample_loader(model, *cohort())
     with pytest.raises(SacMILError, match=r"is empty.*monitor=last"):
@@ -235,7 +235,7 @@ def test_a_loss_that_is_no_number_ends_training_with_advice() -> None:
         fit(model, make_sample_loader(model, *cohort()), Recipe(epochs=2))
 
 
-# --- stopping and going on -----------------------------------------------------------------------
+# --- resuming ----------------------------------------------------------------------------------
 
 RESUMED = {
     "sac_mil": {"dim": 16, "k": 4},
@@ -272,11 +272,11 @@ def test_a_run_stopped_after_any_epoch_ends_with_the_same_weights(name: str, tmp
     def run(file: str, stop_after: int | None):
         torch.manual_seed(5)
         model = create_model(name, in_dim=8, num_classes=2, **options)
-        told = []
+        epochs = []
 
-        def tell(line) -> None:
-            told.append(line)
-            if stop_after is not None and len(told) > stop_after:
+        def stop(line) -> None:
+            epochs.append(line)
+            if stop_after is not None and len(epochs) > stop_after:
                 checkpoint.wait_for_write()
                 raise Killed
 
@@ -287,17 +287,17 @@ def test_a_run_stopped_after_any_epoch_ends_with_the_same_weights(name: str, tmp
             recipe,
             validation=make_sample_loader(model, bags[5:], labels[5:]),
             checkpoint=checkpoint,
-            on_epoch=tell,
+            on_epoch=stop,
         )
         checkpoint.wait_for_write()
         return fitted
 
     whole = run("whole", None)
-    for stop in range(len(whole.history)):
+    for after in range(len(whole.history)):
         with pytest.raises(Killed):
-            run(f"stopped-{stop}", stop)
-        torch.rand(3)  # whatever else drew in between
-        resumed = run(f"stopped-{stop}", None)
+            run(f"stopped-{after}", after)
+        torch.rand(3)  # other random numbers in between
+        resumed = run(f"stopped-{after}", None)
         assert resumed.best_epoch == whole.best_epoch
         assert [line.loss for line in resumed.history] == [line.loss for line in whole.history]
         ours, theirs = resumed.model.state_dict(), whole.model.state_dict()

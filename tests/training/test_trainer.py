@@ -59,26 +59,26 @@ def weights(m: nn.Module) -> dict[str, Tensor]:
 
 
 def test_each_loss_trains_its_own_group_only() -> None:
-    ours, alone = model(), model()
+    ours, plain = model(), model()
     Trainer(ours, Recipe(lr=1e-2)).step([sample()])
-    optimizer = torch.optim.Adam(alone.first.parameters(), lr=1e-2)
-    output = alone(sample().features, sample().coords, {})
-    alone.losses(output, sample().target)["first"].backward()
+    optimizer = torch.optim.Adam(plain.first.parameters(), lr=1e-2)
+    output = plain(sample().features, sample().coords, {})
+    plain.losses(output, sample().target)["first"].backward()
     optimizer.step()
-    assert weights(ours.first).keys() == weights(alone.first).keys()
-    assert all(weights(ours.first)[n].equal(weights(alone.first)[n]) for n in weights(alone.first))
-    assert not ours.second.weight.equal(alone.second.weight)
+    assert weights(ours.first).keys() == weights(plain.first).keys()
+    assert all(weights(ours.first)[n].equal(weights(plain.first)[n]) for n in weights(plain.first))
+    assert not ours.second.weight.equal(plain.second.weight)
 
 
 def test_bags_of_one_step_are_averaged() -> None:
     bags = [sample(0, 1), sample(1, 0), sample(2, 1)]
     ours, plain = model(), model()
-    told = Trainer(ours, Recipe(lr=1e-2)).step(bags)
+    found = Trainer(ours, Recipe(lr=1e-2)).step(bags)
     groups = plain.parameter_groups()
     for tier, parameters in groups.items():
         losses = [plain.losses(plain(b.features, b.coords, {}), b.target)[tier] for b in bags]
         mean = torch.stack(losses).mean()
-        assert told[tier].item() == pytest.approx(mean.item())
+        assert found[tier].item() == pytest.approx(mean.item())
         grads = torch.autograd.grad(mean, list(parameters.values()))
         for parameter, grad in zip(parameters.values(), grads, strict=True):
             parameter.grad = grad
@@ -106,7 +106,7 @@ def test_lookahead_goes_half_way_at_every_sync_but_the_first() -> None:
         with_lookahead.step([sample()])
         without.step([sample()])
     remembered = weights(fast)
-    assert all(weights(slow)[n].equal(remembered[n]) for n in remembered), "the first remembers"
+    assert all(weights(slow)[n].equal(remembered[n]) for n in remembered), "the first only copies"
     for _ in range(2):
         with_lookahead.step([sample()])
         without.step([sample()])
@@ -152,8 +152,8 @@ def test_a_step_forgets_the_gradients_of_the_one_before() -> None:
         assert fresh_one.grad.abs().max() > 0
 
 
-def told(made: MILModel, label: int, **recipe: float) -> dict[str, Tensor]:
-    """The losses of one bag before anything is learnt from it."""
+def first_losses(made: MILModel, label: int, **recipe: float) -> dict[str, Tensor]:
+    """Return the losses of one bag before the first step."""
     torch.manual_seed(0)
     bag = sample(label=label)
     plan = made.plan(bag.coords.numpy(), bag.features.numpy())
@@ -169,26 +169,28 @@ def test_smoothing_is_torchs_for_every_tier(share: float) -> None:
         nn.functional.cross_entropy(logits, torch.tensor(1), label_smoothing=share)
         for logits in (output.logits, output.extras["first"])
     )
-    losses = told(m, 1, label_smoothing=share)
+    losses = first_losses(m, 1, label_smoothing=share)
     torch.testing.assert_close(losses, {"first": first, "second": second})
 
 
 def test_smoothing_of_a_single_output_moves_its_target_to_the_middle() -> None:
     m = create_model("mean_pool", in_dim=5, num_classes=1)
-    torch.manual_seed(0)  # as `told` does: it drops the same features
+    torch.manual_seed(0)  # as `first_losses` does: it drops the same features
     logits = m(*sample()[:3]).logits[0]
-    wanted = torch.tensor(0.9)  # of a label of one, a fifth of which is drawn
+    wanted = torch.tensor(0.9)  # of a label of one, a fifth of which is random
     expected = nn.functional.binary_cross_entropy_with_logits(logits, wanted)
-    torch.testing.assert_close(told(m, 1, label_smoothing=0.2)["all"], expected)
+    torch.testing.assert_close(first_losses(m, 1, label_smoothing=0.2)["all"], expected)
 
 
 OWN_LOSSES = [name for name in list_models() if get_model_class(name).losses is not MILModel.losses]
 
 
 @pytest.mark.parametrize("name", ["mean_pool", *OWN_LOSSES])
-def test_a_label_that_is_all_drawn_says_nothing_to_any_model(name: str) -> None:
+def test_a_label_that_is_all_random_does_not_matter_to_any_model(name: str) -> None:
     made = []
     for label in (0, 1):
         torch.manual_seed(1)
-        made.append(told(create_model(name, in_dim=5, num_classes=2), label, label_smoothing=1))
+        made.append(
+            first_losses(create_model(name, in_dim=5, num_classes=2), label, label_smoothing=1)
+        )
     torch.testing.assert_close(made[0], made[1])

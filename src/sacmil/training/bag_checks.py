@@ -1,6 +1,6 @@
-"""The files a run is made from: every bag read once and hashed before anything is trained.
+"""Checks of the input files of a run: every bag is read once and hashed before training.
 
-They are read in worker processes with the limits of ``sacmil predict`` (limits.py): a damaged file
+Bags are read in worker processes with the limits of ``sacmil predict`` (limits.py): a damaged file
 can crash or hang the library that reads it.
 """
 
@@ -28,9 +28,9 @@ BAGS_FILE = "bags.csv"
 
 _HASH_BLOCK_BYTES = 2**20
 _MAX_WORKERS = 8
-"""Processes that inspect bags: a disk serves no more of them faster."""
+"""Processes that inspect bags; more do not read faster from one disk."""
 _BAGS_PER_WORKER = 16
-"""Fewer are read faster than another process starts."""
+"""Reading fewer takes less time than starting another process."""
 
 
 class _BagRecord(NamedTuple):
@@ -39,20 +39,20 @@ class _BagRecord(NamedTuple):
     changed: str
     sha256: str
     slide: str
-    """That the bag says it is of."""
+    """Slide id stored in the bag."""
     encoder: str
-    """Its name and the hash of its weights; empty where either is not told."""
+    """Name and hash of the weights; empty if either is unknown."""
     patch_um: str
-    """Side of a tile on the glass, or in pixels as "115px"; empty where it is unknown."""
+    """Side of a tile on the glass, or in pixels as "115px"; empty if unknown."""
 
 
 def check_and_hash_bags(
     out: Path, bags: Mapping[str, Path], on_progress: Callable[[str, int, int], None]
 ) -> dict[str, str]:
-    """SHA-256 of every bag's bytes by slide id; all that is wrong with bags in one error.
+    """Return the SHA-256 of every bag by slide id; one error lists all problems.
 
-    Files that bags.csv of the run knows, and that have not been touched since, are not read again.
-    A run over other bags is refused: its models would not be comparable.
+    Files listed in bags.csv of the run and unchanged since are not read again. A run over other
+    bags is rejected: its models would not be comparable.
     """
     known = _read_records(out / BAGS_FILE)
     unchanged = {
@@ -76,7 +76,7 @@ def check_and_hash_bags(
 
 
 def _is_unchanged(path: Path, record: _BagRecord) -> bool:
-    """Whether a file is the one that was inspected."""
+    """Whether a file has not changed since it was inspected."""
     try:
         return _read_file_version(path) == record[:3]
     except OSError:
@@ -89,14 +89,14 @@ def _read_file_version(path: Path) -> tuple[str, str, str]:
 
 
 class BagInspection(NamedTuple):
-    """What is known of a bag, and the warnings of reading it."""
+    """The record of a bag, and the warnings from reading it."""
 
     facts: _BagRecord
     warnings: list[str]
 
 
 def inspect_bag(path: Path) -> BagInspection:
-    """Read and hash one bag: what runs in a worker process."""
+    """Read and hash one bag; runs in a worker process."""
     version = _read_file_version(path)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BagWarning)
@@ -106,7 +106,7 @@ def inspect_bag(path: Path) -> BagInspection:
 
 
 def read_width(path: Path) -> int | None:
-    """Read the feature width of one bag; None where it cannot be read."""
+    """Read the feature width of one bag; None if it cannot be read."""
     if path.suffix == ".pt":  # no HDF5, and a worker process would load torch for it
         with contextlib.suppress(SacMILError):
             return inspect_width(path)
@@ -117,7 +117,7 @@ def read_width(path: Path) -> int | None:
 
 
 def inspect_width(path: Path) -> int:
-    """Read the feature width of one bag: what runs in a worker process."""
+    """Read the feature width of one bag; runs in a worker process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BagWarning)  # the inspection of all bags repeats them
         return read_bag(path).dim
@@ -131,7 +131,7 @@ def _inspect_bags(paths: Sequence[Path]) -> Iterator[TaskOutcome]:
 
 
 def _get_record_or_error(path: Path, outcome: TaskOutcome) -> _BagRecord | str:
-    """What is known of a bag, or why there is nothing."""
+    """Return the record of a bag, or an error message."""
     if outcome.failure is not None:
         text = " ".join(outcome.failure.split())
         return text if path.name in text else f"{path}: {text}"
@@ -152,7 +152,7 @@ def _describe_origin(bag: Bag) -> tuple[str, str, str]:
 def _find_mismatched_bags(
     bags: Mapping[str, Path], found: Mapping[str, _BagRecord]
 ) -> Iterator[str]:
-    """Bags that are not those of their slides, or were not made as the others were."""
+    """List duplicates, bags of other slides, and bags extracted differently from the others."""
     first: dict[str, str] = {}
     for slide_id, facts in found.items():
         path = bags[slide_id]
@@ -166,7 +166,7 @@ def _find_mismatched_bags(
 
 
 def _describe_tile_sizes(found: Mapping[str, _BagRecord]) -> dict[str, str]:
-    """How wide tiles are, in words; what differs a little is called as the one in the middle."""
+    """Describe tile sizes in words; sizes within the tolerance are given as the median."""
     known = {name: facts.patch_um for name, facts in found.items() if facts.patch_um}
     in_pixels = {
         name: f"tiles of {side.removesuffix('px')} pixels of unknown µm"
@@ -210,7 +210,7 @@ def _read_records(path: Path) -> dict[str, _BagRecord]:
     except FileNotFoundError:
         return {}
     except (OSError, TypeError, IndexError, UnicodeDecodeError, csv.Error):
-        return {}  # it only saves time
+        return {}  # the file only saves time
 
 
 def _write_records(path: Path, known: Mapping[str, _BagRecord]) -> None:

@@ -1,7 +1,7 @@
-"""Where training stands, on disk: one safetensors file, so that a killed run goes on.
+"""The checkpoint of a training job: one safetensors file, from which a killed run resumes.
 
-What happens in an epoch is a function of the seed, the stage and the epoch's number, so no state
-of a random generator has to be kept.
+The randomness of an epoch follows from the seed, the stage and the epoch's number, so no state of
+a random generator is stored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class EpochMetrics:
-    """One line of metrics.csv."""
+    """One row of metrics.csv."""
 
     stage: int
     epoch: int
@@ -39,10 +39,10 @@ class EpochMetrics:
 
 @dataclass
 class TrainingState:
-    """All that training must remember between two epochs."""
+    """Everything that training needs to resume after an epoch."""
 
     fingerprint: str
-    """Of what is trained on what; a checkpoint of anything else is not taken up."""
+    """Identifies model, settings and data; another checkpoint is not resumed."""
     stage: int = 0
     epoch: int = 0
     """Epochs done in this stage."""
@@ -52,18 +52,18 @@ class TrainingState:
     """Weights of the best epoch so far."""
     best_epoch: int = 0
     finished: State = field(default_factory=dict)
-    """Weights of the stages before, ``<stage>/<name>``."""
+    """Weights of earlier stages, ``<stage>/<name>``."""
     history: list[EpochMetrics] = field(default_factory=list)
 
     @property
     def best_metrics(self) -> EpochMetrics | None:
-        """Of the best epoch so far."""
+        """Metrics of the best epoch so far."""
         of_stage = (line for line in self.history if line.stage == self.stage)
         return next((line for line in of_stage if line.epoch == self.best_epoch), None)
 
 
 _READ_ERRORS = (OSError, SafetensorError, KeyError, TypeError, ValueError)
-"""What reading a file that is missing, cut short or something else ends in."""
+"""Raised for a file that is missing, truncated or of another kind."""
 
 _TENSOR_FIELDS = {
     "weights": "weights",
@@ -75,7 +75,7 @@ _TENSOR_FIELDS = {
 
 
 class Checkpoint:
-    """A file that follows training; writing happens beside it.
+    """A checkpoint file, written in a background thread.
 
     Args:
         path: of the file.
@@ -87,7 +87,7 @@ class Checkpoint:
         self._writing: Future[None] | None = None
 
     def read(self, fingerprint: str) -> TrainingState | None:
-        """Where training of this stands; None if there is nothing to take up."""
+        """Return the stored state with this fingerprint; None if there is none."""
         try:
             with safe_open(self.path, "pt") as file:
                 facts = json.loads(file.metadata()["progress"])
@@ -99,7 +99,7 @@ class Checkpoint:
             return None
 
     def read_fingerprint(self) -> str | None:
-        """Of what has been begun here; None if nothing has."""
+        """Return the fingerprint of the stored state; None if there is none."""
         try:
             with safe_open(self.path, "pt") as file:
                 return str(json.loads(file.metadata()["progress"])["fingerprint"])
@@ -107,25 +107,25 @@ class Checkpoint:
             return None
 
     def write(self, state: TrainingState) -> None:
-        """Keep this, unless the one before is still being written: then the next will do."""
+        """Write the state; skip it if the one before is still being written."""
         if self._writing is None or self._writing.done():
             self.wait_for_write()
             self._writing = self._writer.submit(_write_file, self.path, *_serialize_state(state))
 
     def wait_for_write(self) -> None:
-        """Wait for what is being written; raises what went wrong there."""
+        """Wait for the writing thread, and raise its error if it failed."""
         if self._writing is not None:
             self._writing.result()
             self._writing = None
 
     def remove(self) -> None:
-        """Training is over."""
+        """Remove the file after training."""
         self.wait_for_write()
         self.path.unlink(missing_ok=True)
 
 
 def copy_to_cpu(state: Mapping[str, Tensor]) -> State:
-    """Tensors of their own on the CPU, which later steps do not change."""
+    """Copy tensors to the CPU, so that later steps do not change them."""
     return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
 
 
@@ -156,7 +156,7 @@ def _deserialize_state(facts: dict[str, Any], tensors: State) -> TrainingState:
 
 
 def _write_file(path: Path, tensors: State, facts: str) -> None:
-    # save_file would write a temporary file of its own, readable by the user alone.
+    # save_file would write a temporary file of its own, readable by the user only.
     content = save(tensors, metadata={"progress": facts})
     with atomic_write(path) as partial:
         partial.write_bytes(content)

@@ -1,11 +1,11 @@
-"""What to train and how, as one YAML file; unknown keys are refused with a suggestion.
+"""Training configuration, as one YAML file; unknown keys are rejected with a suggestion.
 
 ::
 
     model: sac_mil_local    a name of `sacmil models`
     options: {k: 16}        of its constructor
     recipe: standard        standard, paper, official, or another the model has
-    training: {lr: 2e-4}    fields of the recipe that are to be different
+    training: {lr: 2e-4}    fields of the recipe to change
     seed: 0                 of initial weights and of the order of bags
     precision: float32      or bfloat16
 """
@@ -29,14 +29,14 @@ from sacmil.models._registry import get_recipes
 from sacmil.yaml_values import read_yaml
 
 DEFAULT_MODEL = "sac_mil_local"
-"""Why this one is told in docs/results.md."""
+"""docs/results.md gives the reason for this choice."""
 
 Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """One way of training one model; with the data, all that decides its weights."""
+    """One way to train one model; together with the data it determines the weights."""
 
     model: str = DEFAULT_MODEL
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -44,10 +44,10 @@ class TrainingConfig:
     recipe: str = "standard"
     """A name among the model's recipes."""
     training: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the recipe that are to be different."""
+    """Fields of the recipe to change."""
     seed: int = 0
     precision: Precision = "float32"
-    """What matrix products are taken in; weights stay float32."""
+    """Of matrix products; weights stay float32."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", update_model_name(self.model))
@@ -64,18 +64,18 @@ class TrainingConfig:
         self.to_recipe()
 
     def to_recipe(self) -> Recipe:
-        """How to train, everything filled in."""
+        """Return the recipe with this configuration's changes."""
         given = {k: _convert_value(k, v, _RECIPE_HINTS[k]) for k, v in self.training.items()}
-        if "epochs" in given:  # so many are meant
+        if "epochs" in given:  # exactly this number
             given = {"min_steps": 0, **given}
         return dataclasses.replace(get_recipes(self.model)[self.recipe], **given)
 
     def model_options(self) -> dict[str, Any]:
-        """What the constructor is called with: what was asked for, over what the recipe asks."""
+        """Return the constructor's arguments: the given options over those of the recipe."""
         return {**self.to_recipe().options, **self.options}
 
     def to_dict(self) -> dict[str, Any]:
-        """As YAML and JSON can hold it."""
+        """Return values that YAML and JSON can hold."""
         return {
             "model": self.model,
             "options": dict(self.options),
@@ -93,12 +93,12 @@ _RECIPE_FIELDS = tuple(name for name in _RECIPE_HINTS if name not in ("options",
 
 
 def make_config(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> TrainingConfig:
-    """A configuration from what a YAML file holds and what the command line adds.
+    """Return a configuration from the values of a YAML file and overrides.
 
     Args:
         values: by key; all are optional.
-        overrides: ``key=value``; the key is one of the configuration, of the recipe or of the
-            model, with ``training.`` or ``options.`` before it or without.
+        overrides: ``key=value``; a key of the configuration, of the recipe or of the model, with
+            or without the prefix ``training.`` or ``options.``.
     """
     _check_known("setting", values, _FIELDS)
     merged: dict[str, Any] = {**values}
@@ -115,11 +115,11 @@ def make_config(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> Tra
 def make_configs(
     models: Iterable[str], values: Mapping[str, Any], overrides: Iterable[str] = ()
 ) -> dict[str, TrainingConfig]:
-    """A configuration per model.
+    """Return a configuration per model.
 
     Args:
         models: their names.
-        values: of one configuration for all of them, or, as a run's config.yaml, of one each.
+        values: one configuration for all models, or one for each, as in a run's config.yaml.
         overrides: ``key=value`` for all models that have the key, ``model.key=value`` for one.
     """
     names, given = list(models), list(overrides)
@@ -137,7 +137,7 @@ def make_configs(
         used |= set(mine)
         configs[name] = make_config(own, [text.removeprefix(f"{name}.") for text in mine])
     for text in given:
-        if text not in used:  # for none: say what each would have taken
+        if text not in used:  # no model has the key: raise the error that lists the known ones
             make_config({"model": configs[names[0]].model}, [text])
     return configs
 
@@ -152,7 +152,7 @@ def _is_override_for(text: str, name: str, model: str, names: list[str]) -> bool
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """What a YAML file holds, for make_config."""
+    """Read a YAML file for make_config."""
     try:
         found = _parse_yaml(Path(path).read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -171,7 +171,7 @@ def _parse_yaml(text: str, where: str) -> Any:
 
 
 def _set_key(merged: dict[str, Any], key: str, value: Any) -> None:
-    """Set one key where it belongs; a bare name is looked for everywhere."""
+    """Set one key; a name without prefix is looked up in all sections."""
     key = update_key(key)
     place, dot, name = key.partition(".")
     if dot and place in ("options", "training"):
@@ -204,7 +204,7 @@ def _check_known(kind: str, given: Iterable[Any], known: Iterable[str]) -> None:
 
 
 def _convert_value(name: str, value: Any, hint: Any) -> Any:
-    """The value as its annotation wants it: YAML has no tuples, and callers may have text."""
+    """Convert a value to its annotated type: YAML has no tuples, and callers may pass text."""
     origin, choices = get_origin(hint), get_args(hint)
     if origin is Literal:
         if value not in choices:

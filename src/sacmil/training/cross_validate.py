@@ -1,4 +1,4 @@
-"""Every model, seed and fold: parts side by side, each done once, then one table of predictions."""
+"""Cross-validation: run a job for every model, seed and fold, then join their predictions."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _POLL_S = 0.5
 
 
 class ProgressCallback(Protocol):
-    """Told what is being done, how much of it, of how much, and the newest figure."""
+    """Receives the task, its progress out of a total, and a note such as the newest loss."""
 
     def __call__(self, task: str, done: int, total: int, note: str = "") -> None:
-        """Tell."""
+        """Report progress."""
 
 
 Engine = Callable[
@@ -48,25 +48,25 @@ Engine = Callable[
 
 @dataclass(frozen=True)
 class TrainingResources:
-    """What parts are spread over."""
+    """Devices and processes that jobs are distributed over."""
 
     devices: tuple[str, ...] = ("cpu",)
-    """A device per line of work: name one twice to have two parts share it."""
+    """One device per worker; list a device twice to run two jobs on it."""
     threads: int | None = None
-    """Of torch for each part on a CPU; None shares the cores out."""
+    """Of torch for each job on a CPU; None divides the cores evenly."""
     cache: CacheMode = "auto"
     engine: Literal["local", "ray"] = "local"
     address: str | None = None
-    """Of the Ray cluster; None uses one that runs here, or starts one."""
+    """Of the Ray cluster; None uses the local one, or starts one."""
 
 
 class CrossValidationResult(NamedTuple):
-    """What came of it."""
+    """Predictions and failures of a cross-validation."""
 
     predictions: Predictions | None
-    """Of all finished parts; None where there is none."""
+    """Of all finished jobs; None if no job is finished."""
     failures: dict[str, str]
-    """By part, why it is not finished."""
+    """Error message by job."""
 
 
 def cross_validate(
@@ -82,28 +82,28 @@ def cross_validate(
 ) -> CrossValidationResult:
     """Train and test every configuration on every fold with every seed.
 
-    What is finished in ``out`` already is not done again; what was begun goes on.
+    Jobs finished in ``out`` are skipped; interrupted jobs are resumed.
 
     Args:
         out: the run folder.
         cohort: the slides and their labels.
-        bags: by slide id, where its bag is.
-        folds: how the cohort is divided.
-        configs: what to train, by the name it has in tables and folders.
+        bags: path of the bag, by slide id.
+        folds: training, validation and test sets.
+        configs: what to train, by its name in tables and folders.
         seeds: each replaces the seed of every configuration.
         resources: what to train on.
-        on_progress: told of epochs done.
+        on_progress: called with the number of epochs done.
     """
-    resources, tell = resources or TrainingResources(), on_progress or _ignore_progress
+    resources, report = resources or TrainingResources(), on_progress or _ignore_progress
     _check_names(configs)
     check_models(configs.values(), bags, cohort.classes)
     with open_run(out, cohort, folds, "crossval", seeds):
-        hashes = check_and_hash_bags(out, bags, tell)
-        parts = list(_make_jobs(out, cohort, bags, hashes, folds, configs, seeds))
-        todo = [part for part in parts if not part.is_finished()]  # refuses what does not fit
+        hashes = check_and_hash_bags(out, bags, report)
+        jobs = list(_make_jobs(out, cohort, bags, hashes, folds, configs, seeds))
+        pending = [job for job in jobs if not job.is_finished()]  # raises on a different job
         write_configs(out, configs)
-        failures = _run_jobs(parts, todo, resources, tell)
-        return CrossValidationResult(_collect_predictions(out, parts), failures)
+        failures = _run_jobs(jobs, pending, resources, report)
+        return CrossValidationResult(_collect_predictions(out, jobs), failures)
 
 
 def _ignore_progress(task: str, done: int, total: int, note: str = "") -> None:
@@ -114,8 +114,7 @@ def _check_names(configs: Mapping[str, TrainingConfig]) -> None:
     for name in configs:
         if not re.fullmatch(r"[\w=+][\w.=+-]*", name):
             raise RunError(
-                f"{name!r} cannot be the name of a folder everywhere; expected letters, digits "
-                "and _ . = + -"
+                f"{name!r} is not a portable folder name; expected letters, digits and _ . = + -"
             )
 
 
@@ -128,7 +127,7 @@ def _make_jobs(
     configs: Mapping[str, TrainingConfig],
     seeds: Sequence[int],
 ) -> Iterator[TrainingJob]:
-    """Folds outermost, so that every model has its first figures early."""
+    """Yield jobs fold by fold, so that every model has first results early."""
     for seed in seeds:
         for number, fold in enumerate(folds):
             train, val, test = (list_labeled_bags(cohort, ids, bags, hashes) for ids in fold)
@@ -151,15 +150,15 @@ def _run_jobs(
     resources: TrainingResources,
     on_progress: ProgressCallback,
 ) -> dict[str, str]:
-    """Do what is not done yet; by part, why it failed."""
-    follow = _ProgressMonitor(jobs, pending, on_progress)
-    follow.report_progress()
+    """Run pending jobs and return the error message of each that failed."""
+    monitor = _ProgressMonitor(jobs, pending, on_progress)
+    monitor.report_progress()
     failures: dict[str, str] = {}
-    for outcome in _choose_engine(resources)(pending, resources, follow):
-        part = pending[outcome.key]
+    for outcome in _choose_engine(resources)(pending, resources, monitor):
+        job = pending[outcome.key]
         if outcome.failure is not None:
-            failures[f"{part.name}, seed {part.config.seed}, fold {part.fold}"] = outcome.failure
-        follow.finish_job(part)
+            failures[f"{job.name}, seed {job.config.seed}, fold {job.fold}"] = outcome.failure
+        monitor.finish_job(job)
     return failures
 
 
@@ -172,13 +171,13 @@ def _choose_engine(resources: TrainingResources) -> Engine:
 def _run_in_process(
     pending: Sequence[TrainingJob], resources: TrainingResources, monitor: _ProgressMonitor
 ) -> Iterator[TaskOutcome]:
-    """One part after the other in this process: a single line of work needs no other."""
+    """Run one job after the other in this process: one device needs no worker process."""
     threads = torch.get_num_threads()
-    place = DeviceConfig(resources.devices[0], resources.cache, resources.threads)
+    device_config = DeviceConfig(resources.devices[0], resources.cache, resources.threads)
     try:
-        for index, part in enumerate(pending):
+        for index, job in enumerate(pending):
             try:
-                run_job(part, place, on_epoch=lambda line: monitor.report_progress())
+                run_job(job, device_config, on_epoch=lambda line: monitor.report_progress())
                 yield TaskOutcome(index, None, None)
             except SacMILError as error:
                 yield TaskOutcome(index, None, str(error))
@@ -191,25 +190,25 @@ def _run_in_process(
 def _run_in_workers(
     pending: Sequence[TrainingJob], resources: TrainingResources, monitor: _ProgressMonitor
 ) -> Iterator[TaskOutcome]:
-    """One process per line of work; each part's device is that of the line that is free."""
+    """Run jobs in one process per device; each job gets the next free device."""
     if not pending:
         return
     devices = resources.devices[: len(pending)]
     threads = resources.threads or _count_threads_per_worker(len(devices))
     free = list(devices)[::-1]
-    at: dict[int, str] = {}
+    device_of: dict[int, str] = {}
     waiting = list(range(len(pending)))[::-1]
     with WorkerPool(len(devices), memory_limit=0, threads=threads) as workers:
         while waiting or workers.pending_count:
             while waiting and free:
                 index, device = waiting.pop(), free.pop()
-                at[index] = device
-                place = DeviceConfig(device, resources.cache, threads)
-                workers.submit(index, run_job, pending[index], place, limit_s=float("inf"))
+                device_of[index] = device
+                device_config = DeviceConfig(device, resources.cache, threads)
+                workers.submit(index, run_job, pending[index], device_config, limit_s=float("inf"))
             outcome = workers.next_outcome(_POLL_S)
             monitor.report_progress()
             if outcome is not None:
-                free.append(at.pop(outcome.key))
+                free.append(device_of.pop(outcome.key))
                 yield outcome
 
 
@@ -219,12 +218,13 @@ def _run_on_ray(
     from sacmil.parallel.ray import run_each_on_ray
 
     gpus = int(any(device.startswith("cuda") for device in resources.devices))
-    place = DeviceConfig("cuda:0" if gpus else "cpu", resources.cache, resources.threads or 1)
+    device = "cuda:0" if gpus else "cpu"
+    device_config = DeviceConfig(device, resources.cache, resources.threads or 1)
     yield from run_each_on_ray(
         make_job_runner,
-        (place,),
+        (device_config,),
         pending,
-        cpus=place.threads or 1,
+        cpus=device_config.threads or 1,
         gpus=gpus,
         address=resources.address,
         on_wait=monitor.report_progress,
@@ -232,8 +232,8 @@ def _run_on_ray(
 
 
 def make_job_runner(device_config: DeviceConfig) -> Callable[[TrainingJob], None]:
-    """What an actor of a cluster holds: it trains one part after another."""
-    return lambda part: run_job(part, device_config)
+    """Return the function that an actor of a Ray cluster runs for each job."""
+    return lambda job: run_job(job, device_config)
 
 
 def _count_threads_per_worker(workers: int) -> int:
@@ -242,7 +242,7 @@ def _count_threads_per_worker(workers: int) -> int:
 
 
 class _ProgressMonitor:
-    """Looks at the folders of parts to tell how far all of them are."""
+    """Reports the progress of all jobs from the metrics in their folders."""
 
     def __init__(
         self,
@@ -253,12 +253,12 @@ class _ProgressMonitor:
         self._on_progress = on_progress
         self._finished = len(jobs) - len(pending)
         self._count = len(jobs)
-        self._open = {part.folder: part.epochs for part in pending}
-        self._total = sum(part.epochs for part in jobs)
+        self._open = {job.folder: job.epochs for job in pending}
+        self._total = sum(job.epochs for job in jobs)
         self._done = self._total - sum(self._open.values())
 
     def report_progress(self) -> None:
-        """Tell of epochs done and the newest loss."""
+        """Report epochs done, jobs finished and the newest loss."""
         done, losses = self._done, []
         for folder, epochs in self._open.items():
             line = read_last_epoch(folder)
@@ -266,19 +266,19 @@ class _ProgressMonitor:
                 done += min(int(line["epoch"]), epochs)
                 losses.append(float(line["loss"]))
         newest = f", loss {sum(losses) / len(losses):.4f}" if losses else ""
-        parts = f"{self._finished} of {self._count} parts"
-        self._on_progress("cross-validation, epochs", done, self._total, parts + newest)
+        jobs = f"{self._finished} of {self._count} jobs"
+        self._on_progress("cross-validation, epochs", done, self._total, jobs + newest)
 
     def finish_job(self, job: TrainingJob) -> None:
-        """A part is over, early or not."""
+        """Count a job as finished, after an early stop or a failure too."""
         self._done += self._open.pop(job.folder)
         self._finished += 1
         self.report_progress()
 
 
 def _collect_predictions(out: Path, jobs: Sequence[TrainingJob]) -> Predictions | None:
-    """The predictions of all finished parts of the run, of models trained here before too."""
-    folders = {part.folder for part in jobs}
+    """Write the predictions of all finished jobs, of models trained here before too."""
+    folders = {job.folder for job in jobs}
     folders |= {card.parent for card in out.glob("*/seed_*/fold_*/card.json")}
     finished = [
         folder
@@ -298,6 +298,6 @@ def _collect_predictions(out: Path, jobs: Sequence[TrainingJob]) -> Predictions 
 
 
 def _natural_sort_key(path: Path) -> list[object]:
-    """Sorts fold_10 after fold_9."""
-    pieces = re.split(r"(\d+)", str(path))
-    return [int(piece) if piece.isdigit() else piece for piece in pieces]
+    """Sort fold_10 after fold_9."""
+    words = re.split(r"(\d+)", str(path))
+    return [int(word) if word.isdigit() else word for word in words]

@@ -1,7 +1,7 @@
-"""Epochs over bags: shuffle, step, look at the validation part, choose, remember.
+"""The training loop: shuffle, step, validate, choose the best epoch, write a checkpoint.
 
-What an epoch draws is a function of (seed, stage, epoch) alone, so a run taken up again goes on
-as if it had never stopped.
+All randomness of an epoch follows from (seed, stage, epoch), so a resumed run continues as if it
+had never stopped.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ EpochCallback = Callable[[EpochMetrics], None]
 
 @dataclass(frozen=True)
 class FitResult:
-    """What training came to."""
+    """The trained model and its history."""
 
     model: MILModel
-    """With the weights of the chosen epoch, ready to predict."""
+    """With the weights of the best epoch, in evaluation mode."""
     best_epoch: int
-    """The chosen one, from 1."""
+    """Counted from 1."""
     history: list[EpochMetrics]
 
 
@@ -50,19 +50,19 @@ def fit(
     on_epoch: EpochCallback | None = None,
     trainer_class: type[Trainer] = Trainer,
 ) -> FitResult:
-    """Train a model, stage by stage; the same seed, the same weights.
+    """Train a model, stage by stage. The same seed gives the same weights.
 
     Args:
         model: trained in place.
-        training: what it learns from.
+        training: the training set.
         recipe: how to train.
-        validation: what chooses the epoch, where the recipe asks for a choice.
-        seed: of everything that is drawn.
-        precision: what matrix products are taken in.
-        checkpoint: where to remember every epoch, and to go on from.
-        fingerprint: of what is trained on what; tells one checkpoint from another.
-        on_epoch: told of every epoch, of those done before too.
-        trainer_class: what takes the steps.
+        validation: the validation set; needed unless the recipe keeps the last epoch.
+        seed: of all random numbers.
+        precision: of matrix products.
+        checkpoint: written after every epoch, and resumed from.
+        fingerprint: identifies model, settings and data; another checkpoint is not resumed.
+        on_epoch: called with every epoch, those before a resume included.
+        trainer_class: takes the optimisation steps.
     """
     _check_validation_set(recipe, validation)
     recipe = recipe.adapt_to_bags(len(training))
@@ -84,14 +84,14 @@ def _check_validation_set(recipe: Recipe, validation: SampleLoader | None) -> No
     if classes < (2 if recipe.monitor == "val_auc" else 1):
         found = "holds one class only" if classes else "is empty"
         raise SacMILError(
-            f"the recipe chooses its epoch by {recipe.monitor}, and the validation part {found}; "
-            "expected another split, or monitor=last"
+            f"the recipe chooses the best epoch by {recipe.monitor}, but the validation set "
+            f"{found}; use another split, or monitor=last"
         )
 
 
 @dataclass
 class _TrainingLoop:
-    """Training under way: what it works with, and where it stands."""
+    """A training run with its settings and its current state."""
 
     training: SampleLoader
     validation: SampleLoader | None
@@ -129,7 +129,7 @@ class _TrainingLoop:
         self.state.finished |= {f"{stage}/{k}": v for k, v in self.state.best.items()}
 
     def _start_or_resume_stage(self, stage: int, trainer: Trainer) -> None:
-        """Take up this stage where it was left, or from its start."""
+        """Restore the weights of an interrupted stage, or start a new one."""
         if self.state.stage == stage and self.state.epoch:
             trainer.model.load_state_dict(self.state.weights)
             trainer.load_state_dict(self.state.optimizers)
@@ -146,7 +146,7 @@ class _TrainingLoop:
         return done - self.state.best_epoch >= recipe.patience
 
     def _run_epoch(self, stage: int, epoch: int, trainer: Trainer) -> EpochMetrics:
-        began = time.monotonic()
+        started = time.monotonic()
         random = _seed_epoch(self.seed, stage, epoch)
         losses = [
             torch.stack(list(trainer.step(batch, epoch - 1 + done).values())).sum() * len(batch)
@@ -159,10 +159,10 @@ class _TrainingLoop:
         if not math.isfinite(loss):
             precise = "" if self.precision == torch.float32 else ", or precision float32"
             raise SacMILError(
-                f"the loss of epoch {epoch} is {loss}; expected a number: look for features that "
-                f"are far too large, or try a smaller lr{precise}"
+                f"the loss of epoch {epoch} is {loss}; expected a finite number. Check the "
+                f"features for extreme values, or try a smaller lr{precise}"
             )
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started
         return EpochMetrics(
             stage, epoch, loss, trainer.lr_at(epoch - 1), val_loss, val_auc, seconds
         )
@@ -192,20 +192,20 @@ class _TrainingLoop:
         return best is None or self._monitor_key(metrics) > self._monitor_key(best)
 
     def _monitor_key(self, metrics: EpochMetrics) -> tuple[float, ...]:
-        """What the monitor says of an epoch; more is better.
+        """Return what epochs are compared by; larger is better.
 
-        A small validation part is often ranked without a fault from the first epochs on: of
-        equals in AUC the one with the lowest loss has learnt most.
+        On a small validation set many epochs reach the same AUC, often a perfect one. The lowest
+        loss decides between them.
         """
         assert metrics.val_loss is not None
         assert metrics.val_auc is not None
         by_loss = (-metrics.val_loss,)
-        by_auc = (round(metrics.val_auc, 12), *by_loss)  # equal but for rounding is equal
+        by_auc = (round(metrics.val_auc, 12), *by_loss)  # ignore rounding errors
         return by_loss if self.recipe.monitor == "val_loss" else by_auc
 
 
 PredictFunction = Callable[[Sample], torch.Tensor]
-"""From a bag to its probabilities."""
+"""Maps a bag to its probabilities."""
 
 
 @torch.inference_mode()
@@ -216,13 +216,13 @@ def predict_samples(
     *,
     on_output: Callable[[Output], None] | None = None,
 ) -> npt.NDArray[np.float64]:
-    """(bags, C), the probabilities of each bag; a single output becomes two columns.
+    """Return the probabilities of each bag, (bags, C); a single output becomes two columns.
 
     Args:
-        model: its weights are used as in evaluation.
+        model: set to evaluation mode.
         samples: the bags.
-        precision: what matrix products are taken in.
-        on_output: called with the output of each bag, in their order.
+        precision: of matrix products.
+        on_output: called with the output of each bag, in order.
     """
 
     def predict(sample: Sample) -> torch.Tensor:
@@ -235,21 +235,21 @@ def predict_samples(
 
 
 def validate(predict: PredictFunction, samples: SampleLoader) -> tuple[float, float]:
-    """Mean cross-entropy and AUC over bags; instance losses are left out, as they are no claim."""
+    """Return mean cross-entropy and AUC over bags, without the model's instance losses."""
     table = _predict_table(predict, samples)
-    of_truth = table[np.arange(len(samples)), samples.targets]
-    loss = -np.log(np.maximum(of_truth, np.finfo(np.float32).tiny)).mean()
+    of_target = table[np.arange(len(samples)), samples.targets]
+    loss = -np.log(np.maximum(of_target, np.finfo(np.float32).tiny)).mean()
     return float(loss), METRICS["auc"](samples.targets, table)
 
 
 def _predict_table(predict: PredictFunction, samples: SampleLoader) -> npt.NDArray[np.float64]:
-    found = [predict(sample) for sample in samples]
-    table = torch.stack(found).cpu().numpy().astype(np.float64)
+    predictions = [predict(sample) for sample in samples]
+    table = torch.stack(predictions).cpu().numpy().astype(np.float64)
     return np.concatenate([1 - table, table], axis=1) if table.shape[1] == 1 else table
 
 
 def _seed_epoch(seed: int, stage: int, epoch: int) -> np.random.Generator:
-    """Seed torch, and give a generator of numpy's, both for this epoch."""
+    """Seed torch for this epoch, and return a NumPy generator for it."""
     sequence = np.random.SeedSequence([seed, stage, epoch])
     torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> 1))
     return np.random.default_rng(sequence)
@@ -288,5 +288,5 @@ def _compute_class_weights(
 
 
 def _select_stage_weights(weights: dict[str, torch.Tensor], stage: int) -> dict[str, torch.Tensor]:
-    mark = f"{stage}/"
-    return {k.removeprefix(mark): v for k, v in weights.items() if k.startswith(mark)}
+    prefix = f"{stage}/"
+    return {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}

@@ -1,6 +1,6 @@
-"""One model, one seed, one fold: train, choose, then test; a folder that is a model folder.
+"""One training job (model, seed, fold): train, choose the epoch, test, write a model folder.
 
-The card is written last: a part with a card is finished and is never done again.
+The card is written last: a job with a card is finished and is never run again.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ CONFIG_FILE = "config.yaml"
 
 
 class LabeledBag(NamedTuple):
-    """A labelled slide and where its bag is."""
+    """A labelled slide and the path of its bag."""
 
     slide: LabeledSlide
     path: str
     sha256: str
-    """Of the bag's bytes."""
+    """Hash of the bag file."""
 
 
 def list_labeled_bags(
     cohort: Cohort, slide_ids: Sequence[str], bags: Mapping[str, Path], hashes: Mapping[str, str]
 ) -> tuple[LabeledBag, ...]:
-    """The slides of a part of a fold with their bags."""
+    """Return slides of a cohort with their bags."""
     return tuple(
         LabeledBag(slide, str(bags[slide.slide_id]), hashes[slide.slide_id])
         for slide in cohort.get_slides(slide_ids)
@@ -66,11 +66,11 @@ def list_labeled_bags(
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """What to train on what, and where to put it."""
+    """A model to train, its data, and its output folder."""
 
     folder: Path
     name: str
-    """What the model is called in tables."""
+    """Of the model in tables."""
     config: TrainingConfig
     classes: tuple[str, ...]
     fold: int
@@ -80,18 +80,18 @@ class TrainingJob:
 
     @property
     def training_set(self) -> tuple[LabeledBag, ...]:
-        """Without a choice to make, the validation part is training material like any other."""
-        chooses = self.config.to_recipe().monitor != "last"
-        return self.train if chooses else self.train + self.val
+        """Bags to train on; includes the validation set if the last epoch is kept anyway."""
+        needs_validation = self.config.to_recipe().monitor != "last"
+        return self.train if needs_validation else self.train + self.val
 
     @property
     def epochs(self) -> int:
-        """How many there are, unless training stops early."""
+        """Number of epochs, unless training stops early."""
         return self.config.to_recipe().adapt_to_bags(len(self.training_set)).epochs
 
     @property
     def fingerprint(self) -> str:
-        """Of everything that decides the weights."""
+        """Hash of everything that decides the weights."""
         facts = {
             "config": restore_old_names(self.config.to_dict()),
             "classes": self.classes,
@@ -103,42 +103,41 @@ class TrainingJob:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def is_finished(self) -> bool:
-        """Whether it has been done; RunError if something else was done under its name."""
+        """Whether the job is finished; RunError if the folder belongs to a different job."""
         finished = (self.folder / CARD_FILE).is_file()
         if finished:
-            begun = read_card(self.folder)["notes"].get("training", {}).get("fingerprint")
+            existing = read_card(self.folder)["notes"].get("training", {}).get("fingerprint")
         else:
-            begun = Checkpoint(self.folder / CHECKPOINT_FILE).read_fingerprint()
-        if begun not in (None, self.fingerprint):
+            existing = Checkpoint(self.folder / CHECKPOINT_FILE).read_fingerprint()
+        if existing not in (None, self.fingerprint):
             raise RunError(
                 f"{self.folder}: holds another model, or one trained on other data or with other "
-                f"settings ({CONFIG_FILE} there says which); choose another --out, or remove that "
-                "folder"
+                f"settings (see {CONFIG_FILE} there); choose another --out, or remove that folder"
             )
         return finished
 
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """Where a part is trained; of no consequence for its weights beyond rounding."""
+    """Where a job is trained; this changes its weights by rounding errors at most."""
 
     device: str = "cpu"
     cache: CacheMode = "auto"
     threads: int | None = None
-    """Of torch on the CPU; None leaves them as they are."""
+    """Of torch on the CPU; None leaves torch's setting."""
 
 
 _MAX_PARAMETERS = 2_000_000_000
-"""8 GB of weights; the largest model here has a hundredth of it."""
+"""8 GB of weights; the largest model here has a hundredth of that."""
 
 
 def check_models(
     configs: Iterable[TrainingConfig], bags: Mapping[str, Path], classes: Sequence[str]
 ) -> None:
-    """Refuse options that no model can be made with, before anything else is done."""
+    """Reject options that a model cannot be created with, before any other work."""
     dim = read_width(next(iter(bags.values())))
     if dim is None:
-        return  # the check of all bags reports it, with all others that cannot be read
+        return  # check_and_hash_bags reports it, with all other unreadable bags
     for config in configs:
         options = {"num_classes": len(classes), **config.model_options()}
         model = create_meta_model(config.model, in_dim=dim, **options)
@@ -146,7 +145,7 @@ def check_models(
         if count > _MAX_PARAMETERS:
             raise OptionError(
                 f"{config.model} with these options has {count:,} parameters; expected at most "
-                f"{_MAX_PARAMETERS:,}, make its layers narrower or fewer"
+                f"{_MAX_PARAMETERS:,}: use narrower or fewer layers"
             )
 
 
@@ -163,13 +162,13 @@ def run_job(
     read: BagReader = read_bag,
     on_epoch: Callable[[EpochMetrics], None] | None = None,
 ) -> None:
-    """Train, choose the epoch, test, and write the folder; at once where it is there already.
+    """Train, choose the epoch, test, and write the folder; return at once if finished.
 
     Args:
-        job: what to do.
-        device_config: on what.
-        read: how a file becomes a bag; a test bag is read once, after the epoch was chosen.
-        on_epoch: told of every epoch.
+        job: the model and its data.
+        device_config: where to train.
+        read: reads a bag file; test bags are read once, after the epoch was chosen.
+        on_epoch: called with every epoch.
     """
     if job.is_finished():
         return
@@ -178,20 +177,20 @@ def run_job(
         torch.set_num_threads(device_config.threads)
     job.folder.mkdir(parents=True, exist_ok=True)
     _write_config(job)
-    work = _JobRunner(job, device_config, read)
+    runner = _JobRunner(job, device_config, read)
     checkpoint = Checkpoint(job.folder / CHECKPOINT_FILE)
-    with TrainingLog(job.folder) as journal:
+    with TrainingLog(job.folder) as log:
 
-        def tell_all(line: EpochMetrics) -> None:
-            journal.log_epoch(line)
+        def log_and_report(metrics: EpochMetrics) -> None:
+            log.log_epoch(metrics)
             if on_epoch:
-                on_epoch(line)
+                on_epoch(metrics)
 
         try:
-            fitted = work.train(checkpoint, tell_all)
+            fitted = runner.train(checkpoint, log_and_report)
         finally:
             checkpoint.wait_for_write()
-    work.test_and_write(fitted)
+    runner.test_and_write(fitted)
     checkpoint.remove()
 
 
@@ -211,28 +210,28 @@ class _JobRunner:
 
     def _build_model(self) -> MILModel:
         torch.manual_seed(self.job.config.seed)
-        made = _create_model(self.job.config, self.first_bag.dim, len(self.job.classes))
-        return made.to(self.device)
+        model = _create_model(self.job.config, self.first_bag.dim, len(self.job.classes))
+        return model.to(self.device)
 
     def train(self, checkpoint: Checkpoint, on_epoch: Callable[[EpochMetrics], None]) -> FitResult:
-        part, chooses = self.job, self.recipe.monitor != "last"
-        training = self._make_loader(part.training_set)
+        job, needs_validation = self.job, self.recipe.monitor != "last"
+        training = self._make_loader(job.training_set)
         try:
             return fit(
                 self.model,
                 training,
                 self.recipe,
-                validation=self._make_loader(part.val) if chooses else None,
-                seed=part.config.seed,
+                validation=self._make_loader(job.val) if needs_validation else None,
+                seed=job.config.seed,
                 precision=self.precision,
                 checkpoint=checkpoint,
-                fingerprint=part.fingerprint,
+                fingerprint=job.fingerprint,
                 on_epoch=on_epoch,
             )
         except torch.OutOfMemoryError as error:
             raise SacMILError(
-                f"{part.name}: the GPU has too little memory; try --cache memory, fewer parts at "
-                "once (--per-gpu 1), or precision=bfloat16"
+                f"{job.name}: the GPU is out of memory; try --cache memory, fewer jobs at once "
+                "(--per-gpu 1), or precision=bfloat16"
             ) from error
 
     def _make_loader(
@@ -251,24 +250,24 @@ class _JobRunner:
         )
 
     def test_and_write(self, fitted: FitResult) -> None:
-        part = self.job
-        files = serialize_model(fitted.model, part.classes, self._make_notes(fitted))
-        with atomic_write(part.folder / WEIGHTS) as partial:
+        job = self.job
+        files = serialize_model(fitted.model, job.classes, self._make_notes(fitted))
+        with atomic_write(job.folder / WEIGHTS) as partial:
             partial.write_bytes(files[WEIGHTS])
         recorder = LocalizationRecorder(
-            [(source.slide, Path(source.path)) for source in part.test],
+            [(source.slide, Path(source.path)) for source in job.test],
             self.read,
-            fold=part.fold,
-            seed=part.config.seed,
-            model=part.name,
+            fold=job.fold,
+            seed=job.config.seed,
+            model=job.name,
         )
-        chosen_by = part.val if self.recipe.monitor != "last" else ()
-        found = [self._predict_split(fitted.model, "val", chosen_by)] if chosen_by else []
-        found.append(self._predict_split(fitted.model, "test", part.test, recorder))
-        write_predictions(part.folder / PREDICTIONS_FILE, Predictions.concatenate(found))
+        validation = job.val if self.recipe.monitor != "last" else ()
+        tables = [self._predict_split(fitted.model, "val", validation)] if validation else []
+        tables.append(self._predict_split(fitted.model, "test", job.test, recorder))
+        write_predictions(job.folder / PREDICTIONS_FILE, Predictions.concatenate(tables))
         if recorder.rows:
-            write_localization(part.folder / LOCALIZATION_FILE, recorder.rows)
-        with atomic_write(part.folder / CARD_FILE) as partial:
+            write_localization(job.folder / LOCALIZATION_FILE, recorder.rows)
+        with atomic_write(job.folder / CARD_FILE) as partial:
             partial.write_bytes(files[CARD_FILE])
 
     def _predict_split(
@@ -278,9 +277,9 @@ class _JobRunner:
         bags: Sequence[LabeledBag],
         recorder: LocalizationRecorder | None = None,
     ) -> Predictions:
-        part = self.job
+        job = self.job
         rows = [
-            (s.slide_id, s.patient_id, split, part.fold, part.config.seed, part.name, s.label)
+            (s.slide_id, s.patient_id, split, job.fold, job.config.seed, job.name, s.label)
             for s, _, _ in bags
         ]
         samples = self._make_loader(bags, cache="none", read=recorder.read if recorder else None)
@@ -293,28 +292,28 @@ class _JobRunner:
         for (slide_id, *_), probabilities in zip(rows, found, strict=True):
             if not np.isfinite(probabilities).all():
                 raise SacMILError(
-                    f"{slide_id}: the model answers {probabilities.tolist()}, no probabilities; "
-                    "look for features of its bag that are far too large"
+                    f"{slide_id}: the model predicts {probabilities.tolist()}; expected "
+                    "probabilities: check the features of this bag for extreme values"
                 )
-        return Predictions.from_rows(part.classes, rows, found)
+        return Predictions.from_rows(job.classes, rows, found)
 
     def _list_training_ids(self) -> list[str]:
-        """Marks of the slides and patients that made the model, so that a test can tell them."""
+        """List anonymized ids of the slides and patients used, to detect them in a test set."""
         slides = [source.slide for source in self.job.train + self.job.val]
-        marks = {anonymized_id("slide", slide.slide_id) for slide in slides}
-        return sorted(marks | {anonymized_id("patient", slide.patient_id) for slide in slides})
+        ids = {anonymized_id("slide", slide.slide_id) for slide in slides}
+        return sorted(ids | {anonymized_id("patient", slide.patient_id) for slide in slides})
 
     def _make_notes(self, fitted: FitResult) -> dict[str, Any]:
-        part = self.job
+        job = self.job
         return {
             "training": {
-                **part.config.to_dict(),
-                "name": part.name,
-                "fold": part.fold,
+                **job.config.to_dict(),
+                "name": job.name,
+                "fold": job.fold,
                 "epoch": fitted.best_epoch,
                 "epochs": fitted.history[-1].epoch,
-                "fingerprint": part.fingerprint,
-                "slides": {"train": len(part.train), "val": len(part.val), "test": len(part.test)},
+                "fingerprint": job.fingerprint,
+                "slides": {"train": len(job.train), "val": len(job.val), "test": len(job.test)},
                 "seen": self._list_training_ids(),
                 "device": str(self.device),
                 "versions": list_versions(),
@@ -324,18 +323,16 @@ class _JobRunner:
 
 
 def _check_precision(config: TrainingConfig, device: torch.device) -> torch.dtype:
-    """Where a CPU has no bfloat16, every product would go the slowest way there is."""
+    """Return the dtype; reject bfloat16 on CPUs without it, where it would be very slow."""
     slow = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
     if config.precision == "bfloat16" and slow:
-        raise ConfigError(
-            "precision=bfloat16: this CPU does not compute in it; expected float32, or a GPU"
-        )
+        raise ConfigError("precision=bfloat16: this CPU does not support it; use float32, or a GPU")
     found: torch.dtype = getattr(torch, config.precision)
     return found
 
 
 def describe_bag(bag: Bag) -> dict[str, Any]:
-    """What a model must know of the bags it can answer."""
+    """Describe the bags a model was trained on, for the checks before a prediction."""
     return {
         "encoder": bag.encoder.name if bag.encoder else None,
         "encoder_hash": bag.encoder.hash if bag.encoder else None,

@@ -1,6 +1,6 @@
-"""Labelled bags as training sees them: kept in memory or on the GPU when they fit, else read ahead.
+"""Loading of labelled bags: cached in memory or on the GPU if they fit, otherwise read ahead.
 
-Plans are made once per bag and always kept; they are small beside the features.
+Plans are made once per bag and always cached; they are small compared to the features.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from sacmil.formats import read_bag
 from sacmil.models import MILModel, Sample
 
 CacheMode = Literal["auto", "none", "memory", "gpu"]
-"""Where features stay between epochs; auto takes the fastest place they fit in."""
+"""Where features are cached between epochs; auto takes the fastest memory they fit in."""
 
 BagReader = Callable[[Path], Bag]
 
 _READ_AHEAD_BAGS = 2
-"""Bags read while the model is at work."""
+"""Bags read in the background while the model trains."""
 _MAX_MEMORY_SHARE = 0.5
-"""Of the free memory that bags may take."""
+"""Share of the free memory that bags may take."""
 
 
 def to_sample(model: MILModel, bag: Bag, label: int) -> Sample:
-    """A bag as training sees it, with the model's plan made."""
+    """Return a bag as tensors, with the model's plan."""
     coords = bag.patch_coords
     plan = model.plan(coords, bag.features)
     return Sample(
@@ -45,12 +45,12 @@ def to_sample(model: MILModel, bag: Bag, label: int) -> Sample:
 
 
 def _copy_to_tensor(array: npt.NDArray[Any]) -> Tensor:
-    """A copy in torch's own memory, which lies at even addresses: sums depend on that."""
+    """Copy to torch's own aligned memory: the rounding of sums depends on the alignment."""
     return torch.tensor(array)
 
 
 def move_sample(sample: Sample, device: torch.device) -> Sample:
-    """The same on another device."""
+    """Return a copy of the sample on a device."""
 
     def move(tensor: Tensor) -> Tensor:
         return tensor.to(device, non_blocking=True)
@@ -60,15 +60,15 @@ def move_sample(sample: Sample, device: torch.device) -> Sample:
 
 
 class SampleLoader:
-    """The bags of one part of a split, by number.
+    """The bags of a training, validation or test set, by number.
 
     Args:
         model: makes the plans.
         paths: of the bags.
         labels: the class of each.
-        device: where samples are wanted.
-        cache: where they stay.
-        read: how a file becomes a bag.
+        device: that samples are moved to.
+        cache: where features are cached.
+        read: reads a bag file.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class SampleLoader:
         return self.iter_samples(range(len(self)))
 
     def iter_samples(self, indices: Iterable[int]) -> Iterator[Sample]:
-        """Samples one after the other; what has to be read is read ahead of its turn."""
+        """Yield samples in order; those that are not cached are read ahead."""
         order = [int(index) for index in indices]
         if all(index in self._cached for index in order):
             yield from (self[index] for index in order)
@@ -117,8 +117,8 @@ class SampleLoader:
             return self._cached[index]
         try:
             bag = self._read(self._paths[index])
-            known = self._plans.get(index)
-            if known is None:
+            planned = self._plans.get(index)
+            if planned is None:
                 sample = to_sample(self._model, bag, int(self.targets[index]))
                 self._plans[index] = sample._replace(features=torch.empty(0))
                 return sample
@@ -126,7 +126,7 @@ class SampleLoader:
             if str(self._paths[index]) in str(error):
                 raise
             raise type(error)(f"{self._paths[index]}: {error}") from error
-        return known._replace(features=_copy_to_tensor(bag.features))
+        return planned._replace(features=_copy_to_tensor(bag.features))
 
     def _move_and_cache(self, index: int, sample: Sample) -> Sample:
         ready = move_sample(sample, self.device)
@@ -140,7 +140,7 @@ class SampleLoader:
 def make_sample_loader(
     model: MILModel, bags: Sequence[Bag], labels: Sequence[int], device: torch.device | str = "cpu"
 ) -> SampleLoader:
-    """Bags that are in memory already."""
+    """Return a loader of bags that are in memory already."""
     by_number = {Path(str(number)): bag for number, bag in enumerate(bags)}
     return SampleLoader(
         model, list(by_number), labels, device=device, cache="memory", read=by_number.__getitem__
@@ -162,7 +162,7 @@ def _choose_cache(cache: CacheMode, paths: Sequence[Path], device: torch.device)
 
 
 def _free_memory() -> float:
-    """Bytes this process may still take, as far as the system says."""
+    """Return the free memory in bytes; 0 if the system does not report it."""
     try:
         pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():

@@ -1,4 +1,4 @@
-"""How well a trained model localises on the test set, measured while it is tested."""
+"""Localisation metrics of a trained model, measured while it predicts the test set."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from sacmil.training.loading import BagReader
 
 
 class LocalizationRecorder:
-    """Notes the instance labels of each bag that is read, and measures each output by them.
+    """Stores the instance labels of each bag that is read, and scores each output with them.
 
     Args:
-        slides: the test set and where its bags are, in the order in which it is predicted.
-        read: how a file becomes a bag.
+        slides: slides and bag paths of the test set, in the order of prediction.
+        read: reads a bag file.
         fold: of the rows.
         seed: of the rows.
         model: of the rows.
@@ -45,7 +45,7 @@ class LocalizationRecorder:
         self._labels: dict[Path, npt.NDArray[Any]] = {}
 
     def read(self, path: Path) -> Bag:
-        """Read a bag and keep its labels, so that no test bag is read twice."""
+        """Read a bag and store its labels, so that no test bag is read twice."""
         bag = self._read(path)
         if bag.labels is not None:
             self._labels[path] = bag.labels

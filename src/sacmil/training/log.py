@@ -1,4 +1,4 @@
-"""What a run tells while it trains: metrics.csv, and TensorBoard where that is installed."""
+"""The training log: metrics.csv, and TensorBoard files if TensorBoard is installed."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ METRICS_FILE = "metrics.csv"
 COLUMNS = tuple(field.name for field in fields(EpochMetrics))
 
 _MIN_WRITE_INTERVAL_S = 1.0
-"""Least time between two writings; epochs on a GPU can be shorter."""
+"""Minimum time between two writes; epochs on a GPU can be shorter."""
 
 
 class TrainingLog:
-    """Follows the epochs of one part; a ``with`` block, at whose end everything is on disk.
+    """Logs the epochs of one job; leaving its ``with`` block writes everything to disk.
 
     Args:
-        folder: of the part.
-        tensorboard: whether to write for TensorBoard too, where it is installed.
+        folder: of the job.
+        tensorboard: also write for TensorBoard, if it is installed.
     """
 
     def __init__(self, folder: Path, *, tensorboard: bool = True) -> None:
@@ -43,7 +43,7 @@ class TrainingLog:
             self._board.close()
 
     def log_epoch(self, metrics: EpochMetrics) -> None:
-        """Note one epoch."""
+        """Log one epoch."""
         self._lines.append(metrics)
         if self._board:
             for name in ("loss", "lr", "val_loss", "val_auc"):
@@ -69,7 +69,7 @@ def _format_row(metrics: EpochMetrics) -> list[str]:
 
 
 def read_last_epoch(folder: Path) -> dict[str, str] | None:
-    """The newest epoch of a part's metrics.csv, as text by column; None before the first."""
+    """Return the newest epoch of a job's metrics.csv, as text by column; None before the first."""
     try:
         with (folder / METRICS_FILE).open(newline="", encoding="utf-8") as file:
             lines = list(csv.DictReader(file))
@@ -83,5 +83,5 @@ def _open_tensorboard(folder: Path) -> Any:
         return None
     from torch.utils.tensorboard import SummaryWriter
 
-    # What was told before a run was killed is told again by the run that goes on.
+    # A resumed run logs the epochs before the interruption again.
     return SummaryWriter(str(folder), purge_step=0)

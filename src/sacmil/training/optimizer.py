@@ -1,4 +1,4 @@
-"""The optimizer side of a recipe: update rules, what decays, slow weights, the learning rate."""
+"""Optimizers of a recipe: update rules, weight decay, Lookahead, the learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sacmil.models._recipe import Lookahead
 
 
 def make_optimizer(parameters: Mapping[str, nn.Parameter], recipe: Recipe) -> Optimizer:
-    """The recipe's update rule over some named parameters."""
+    """Return the recipe's optimizer for some named parameters."""
     rule = _OPTIMIZERS[recipe.optimizer]
     groups = _make_parameter_groups(parameters, recipe)
     on_gpu = all(parameter.is_cuda for parameter in parameters.values())
-    # One kernel for all parameters; radam has none of its own.
+    # Fused: one kernel for all parameters; torch has none for RAdam.
     fused = {"fused": True} if on_gpu and recipe.optimizer != "radam" else {}
     return rule(groups, lr=recipe.lr, betas=recipe.betas, **fused)
 
@@ -36,14 +36,14 @@ _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 def _make_parameter_groups(
     parameters: Mapping[str, nn.Parameter], recipe: Recipe
 ) -> list[dict[str, Any]]:
-    """Parameters that share a weight decay and a learning rate, together."""
+    """Group parameters by weight decay and learning rate."""
     depths = _find_layer_depths(parameters)
     deepest = max(depths.values(), default=0)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in parameters.items():
-        spared = recipe.exempt_vectors and (parameter.ndim <= 1 or name.endswith(".bias"))
+        exempt = recipe.exempt_vectors and (parameter.ndim <= 1 or name.endswith(".bias"))
         scale = recipe.layer_decay ** (deepest - depths[name])
-        key = (0.0 if spared else recipe.weight_decay, scale)
+        key = (0.0 if exempt else recipe.weight_decay, scale)
         groups.setdefault(key, []).append(parameter)
     return [
         {"params": members, "weight_decay": decay, "lr": recipe.lr * scale, "scale": scale}
@@ -52,7 +52,7 @@ def _make_parameter_groups(
 
 
 def _find_layer_depths(names: Iterable[str]) -> dict[str, int]:
-    """Layers and blocks count from 1; what stands before them is 0, what follows them is last."""
+    """Number layers and blocks from 1; parameters before them get 0, those after them the last."""
     found = {name: re.search(r"(?:layers|blocks)\.(\d+)\.", name) for name in names}
     last = max((int(match.group(1)) + 1 for match in found.values() if match), default=-1)
     depths, around = {}, 0
@@ -63,7 +63,7 @@ def _find_layer_depths(names: Iterable[str]) -> dict[str, int]:
 
 
 class SlowWeights:
-    """Lookahead (Zhang et al. 2019): every few steps the weights move only part of their way."""
+    """Lookahead (Zhang et al. 2019): every few steps, slow weights move towards the fast ones."""
 
     def __init__(self, parameters: list[nn.Parameter], lookahead: Lookahead) -> None:
         self.parameters = parameters
@@ -72,12 +72,12 @@ class SlowWeights:
         self.slow: list[Tensor] | None = None
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What it remembers."""
+        """Return the step count and the slow weights."""
         slow = {str(index): value for index, value in enumerate(self.slow or ())}
         return {"steps": torch.tensor(self.steps), **slow}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take up what ``state`` told."""
+        """Restore what ``state_dict`` returned."""
         self.steps = int(state["steps"])
         if len(state) > 1:
             pairs = enumerate(self.parameters)
@@ -85,11 +85,11 @@ class SlowWeights:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Call after each optimizer step."""
+        """Update the weights; call after each optimizer step."""
         self.steps += 1
         if self.steps % self.lookahead.steps:
             return
-        if self.slow is None:  # the first meeting only remembers, as in the peers' code
+        if self.slow is None:  # the first time only copies, as in the peers' code
             self.slow = [parameter.detach().clone() for parameter in self.parameters]
         for slow, fast in zip(self.slow, self.parameters, strict=True):
             slow.lerp_(fast, self.lookahead.alpha)
@@ -97,7 +97,7 @@ class SlowWeights:
 
 
 def make_lr_schedule(recipe: Recipe) -> Callable[[float], float]:
-    """The recipe's learning rate as a function of the epochs done, fractions included."""
+    """Return the recipe's learning rate as a function of the epochs done, with fractions."""
 
     def at(epoch: float) -> float:
         if epoch < recipe.warmup_epochs:
@@ -115,31 +115,31 @@ def make_lr_schedule(recipe: Recipe) -> Callable[[float], float]:
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
-    """Set the rate of every group, keeping the factors of layer decay."""
+    """Set the rate of every group, scaled by its layer decay."""
     for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):  # of kernels that were recorded
+        if isinstance(group["lr"], Tensor):  # of a captured CUDA graph
             group["lr"].fill_(rate * group["scale"])
         else:
             group["lr"] = rate * group["scale"]
 
 
 def collect_optimizer_state(optimizers: Mapping[str, Optimizer]) -> dict[str, Tensor]:
-    """What optimizers remember of their steps, by group, parameter and name."""
+    """Return the state of optimizers by group, parameter index and name."""
     return {
         f"{group}/{index}/{name}": value
         for group, optimizer in optimizers.items()
-        for index, remembered in optimizer.state_dict()["state"].items()
-        for name, value in remembered.items()
+        for index, values in optimizer.state_dict()["state"].items()
+        for name, value in values.items()
     }
 
 
 def restore_optimizers(optimizers: Mapping[str, Optimizer], state: dict[str, Tensor]) -> None:
-    """Give it back to optimizers made anew."""
+    """Load what ``collect_optimizer_state`` returned into new optimizers."""
     for group, optimizer in optimizers.items():
-        remembered: dict[int, dict[str, Tensor]] = {}
+        values: dict[int, dict[str, Tensor]] = {}
         for key, value in state.items():
             name_of_group, index, name = key.rsplit("/", 2)
             if name_of_group == group:
-                remembered.setdefault(int(index), {})[name] = value
+                values.setdefault(int(index), {})[name] = value
         fresh = optimizer.state_dict()
-        optimizer.load_state_dict({**fresh, "state": remembered})
+        optimizer.load_state_dict({**fresh, "state": values})

@@ -1,4 +1,4 @@
-"""What a run folder says of how it was made: config.yaml, splits, versions."""
+"""The run folder's records of how it was made: config.yaml, splits, provenance.json."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from sacmil.training.config import TrainingConfig, read_config
 CONFIG_FILE = "config.yaml"
 PROVENANCE_FILE = "provenance.json"
 _MISMATCH_WORDS = {"cohort": "another cohort", "folds": "other folds"}
-"""What a run may be about, in words."""
+"""How an error describes each mismatch."""
 
 
 @contextmanager
 def open_run(
     out: Path, cohort: Cohort, folds: Sequence[Fold], command: str, seeds: Sequence[int] = ()
 ) -> Iterator[None]:
-    """Work in a run folder: a new one, or one there of the same command, cohort and folds.
+    """Open a run folder: a new one, or an existing one of the same command, cohort and folds.
 
-    Models and seeds may be added to a run; its slides, labels and folds stay what they are. Two
-    commands cannot work in one run at the same time.
+    Models and seeds may be added to a run; its slides, labels and folds cannot change. Two
+    commands cannot use one run folder at the same time.
     """
     _check_is_run_folder(out)
     with exclusive(out, purpose="run"):
@@ -45,7 +45,7 @@ def open_run(
 
 
 def _check_command(out: Path, command: str, recorded: str) -> None:
-    """A trained part and a cross-validation would take each other's files for their own."""
+    """Reject a folder of the other command: both use the same file names."""
     if recorded != command:
         raise RunError(
             f"{out}: is a run of sacmil {recorded}, not of sacmil {command}; choose another --out"
@@ -53,15 +53,14 @@ def _check_command(out: Path, command: str, recorded: str) -> None:
 
 
 def _check_is_run_folder(out: Path) -> None:
-    """A folder of something else is not touched; what a run killed at its start left is ours."""
+    """Reject a folder of something else, but accept what a run killed at its start left."""
     if (out / PROVENANCE_FILE).is_file() or not out.exists():
         return
     foreign = [file.name for file in out.iterdir() if file.name not in ("splits", ".run.lock")]
     if foreign:
         raise RunError(
             f"{out}: holds {foreign[0]} and is no run folder (no {PROVENANCE_FILE}); choose "
-            "another "
-            "--out"
+            "another --out"
         )
 
 
@@ -82,9 +81,9 @@ def _write_provenance(
             )
     write_splits(out / "splits", folds, cohort, overwrite=not recorded)
     with atomic_write(out / PROVENANCE_FILE) as partial:
-        asked = {"command": command, "seeds": sorted({*recorded.get("seeds", ()), *seeds})}
-        whole = asked | facts | {"versions": list_versions(), "devices": list_devices()}
-        partial.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+        request = {"command": command, "seeds": sorted({*recorded.get("seeds", ()), *seeds})}
+        provenance = request | facts | {"versions": list_versions(), "devices": list_devices()}
+        partial.write_text(json.dumps(provenance, indent=2) + "\n", encoding="utf-8")
 
 
 def _hash_json(value: Any) -> str:
@@ -104,15 +103,14 @@ def _read_provenance(out: Path) -> dict[str, Any]:
     seeds = found.get("seeds", []) if isinstance(found, dict) else None
     if not isinstance(seeds, list) or not all(isinstance(seed, int) for seed in seeds):
         raise RunError(
-            f"{out / PROVENANCE_FILE}: is not what a run writes (seeds: {shorten_value(seeds)}); "
-            "restore it, "
-            "or choose another --out"
+            f"{out / PROVENANCE_FILE}: seeds are {shorten_value(seeds)}; expected a list of "
+            "integers: restore the file, or choose another --out"
         )
     return dict(found)
 
 
 def write_configs(out: Path, configs: Mapping[str, TrainingConfig]) -> None:
-    """By name, what was asked for; what the file holds of other models stays."""
+    """Write configurations by name; those of other models in the file stay."""
     known: dict[str, Any] = {}
     path = out / CONFIG_FILE
     if path.is_file():

@@ -1,4 +1,4 @@
-"""One model on one fold, or on every slide: a run folder that is a model folder."""
+"""Training of one model on one fold, or on every slide; the run folder is a model folder."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def train_fold(
     on_progress: Callable[[str, int, int], None] = lambda task, done, total: None,
     on_epoch: Callable[[EpochMetrics, int], None] = lambda line, epochs: None,
 ) -> None:
-    """Train on one of the folds; at once where that is done, from its last epoch where it began.
+    """Train on one fold; resume an interrupted run, return at once if it is finished.
 
     Args:
         out: the run folder.
         cohort: the slides and their labels.
-        bags: by slide id, where its bag is.
-        folds: how the cohort is divided.
+        bags: path of the bag, by slide id.
+        folds: training, validation and test sets.
         config: what to train, and how.
-        fold: which of them.
-        device_config: on what to train.
-        on_progress: told of bags looked at.
-        on_epoch: told of every epoch, and how many there are.
+        fold: index of the fold.
+        device_config: where to train.
+        on_progress: called with the number of bags checked.
+        on_epoch: called with every epoch and their total number.
     """
     if not 0 <= fold < len(folds):
         raise CohortError("--fold", [f"{fold}: there are folds 0 to {len(folds) - 1}"])
@@ -47,7 +47,7 @@ def train_fold(
     with open_run(out, cohort, folds, "train", [config.seed]):
         hashes = check_and_hash_bags(out, bags, on_progress)
         train, val, test = (list_labeled_bags(cohort, ids, bags, hashes) for ids in folds[fold])
-        part = TrainingJob(
+        job = TrainingJob(
             folder=out,
             name=config.model,
             config=config,
@@ -57,11 +57,11 @@ def train_fold(
             val=val,
             test=test,
         )
-        run_job(part, device_config, on_epoch=lambda line: on_epoch(line, part.epochs))
+        run_job(job, device_config, on_epoch=lambda metrics: on_epoch(metrics, job.epochs))
 
 
 def keep_last_epoch(config: TrainingConfig) -> TrainingConfig:
-    """The configuration for a fold without a validation part: nothing can choose, so the last."""
+    """Return the configuration with monitor=last, for a fold without a validation set."""
     if config.to_recipe().monitor == "last":
         return config
     return replace(config, training={**config.training, "monitor": "last", "patience": None})

@@ -1,4 +1,4 @@
-"""One optimisation step, the same for every model: it knows the hooks and nothing else."""
+"""One optimisation step, the same for every model: it uses the model's hooks only."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SLOW_WEIGHTS_PREFIX = "slow weights/"
 
 
 class Trainer:
-    """A model with its optimizers; ``step`` learns from a few bags.
+    """A model with its optimizers; ``step`` trains it on a few bags.
 
     Args:
         model: trained in place.
-        recipe: how.
-        class_weights: (C,), what the loss of a bag of each class is multiplied by.
-        precision: what matrix products are taken in; float32 leaves everything as it is.
+        recipe: how to train.
+        class_weights: (C,), factors of the loss by class.
+        precision: of matrix products; autocast is off with float32.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class Trainer:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What the optimizers remember."""
+        """Return the state of the optimizers and of the slow weights."""
         slow = self.slow_weights.state_dict() if self.slow_weights else {}
         return collect_optimizer_state(self.optimizers) | {
             _SLOW_WEIGHTS_PREFIX + key: slow[key] for key in slow
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take up what ``state`` told."""
+        """Restore what ``state_dict`` returned."""
         slow = {key: value for key, value in state.items() if key.startswith(_SLOW_WEIGHTS_PREFIX)}
         rest = {key: value for key, value in state.items() if key not in slow}
         restore_optimizers(self.optimizers, rest)
@@ -71,38 +71,38 @@ class Trainer:
             )
 
     def step(self, samples: Sequence[Sample], epoch: float = 0.0) -> dict[str, Tensor]:
-        """Learn from some bags at once; the mean of each loss over them, left on the device.
+        """Take one step on some bags and return the mean of each loss, left on the device.
 
         Args:
-            samples: the bags of one step; the recipe's ``accumulate`` says how many.
-            epoch: epochs done so far, fractions included: it sets the learning rate.
+            samples: the bags of one step, ``accumulate`` of the recipe.
+            epoch: epochs done so far, with fractions; sets the learning rate.
         """
         for optimizer in self.optimizers.values():
             set_learning_rate(optimizer, self.lr_at(epoch))
         return self.update_weights(samples)
 
     def update_weights(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
-        """A step with the learning rate as it is."""
+        """Take one step without changing the learning rate."""
         self.model.train()
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
-        told = [self._backward(sample, len(samples)) for sample in samples]
+        losses = [self._backward(sample, len(samples)) for sample in samples]
         self._clip_gradients()
         for optimizer in self.optimizers.values():
             optimizer.step()
         if self.slow_weights:
             self.slow_weights.step()
-        return {group: torch.stack([each[group] for each in told]).mean() for group in told[0]}
+        return {group: torch.stack([each[group] for each in losses]).mean() for group in losses[0]}
 
     @torch.inference_mode()
     def predict_probabilities(self, sample: Sample) -> Tensor:
-        """The probabilities of a bag."""
+        """Return the probabilities of a bag."""
         return predict_probabilities(self.model, sample, self.precision)
 
     def _backward(self, sample: Sample, count: int) -> dict[str, Tensor]:
         losses = self._compute_losses(self._drop_instances(sample))
         for position, (group, loss) in enumerate(losses.items(), start=1):
-            # A group's loss trains that group alone: DTFD's second tier never moves its first.
+            # A group's loss trains only that group: DTFD's second tier never moves its first.
             torch.autograd.backward(
                 loss / count,
                 inputs=[p for p in self.parameter_groups[group].values() if p.requires_grad],
@@ -121,29 +121,29 @@ class Trainer:
         return {group: weight * loss for group, loss in losses.items()}
 
     def _smooth_losses(self, output: Output, target: Tensor) -> dict[str, Tensor]:
-        """What the model's losses are on average, were labels drawn anew now and then.
+        """Return the expected losses if the label is random with probability ``label_smoothing``.
 
-        Of a cross-entropy that is label smoothing; it asks a model for nothing but its losses.
+        For a cross-entropy this is label smoothing. It needs nothing but the model's losses.
         """
         losses, share = self.model.losses(output, target), self.recipe.label_smoothing
         if not share:
             return losses
         classes = range(max(self.model.num_classes, 2))
-        drawn = [self.model.losses(output, torch.full_like(target, c)) for c in classes]
+        each_class = [self.model.losses(output, torch.full_like(target, c)) for c in classes]
         return {
-            group: (1 - share) * loss + share * torch.stack([each[group] for each in drawn]).mean()
+            group: (1 - share) * loss + share * torch.stack([x[group] for x in each_class]).mean()
             for group, loss in losses.items()
         }
 
     def _drop_instances(self, sample: Sample) -> Sample:
-        """The bag without the instances that instance dropout leaves out this time."""
+        """Return the bag after instance dropout; at least one instance remains."""
         if not self.recipe.instance_dropout:
             return sample
-        drawn = torch.rand(len(sample.features))  # on the CPU, so that devices draw alike
-        kept = (drawn >= self.recipe.instance_dropout).nonzero()[:, 0]
-        kept = kept if len(kept) else drawn.argmax()[None]
-        features = sample.features[kept.to(sample.features.device)]
-        coords = sample.coords[kept.to(sample.coords.device)]
+        noise = torch.rand(len(sample.features))  # on the CPU: the same numbers on every device
+        rows = (noise >= self.recipe.instance_dropout).nonzero()[:, 0]
+        rows = rows if len(rows) else noise.argmax()[None]
+        features = sample.features[rows.to(sample.features.device)]
+        coords = sample.coords[rows.to(sample.coords.device)]
         plan = self.model.plan(coords.cpu().numpy(), features.float().cpu().numpy())
         return sample._replace(
             features=features,
@@ -161,14 +161,14 @@ class Trainer:
 def predict_probabilities(
     model: MILModel, sample: Sample, precision: torch.dtype = torch.float32
 ) -> Tensor:
-    """The probabilities of a bag, in float32."""
+    """Return the probabilities of a bag, in float32."""
     return model.probabilities(compute_output(model, sample, precision)).float()
 
 
 def compute_output(
     model: MILModel, sample: Sample, precision: torch.dtype = torch.float32
 ) -> Output:
-    """The output of a bag, computed in a precision; probabilities can be made of it."""
+    """Return the output of a bag, computed in a precision; its logits are float32."""
     model.eval()
     half = precision != torch.float32
     with torch.autocast(sample.features.device.type, precision, enabled=half):
@@ -177,6 +177,6 @@ def compute_output(
 
 
 def _to_float32(output: Output) -> Output:
-    """What probabilities are made of: with half as many digits they would not sum to one."""
+    """Convert logits and extras: probabilities in half precision would not sum to one."""
     extras = {name: value.float() for name, value in (output.extras or {}).items()}
     return output._replace(logits=output.logits.float(), extras=extras)
