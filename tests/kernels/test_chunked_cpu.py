@@ -74,7 +74,7 @@ def test_it_is_as_close_to_the_truth_as_the_plain_block(dtype: torch.dtype) -> N
     assert relative(block(x), truth) <= 1.1 * relative(plainly(block, x), truth)
 
 
-def test_it_is_taken_where_no_gradient_and_no_other_kind_is_asked_for() -> None:
+def test_it_is_taken_without_gradients_and_without_autocast() -> None:
     block, x = block_of(0), torch.randn(9, 24, dtype=torch.float64)
     assert not chunked_cpu.supports(block, x)
     with torch.no_grad():

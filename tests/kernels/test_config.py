@@ -45,7 +45,7 @@ def test_without_triton_the_plain_path_is_taken(could: pytest.MonkeyPatch) -> No
     assert not can_run_kernels(X)
 
 
-def test_where_triton_cannot_compile_the_plain_path_is_taken_and_said_once(
+def test_where_triton_cannot_compile_the_plain_path_is_taken_with_one_warning(
     could: pytest.MonkeyPatch,
 ) -> None:
     """A GPU whose machine has no C compiler, as slim containers are."""

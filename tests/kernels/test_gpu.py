@@ -75,7 +75,7 @@ def test_a_new_length_compiles_no_kernel(name: str) -> None:
 
 @torch.no_grad()
 def test_rows_may_begin_anywhere() -> None:
-    """Those at odd places need kernels of their own, before and after the usual ones are known."""
+    """Those at odd addresses need kernels of their own, even once the usual ones are known."""
     block = model_of("sac_mil").blocks[0]
     held = torch.randn(1_001 * 512 + 1, device="cuda").bfloat16()
     odd = held[1:].view(1_001, 512)
@@ -103,14 +103,14 @@ def test_mambas_scan_is_the_one_without_kernels(n: int) -> None:
 
 def compiled() -> int:
     """Kernels compiled so far."""
-    names = ("row_statistics", "norm_shift", "gelu_unshift", "place", "finish")
+    names = ("row_statistics", "norm_shift", "gelu_unshift", "prope", "norms_and_mean")
     made = [getattr(load_kernels(), name) for name in names]
     return sum(len(caches[0]) for kernel in made for caches in kernel.device_caches.values())
 
 
 @pytest.mark.parametrize("name", ["sac_mil", "sac_mil_local", "sac_mil_dual"])
 @torch.no_grad()
-def test_a_recorded_graph_answers_alike(name: str) -> None:
+def test_a_captured_graph_predicts_the_same(name: str) -> None:
     model, given = model_of(name), bag(5_000)
     expected = model(*given).logits
     graph = torch.cuda.CUDAGraph()
@@ -155,8 +155,8 @@ def test_angles_are_exact_to_float32() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("n", [1, 5_000, 100_003, 600_000])
-def test_answers_alone_are_as_close_to_the_truth_as_the_plain_path(n: int) -> None:
-    """A mean over many instances is close on both paths, so it is told apart by a few bags."""
+def test_predictions_are_as_close_to_the_truth_as_the_plain_path(n: int) -> None:
+    """A mean over many instances is close on both paths, so errors of a few bags are added."""
     wrong = {"fast": 0.0, "plain": 0.0}
     for seed in range(4):
         torch.manual_seed(seed)

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from sacmil import create_model
-from sacmil.kernels import inference, prope, sac_block
+from sacmil.kernels import inference, sac_block
+from sacmil.kernels import prope as prope_kernel
 from sacmil.kernels.config import use_plain_path
 from sacmil.models.sac_mil import PROPE, SACMIL, SACBlock
 from sacmil.synthetic.tissue_shape import make_tissue_coords
@@ -96,13 +97,13 @@ def test_half_precision_is_as_close_to_the_truth_as_the_plain_path(n: int) -> No
 
 
 @pytest.mark.parametrize("activation", [torch.nn.ReLU, torch.nn.Identity])
-def test_placing_and_its_gradients_are_the_plain_ones(activation: type[torch.nn.Module]) -> None:
+def test_rotation_and_its_gradients_are_the_plain_ones(activation: type[torch.nn.Module]) -> None:
     torch.manual_seed(0)
     n, prope = 45, PROPE(68, 512.0)
     project = torch.nn.Sequential(torch.nn.Linear(8, 68), activation())
     features, order, grad = torch.randn(n, 8), torch.randperm(n), torch.randn(n, 68)
     coords = torch.from_numpy(make_tissue_coords(n, seed=0)).double()
-    h = prope.project_and_rotate(project, features, order, coords, 512.0)
+    h = prope_kernel.project_and_rotate(project, features, order, coords, 512.0)
     h.backward(grad)
     fast = [h.detach(), project[0].weight.grad.clone()]
     project.zero_grad()
@@ -123,7 +124,9 @@ def test_angles_are_exact_to_float32(constant: int | None, scale: float) -> None
     with torch.no_grad():
         project[0].weight.copy_(torch.tensor([[1.0], [0], [1], [0]]))
         project[0].bias.zero_()
-    h = prope.project_and_rotate(project, torch.ones(300, 1), torch.arange(300), coords, scale)
+    h = prope_kernel.project_and_rotate(
+        project, torch.ones(300, 1), torch.arange(300), coords, scale
+    )
     angles = PROPE(4, scale).angles(coords)
     exact = torch.stack((angles.cos(), angles.sin()), dim=2).flatten(1)
     assert float((h.detach().double() - exact).abs().max()) < 3e-7
@@ -138,7 +141,7 @@ def model(request: pytest.FixtureRequest) -> SACMIL:
     return made
 
 
-def answered(model: SACMIL, n: int = 70) -> list[Tensor]:
+def outputs_and_gradients(model: SACMIL, n: int = 70) -> list[Tensor]:
     """Logits, scores, and all gradients."""
     torch.manual_seed(n)
     coords = torch.from_numpy(make_tissue_coords(n, seed=0)).double()
@@ -149,31 +152,31 @@ def answered(model: SACMIL, n: int = 70) -> list[Tensor]:
     return [output.logits.detach(), output.scores.detach(), *grads]
 
 
-def test_whole_models_answer_as_on_the_plain_path(model: SACMIL) -> None:
-    fast = answered(model)
+def test_whole_models_predict_as_on_the_plain_path(model: SACMIL) -> None:
+    fast = outputs_and_gradients(model)
     with use_plain_path():
-        assert_same(fast, answered(model))
+        assert_same(fast, outputs_and_gradients(model))
 
 
 @torch.no_grad()
-def test_an_answer_alone_is_that_of_the_plain_path(model: SACMIL) -> None:
+def test_a_prediction_is_that_of_the_plain_path(model: SACMIL) -> None:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     for n in (1, 3, 16, 70, 130):
-        fast = asked(model, n)
+        fast = predict(model, n)
         with use_plain_path():
-            assert_same(fast, asked(model, n))
+            assert_same(fast, predict(model, n))
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("tail", ["absorb", "split"])
-def test_long_bags_are_answered_piece_by_piece(tail: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_bags_are_predicted_chunk_by_chunk(tail: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model = create_model("sac_mil", in_dim=24, num_classes=3, dim=32, k=4, tail=tail)
-    whole = [asked(model, n) for n in (64, 129)]
+    whole = [predict(model, n) for n in (64, 129)]
     monkeypatch.setattr(inference, "CHUNK_ROWS", 10)
     for n, expected in zip((64, 129), whole, strict=True):
-        assert_same(asked(model, n), expected)
+        assert_same(predict(model, n), expected)
 
 
 @torch.no_grad()
@@ -181,13 +184,13 @@ def test_long_bags_are_answered_piece_by_piece(tail: str, monkeypatch: pytest.Mo
 def test_other_pools_get_the_instances_themselves(pool: str) -> None:
     torch.manual_seed(0)
     model = create_model("sac_mil", in_dim=24, num_classes=3, dim=32, k=4, pool=pool)
-    fast = asked(model, 40)
+    fast = predict(model, 40)
     with use_plain_path():
-        assert_same(fast, asked(model, 40))
+        assert_same(fast, predict(model, 40))
 
 
 @torch.no_grad()
-def test_an_answer_leaves_the_bag_as_it_was() -> None:
+def test_a_prediction_leaves_the_bag_unchanged() -> None:
     """Rows are written over inside, never those of the caller."""
     model = create_model("sac_mil", in_dim=32, num_classes=3, dim=32, k=4, position="none")
     features, coords = (
@@ -200,17 +203,17 @@ def test_an_answer_leaves_the_bag_as_it_was() -> None:
 
 
 @torch.no_grad()
-def test_an_answer_under_autocast_has_the_plain_paths_types(model: SACMIL) -> None:
+def test_a_prediction_under_autocast_has_the_plain_paths_types(model: SACMIL) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        fast = asked(model, 70)
+        fast = predict(model, 70)
         with use_plain_path():
-            plain = asked(model, 70)
+            plain = predict(model, 70)
     assert [each.dtype for each in fast] == [each.dtype for each in plain]
     for one, other in zip(fast, plain, strict=True):
         assert relative(one, other.double()) < 0.03
 
 
-def asked(model: SACMIL, n: int) -> list[Tensor]:
+def predict(model: SACMIL, n: int) -> list[Tensor]:
     """Logits and scores."""
     torch.manual_seed(n)
     coords = torch.from_numpy(make_tissue_coords(n, seed=0)).double()
@@ -229,9 +232,9 @@ def test_rows_of_another_kind_than_autocasts_keep_it_as_on_the_plain_path() -> N
 
 def test_autocast_keeps_working(model: SACMIL) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        fast = answered(model)
+        fast = outputs_and_gradients(model)
         with use_plain_path():
-            plain = answered(model)
+            plain = outputs_and_gradients(model)
     assert [each.dtype for each in fast] == [each.dtype for each in plain]
     for one, other in zip(fast, plain, strict=True):
         assert relative(one, other.double()) < 0.02
@@ -252,6 +255,6 @@ def test_recomputation_gives_the_same_gradients() -> None:
 def test_options_without_a_fast_path_take_the_plain_one(options: dict[str, object]) -> None:
     torch.manual_seed(0)
     model = create_model("sac_mil", in_dim=24, num_classes=3, **{"dim": 32, "k": 4, **options})
-    fast = answered(model)
+    fast = outputs_and_gradients(model)
     with use_plain_path():
-        assert_same(fast, answered(model))
+        assert_same(fast, outputs_and_gradients(model))

@@ -1,9 +1,9 @@
-"""The Triton kernels of SAC-MIL: each writes its own rows and reads them where they come from.
+"""The Triton kernels of SAC-MIL: each program writes its own rows and reads from their sources.
 
-Rows are instances; their channels stand as folds of ``D / K`` each. What the model calls a ring is
-``size`` instances from ``start`` on, and its shift takes fold f of a row from f steps back in its
-ring. Reads are scattered, writes are not: caches help the former only. Lengths are plain arguments,
-never specialised: a new length compiles nothing.
+Rows are instances; their channels form K folds of ``D / K``. A ring of the model is ``size``
+instances from ``start`` on. The shift takes fold f of a row from f steps back in its ring. Reads
+are scattered, writes are not: caches help reads only. Lengths are plain arguments, never
+specialised: a new length compiles nothing.
 """
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 
@@ -13,12 +13,12 @@ import triton
 import triton.language as tl
 
 LENGTH_ARGUMENTS = ["n", "ring", "step"]
-"""Arguments whose values must not choose a kernel."""
+"""Arguments whose values must not specialise a kernel."""
 
 
 @triton.jit
 def _ring_bounds(rows, n, ring, ABSORB: tl.constexpr):
-    """Where the ring of each row begins, and how many are in it."""
+    """Return start and size of the ring of each row."""
     absorbed: tl.constexpr = 1 if ABSORB else 0
     whole = tl.maximum((n // ring - absorbed) * ring, 0)
     start = tl.minimum(rows // ring * ring, whole)
@@ -27,8 +27,8 @@ def _ring_bounds(rows, n, ring, ABSORB: tl.constexpr):
 
 @triton.jit
 def _interleave_rows(turn, n, ring, step, K: tl.constexpr, ABSORB: tl.constexpr):
-    """The row a turn is about: in whole rings K rows that exchange folds come one after the other,
-    so that a program finds in its cache what it reads for the next."""
+    """Return the row to process at each turn. In whole rings, K rows that exchange folds follow
+    each other, so that a program finds its next reads in the cache."""
     start, size = _ring_bounds(turn, n, ring, ABSORB)
     within = turn - start
     return tl.where(size == ring, start + within % K * step + within // K, turn)
@@ -36,33 +36,33 @@ def _interleave_rows(turn, n, ring, step, K: tl.constexpr, ABSORB: tl.constexpr)
 
 @triton.jit
 def _shift_distances(rows, folds, n, ring, step, ABSORB: tl.constexpr):
-    """(rows, folds): how far each fold moves, less than its ring; (rows, 1): start, size."""
+    """Return how far each fold moves, (rows, folds), and start and size of its ring, (rows, 1)."""
     start, size = _ring_bounds(rows, n, ring, ABSORB)
-    away = ((folds.to(tl.int64) * step) % n).to(tl.int32)[None, :]
-    if not ABSORB:  # what is left over is a ring that may be shorter than the way
-        away = away % size[:, None]
-    return away, start[:, None], size[:, None]
+    distance = ((folds.to(tl.int64) * step) % n).to(tl.int32)[None, :]
+    if not ABSORB:  # the last ring may be shorter than the distance
+        distance = distance % size[:, None]
+    return distance, start[:, None], size[:, None]
 
 
 @triton.jit
 def _shift_sources(rows, folds, n, ring, step, ABSORB: tl.constexpr):
-    """(rows, folds): the rows that folds of a shifted row come from."""
-    away, start, size = _shift_distances(rows, folds, n, ring, step, ABSORB)
-    source = rows[:, None] - away
+    """Return the rows that the folds of a shifted row come from, (rows, folds)."""
+    distance, start, size = _shift_distances(rows, folds, n, ring, step, ABSORB)
+    source = rows[:, None] - distance
     return tl.where(source < start, source + size, source)
 
 
 @triton.jit
 def _unshift_sources(rows, folds, n, ring, step, ABSORB: tl.constexpr):
-    """(rows, folds): the rows that folds of a row shifted back come from."""
-    away, start, size = _shift_distances(rows, folds, n, ring, step, ABSORB)
-    source = rows[:, None] + away
+    """Return the rows that the folds of an unshifted row come from, (rows, folds)."""
+    distance, start, size = _shift_distances(rows, folds, n, ring, step, ABSORB)
+    source = rows[:, None] + distance
     return tl.where(source >= start + size, source - size, source)
 
 
 @triton.jit
 def _channel_indices(D: tl.constexpr, K: tl.constexpr, FOLDS: tl.constexpr, WIDTH: tl.constexpr):
-    """Folds, (1, folds, width) channels, and which of them there are."""
+    """Return folds, channels (1, folds, width), and the mask of valid channels."""
     folds, within = tl.arange(0, FOLDS), tl.arange(0, WIDTH)
     channels = folds[:, None] * (D // K) + within[None, :]
     known = (folds < K)[:, None] & (within < D // K)[None, :]
@@ -71,26 +71,26 @@ def _channel_indices(D: tl.constexpr, K: tl.constexpr, FOLDS: tl.constexpr, WIDT
 
 @triton.jit
 def _element_offsets(rows, channels, D: tl.constexpr):
-    """Where channels of rows, (rows, folds) or (rows, 1), stand."""
+    """Return the offsets of channels in rows, which are (rows, folds) or (rows, 1)."""
     return rows.to(tl.int64)[:, :, None] * D + channels
 
 
 @triton.jit
 def _row_sum(x):
-    """Of all channels of a row, (rows, 1, 1)."""
+    """Sum over all channels of a row, (rows, 1, 1)."""
     return tl.sum(tl.sum(x, 2), 1)[:, None, None]
 
 
 @triton.jit
 def _pack_pair(mean, scale):
-    """Two numbers of a row as one of 64 bits, which is read at once."""
+    """Pack two float32 of a row into one int64, which is read at once."""
     high = scale.to(tl.int32, bitcast=True).to(tl.int64) << 32
     return high | (mean.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
 
 
 @triton.jit
 def _unpack_pair(pair):
-    """The two numbers again."""
+    """Return the two float32."""
     mean = pair.to(tl.int32).to(tl.float32, bitcast=True)
     return mean, (pair >> 32).to(tl.int32).to(tl.float32, bitcast=True)
 
@@ -107,7 +107,7 @@ def row_statistics(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """What LN subtracts from a row of x (and what is carried for all), and multiplies it by."""
+    """Compute mean and inverse deviation of each row of x, with the carried bias added."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
     inside = (rows < n)[:, None] & (columns < D)[None, :]
@@ -177,7 +177,7 @@ def norm_shift_backward(
     FOLDS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Of x + f(y), y = shift(LN(x)): the gradient of x; sums for weight, bias, what f adds."""
+    """For x + f(y), y = shift(LN(x)): the gradient of x; sums for weight, bias and output of f."""
     folds, channels, known = _channel_indices(D, K, FOLDS, WIDTH)
     weight = tl.load(weight_ptr + channels, known, other=0.0).to(tl.float32)
     for_weight = tl.zeros((1, FOLDS, WIDTH), tl.float32)
@@ -211,9 +211,9 @@ def norm_shift_backward(
 
 @triton.jit
 def _normal_cdf_and_exp(u):
-    """The normal distribution of u, of which GELU is u times, and exp(-u²/2).
+    """Return the normal distribution function of u (GELU is u times it), and exp(-u²/2).
 
-    Abramowitz and Stegun 7.1.26, 7.5e-8 off at most.
+    Abramowitz and Stegun 7.1.26, with an error of at most 7.5e-8.
     """
     z = tl.abs(u) * 0.7071067811865476
     bell = tl.exp(-z * z)
@@ -267,7 +267,7 @@ def gelu_unshift_backward(
     FOLDS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Of v = unshift(GELU(u)): the gradient of u, and its sums over instances."""
+    """For v = unshift(GELU(u)): the gradient of u, and its sums over instances."""
     folds, channels, known = _channel_indices(D, K, FOLDS, WIDTH)
     sums = tl.zeros((1, FOLDS, WIDTH), tl.float32)
     for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
@@ -288,7 +288,7 @@ def gelu_unshift_backward(
 
 
 @triton.jit(do_not_specialize=["n", "blocks"])
-def finish(
+def norms_and_mean(
     x_ptr,
     carried_ptr,
     order_ptr,
@@ -300,7 +300,7 @@ def finish(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Of h = x + what is carried: every row's norm, where the bag has it, and parts of the mean."""
+    """For h = x + carried bias: the norm of each row, in the order of the bag; partial means."""
     columns = tl.arange(0, COLUMNS)
     carried = tl.load(carried_ptr + columns, columns < D, other=0.0)[None, :]
     sums = tl.zeros((COLUMNS,), tl.float32)
@@ -309,8 +309,8 @@ def finish(
         inside = (rows < n)[:, None] & (columns < D)[None, :]
         x = tl.load(x_ptr + rows.to(tl.int64)[:, None] * D + columns[None, :], inside, other=0.0)
         h = tl.where(inside, x.to(tl.float32) + carried, 0.0)
-        place = tl.load(order_ptr + rows, rows < n, other=0)
-        tl.store(norms_ptr + place, tl.sqrt(tl.sum(h * h, 1)), rows < n)
+        index = tl.load(order_ptr + rows, rows < n, other=0)
+        tl.store(norms_ptr + index, tl.sqrt(tl.sum(h * h, 1)), rows < n)
         sums += tl.sum(h, 0)
     tl.store(sums_ptr + tl.program_id(0) * D + columns, sums / n, columns < D)
 
@@ -319,10 +319,10 @@ def finish(
 def _rotation_cos_sin(
     coords_ptr, low_ptr, high_ptr, theta_ptr, source, pairs, known, D: tl.constexpr
 ):
-    """(rows, pairs) cosines and sines of rho theta + alpha, Eq. (6) to (8) of the paper.
+    """Return cosines and sines of rho theta + alpha, (rows, pairs): Eq. (6) to (8) of the paper.
 
-    Theta holds the scale. Of rho theta, which float32 would blur, only what is beyond a quarter
-    turn leaves float64; alpha is known by its cosine and sine.
+    Theta includes the scale. rho theta is too large for float32: it is reduced to a quarter turn
+    in float64 first. Of alpha only cosine and sine are needed.
     """
     low_x, low_y = tl.load(low_ptr), tl.load(low_ptr + 1)
     high_x, high_y = tl.load(high_ptr), tl.load(high_ptr + 1)
@@ -331,9 +331,9 @@ def _rotation_cos_sin(
     x = x / tl.where(high_x > low_x, high_x - low_x, 1.0)
     y = y / tl.where(high_y > low_y, high_y - low_y, 1.0)
     radius = tl.sqrt(x * x + y * y)
-    away = radius > 0
-    cos_alpha = tl.where(away, x / tl.where(away, radius, 1.0), 1.0).to(tl.float32)[:, None]
-    sin_alpha = tl.where(away, y / tl.where(away, radius, 1.0), 0.0).to(tl.float32)[:, None]
+    nonzero = radius > 0
+    cos_alpha = tl.where(nonzero, x / tl.where(nonzero, radius, 1.0), 1.0).to(tl.float32)[:, None]
+    sin_alpha = tl.where(nonzero, y / tl.where(nonzero, radius, 1.0), 0.0).to(tl.float32)[:, None]
     theta = tl.load(theta_ptr + pairs, pairs < D // 2, other=0.0)
     cos, sin = _cosine_and_sine(radius[:, None] * theta[None, :] * 0.15915494309189535)
     return cos * cos_alpha - sin * sin_alpha, sin * cos_alpha + cos * sin_alpha
@@ -341,7 +341,7 @@ def _rotation_cos_sin(
 
 @triton.jit
 def _cosine_and_sine(turns):
-    """Of float64 turns, in float32: by their series, from the nearest quarter on."""
+    """Return float32 cosine and sine of float64 turns, by series around the nearest quarter."""
     quarters = tl.floor(turns * 4.0 + 0.5)
     x = ((turns - quarters * 0.25) * 6.283185307179586).to(tl.float32)
     y = x * x
@@ -354,7 +354,7 @@ def _cosine_and_sine(turns):
 
 
 @triton.jit(do_not_specialize=["n"])
-def place(
+def prope(
     p_ptr,
     order_ptr,
     coords_ptr,
@@ -368,7 +368,7 @@ def place(
     ROWS: tl.constexpr,
     PAIRS: tl.constexpr,
 ):
-    """h = what stands at order in p, through a ReLU, each pair of channels turned."""
+    """h = ReLU of p in the given order, each pair of channels rotated."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     pairs = tl.program_id(1) * PAIRS + tl.arange(0, PAIRS)
     known = rows < n
@@ -385,7 +385,7 @@ def place(
 
 
 @triton.jit(do_not_specialize=["n"])
-def place_backward(
+def prope_backward(
     grad_h_ptr,
     p_ptr,
     order_ptr,
@@ -400,7 +400,7 @@ def place_backward(
     ROWS: tl.constexpr,
     PAIRS: tl.constexpr,
 ):
-    """The gradient of p: turned back, and nothing where the ReLU gave nothing."""
+    """The gradient of p: rotated back, and zero where the ReLU gave zero."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     pairs = tl.program_id(1) * PAIRS + tl.arange(0, PAIRS)
     known = rows < n

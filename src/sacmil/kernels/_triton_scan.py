@@ -1,9 +1,9 @@
 """The Triton kernels of Mamba's selective scan.
 
-Steps are cut into tiles. In a tile of STEPS steps, STATES numbers and CHANNELS channels decays and
-states exist in registers alone; what a tile hands to the next, or asks of the one before, is found
-for all tiles at once, and then followed from tile to tile (``recur``). A step beyond the last has
-dt = 0, so that it decays nothing and adds nothing; so has a state beyond the last, with A = 0.
+Steps are split into tiles of STEPS steps, STATES states and CHANNELS channels. Decays and states
+exist in registers only. What a tile passes to the next one, or its gradient to the one before, is
+computed for all tiles in parallel, and then scanned over the tiles (``recur``). A step beyond the
+last has dt = 0: it decays nothing and adds nothing. A state beyond the last has A = 0.
 """
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 
@@ -15,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def _compose_steps(a, s, b, t):
-    """What a step (or several) makes of a state, and then another: times a, plus s."""
+    """Compose two steps, each of which maps a state x to a x + s."""
     return a * b, s * b + t
 
 
@@ -29,7 +29,7 @@ def recur(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """s[t] += a[t] s[t - 1], from the first on; back: s[t] += a[t + 1] s[t + 1], from the last."""
+    """s[t] += a[t] s[t - 1] from the first; BACK: s[t] += a[t + 1] s[t + 1] from the last."""
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     last = tl.arange(0, ROWS) == ROWS - 1
     before = tl.zeros((COLUMNS,), tl.float32)
@@ -49,7 +49,7 @@ def recur(
 
 @triton.jit
 def _load_rows(x_ptr, rows, columns, known, WIDTH: tl.constexpr):
-    """(rows, columns) of a matrix; zero where there are none."""
+    """Load (rows, columns) of a matrix; zero where masked."""
     inside = known[:, None] & (columns < WIDTH)[None, :]
     return tl.load(x_ptr + rows.to(tl.int64)[:, None] * WIDTH + columns[None, :], inside, other=0.0)
 
@@ -62,7 +62,7 @@ def _store_rows(x_ptr, x, rows, columns, known, WIDTH: tl.constexpr):
 
 @triton.jit
 def _load_state(x_ptr, tile, states, channels, known, D: tl.constexpr, S: tl.constexpr):
-    """(states, channels) of a tile; zero where there are none."""
+    """Load (states, channels) of a tile; zero where masked."""
     inside = (states < S)[:, None] & (channels < D)[None, :] & known
     begin = tile.to(tl.int64) * (S * D)
     return tl.load(x_ptr + begin + states[:, None] * D + channels[None, :], inside, other=0.0)
@@ -76,7 +76,7 @@ def _store_state(x_ptr, x, tile, states, channels, D: tl.constexpr, S: tl.conste
 
 
 @triton.jit(do_not_specialize=["n"])
-def ends(
+def end_states(
     u_ptr,
     dt_ptr,
     A_ptr,
@@ -90,7 +90,7 @@ def ends(
     STATES: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """The state at the end of each tile had it begun with zeros, and what it leaves of another."""
+    """The state at the end of each tile if it starts with zeros, and the decay over the tile."""
     tile, steps = tl.program_id(0), tl.arange(0, STEPS)
     rows, states = tile * STEPS + steps, tl.arange(0, STATES)
     channels = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -99,15 +99,15 @@ def ends(
     entering = dt * _load_rows(u_ptr, rows, channels, rows < n, D)
     B = _load_rows(B_ptr, rows, states, rows < n, S)
     follows = (rows + 1 < n) & (steps + 1 < STEPS)
-    still = tl.cumsum(_load_rows(dt_ptr, rows + 1, channels, follows, D), 0, reverse=True)
-    end = tl.sum(_compute_decays(still, A) * entering[:, None, :] * B[:, :, None], 0)
+    remaining = tl.cumsum(_load_rows(dt_ptr, rows + 1, channels, follows, D), 0, reverse=True)
+    end = tl.sum(_compute_decays(remaining, A) * entering[:, None, :] * B[:, :, None], 0)
     _store_state(ends_ptr, end, tile, states, channels, D, S)
     _store_state(decays_ptr, tl.exp(tl.sum(dt, 0)[None, :] * A), tile, states, channels, D, S)
 
 
 @triton.jit
 def _compute_decays(dt, A):
-    """(steps, states, channels)"""
+    """Return exp(dt A), (steps, states, channels)."""
     return tl.exp(dt[:, None, :] * A[None, :, :])
 
 
@@ -125,16 +125,16 @@ def _compute_states(
     D: tl.constexpr,
     S: tl.constexpr,
 ):
-    """After each of these rows, (steps, states, channels); what is not known changes nothing."""
+    """Return the states after each row, (steps, states, channels); masked rows change nothing."""
     dt = _load_rows(dt_ptr, rows, channels, known, D)
     entering = dt * _load_rows(u_ptr, rows, channels, known, D)
     entered = entering[:, None, :] * _load_rows(B_ptr, rows, states, known, S)[:, :, None]
-    passed, found = tl.associative_scan((_compute_decays(dt, A), entered), 0, _compose_steps)
-    return found + passed * start[None, :, :]
+    decay, state = tl.associative_scan((_compute_decays(dt, A), entered), 0, _compose_steps)
+    return state + decay * start[None, :, :]
 
 
 @triton.jit(do_not_specialize=["n"])
-def answers(
+def outputs(
     u_ptr,
     dt_ptr,
     A_ptr,
@@ -149,7 +149,7 @@ def answers(
     STATES: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """What is read from the states of a tile, which begins where the one before ended."""
+    """Outputs of a tile, which starts with the end state of the one before."""
     tile, states = tl.program_id(0), tl.arange(0, STATES)
     rows = tile * STEPS + tl.arange(0, STEPS)
     channels = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -161,12 +161,12 @@ def answers(
 
 
 @triton.jit(do_not_specialize=["n"])
-def requests(
+def end_gradients(
     grad_y_ptr,
     dt_ptr,
     A_ptr,
     C_ptr,
-    requests_ptr,
+    grad_ends_ptr,
     decays_ptr,
     n,
     D: tl.constexpr,
@@ -175,7 +175,7 @@ def requests(
     STATES: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """What each tile by itself asks of the state it begins with, and what it leaves of it."""
+    """The gradient of each tile's start state from its own outputs, and the decay over the tile."""
     tile, states = tl.program_id(0), tl.arange(0, STATES)
     rows = tile * STEPS + tl.arange(0, STEPS)
     channels = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -183,8 +183,8 @@ def requests(
     dt = _load_rows(dt_ptr, rows, channels, rows < n, D)
     grad_y = _load_rows(grad_y_ptr, rows, channels, rows < n, D)
     C = _load_rows(C_ptr, rows, states, rows < n, S)
-    request = tl.sum(_compute_decays(tl.cumsum(dt, 0), A) * grad_y[:, None, :] * C[:, :, None], 0)
-    _store_state(requests_ptr, request, tile, states, channels, D, S)
+    grad = tl.sum(_compute_decays(tl.cumsum(dt, 0), A) * grad_y[:, None, :] * C[:, :, None], 0)
+    _store_state(grad_ends_ptr, grad, tile, states, channels, D, S)
     _store_state(decays_ptr, tl.exp(tl.sum(dt, 0)[None, :] * A), tile, states, channels, D, S)
 
 
@@ -196,7 +196,7 @@ def gradients(
     B_ptr,
     C_ptr,
     ends_ptr,
-    requests_ptr,
+    grad_ends_ptr,
     grad_y_ptr,
     grad_u_ptr,
     grad_dt_ptr,
@@ -211,39 +211,41 @@ def gradients(
     STATES: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """Gradients of a tile: of A by tiles, of B and C by blocks of channels, to be added up."""
+    """Gradients of a tile: of A per tile, of B and C per block of channels, to be summed."""
     tile, steps = tl.program_id(0), tl.arange(0, STEPS)
     rows, states = tile * STEPS + steps, tl.arange(0, STATES)
     block = tl.program_id(1)
     channels = block * CHANNELS + tl.arange(0, CHANNELS)
     A = _load_rows(A_ptr, states, channels, states < S, D)
     start = _load_state(ends_ptr, tile - 1, states, channels, tile > 0, D, S)
-    later = _load_state(requests_ptr, tile + 1, states, channels, tile + 1 < tiles, D, S)
+    later = _load_state(grad_ends_ptr, tile + 1, states, channels, tile + 1 < tiles, D, S)
     u = _load_rows(u_ptr, rows, channels, rows < n, D)
     dt = _load_rows(dt_ptr, rows, channels, rows < n, D)
     B = _load_rows(B_ptr, rows, states, rows < n, S)
     C = _load_rows(C_ptr, rows, states, rows < n, S)
     grad_y = _load_rows(grad_y_ptr, rows, channels, rows < n, D)
-    # What a step keeps of the state before it: the state less what entered would be less exact.
+    # The decayed state before each step; subtracting the input from the state is less exact.
     came = (rows <= n) & (steps > 0)
-    kept = _compute_decays(dt, A)
-    kept *= _compute_states(u_ptr, dt_ptr, A, B_ptr, start, rows - 1, states, channels, came, D, S)
-    state = kept + (dt * u)[:, None, :] * B[:, :, None]
-    parts = block.to(tl.int64) * n * S
-    read = tl.sum(state * grad_y[:, None, :], 2)
-    _store_rows(grad_C_ptr + parts, read, rows, states, rows < n, S)
+    decayed = _compute_decays(dt, A)
+    decayed *= _compute_states(
+        u_ptr, dt_ptr, A, B_ptr, start, rows - 1, states, channels, came, D, S
+    )
+    state = decayed + (dt * u)[:, None, :] * B[:, :, None]
+    offset = block.to(tl.int64) * n * S
+    grad_C = tl.sum(state * grad_y[:, None, :], 2)
+    _store_rows(grad_C_ptr + offset, grad_C, rows, states, rows < n, S)
 
     follows = (rows + 1 < n) & (steps + 1 < STEPS)
     decay = _compute_decays(_load_rows(dt_ptr, rows + 1, channels, follows, D), A)
-    asked = grad_y[:, None, :] * C[:, :, None]
-    asked += tl.where(steps == STEPS - 1, 1.0, 0.0)[:, None, None] * later[None, :, :]
-    _, asked = tl.associative_scan((decay, asked), 0, _compose_steps, reverse=True)
-    entrance = tl.sum(asked * B[:, :, None], 1)
-    exponent = asked * kept  # its gradient: that of dt A
-    _store_rows(grad_u_ptr, entrance * dt, rows, channels, rows < n, D)
-    grad_dt = entrance * u + tl.sum(exponent * A[None, :, :], 1)
+    grad_state = grad_y[:, None, :] * C[:, :, None]
+    grad_state += tl.where(steps == STEPS - 1, 1.0, 0.0)[:, None, None] * later[None, :, :]
+    _, grad_state = tl.associative_scan((decay, grad_state), 0, _compose_steps, reverse=True)
+    grad_input = tl.sum(grad_state * B[:, :, None], 1)
+    grad_exponent = grad_state * decayed  # of dt A
+    _store_rows(grad_u_ptr, grad_input * dt, rows, channels, rows < n, D)
+    grad_dt = grad_input * u + tl.sum(grad_exponent * A[None, :, :], 1)
     _store_rows(grad_dt_ptr, grad_dt, rows, channels, rows < n, D)
-    grad_A = tl.sum(exponent * dt[:, None, :], 0)
+    grad_A = tl.sum(grad_exponent * dt[:, None, :], 0)
     _store_state(grad_A_ptr, grad_A, tile, states, channels, D, S)
-    grad_B = tl.sum(asked * (dt * u)[:, None, :], 2)
-    _store_rows(grad_B_ptr + parts, grad_B, rows, states, rows < n, S)
+    grad_B = tl.sum(grad_state * (dt * u)[:, None, :], 2)
+    _store_rows(grad_B_ptr + offset, grad_B, rows, states, rows < n, S)

@@ -1,7 +1,7 @@
-"""A SAC block on a CPU where no gradient is asked for: some rings at a time, in memory used again.
+"""A SAC block on a CPU without gradients: a few rings at a time, in reused buffers.
 
-What the plain path writes for the whole bag is written for a piece that stays in the processor's
-cache; rows of one fold each are taken from where they stand, by indices that pieces share.
+The plain path writes intermediate results for the whole bag. Here they are written for a chunk that
+fits in the CPU's cache. All chunks share the indices that gather the folds.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from sacmil.kernels.config import is_enabled
 from sacmil.kernels.sac_block import FoldShift, has_standard_options
 
 CHUNK_ROWS = 2048
-"""Rows of a piece, or one ring, where that is longer."""
+"""Rows of a chunk, or one ring if that is longer."""
 
 
 def supports(block: Any, x: Tensor) -> bool:
-    """Whether there is a faster way for a SACBlock with these options, and for x."""
-    here = x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-    asked = is_enabled() and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    return has_standard_options(block, x.shape[1]) and here and asked
+    """Whether this fast path supports a SACBlock with these options, and x."""
+    on_cpu = x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    is_inference = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return has_standard_options(block, x.shape[1]) and on_cpu and is_inference and is_enabled()
 
 
 def correlate(block: Any, x: Tensor) -> Tensor:
-    """x + W2 unshift(GELU(W1 shift(LN(x)))), with a SACBlock's parameters."""
+    """Return x + W2 unshift(GELU(W1 shift(LN(x)))), with a SACBlock's parameters."""
     out = x.clone(memory_format=torch.contiguous_format)
-    room: dict[int, _ChunkBuffers] = {}
+    buffers: dict[int, _ChunkBuffers] = {}
     for rows in split_at_rings(len(x), block.k ** (block.level + 1), CHUNK_ROWS):
         length = rows.stop - rows.start
-        if length not in room:
-            room = {length: _ChunkBuffers(block, x, length)}
-        room[length].add_block_output(out[rows])
+        if length not in buffers:
+            buffers = {length: _ChunkBuffers(block, x, length)}
+        buffers[length].add_block_output(out[rows])
     return out
 
 
 def split_at_rings(n: int, ring: int, chunk_rows: int) -> Iterator[slice]:
-    """Pieces of a bag, of whole rings each; the last has what is left over."""
-    each = max(1, chunk_rows // ring) * ring
-    starts = range(0, max(n - each, 0) + 1, each)
+    """Yield chunks of a bag, each of whole rings; the last includes the remainder."""
+    step = max(1, chunk_rows // ring) * ring
+    starts = range(0, max(n - step, 0) + 1, step)
     for start in starts:
-        yield slice(start, n if start == starts[-1] else start + each)
+        yield slice(start, n if start == starts[-1] else start + step)
 
 
 class _ChunkBuffers:
-    """Indices and memory for pieces of one length.
+    """Indices and buffers for chunks of one length.
 
     Args:
         block: a SACBlock.
-        x: rows like those of the pieces.
-        length: of a piece.
+        x: gives dtype and width of the chunks.
+        length: of a chunk.
     """
 
     def __init__(self, block: Any, x: Tensor, length: int) -> None:
@@ -65,7 +65,7 @@ class _ChunkBuffers:
         self.first_buffer, self.second_buffer = x.new_empty(2, length, x.shape[1])
 
     def add_block_output(self, x: Tensor) -> None:
-        """What the block adds to a piece."""
+        """Add the output of the block to a chunk."""
         norm, w1, w2 = self.block.norm, self.block.w1, self.block.w2
         self._gather_folds(self.shift_rows, norm(x), self.first_buffer)
         torch.addmm(w1.bias, self.first_buffer, w1.weight.t(), out=self.second_buffer)
@@ -79,7 +79,7 @@ class _ChunkBuffers:
 
 
 def make_gather_indices(shift: FoldShift, *, forward: bool) -> Tensor:
-    """(N k,): which row of one fold each comes to a place, from as many steps onward or back."""
+    """Return the source row of each fold, (N k,), shifted forward or backward."""
     small = shift.n * shift.k < 2**31
     i = torch.arange(shift.n, dtype=torch.int32 if small else torch.int64)[:, None]
     folds = torch.arange(shift.k, dtype=i.dtype)
@@ -88,6 +88,6 @@ def make_gather_indices(shift: FoldShift, *, forward: bool) -> Tensor:
     start = (i // shift.ring * shift.ring).clamp(max=last)
     left = shift.n - start
     size = torch.where(left < (1 + absorbed) * shift.ring, left, shift.ring)
-    away = folds * shift.step
-    source = (i - start + (away if forward else -away)).remainder(size)
+    distance = folds * shift.step
+    source = (i - start + (distance if forward else -distance)).remainder(size)
     return ((start + source) * shift.k + folds).flatten()

@@ -1,4 +1,4 @@
-"""Whether the fast paths are taken: wherever they can be, unless that is switched off."""
+"""Decides whether fast paths are used: wherever possible, unless switched off."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ import torch
 from torch import Tensor
 
 KERNELS_VARIABLE = "SACMIL_KERNELS"
-"""Set to off, the environment variable keeps everything on the plain path."""
+"""Environment variable; "off" disables the fast paths."""
 
 INTERPRET_VARIABLE = "TRITON_INTERPRET"
-"""Triton's own: set to 1 before it is imported, kernels run on a CPU, slowly; for tests."""
+"""Triton's own: if set to 1 before it is imported, kernels run slowly on a CPU; for tests."""
 
 SUPPORTED_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-"""Of numbers; sums inside a kernel are float32, less than float64 asks for."""
+"""Kernels sum in float32, which is too imprecise for float64 input."""
 
 _enabled: bool | None = None
-"""By one of the two below; else the environment is looked at."""
+"""Set by the two context managers below; None uses the environment variable."""
 
 
 def use_fast_path() -> AbstractContextManager[None]:
-    """With fast paths, wherever there is one."""
+    """Enable the fast paths in a ``with`` block."""
     return _set_enabled(enabled=True)
 
 
 def use_plain_path() -> AbstractContextManager[None]:
-    """Without fast paths: what runs is the definition.
+    """Disable the fast paths in a ``with`` block: the models' own definitions run.
 
     >>> with use_plain_path():
     ...     can_run_kernels(torch.zeros(1))
@@ -53,15 +53,14 @@ def _set_enabled(*, enabled: bool) -> Iterator[None]:
 
 
 def is_enabled() -> bool:
-    """Whether fast paths are not switched off."""
+    """Whether fast paths are enabled."""
     return os.environ.get(KERNELS_VARIABLE) != "off" if _enabled is None else _enabled
 
 
 def can_run_kernels(x: Tensor) -> bool:
-    """Whether x is where a kernel runs, and the fast path is not switched off."""
-    if (
-        not is_enabled() or torch.compiler.is_compiling()
-    ):  # a compiler makes its own of the plain path
+    """Whether kernels are enabled and support the dtype and device of x."""
+    # torch.compile makes its own kernels from the plain path.
+    if not is_enabled() or torch.compiler.is_compiling():
         return False
     if x.dtype not in SUPPORTED_DTYPES or not _has_triton():
         return False
@@ -73,7 +72,7 @@ def can_run_kernels(x: Tensor) -> bool:
 
 
 def use_device_of(x: Tensor) -> AbstractContextManager[Any]:
-    """The device kernels are launched on: that of x, which need not be the current one."""
+    """Make the device of x the current one, on which kernels are launched."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
@@ -84,20 +83,20 @@ def _has_triton() -> bool:
 
 @cache
 def _can_compile_kernels(index: int) -> bool:
-    """Whether a kernel can be compiled for this GPU: Triton needs a recent one and a C compiler."""
+    """Whether Triton can compile for this GPU; it needs a recent GPU and a C compiler."""
     try:
         with torch.cuda.device(index):
             x = torch.zeros(1, 16, device="cuda")
-            found = torch.empty(1, dtype=torch.int64, device="cuda")
+            statistics = torch.empty(1, dtype=torch.int64, device="cuda")
             load_kernels().row_statistics[1,](
-                x, None, found, 1, 1e-5, D=16, CARRIED=False, ROWS=1, COLUMNS=16
+                x, None, statistics, 1, 1e-5, D=16, CARRIED=False, ROWS=1, COLUMNS=16
             )
-    except Exception as error:  # of Triton, of the compiler it calls, of the operating system
+    except Exception as error:  # from Triton, the C compiler or the operating system
         warn(f"SAC-MIL takes its plain path: Triton cannot run here ({error})", stacklevel=2)
         return False
     return True
 
 
 def load_kernels(module: str = "_triton") -> Any:
-    """A module of kernels, loaded when the first one is called: Triton may not be there."""
+    """Import a module of kernels, only when needed: Triton may not be installed."""
     return import_module(f"sacmil.kernels.{module}")

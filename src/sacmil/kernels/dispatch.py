@@ -1,4 +1,4 @@
-"""A SAC block by the fastest way there is where it runs."""
+"""Chooses the fastest implementation of a SAC block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sacmil.kernels import chunked_cpu, sac_block
 
 
 def dispatch_block(block: Any, x: Tensor) -> Tensor | None:
-    """What a SACBlock makes of x: by kernels on a GPU, in pieces on a CPU; None where neither."""
+    """Apply a SACBlock with kernels on a GPU or in chunks on a CPU; None if neither supports it."""
     if sac_block.supports(block, x):
         return sac_block.correlate(block, x)
     return chunked_cpu.correlate(block, x) if chunked_cpu.supports(block, x) else None

@@ -1,6 +1,6 @@
-"""SAC-MIL's answer where no gradient is asked for: rows are added to where they stand.
+"""SAC-MIL inference without gradients: blocks update the rows in place.
 
-A block's last bias is not written into every row: it is the same for all, and carried along.
+The last bias of a block is the same for all rows. It is not added to each row but carried along.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from sacmil.kernels.launch import launch
 from sacmil.kernels.sac_block import FoldShift
 
 CHUNK_ROWS = 262_144
-"""Rows that have their operands in memory at once, or one ring, where that is longer."""
+"""Rows processed at once, or one ring if that is longer."""
 
 
 class PooledInstances(NamedTuple):
-    """What is left of the instances."""
+    """Mean and norms of the instances."""
 
     mean: Tensor
     """(D,)."""
     norms: Tensor
-    """(N,), in the bag's own order."""
+    """(N,), in the order of the bag."""
 
 
 def correlate_and_pool(blocks: Any, h: Tensor, order: Tensor) -> PooledInstances | None:
-    """Of what SAC blocks make of h, or None where there is no fast path to it.
+    """Apply SAC blocks and pool; None if there is no fast path.
 
     Args:
-        blocks: one after the other.
-        h: (N, D), in arranged order; may be written over.
-        order: which instance comes first, second, …
+        blocks: applied in order.
+        h: (N, D), in arranged order; may be overwritten.
+        order: index of the first, second, … instance.
     """
     if torch.is_grad_enabled() or not can_run_kernels(h):
         return None
@@ -55,7 +55,7 @@ def correlate_and_pool(blocks: Any, h: Tensor, order: Tensor) -> PooledInstances
 def _add_block_output(
     block: Any, parameters: list[Tensor], x: Tensor, carried_bias: Tensor | None
 ) -> None:
-    """Add to x what the block adds, but for its last bias."""
+    """Add the output of the block to x, without its last bias."""
     weight, bias, w1, b1, w2, _ = parameters
     shift = FoldShift.for_block(block, len(x))
     statistics = sac_block.row_statistics(x, block.norm.eps, carried_bias)
@@ -73,5 +73,5 @@ def _reduce_rows(h: Tensor, carried_bias: Tensor | None, order: Tensor) -> Poole
     norms = torch.empty_like(h[:, 0])
     sums = h.new_empty(min(blocks, sac_block.MAX_PROGRAMS), dim, dtype=torch.float32)
     tensors = (h, carried_bias, order, norms, sums)
-    launch("finish", (len(sums),), tensors, (n, blocks), D=dim, ROWS=rows, COLUMNS=columns)
+    launch("norms_and_mean", (len(sums),), tensors, (n, blocks), D=dim, ROWS=rows, COLUMNS=columns)
     return PooledInstances(sums.sum(0).to(h.dtype), norms)

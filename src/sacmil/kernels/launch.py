@@ -1,8 +1,8 @@
-"""Launching a kernel: what was compiled is kept, and started without being looked for.
+"""Launching of Triton kernels, with a cache of the compiled ones.
 
-At each launch Triton looks at every argument to find out which of its compiled kernels is meant,
-which takes a processor longer than the kernel of a short bag runs. No length chooses one here (see
-``_triton.py``), so that constants and kinds of numbers tell.
+At each launch Triton inspects every argument to select a compiled kernel. On the CPU this takes
+longer than the kernel runs for a short bag. Lengths never select a kernel here (see
+``_triton.py``), so constants and dtypes identify it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 from sacmil.kernels.config import load_kernels
 
 ALIGNMENT_BYTES = 16
-"""Bytes at whose multiples tensors must begin: Triton compiles another kernel for others."""
+"""Alignment of tensors in bytes; Triton compiles another kernel for unaligned ones."""
 
 
 class _CompiledKernel(NamedTuple):
     kernel: Any
     constants: tuple[Any, ...]
-    """In the kernel's own order."""
+    """In the order of the kernel's signature."""
 
 
 _compiled_kernels: dict[Hashable, _CompiledKernel] = {}
@@ -34,26 +34,26 @@ def launch(
     scalars: Sequence[float],
     **constants: Any,
 ) -> None:
-    """Start a kernel on the current device.
+    """Launch a kernel on the current device.
 
     Args:
-        name: in ``_triton.py``, or with its module, as ``_triton_scan.recur``.
-        programs: how many, along one axis or two.
-        tensors: its first arguments, all of them on that device.
-        scalars: those that follow, none of which is specialised.
-        constants: the others.
+        name: of a kernel in ``_triton.py``, or with its module, as ``_triton_scan.recur``.
+        programs: number of programs along one axis or two.
+        tensors: the first arguments, all of them on that device.
+        scalars: the arguments that follow; none is specialised.
+        constants: the constexpr arguments.
     """
     grid = (*programs, 1, 1)[:3]
     given = [x for x in tensors if x is not None]
-    kinds = (None if x is None else x.dtype for x in tensors)
-    key = (name, given[0].device, *kinds, *constants.values())
+    dtypes = (None if x is None else x.dtype for x in tensors)
+    key = (name, given[0].device, *dtypes, *constants.values())
     aligned = all(x.data_ptr() % ALIGNMENT_BYTES == 0 for x in given)
-    if aligned and (known := _compiled_kernels.get(key)):
-        known.kernel[grid](*tensors, *scalars, *known.constants)
+    if aligned and (cached := _compiled_kernels.get(key)):
+        cached.kernel[grid](*tensors, *scalars, *cached.constants)
         return
-    module, _, own = name.rpartition(".")
-    kernel = getattr(load_kernels(module or "_triton"), own)
-    made = kernel[grid](*tensors, *scalars, **constants)
-    if aligned and made is not None:  # Triton's interpreter makes nothing
+    module, _, function = name.rpartition(".")
+    kernel = getattr(load_kernels(module or "_triton"), function)
+    compiled = kernel[grid](*tensors, *scalars, **constants)
+    if aligned and compiled is not None:  # Triton's interpreter returns None
         in_order = (constants[each] for each in kernel.arg_names if each in constants)
-        _compiled_kernels[key] = _CompiledKernel(made, tuple(in_order))
+        _compiled_kernels[key] = _CompiledKernel(compiled, tuple(in_order))

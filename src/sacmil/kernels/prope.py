@@ -1,4 +1,4 @@
-"""From the bag's order to the arranged one, through a ReLU and a rotation, in one pass."""
+"""PROPE in one pass: reorder the rows, apply the ReLU, rotate."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from sacmil.kernels.launch import launch
 from sacmil.kernels.sac_block import count_programs, next_power_of_two
 
 ROWS, PAIRS = 8, 128
-"""Of a program."""
+"""Per program."""
 
 
 def supports(project: nn.Sequential, features: Tensor) -> bool:
-    """Whether there is a fast path after a linear layer with this activation."""
+    """Whether a fast path exists for a linear layer with this activation."""
     return isinstance(project[1], nn.ReLU | nn.Identity) and can_run_kernels(features)
 
 
 def project_and_rotate(
     project: nn.Sequential, features: Tensor, order: Tensor, coords: Tensor, scale: float
 ) -> Tensor:
-    """Projected features in arranged order, turned by PROPE; (N, dim).
+    """Return projected features in arranged order, rotated by PROPE, (N, dim).
 
     Args:
         project: a linear layer and its activation.
-        features: (N, …), in the bag's own order.
-        order: which instance comes first, second, … (N,).
-        coords: (N, 2), in the bag's own order.
+        features: (N, …), in the order of the bag.
+        order: index of the first, second, … instance, (N,).
+        coords: (N, 2), in the order of the bag.
         scale: of PROPE.
     """
     c = coords.double().contiguous()
@@ -39,20 +39,20 @@ def project_and_rotate(
     with use_device_of(features):
         p = project[0](features)
         theta = _get_theta(p.shape[1] // 2, scale, c.device)
-        placed: Tensor = _PROPEFunction.apply(p, order, c, *c.aminmax(dim=0), theta, relu)  # type: ignore[no-untyped-call]
-    return placed
+        rotated: Tensor = _PROPEFunction.apply(p, order, c, *c.aminmax(dim=0), theta, relu)  # type: ignore[no-untyped-call]
+    return rotated
 
 
 def _get_theta(pairs: int, scale: float, device: torch.device) -> Tensor:
-    """Eq. (4) of the paper, times the scale; made once, but not by a recording, whose memory goes
-    with it."""
-    recording = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    return (_make_theta if recording else _cached_theta)(pairs, scale, device)
+    """Return Eq. (4) of the paper times the scale; cached, except while a CUDA graph is captured:
+    the memory of a graph is freed with it."""
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    return (_make_theta if capturing else _cached_theta)(pairs, scale, device)
 
 
 def _make_theta(pairs: int, scale: float, device: torch.device) -> Tensor:
     last = -4 * (pairs - 1) / pairs
-    with torch.inference_mode(mode=False):  # what is held may be needed for a gradient later
+    with torch.inference_mode(mode=False):  # the cached tensor may be used with autograd later
         return scale * torch.logspace(0, last, pairs, dtype=torch.float64, device=device)
 
 
@@ -66,7 +66,7 @@ class _PROPEFunction(torch.autograd.Function):
         *tensors, ctx.relu = given
         ctx.save_for_backward(p, *tensors)
         h, grid, sizes = torch.empty_like(p), *_choose_launch_sizes(p)
-        launch("place", grid, (p, *tensors, h), (len(p),), RELU=ctx.relu, **sizes)
+        launch("prope", grid, (p, *tensors, h), (len(p),), RELU=ctx.relu, **sizes)
         return h
 
     @staticmethod
@@ -75,7 +75,7 @@ class _PROPEFunction(torch.autograd.Function):
         p, *tensors = ctx.saved_tensors
         grad_p, grid, sizes = torch.empty_like(p), *_choose_launch_sizes(p)
         given = (grad_h.contiguous(), p, *tensors, grad_p)
-        launch("place_backward", grid, given, (len(p),), RELU=ctx.relu, **sizes)
+        launch("prope_backward", grid, given, (len(p),), RELU=ctx.relu, **sizes)
         return grad_p, None, None, None, None, None, None
 
 

@@ -1,4 +1,4 @@
-"""A linear recurrence in place: many steps at once, in one pass over them."""
+"""A linear recurrence in place, in one pass with many steps in parallel."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from sacmil.kernels.launch import launch
 from sacmil.kernels.sac_block import count_programs
 
 ROWS, COLUMNS = 32, 32
-"""Steps and states that a program has at once."""
+"""Steps and states that a program processes at once."""
 
 
 def advance(a: Tensor, s: Tensor) -> None:
-    """s[t] += a[t] * s[t - 1] for t = 1, 2, …; (steps, …) both, float32, one after the other."""
+    """Compute s[t] += a[t] * s[t - 1] for t = 1, 2, …; both (steps, …), float32, contiguous."""
     _recur(a, s, back=False)
 
 
 def retreat(a: Tensor, g: Tensor) -> None:
-    """g[t] += a[t + 1] * g[t + 1] for t = last - 1, …"""
+    """Compute g[t] += a[t + 1] * g[t + 1] for t = last - 1, …"""
     _recur(a, g, back=True)
 
 

@@ -1,8 +1,7 @@
-"""A SAC block in two products and a few passes: norm with shift, GELU with shift back.
+"""A SAC block in two matrix products and two fused passes: norm with shift, GELU with unshift.
 
-What plain operations would write and read again (the normed, the shifted, the activated rows) is
-there only as an operand of a product. For the gradient the block's input, two numbers for each of
-its rows, and the first product are kept.
+Normed, shifted and activated rows exist only as operands of a product. Saved for the gradient are
+the block's input, two statistics per row, and the first product.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from sacmil.kernels.config import can_run_kernels, use_device_of
 from sacmil.kernels.launch import launch
 
 MAX_CHANNELS = 4096
-"""Channels of a row that one program holds."""
+"""Channels of a row that one program can hold."""
 MAX_PROGRAMS = 4096
-"""That sum over instances: each has its own sums, which are added up at the end."""
+"""Programs that sum over instances; their partial sums are added at the end."""
 
 
 class FoldShift(NamedTuple):
-    """Where folds go, as the kernels take it."""
+    """How folds are shifted, as arguments of the kernels."""
 
     n: int
     ring: int
@@ -33,22 +32,22 @@ class FoldShift(NamedTuple):
 
     @classmethod
     def for_block(cls, block: Any, n: int) -> FoldShift:
-        """Of a SACBlock and a bag of n; a ring longer than the bag is the bag."""
+        """Return the shift of a SACBlock for a bag of n; no ring is longer than the bag."""
         ring, step = block.k ** (block.level + 1), block.k**block.level
         if ring > n:
             ring, step = n + 1, step % n
         return cls(n, ring, step, block.tail == "absorb", block.k)
 
     def choose_program_sizes(self, dim: int, elements: int = 2048) -> dict[str, Any]:
-        """Of a program: whole rows, so many numbers, fold by fold."""
+        """Return the constants of a program that processes whole rows of about ``elements``."""
         folds, width = next_power_of_two(self.k), next_power_of_two(dim // self.k)
         rows = max(1, elements // (folds * width))
-        of_model = {"D": dim, "K": self.k, "ABSORB": self.absorb}
-        return of_model | {"ROWS": rows, "FOLDS": folds, "WIDTH": width}
+        model_sizes = {"D": dim, "K": self.k, "ABSORB": self.absorb}
+        return model_sizes | {"ROWS": rows, "FOLDS": folds, "WIDTH": width}
 
 
 def supports(block: Any, x: Tensor) -> bool:
-    """Whether there is a fast path for a SACBlock with these options, and for x."""
+    """Whether the kernels support a SACBlock with these options, and x."""
     dim = x.shape[1]
     return (
         has_standard_options(block, dim)
@@ -59,19 +58,19 @@ def supports(block: Any, x: Tensor) -> bool:
 
 
 def has_standard_options(block: Any, dim: int) -> bool:
-    """Whether a SACBlock has the options that there are fast paths for."""
+    """Whether a SACBlock has the options that the fast paths support."""
     layers = isinstance(block.act, nn.GELU) and isinstance(block.decay, nn.Identity)
     return layers and block.residual and dim % block.k == 0
 
 
 def _is_autocast_dtype(x: Tensor) -> bool:
-    """Whether products have x's kind of numbers: autocast may ask for another."""
-    kind = x.device.type
-    return not torch.is_autocast_enabled(kind) or torch.get_autocast_dtype(kind) == x.dtype
+    """Whether matrix products keep the dtype of x; autocast may change it."""
+    device = x.device.type
+    return not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) == x.dtype
 
 
 def correlate(block: Any, x: Tensor) -> Tensor:
-    """x + W2 unshift(GELU(W1 shift(LN(x)))), with a SACBlock's parameters."""
+    """Return x + W2 unshift(GELU(W1 shift(LN(x)))), with a SACBlock's parameters."""
     shift = FoldShift.for_block(block, len(x))
     with use_device_of(x):
         out: Tensor = _SACBlockFunction.apply(
@@ -81,7 +80,7 @@ def correlate(block: Any, x: Tensor) -> Tensor:
 
 
 def get_parameters(block: Any, dtype: torch.dtype) -> list[Tensor]:
-    """Of a SACBlock: weight and bias of the norm, of W1 and of W2."""
+    """Return weight and bias of the norm, of W1 and of W2."""
     layers = (block.norm, block.w1, block.w2)
     held = [each for layer in layers for each in (layer.weight, layer.bias)]
     return held if all(each.dtype == dtype for each in held) else [each.to(dtype) for each in held]
@@ -114,9 +113,9 @@ class _SACBlockFunction(torch.autograd.Function):
 
 
 def row_statistics(x: Tensor, eps: float, carried_bias: Tensor | None = None) -> Tensor:
-    """What LN subtracts from each row of x (plus what is carried), and multiplies it by.
+    """Return mean and inverse deviation of each row of x, with the carried bias added.
 
-    (N,), 64 bits that hold two numbers.
+    (N,), int64 that packs the two float32 values.
     """
     n, dim = x.shape
     statistics = x.new_empty(n, dtype=torch.int64)
@@ -141,7 +140,7 @@ def norm_shift(
     shift: FoldShift,
     carried_bias: Tensor | None = None,
 ) -> Tensor:
-    """shift(LN(x)), (N, D); of x plus what is carried, where something is."""
+    """Return shift(LN(x)), (N, D), with the carried bias added to x."""
     y, sizes = torch.empty_like(x), shift.choose_program_sizes(x.shape[1])
     tensors = (x, carried_bias, statistics, weight, bias, y)
     grid = (count_programs(shift.n, sizes["ROWS"]),)
@@ -157,12 +156,9 @@ def norm_shift_backward(
     grad_out: Tensor,
     shift: FoldShift,
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of x (with grad_out, which goes by the block); of weight, bias and output."""
-    dim, grad_x, sizes = (
-        x.shape[1],
-        torch.empty_like(x),
-        shift.choose_program_sizes(x.shape[1], 1024),
-    )
+    """Return the gradient of x (with grad_out of the residual), and of weight, bias and output."""
+    dim, grad_x = x.shape[1], torch.empty_like(x)
+    sizes = shift.choose_program_sizes(dim, 1024)
     blocks = count_programs(shift.n, sizes["ROWS"])
     sums = x.new_empty(min(blocks, MAX_PROGRAMS), 3, dim, dtype=torch.float32)
     tensors = (x, statistics, weight, grad_y, grad_out, grad_x, sums)
@@ -171,14 +167,14 @@ def norm_shift_backward(
 
 
 def gelu_unshift(u: Tensor, shift: FoldShift, out: Tensor | None = None) -> Tensor:
-    """unshift(GELU(u)), (N, D)."""
+    """Return unshift(GELU(u)), (N, D)."""
     v, sizes = torch.empty_like(u) if out is None else out, shift.choose_program_sizes(u.shape[1])
     launch("gelu_unshift", (count_programs(shift.n, sizes["ROWS"]),), (u, v), shift[:3], **sizes)
     return v
 
 
 def gelu_unshift_backward(u: Tensor, grad_v: Tensor, shift: FoldShift) -> tuple[Tensor, Tensor]:
-    """The gradient of u, and its sum over instances."""
+    """Return the gradient of u, and its sum over instances."""
     grad_u, sizes = torch.empty_like(u), shift.choose_program_sizes(u.shape[1], 1024)
     blocks = count_programs(shift.n, sizes["ROWS"])
     sums = u.new_empty(min(blocks, MAX_PROGRAMS), u.shape[1], dtype=torch.float32)
@@ -188,10 +184,10 @@ def gelu_unshift_backward(u: Tensor, grad_v: Tensor, shift: FoldShift) -> tuple[
 
 
 def count_programs(count: int, rows: int) -> int:
-    """Of so many rows each."""
+    """Return how many programs of ``rows`` rows cover ``count`` rows."""
     return -(-count // rows)
 
 
 def next_power_of_two(count: int) -> int:
-    """The next one."""
+    """Return the smallest power of two that is not below ``count``."""
     return 1 << (count - 1).bit_length()

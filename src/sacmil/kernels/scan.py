@@ -1,7 +1,7 @@
-"""Mamba's selective scan where Triton runs: all tiles of steps at once, then from tile to tile.
+"""Mamba's selective scan with Triton: all tiles of steps in parallel, then a scan over the tiles.
 
-Decays and states never leave a tile (``_triton_scan.py``); kept for the gradients is the state at
-the end of each.
+Decays and states never leave a tile (``_triton_scan.py``). Only the state at the end of each tile
+is saved for the gradients.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from sacmil.kernels.recurrence import advance, retreat
 from sacmil.kernels.sac_block import count_programs, next_power_of_two
 
 STEPS, CHANNELS = 16, 16
-"""Of a tile."""
+"""Per tile."""
 WARPS = 2
-"""That share it."""
+"""Per tile."""
 
 
 def scan_forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-    """y (N, channels), and the state at the end of each tile.
+    """Return y (N, channels), and the state at the end of each tile.
 
     Args:
-        u: (N, channels), float32 and dense, as all others.
+        u: (N, channels), float32 and contiguous, like all others.
         dt: (N, channels).
         A: (state, channels).
         B: (N, state).
@@ -34,25 +34,25 @@ def scan_forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tupl
     """
     y = torch.empty_like(u)
     ends, decays = (A.new_empty(count_programs(len(u), STEPS), *A.shape) for _ in range(2))
-    _launch("ends", (u, dt, A, B, ends, decays), u, A)
+    _launch("end_states", (u, dt, A, B, ends, decays), u, A)
     advance(decays, ends)
-    _launch("answers", (u, dt, A, B, C, ends, y), u, A)
+    _launch("outputs", (u, dt, A, B, C, ends, y), u, A)
     return y, ends
 
 
 def scan_backward(
     grad_y: Tensor, ends: Tensor, u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor
 ) -> tuple[Tensor, ...]:
-    """Of u, dt, A, B and C."""
+    """Return the gradients of u, dt, A, B and C."""
     tiles, blocks = len(ends), count_programs(u.shape[1], CHANNELS)
-    requests, decays = torch.empty_like(ends), A.new_empty(tiles + 1, *A.shape)
-    # A request passes through the decay of its own tile: that of tile t stands at t + 1.
-    _launch("requests", (grad_y, dt, A, C, requests, decays[1:]), u, A)
-    retreat(decays, requests)
+    grad_ends, decays = torch.empty_like(ends), A.new_empty(tiles + 1, *A.shape)
+    # A gradient is multiplied by the decay of its own tile: that of tile t is at index t + 1.
+    _launch("end_gradients", (grad_y, dt, A, C, grad_ends, decays[1:]), u, A)
+    retreat(decays, grad_ends)
     grad_u, grad_dt, grad_A = torch.empty_like(u), torch.empty_like(u), torch.empty_like(ends)
     grad_B, grad_C = (u.new_empty(blocks, *B.shape) for _ in range(2))
-    given = (u, dt, A, B, C, ends, requests, grad_y, grad_u, grad_dt, grad_A, grad_B, grad_C)
-    _launch("gradients", given, u, A, tiles)
+    tensors = (u, dt, A, B, C, ends, grad_ends, grad_y, grad_u, grad_dt, grad_A, grad_B, grad_C)
+    _launch("gradients", tensors, u, A, tiles)
     return grad_u, grad_dt, grad_A.sum(0), grad_B.sum(0), grad_C.sum(0)
 
 
