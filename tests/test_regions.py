@@ -255,7 +255,7 @@ def test_large_slides_are_permuted(slide: str, centers: str) -> None:
         assert is_permutation(arrange(SLIDES[slide](random, n), 64, centers, "hilbert"), n), n
 
 
-# It depends on the slide alone, not on how it is written down.
+# It depends on the slide only, not on how the file lists it.
 
 
 @every_option
@@ -284,7 +284,7 @@ def test_equal_coordinates_keep_file_order(centers: str) -> None:
 
 
 @every_option
-def test_place_and_scale_change_nothing(centers: str, order: str) -> None:
+def test_position_and_scale_change_nothing(centers: str, order: str) -> None:
     coords = make_tissue_coords(900, seed=9)
     expected = arrange(coords, 16, centers, order)
     for scale, shift in [(1, (31, -70_000)), (224, (0, 0)), (256, (4_096, 123)), (3, (-5, 2**40))]:
@@ -321,7 +321,7 @@ def test_fractions_are_snapped_to_4096ths_and_wide_slides_to_a_million_steps() -
     assert np.array_equal(arrange(wide, 16), plain_arrange(wide // 1024, 16, "fps", "fps"))
 
 
-# Regions are what they are said to be.
+# Regions are what the docstring describes.
 
 
 @every_option
@@ -354,7 +354,7 @@ def test_hilbert_moves_whole_regions_and_leaves_the_short_one_last(centers: str)
     assert np.array_equal(made[960:], moved[960:])
 
 
-def test_the_hilbert_curve_visits_every_place_in_single_steps() -> None:
+def test_the_hilbert_curve_visits_every_position_in_single_steps() -> None:
     x, y = (axis.ravel() for axis in np.mgrid[:32, :32])
     index = hilbert_index(x, y, bits=5)
     way = np.stack([x, y], axis=1)[np.argsort(index)]
@@ -410,32 +410,32 @@ def test_choosing_centres_while_serving_makes_more_compact_regions() -> None:
     assert mean["peel"] < mean["fps_free"] < mean["fps"]
 
 
-# What cannot be arranged is refused with a way out.
+# Coordinates that cannot be arranged are rejected with a hint.
 
 
 @pytest.mark.parametrize(
     ("coords", "message"),
     [
-        (np.zeros((5, 3)), r"shape \(5, 3\), expected \(N, 2\)"),
-        (np.zeros(4), r"shape \(4,\), expected \(N, 2\)"),
-        ([[1, 2], [3]], r"make no array .* expected shape \(N, 2\)"),
-        (np.zeros((0, 2)), "0 instances, expected 1 to"),
+        (np.zeros((5, 3)), r"shape \(5, 3\); expected \(N, 2\)"),
+        (np.zeros(4), r"shape \(4,\); expected \(N, 2\)"),
+        ([[1, 2], [3]], r"are not an array .* expected shape \(N, 2\)"),
+        (np.zeros((0, 2)), "0 instances; expected 1 to"),
         ([[0, np.nan], [1, 1]], "1 instances are NaN or infinite"),
         ([[0, np.inf], [np.nan, 1]], "2 instances are NaN or infinite"),
-        ([["a", "b"]], "type <U1, expected whole numbers or floats"),
+        ([["a", "b"]], "type <U1; expected whole numbers or floats"),
         ([[True, False]], "type bool"),
-        ([[0, 0], [2**48, 0]], r"span about 2\^49, expected .* less than 2\^48"),
+        ([[0, 0], [2**48, 0]], r"span about 2\^49; expected .* less than 2\^48"),
         ([[-1e308, 0], [1e308, 0]], r"span about 2\^1025"),
-        (np.broadcast_to(0, (2**21 + 1, 2)), "2,097,153 instances, expected 1 to 2,097,152"),
+        (np.broadcast_to(0, (2**21 + 1, 2)), "2,097,153 instances; expected 1 to 2,097,152"),
     ],
 )
-def test_coordinates_that_make_no_slide_are_refused(coords: object, message: str) -> None:
+def test_coordinates_that_make_no_slide_are_rejected(coords: object, message: str) -> None:
     with pytest.raises(BagError, match=message):
         arrange(coords, 4)
 
 
 @pytest.mark.parametrize("k", [0, -3, 2.0, "64", True, None])
-def test_a_region_size_that_is_no_positive_whole_number_is_refused(k: object) -> None:
+def test_a_region_size_that_is_no_positive_whole_number_is_rejected(k: object) -> None:
     with pytest.raises(OptionError, match=r"k=.*expected a whole number"):
         arrange(np.zeros((4, 2)), k)
 
@@ -449,7 +449,7 @@ def test_a_region_size_that_is_no_positive_whole_number_is_refused(k: object) ->
         ({"order": None}, "known are: fps, hilbert"),
     ],
 )
-def test_unknown_options_are_refused_with_the_nearest(
+def test_unknown_options_are_rejected_with_the_nearest(
     options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(OptionError, match=message):

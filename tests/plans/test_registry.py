@@ -45,8 +45,8 @@ def test_only_planners_are_found(name: str) -> None:
         make_plan(name, {}, COORDS)
 
 
-def test_options_of_another_planner_are_told() -> None:
-    with pytest.raises(OptionError, match="'orders' cannot work with"):
+def test_options_of_another_planner_are_rejected() -> None:
+    with pytest.raises(OptionError, match="'orders' does not accept"):
         make_plan("orders", {"k": 3}, COORDS)
 
 

@@ -16,7 +16,7 @@ sizes = st.tuples(st.integers(1, 60), st.integers(1, 70), st.integers(1, 9))
 
 
 @given(sizes)
-def test_tokens_meet_where_segment_and_remainder_agree(case: tuple[int, int, int]) -> None:
+def test_tokens_attend_where_segment_and_remainder_agree(case: tuple[int, int, int]) -> None:
     n, w, r = case
     met = [{*row.tolist()} - {n} for row in list_attended_tokens(n, w, r)]
     groups: dict[tuple[int, int], set[int]] = {}
@@ -43,7 +43,9 @@ def test_the_official_placement_moves_rows_only_after_an_uneven_segment(
 
 
 @pytest.mark.parametrize("dilations", [[1], [1, 2, 4, 8, 16], [3, 5, 7], [100, 140]])
-def test_graphs_are_drawn_from_plans_that_differ_in_every_free_axis(dilations: list[int]) -> None:
+def test_graphs_are_traced_with_plans_that_differ_in_every_dynamic_axis(
+    dilations: list[int],
+) -> None:
     segments = [1 << 20] * len(dilations)
     model = create_model("longnet", in_dim=3, num_classes=2, segments=segments, dilations=dilations)
     one, other = (

@@ -131,7 +131,7 @@ def test_walks_are_those_of_the_recursive_definitions(coords) -> None:
 
 
 def test_a_forest_is_walked_component_by_component_from_its_lowest_row() -> None:
-    edges = np.array([[0, 1, 2, 3], [4, 5, 4, 5]])  # 0-4, 1-5, 2-4, 3-5; 6 alone
+    edges = np.array([[0, 1, 2, 3], [4, 5, 4, 5]])  # 0-4, 1-5, 2-4, 3-5; 6 by itself
     tree = spanning_tree(edges, np.array([0.2, 0.4, 0.1, 0.3]), 7)
     assert tree == [[4], [5], [4], [5], [2, 0], [3, 1], []]
     assert depth_first_preorder(tree).tolist() == [0, 4, 2, 1, 5, 3, 6]

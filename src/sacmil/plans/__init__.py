@@ -1,7 +1,7 @@
-"""Plans: what a model needs to know of a bag beforehand and weights have no part in.
+"""Plans: inputs of a model that are computed from a bag beforehand and do not depend on weights.
 
-Without torch, so that an exported model is planned for where there is none. Every public file is
-a planner: it has ``make(coords, features, **options)``, and its name goes into a model's card.
+They need no torch, so that exported models run without it. Every public file is a planner: it has
+``make(coords, features, **options)``, and its name is stored in a model's card.
 """
 
 from sacmil.plans._registry import Planner, list_planners, make_plan

@@ -23,33 +23,33 @@ _MAX_PATCHES = 2**31
 
 @dataclass(frozen=True)
 class Planner:
-    """How a model's plans are made, as data: a card can hold it."""
+    """How a model's plans are made, as data that a card can store."""
 
     name: str = "nothing"
     """A file of sacmil.plans."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What its ``make`` takes besides the bag; numbers, text and lists of them."""
+    """Arguments of its ``make`` besides the bag; numbers, text and lists of them."""
     trace_options: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
-    """Options to draw a graph with where a small bag's plans would have free axes of length one:
-    two sets of them, whose plans differ in every axis that is free."""
+    """Two sets of options to trace the ONNX graph with, whose plans differ in every dynamic axis.
+    Needed where the plan of a small bag has dynamic axes of length one."""
 
 
 def list_planners() -> list[str]:
-    """Names that make_plan takes."""
-    found = pkgutil.iter_modules(sacmil.plans.__path__)
-    return sorted(module.name for module in found if not module.name.startswith("_"))
+    """List the names of planners."""
+    modules = pkgutil.iter_modules(sacmil.plans.__path__)
+    return sorted(module.name for module in modules if not module.name.startswith("_"))
 
 
 def make_plan(
     name: str, options: Mapping[str, Any], coords: Array, features: Array | None = None
 ) -> Plan:
-    """What the planner of this name says of a bag.
+    """Make the plan of a bag.
 
     Args:
         name: one of list_planners().
-        options: as the planner's ``make`` takes them.
+        options: arguments of the planner's ``make``.
         coords: (N, 2), in patch units.
-        features: (N, D); some planners can do without.
+        features: (N, D); not all planners need them.
 
     Raises:
         InputError: coordinates are not finite, or farther apart than tiles of a slide can be.
@@ -60,14 +60,14 @@ def make_plan(
         plan: Plan = make(coords, features, **options)
     except TypeError as error:
         raise OptionError(
-            f"the planner {name!r} cannot work with {dict(options)} ({error}); expected the "
+            f"the planner {name!r} does not accept {dict(options)} ({error}); expected the "
             "options that the model was saved with"
         ) from error
     return plan
 
 
 def _check_coords(coords: Array) -> None:
-    """Reject what no planner can work with; their whole numbers hold squares of the bound."""
+    """Reject coordinates that overflow: planners square them in whole numbers."""
     lowest, highest = (float(end) for end in (coords.min(initial=0), coords.max(initial=0)))
     if not (math.isfinite(lowest) and math.isfinite(highest)):
         raise InputError(
@@ -78,12 +78,12 @@ def _check_coords(coords: Array) -> None:
     if abs(farthest) > _MAX_PATCHES:
         raise InputError(
             f"coordinates reach {farthest:g}; expected patch units (level-0 pixels / patch size), "
-            f"at most {_MAX_PATCHES:,}: look for stray values in the file"
+            f"at most {_MAX_PATCHES:,}: check the file for outliers"
         )
 
 
 def _load_planner(name: str) -> ModuleType:
     known = list_planners()
-    if name not in known:  # so that nothing but a planner is ever imported by a card
+    if name not in known:  # a card must not import anything but a planner
         raise OptionError(f"there is no planner {name!r}; {suggest_names(name, known)}")
     return importlib.import_module(f"sacmil.plans.{name}")

@@ -1,4 +1,4 @@
-"""No plan: for models that need to know nothing beforehand."""
+"""The empty plan, for models that need none."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from sacmil.plans._registry import Array, Plan
 
 
 def make(coords: Array, features: Array | None = None) -> Plan:
-    """An empty plan."""
+    """Return an empty plan."""
     return {}

@@ -1,4 +1,4 @@
-"""The orders in which a model that cuts a bag into pieces takes its instances (DTFD-MIL, IBMIL)."""
+"""Orders of instances for models that split a bag into pseudo-bags (DTFD-MIL, IBMIL)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sacmil.plans._registry import Array, Plan
 
 
 def make(coords: Array, features: Array | None = None, *, shuffles: int) -> Plan:
-    """orders (S, N): fixed shuffles to average over; with 0 of them the bag's own order."""
+    """Return orders (S, N): fixed shuffles to average over, or for 0 the order of the bag."""
     n = len(coords)
     if not shuffles:
         return {"orders": np.arange(n)[None]}

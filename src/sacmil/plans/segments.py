@@ -1,4 +1,4 @@
-"""Which tokens meet in dilated attention: segments of a bag, every r-th token of each (LongNet)."""
+"""Tokens of dilated attention: segments of a bag, every r-th token of each (LongNet)."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ def make(
     dilations: Sequence[int],
     legacy_placement: bool = False,
 ) -> Plan:
-    """For branch b: seen_b (attentions, tokens of one) and at_b (N,), as ``seen`` and ``at``.
+    """Return for branch b: seen_b (attentions, tokens per attention) and at_b (N,).
 
-    Tokens are counted with the class token, which stands first and is always found at 0; at_b
-    leaves it out.
+    seen_b is from ``list_attended_tokens``, at_b from ``find_token_rows``. The class token is
+    token 0; its row is always 0, and at_b leaves it out.
 
     Args:
-        coords: (N, 2); only their number counts.
-        features: not looked at.
+        coords: (N, 2); only their number is used.
+        features: not used.
         segments: lengths, one for each branch.
-        dilations: of each branch, every how many tokens one is seen.
+        dilations: of each branch; an attention takes every r-th token.
         legacy_placement: put rows of uneven segments where the official code does.
     """
     tokens, plan = len(coords) + 1, {}
     for branch, (segment, dilation) in enumerate(zip(segments, dilations, strict=True)):
         plan[f"seen_{branch}"] = list_attended_tokens(tokens, segment, dilation)
-        found = find_token_rows(tokens, segment, dilation, legacy_placement=legacy_placement)
-        plan[f"at_{branch}"] = found[1:]
+        rows = find_token_rows(tokens, segment, dilation, legacy_placement=legacy_placement)
+        plan[f"at_{branch}"] = rows[1:]
     return plan
 
 
 def list_attended_tokens(tokens: int, segment: int, dilation: int) -> Array:
-    """(segments * dilation, T): tokens that meet; their number itself where one is missing.
+    """Return tokens that attend to each other, (segments * dilation, T), padded with ``tokens``.
 
     >>> list_attended_tokens(5, 3, 2).tolist()  # 0 and 2 of the first three; then 1, 3 and 4
     [[0, 2], [1, 5], [3, 5], [4, 5]]
@@ -57,19 +57,19 @@ def list_attended_tokens(tokens: int, segment: int, dilation: int) -> Array:
 def find_token_rows(
     tokens: int, segment: int, dilation: int, *, legacy_placement: bool = False
 ) -> Array:
-    """(tokens,), where among all that are seen each token's own answer stands.
+    """Return the row of each token's output among all attended tokens, (tokens,).
 
-    The official code leaves the filling of each segment where it is, which moves the rows of every
-    later segment.
+    The official code does not remove the padding of a segment, which moves the rows of every later
+    segment.
     """
     width, length = _compute_segment_lengths(tokens, segment, dilation)
-    home, offset = np.divmod(np.arange(tokens), length if legacy_placement else width)
+    number, offset = np.divmod(np.arange(tokens), length if legacy_placement else width)
     slot, group = np.divmod(offset, dilation)
-    found: Array = (home * dilation + group) * (length // dilation) + slot
-    return found
+    rows: Array = (number * dilation + group) * (length // dilation) + slot
+    return rows
 
 
 def _compute_segment_lengths(tokens: int, segment: int, dilation: int) -> tuple[int, int]:
-    """How many tokens a segment has, and how many when filled up to whole groups."""
+    """Return the tokens of a segment without and with padding to whole groups."""
     width = min(segment, tokens)
     return width, -(-width // dilation) * dilation

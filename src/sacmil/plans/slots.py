@@ -1,4 +1,4 @@
-"""Squares of neighbouring patches, and the place of each patch in its square (HIPT)."""
+"""Square regions of neighbouring patches, and the position of each patch in its region (HIPT)."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from sacmil.plans._registry import Array, Plan
 
 
 def make(coords: Array, features: Array | None = None, *, side: int, apart: bool = False) -> Plan:
-    """slots (N,): region * places of a region + place; regions are numbered by row, then column.
+    """Return slots (N,): region * positions per region + position; regions by row, then column.
 
-    Patches of the same slot count as one. Unless all are apart, of these M: which (N,), the one
-    each patch is; places (M,), its place in its region; table (regions, T), those of a region, M
-    where it has fewer than the largest.
+    Patches in the same slot count as one of M occupied slots. Unless ``apart``, the plan also has
+    which (N,), the occupied slot of each patch; places (M,), its position in its region; and table
+    (regions, T), the occupied slots of each region, padded with M.
 
     Args:
         coords: (N, 2), in patch units.
-        features: not looked at.
+        features: not used.
         side: patches on a side of a region.
         apart: whether every instance is a region of its own.
     """
     if apart:
         return {"slots": np.arange(len(coords), dtype=np.int64) * side**2}
     c = np.asarray(coords, np.float64)
-    # Rounded first: 2.9999999 is a 3 that was divided by the size of a patch.
+    # Rounded first: 2.9999999 is a 3 with the error of the division by the patch size.
     column, row = np.floor(np.round(c - c.min(0), 3)).astype(np.int64).T
-    in_a_row = column.max() // side + 1
-    _, home = np.unique(row // side * in_a_row + column // side, return_inverse=True)
-    slots = home * side**2 + row % side * side + column % side
-    taken, which = np.unique(slots, return_inverse=True)
-    region, place = np.divmod(taken, side**2)
-    return {"slots": slots, "which": which, "places": place, "table": _make_region_table(region)}
+    regions_per_row = column.max() // side + 1
+    _, region = np.unique(row // side * regions_per_row + column // side, return_inverse=True)
+    slots = region * side**2 + row % side * side + column % side
+    occupied, which = np.unique(slots, return_inverse=True)
+    region, position = np.divmod(occupied, side**2)
+    return {"slots": slots, "which": which, "places": position, "table": _make_region_table(region)}
 
 
 def _make_region_table(region: Array) -> Array:
-    """(regions, T), for each region the rows that have it as their home; home (M,) is sorted."""
+    """Return the rows of each region, (regions, T), padded with M; ``region`` (M,) is sorted."""
     sizes = np.bincount(region)
     rows = np.arange(len(region))
     table = np.full((len(sizes), sizes.max()), len(region))

@@ -1,4 +1,4 @@
-"""The smallest square that holds a bag, row by row, its end filled with the first rows again."""
+"""The smallest square that holds a bag row by row, padded with its first instances."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sacmil.plans._registry import Array, Plan
 
 
 def make(coords: Array, features: Array | None = None) -> Plan:
-    """cells (side, side), the instance in each cell.
+    """Return cells (side, side), the instance in each cell.
 
     >>> make(np.zeros((5, 2)))["cells"].tolist()
     [[0, 1, 2], [3, 4, 0], [1, 2, 3]]

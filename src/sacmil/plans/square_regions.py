@@ -1,4 +1,4 @@
-"""A bag laid out row by row on a square, the square cut into grids of square regions (R2T-MIL)."""
+"""A bag laid out row by row on a square that is divided into square regions (R2T-MIL)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from sacmil.plans._registry import Array, Plan
 
 
 def make(coords: Array, features: Array | None = None, **grids: int) -> Plan:
-    """For each named grid: NAME (grid * grid, P), the instances of each region; NAME_at (N,).
+    """Return for each grid NAME (grid * grid, P), the instances of each region, and NAME_at (N,).
 
-    N in NAME is a cell after the last instance; NAME_at says where among all cells of NAME each
-    instance stands.
+    N in NAME is an empty cell after the last instance. NAME_at is the cell of each instance.
 
     >>> make(np.zeros((3, 2)), halves=2)["halves"].tolist()
     [[0], [1], [2], [3]]
 
     Args:
-        coords: (N, 2); only their number counts.
-        features: not looked at.
+        coords: (N, 2); only their number is used.
+        features: not used.
         grids: regions on a side, by name.
     """
     plan = {}

@@ -1,6 +1,6 @@
-"""The graph of neighbouring patches: nearest neighbours, spanning tree, orders of visiting it.
+"""The graph of neighbouring patches: nearest neighbours, spanning tree, traversal orders.
 
-All of it is deterministic: ties are decided by place, then by row.
+All of it is deterministic: ties are decided by position, then by row.
 """
 
 from __future__ import annotations
@@ -23,46 +23,45 @@ Tree = list[list[int]]
 
 
 def make(coords: Array, features: Array | None = None, *, neighbours: int) -> Plan:
-    """Whom each patch sends to, and three orders along the tree of the most alike neighbours.
+    """Return the neighbours of each patch, and three traversals of the minimum spanning tree.
 
-    neighbours (``neighbours``, N), N itself where a small bag has no further neighbour;
-    orders (3, N). Without features the nearest count as the most alike.
+    neighbours (``neighbours``, N), padded with N in small bags; orders (3, N). Edges are weighted
+    by the dissimilarity of features, or by distance without features.
     """
     nearest = find_nearest_neighbors(coords, neighbours)
     edges = list_edges(nearest)
     weights = distance(coords, edges) if features is None else dissimilarity(features, edges)
     tree = spanning_tree(edges, weights, len(coords))
     walks = (depth_first_preorder, depth_first_postorder, breadth_first_order)
-    nobody = np.full((neighbours - len(nearest), len(coords)), len(coords))
+    padding = np.full((neighbours - len(nearest), len(coords)), len(coords))
     return {
-        "neighbours": np.concatenate([nearest, nobody]),
+        "neighbours": np.concatenate([nearest, padding]),
         "orders": np.stack([walk(tree) for walk in walks]),
     }
 
 
 def find_nearest_neighbors(coords: npt.NDArray[Any], count: int) -> Integers:
-    """(K, N), row r holds the r-th nearest other patch of each patch; K = min(count, N - 1).
+    """Return (K, N): row r holds the r-th nearest other patch of each patch; K = min(count, N - 1).
 
-    Of patches equally far away the first comes first when reading along x, line by line down y; of
-    patches at the same place the one with the smaller row. Places count as equal up to a thousandth
-    of a patch: on a grid that does not begin at a whole number rounding would decide otherwise.
+    Ties in distance go to the smaller y, then x; patches at the same position go by row. Positions
+    are rounded to a thousandth of a patch. Otherwise rounding errors would decide ties on a grid
+    that does not start at a whole number.
     """
     count = min(count, len(coords) - 1)
     lines = np.asarray(coords, np.float64)[:, ::-1]  # (y, x): sorted, they read line by line
     lines = np.round(lines - lines.min(axis=0), 3)
-    places, place = np.unique(lines, axis=0, return_inverse=True)
-    place = place.reshape(-1)  # numpy 2.0 gave it a second axis
-    candidates = _list_nearest_patches(
-        _find_nearest_positions(places, count + 1), place, count + 1
-    )[place]
+    positions, index = np.unique(lines, axis=0, return_inverse=True)
+    index = index.reshape(-1)  # numpy 2.0 gave it a second axis
+    nearest = _find_nearest_positions(positions, count + 1)
+    candidates = _list_nearest_patches(nearest, index, count + 1)[index]
     others = candidates != np.arange(len(coords))[:, None]
-    # Where duplicates crowd a patch out of its own list, the last candidate goes instead.
+    # If duplicates push a patch out of its own list, drop the last candidate instead.
     others[others.all(axis=1), -1] = False
     return np.ascontiguousarray(candidates[others].reshape(len(coords), count).T)
 
 
 def _find_nearest_positions(positions: Floats, count: int) -> Integers:
-    """(places, M), each place's nearest places, itself first; M = min(count, places)."""
+    """Return the nearest positions of each, itself first, (positions, at most count)."""
     tree, count = cKDTree(positions), min(count, len(positions))
     found = np.empty((len(positions), count), np.int64)
     open_rows, reach = np.arange(len(positions)), 2 * count
@@ -70,37 +69,38 @@ def _find_nearest_positions(positions: Floats, count: int) -> Integers:
         reach = min(reach, len(positions))
         distances, indices = tree.query(positions[open_rows], k=np.arange(1, reach + 1))
         found[open_rows] = _sort_by_distance(positions, open_rows, indices)[:, :count]
-        # Ties that may go on beyond what was asked for: ask again, for more.
-        unsure = distances[:, -1] <= distances[:, count - 1] * (1 + 1e-6)
-        open_rows = open_rows[unsure & (reach < len(positions))]
+        # Ties may continue beyond the last result: query more.
+        may_tie = distances[:, -1] <= distances[:, count - 1] * (1 + 1e-6)
+        open_rows = open_rows[may_tie & (reach < len(positions))]
         reach *= 2
     return found
 
 
 def _sort_by_distance(positions: Floats, rows: Integers, indices: Integers) -> Integers:
-    """Indices sorted by distance, then by place: places stand in reading order."""
+    """Sort indices by distance, then by position: positions are in reading order."""
     squares = ((positions[indices] - positions[rows, None]) ** 2).sum(-1).astype(np.float32)
     order = np.lexsort((indices, squares), axis=-1)
     return np.take_along_axis(indices, order, axis=1)
 
 
 def _list_nearest_patches(nearest: Integers, position_of_patch: Integers, count: int) -> Integers:
-    """(places, count), the first patches met when going through the nearest places in order."""
+    """Return the first patches at the nearest positions, in order, (positions, count)."""
     patches = np.argsort(position_of_patch, kind="stable")
     sizes = np.bincount(position_of_patch)
     starts = np.cumsum(sizes) - sizes
-    ends = np.cumsum(sizes[nearest], axis=1)  # patches met up to and including each place
+    ends = np.cumsum(sizes[nearest], axis=1)  # patches up to and including each position
     rows = np.arange(len(nearest))
     found = np.empty((len(nearest), count), np.int64)
     for number in range(count):
         slot = (ends <= number).sum(axis=1)
-        at = nearest[rows, slot]
-        found[:, number] = patches[starts[at] + number - (ends[rows, slot] - sizes[at])]
+        position = nearest[rows, slot]
+        before = ends[rows, slot] - sizes[position]
+        found[:, number] = patches[starts[position] + number - before]
     return found
 
 
 def list_edges(neighbors: Integers) -> Integers:
-    """(2, E), each pair of patches once, smaller row first, of which one lists the other."""
+    """Return each pair of neighbours once, smaller row first, (2, E)."""
     nodes = neighbors.shape[1]
     centres = np.broadcast_to(np.arange(nodes), neighbors.shape)
     low, high = np.minimum(centres, neighbors), np.maximum(centres, neighbors)
@@ -108,7 +108,7 @@ def list_edges(neighbors: Integers) -> Integers:
 
 
 def dissimilarity(features: npt.NDArray[Any], edges: Integers) -> Floats:
-    """(E,), 1 - cos of the features at both ends; 1 where one has none."""
+    """Return 1 - cos of the features at both ends, (E,); 1 if the features of one are all zero."""
     sizes = np.concatenate([_norms(features[rows]) for rows in _split_rows(len(features))])
     sizes[sizes == 0] = 1
     weights = np.empty(edges.shape[1])
@@ -128,21 +128,20 @@ def _split_rows(length: int, size: int = 4096) -> list[slice]:
 
 
 def distance(coords: npt.NDArray[Any], edges: Integers) -> Floats:
-    """(E,), the length of each edge."""
+    """Return the length of each edge, (E,)."""
     ends = np.asarray(coords, np.float64)[edges]
     return np.asarray(np.hypot(*(ends[0] - ends[1]).T))
 
 
 def spanning_tree(edges: Integers, weights: Floats, nodes: int) -> Tree:
-    """The minimum spanning tree of each component, as Kruskal makes it: of equals the first edge.
+    """Return the minimum spanning tree of each component, by Kruskal; ties go to the first edge.
 
     Args:
         edges: (2, E), each once.
         weights: (E,), of any sign.
-        nodes: how many there are.
+        nodes: their number.
     """
-    # By rank weights are distinct, which leaves one tree only, and never zero, which sparse
-    # matrices forget.
+    # Ranks are distinct, so the tree is unique, and never zero, which sparse matrices drop.
     ranks = np.empty(len(weights))
     ranks[np.argsort(weights, kind="stable")] = np.arange(1, len(weights) + 1)
     tree = minimum_spanning_tree(csr_array((ranks, tuple(edges)), shape=(nodes, nodes))).tocoo()
@@ -156,19 +155,21 @@ def spanning_tree(edges: Integers, weights: Floats, nodes: int) -> Tree:
 
 
 def depth_first_preorder(tree: Tree) -> Integers:
-    """(N,), parents before children; a component begins at its lowest row."""
+    """Return nodes with parents before children, (N,); a component starts at its lowest row."""
     lightest_on_top = [children[::-1] for children in tree]
-    return np.array([n for part in _walk_depth_first(lightest_on_top) for n in part], np.int64)
+    components = _walk_depth_first(lightest_on_top)
+    return np.array([node for nodes in components for node in nodes], np.int64)
 
 
 def depth_first_postorder(tree: Tree) -> Integers:
-    """(N,), children before parents, in the walk of ``depth_first_preorder``."""
-    # Going through children the other way round and reading backwards: each after its children.
-    return np.array([n for part in _walk_depth_first(tree) for n in reversed(part)], np.int64)
+    """Return nodes with children before parents, (N,), in the walk of ``depth_first_preorder``."""
+    # Visit children in reverse order and read backwards: each node follows its children.
+    components = _walk_depth_first(tree)
+    return np.array([node for nodes in components for node in reversed(nodes)], np.int64)
 
 
 def breadth_first_order(tree: Tree) -> Integers:
-    """(N,), level by level; a component begins at its lowest row."""
+    """Return nodes level by level, (N,); a component starts at its lowest row."""
     order: list[int] = []
     seen = bytearray(len(tree))
     for root in range(len(tree)):
@@ -182,16 +183,16 @@ def breadth_first_order(tree: Tree) -> Integers:
 
 
 def _walk_depth_first(tree: Tree) -> list[list[int]]:
-    """Each component's nodes before their children, the last child of a list first."""
-    parts: list[list[int]] = []
+    """Return the nodes of each component before their children, last child first."""
+    components: list[list[int]] = []
     seen = bytearray(len(tree))
     for root in range(len(tree)):
-        part: list[int] = []
+        nodes: list[int] = []
         stack = [] if seen[root] else [root]
         while stack:
             node = stack.pop()
             seen[node] = 1
-            part.append(node)
+            nodes.append(node)
             stack.extend(child for child in tree[node] if not seen[child])
-        parts.append(part)
-    return parts
+        components.append(nodes)
+    return components

@@ -1,4 +1,4 @@
-"""Coordinates in, permutation out: regions of k neighbours, each from its center outwards."""
+"""Arranges coordinates into regions of k neighbours, each sorted from its center outwards."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ ORDERS = ("fps", "hilbert")
 
 
 class Regions(NamedTuple):
-    """Canonical indices: all points, k after k, and the center of each k."""
+    """Canonical indices of all points, region by region, and of the center of each region."""
 
     members: Ints
     centers: Ints
 
 
 def arrange(coords: ArrayLike, k: int, centers: str = "fps", order: str = "fps") -> Ints:
-    """The permutation that puts a bag's instances into regions of k neighbours.
+    """Return the permutation that puts a bag's instances into regions of k neighbours.
 
-    A pure function of the coordinates: the sequence of coordinates it leads to is the same
-    however the file lists them and wherever the slide begins, and for tiles that do not overlap
-    in pixels as in patches; `lattice` says how exactly coordinates are taken. Ties go to the
-    lower x, then y, then file order. The last region holds what k leaves over and stays last.
+    A pure function of the coordinates. The order of the file and the origin of the slide do not
+    matter. For tiles that do not overlap, pixels and patches give the same result. `make_lattice`
+    describes the precision of coordinates. Ties go to the lower x, then y, then file order. The
+    last region holds the remainder and stays last.
 
     Args:
         coords: One (x, y) row per instance, in level-0 pixels or in patches.
@@ -58,22 +58,22 @@ def arrange(coords: ArrayLike, k: int, centers: str = "fps", order: str = "fps")
 
 
 def _make_fps_regions(points: Lattice, k: int) -> Regions:
-    """All centers are reserved before the first of them takes its neighbours."""
+    """Choose all centers first; then each takes its nearest free points."""
     centers = sample_farthest_points(points, -(-len(points.x) // k))
-    supply = FreePoints(points)
-    supply.remove(centers)
-    others = [supply.take_nearest(center, k - 1)[0] for center in centers.tolist()]
+    free_points = FreePoints(points)
+    free_points.remove(centers)
+    others = [free_points.take_nearest(center, k - 1)[0] for center in centers.tolist()]
     return _join_regions(centers, others, k)
 
 
 def _make_fps_free_regions(points: Lattice, k: int) -> Regions:
-    """The next center is the free point farthest from the centers so far."""
-    field, supply = DistanceField(points), FreePoints(points)
+    """Take as next center the free point farthest from the centers so far."""
+    field, free_points = DistanceField(points), FreePoints(points)
     centers, others = [], []
-    while supply.remaining:
+    while free_points.remaining:
         center, far = field.find_farthest()
-        supply.remove(np.array([center]))
-        members, reach = supply.take_nearest(center, k - 1)
+        free_points.remove(np.array([center]))
+        members, reach = free_points.take_nearest(center, k - 1)
         field.remove(center)
         field.remove(members)
         field.add_center(center, max(far, reach))
@@ -83,36 +83,36 @@ def _make_fps_free_regions(points: Lattice, k: int) -> Regions:
 
 
 def _make_peel_regions(points: Lattice, k: int) -> Regions:
-    """The next center is the free point farthest from the slide's centroid."""
+    """Take as next center the free point farthest from the slide's centroid."""
     dx, dy = (axis - int(axis.sum()) / len(axis) for axis in (points.x, points.y))
-    supply = FreePoints(points)
+    free_points = FreePoints(points)
     centers, others = [], []
     for center in np.argsort(-(dx * dx + dy * dy), kind="stable").tolist():
-        if supply.free[center]:
-            supply.remove(np.array([center]))
+        if free_points.free[center]:
+            free_points.remove(np.array([center]))
             centers.append(center)
-            others.append(supply.take_nearest(center, k - 1)[0])
+            others.append(free_points.take_nearest(center, k - 1)[0])
     return _join_regions(np.array(centers), others, k)
 
 
 def _make_kd_regions(points: Lattice, k: int) -> Regions:
-    """The leaves of a bisection."""
+    """Return the leaves of a bisection."""
     members = bisect_points(points, k)
     return Regions(members, find_middle_points(points, members, k))
 
 
 def _join_regions(centers: Ints, others: list[Ints], k: int) -> Regions:
-    behind = np.concatenate(others)
-    members = np.empty(len(centers) + len(behind), dtype=np.int64)
+    neighbors = np.concatenate(others)
+    members = np.empty(len(centers) + len(neighbors), dtype=np.int64)
     first = np.arange(len(members)) % k == 0
-    members[first], members[~first] = centers, behind
+    members[first], members[~first] = centers, neighbors
     return Regions(members, centers)
 
 
 def _sort_by_distance(points: Lattice, regions: Regions, k: int) -> Ints:
-    """Every region's center first, then its members from near to far.
+    """Sort every region: its center first, then its members from near to far.
 
-    A center has the lowest index of those that share its place, so sorting puts it first.
+    A center has the lowest index among points at its position, so sorting puts it first.
     """
     members = regions.members
     center_of = np.repeat(regions.centers, k)[: len(members)]
@@ -123,7 +123,7 @@ def _sort_by_distance(points: Lattice, regions: Regions, k: int) -> Ints:
 
 
 def _sort_along_hilbert(points: Lattice, sequence: Ints, k: int) -> Ints:
-    """Full regions in the order in which a Hilbert curve meets their centers."""
+    """Sort full regions in the order in which a Hilbert curve passes their centers."""
     whole = len(sequence) // k * k
     centers = sequence[:whole:k]
     bits = max(int(points.x.max()), int(points.y.max())).bit_length()
@@ -139,7 +139,7 @@ def _check_option(option: str, value: str, known: tuple[str, ...]) -> None:
 
 def _check_size(k: int) -> None:
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise OptionError(f"k={k!r}, expected a whole number of instances in a region, at least 1")
+        raise OptionError(f"k={k!r}; expected a whole number of instances in a region, at least 1")
 
 
 _MAKERS = {

@@ -1,4 +1,4 @@
-"""Regions by halving the slide across its longer side, again and again."""
+"""Regions by recursive bisection of the slide along its longer axis."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from sacmil.regions.lattice import COORDINATE_BITS, INDEX_BITS, Ints, Lattice, u
 
 
 def bisect_points(lattice: Lattice, k: int) -> Ints:
-    """The points as stretches of k, the leaves of the bisection; only the last may be shorter.
+    """Return the points as runs of k, the leaves of the bisection; only the last may be shorter.
 
-    All parts of one depth are cut at once: a part is one stretch of the sequence, and cutting
-    it is sorting it along its longer axis.
+    All nodes of one depth are split at once. A node is one run of the sequence; it is split by
+    sorting it along its longer axis.
     """
     sequence = np.arange(len(lattice.x))
     starts = np.zeros(1, dtype=np.int64)
@@ -25,20 +25,20 @@ def bisect_points(lattice: Lattice, k: int) -> Ints:
 
 
 def find_middle_points(lattice: Lattice, sequence: Ints, k: int) -> Ints:
-    """The point nearest to the mean of each stretch of k, ties to the lower index."""
+    """Return the point nearest to the mean of each run of k, ties to the lower index."""
     starts = np.arange(0, len(sequence), k)
     sizes = np.diff(starts, append=len(sequence))
     distance = np.zeros(len(sequence))
     for coordinate in (lattice.x[sequence], lattice.y[sequence]):
-        away = coordinate - np.repeat(np.add.reduceat(coordinate, starts) / sizes, sizes)
-        distance += away * away
+        offset = coordinate - np.repeat(np.add.reduceat(coordinate, starts) / sizes, sizes)
+        distance += offset * offset
     nearest = distance == np.repeat(np.minimum.reduceat(distance, starts), sizes)
     middles: Ints = np.minimum.reduceat(np.where(nearest, sequence, len(sequence)), starts)
     return middles
 
 
 def _first_half_sizes(sizes: Ints, k: int) -> Ints:
-    """The multiple of k^2, in smaller parts of k, nearest to half a size; ties to the lower."""
+    """Return the multiple of k^2 nearest to half a size, ties to the lower; of k in small nodes."""
     unit = np.where(sizes > k * k, k * k, k)
     units: Ints = -((unit - sizes) // (2 * unit))
     return unit * units
@@ -46,11 +46,11 @@ def _first_half_sizes(sizes: Ints, k: int) -> Ints:
 
 def _sort_along_axes(lattice: Lattice, sequence: Ints, starts: Ints, sizes: Ints) -> Ints:
     x, y = lattice.x[sequence], lattice.y[sequence]
-    upright = _extent(y, starts) > _extent(x, starts)
-    along = np.where(np.repeat(upright, sizes), y, x)
-    part = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
-    # Part, coordinate and index fit one int64, which sorts faster than any lexsort.
-    packed: Ints = (((part << COORDINATE_BITS) | along) << INDEX_BITS) | sequence
+    is_taller = _extent(y, starts) > _extent(x, starts)
+    along = np.where(np.repeat(is_taller, sizes), y, x)
+    node = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+    # Node, coordinate and index fit one int64, which sorts faster than any lexsort.
+    packed: Ints = (((node << COORDINATE_BITS) | along) << INDEX_BITS) | sequence
     packed.sort()
     return unpack_index(packed)
 

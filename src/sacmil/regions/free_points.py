@@ -1,4 +1,4 @@
-"""The points not yet in a region, ready to give up those nearest to a centre."""
+"""The points not yet in a region; finds those nearest to a centre quickly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TAKEN = 1 << 62  # above every key, and with a key added still within int64
 
 
 class FreePoints:
-    """Free points, in a grid that is built anew once three quarters of it have been taken."""
+    """Free points, in a grid that is rebuilt once three quarters of its points are taken."""
 
     def __init__(self, lattice: Lattice) -> None:
         self.lattice = lattice
@@ -27,7 +27,7 @@ class FreePoints:
         self.radius = self.grid.side
 
     def remove(self, points: Ints) -> None:
-        """Points that are free no longer."""
+        """Mark points as taken."""
         self.free[points] = False
         self.weights[self.grid.slot_of[points]] += TAKEN
         self.remaining -= len(points)
@@ -35,11 +35,11 @@ class FreePoints:
             self._build_grid(np.flatnonzero(self.free))
 
     def take_nearest(self, center: int, count: int) -> tuple[Ints, int]:
-        """Removes and returns the free points nearest to a centre, ties to the lower index.
+        """Remove and return the free points nearest to a centre, ties to the lower index.
 
         Args:
             center: A point, which is not free itself.
-            count: How many points; fewer are returned only where no more are left.
+            count: Number of points; fewer are returned only if no more are left.
 
         Returns:
             The points, and the squared distance of the farthest of them.
@@ -53,7 +53,7 @@ class FreePoints:
         return points, distance
 
     def _find_nearest(self, center: int, count: int) -> tuple[Ints, int]:
-        """Keys of the nearest free points from a window that surely holds them."""
+        """Return keys of the nearest free points, from a window that is known to hold them."""
         x, y = self.lattice.get_position(center)
         radius = self.radius
         while True:
@@ -63,14 +63,15 @@ class FreePoints:
             if distance is None:
                 radius *= 2
             elif distance < outside * outside:
-                # The neighbours of the next centre probably lie as densely.
+                # The next centre probably has neighbours of similar density.
                 self.radius = isqrt(distance) + 1
                 return keys[:count], distance
             else:
                 radius = isqrt(distance) + 1
 
     def _partition_nearest(self, keys: Ints, count: int) -> int | None:
-        """Moves the least keys to the front; their largest squared distance, if all are free."""
+        """Move the smallest keys to the front; return their largest squared distance, or None if
+        not all are free."""
         if len(keys) < count:
             return None
         keys.partition(count - 1)

@@ -1,4 +1,4 @@
-"""Points in square cells, padded so that everything near a place is one slice of an array."""
+"""Points in square cells, padded so that all points near a position are one slice of an array."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from sacmil.regions.lattice import Ints, Lattice
 
-POINTS_PER_CELL = 9  # fewer make more rows to visit, more make windows coarser
-MAX_PADDING = 6  # slots per point; points spread too unevenly for that get larger cells
-MAX_POINTS_IN_ONE_CELL = 500  # so few points are searched faster all at once
+POINTS_PER_CELL = 9  # fewer mean more rows to visit, more mean coarser windows
+MAX_PADDING = 6  # slots per point; unevenly spread points get larger cells
+MAX_POINTS_IN_ONE_CELL = 500  # up to this number, searching all points at once is faster
 
 UNBOUNDED = 1 << 30  # farther than any two points are apart
 
@@ -28,7 +28,7 @@ class CellLayout(NamedTuple):
 
     @property
     def slot_count(self) -> int:
-        """What it takes to give every cell as many slots as the fullest needs."""
+        """Number of slots if every cell has as many as the fullest needs."""
         return int(self.counts.max()) * len(self.counts)
 
 
@@ -40,12 +40,12 @@ class PointGrid:
 
         b ((X - x)^2 + (Y - y)^2) + tie = (-2bx, -2by, 1, b (x^2 + y^2)) · (X, Y, weight, 1)
 
-    where weight = b (X^2 + Y^2) + tie: one matrix product instead of seven passes. Whole
-    numbers in int64 wrap around and back, so the result is exact whatever happens between.
+    where weight = b (X^2 + Y^2) + tie: one matrix product instead of seven passes. int64 wraps
+    around, so the result is exact even if intermediate values overflow.
     """
 
     def __init__(self, lattice: Lattice, points: Ints, ties: Ints, empty: int) -> None:
-        """Places points in cells; the weight of slots without a point is empty."""
+        """Assign points to cells; the weight of slots without a point is ``empty``."""
         x, y = lattice.x[points], lattice.y[points]
         self.base = lattice.base
         self.left, self.bottom = int(x.min()), int(y.min())
@@ -64,7 +64,7 @@ class PointGrid:
         self.planes = planes.transpose(1, 0, 2)
 
     def window(self, x: int, y: int, radius: int) -> tuple[Window, int]:
-        """The slots of the cells within a radius, and how far away the other cells begin."""
+        """Return the slots of the cells within a radius, and the distance of the next cells."""
         x, y = x - self.left, y - self.bottom
         rows, row_end = _find_cell_range(x, radius, self.side, self.rows)
         columns, column_end = _find_cell_range(y, radius, self.side, self.columns)
@@ -72,25 +72,25 @@ class PointGrid:
         return (rows, slots), min(row_end, column_end)
 
     def keys(self, x: int, y: int, window: Window) -> Ints:
-        """The keys of a window's slots as seen from a place."""
-        twice = -2 * self.base
-        place = np.array((twice * x, twice * y, 1, self.base * (x * x + y * y)), dtype=np.int64)
+        """Return the keys of a window's slots as seen from a position."""
+        factor = -2 * self.base
+        vector = np.array((factor * x, factor * y, 1, self.base * (x * x + y * y)), dtype=np.int64)
         rows, slots = window
-        keys: Ints = place @ self.planes[rows, :, slots]
+        keys: Ints = vector @ self.planes[rows, :, slots]
         return keys
 
 
 def _find_cell_range(position: int, radius: int, side: int, count: int) -> tuple[slice, int]:
-    """The cells of one axis within a radius of a place, and the distance to the next ones."""
+    """Return the cells of one axis within a radius, and the distance to the next ones."""
     first, stop = (position - radius) // side, (position + radius) // side + 1
     before = position - first * side + 1 if first > 0 else UNBOUNDED
     after = stop * side - position if stop < count else UNBOUNDED
-    # A place outside the grid may have no cells within the radius.
+    # A position outside the grid may have no cells within the radius.
     return slice(max(first, 0), max(min(stop, count), 0)), min(before, after)
 
 
 def _assign_slots(cells: CellLayout) -> Ints:
-    """Which slot each point gets: those of a cell one after the other."""
+    """Return the slot of each point; points of a cell get consecutive slots."""
     order = np.argsort(cells.cell_of_point, kind="stable")
     first_slot = np.arange(len(cells.counts)) * int(cells.counts.max())
     skipped = first_slot - (np.cumsum(cells.counts) - cells.counts)
@@ -100,7 +100,7 @@ def _assign_slots(cells: CellLayout) -> Ints:
 
 
 def _choose_cells(x: Ints, y: Ints) -> CellLayout:
-    """Cells of about 9 points where there are points; larger ones if many slots stayed empty."""
+    """Return cells of about 9 points where there is tissue; larger ones if too many are empty."""
     width, height, count = int(x.max()) + 1, int(y.max()) + 1, len(x)
     if count <= MAX_POINTS_IN_ONE_CELL:
         return _make_cells(x, y, max(width, height))

@@ -1,4 +1,4 @@
-"""Coordinates as exact whole numbers in one canonical order, whatever a file lists them in."""
+"""Coordinates as exact whole numbers in one canonical order, independent of the file's order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPAN_BITS = 48  # with the fraction of a float still within int64
 
 
 class Lattice(NamedTuple):
-    """The points of one slide in canonical order: by x, then y, then their place in the file.
+    """The points of one slide in canonical order: by x, then y, then order in the file.
 
     Coordinates are below 2^20 and points at most 2^21, so that a squared distance and a
     canonical index fit one int64 key, ``distance * base + index``.
@@ -32,31 +32,32 @@ class Lattice(NamedTuple):
 
     @property
     def base(self) -> int:
-        """What separates the distance from the index in a key."""
+        """Factor of the distance in a key."""
         return len(self.x) + 1
 
     @property
     def key_bound(self) -> int:
-        """A key, without an index, that is larger than any distance makes it."""
+        """A key above that of any possible distance, without an index."""
         return (int(self.x.max()) ** 2 + int(self.y.max()) ** 2 + 1) * self.base
 
     def get_position(self, point: int) -> tuple[int, int]:
-        """The coordinates of one point."""
+        """Return the coordinates of one point."""
         return int(self.x[point]), int(self.y[point])
 
     def keys(self, points: Ints, centers: Ints) -> Ints:
-        """Keys that sort points by squared distance to their centre, then canonical index."""
+        """Return keys that sort points by squared distance to their centre, then by index."""
         dx, dy = self.x[points] - self.x[centers], self.y[points] - self.y[centers]
         return (dx * dx + dy * dy) * self.base + points
 
 
 def make_lattice(coords: ArrayLike) -> Lattice:
-    """Places coordinates on the coarsest lattice that holds them exactly.
+    """Convert coordinates to the coarsest lattice that holds them exactly.
 
-    The smallest x and y become 0. Whole numbers stay exact; other floats are snapped to
-    1/4096 (or, if all lie within one unit, to a power of two that spreads them over about 2^20
-    steps), so float32 and float64 copies of one patch grid agree. Then the greatest common
-    divisor is taken out. What still spans 2^20 steps is made coarser by a power of two.
+    The smallest x and y become 0. Whole numbers stay exact. Other floats are rounded to 1/4096,
+    so float32 and float64 copies of one patch grid agree. If all lie within one unit, they are
+    rounded to a power of two that spreads them over about 2^20 steps. Then the steps are divided
+    by their greatest common divisor. A lattice that still spans 2^20 steps is made coarser by a
+    power of two.
 
     Args:
         coords: One (x, y) row per instance, in level-0 pixels or in patches.
@@ -79,25 +80,25 @@ def _canonical_order(steps: Ints, axes: NDArray[Any]) -> Ints:
     packed.sort()
     if np.all(np.diff(packed >> INDEX_BITS)):
         return unpack_index(packed)
-    # Points that share a place may have been snapped to it: then where they were decides,
-    # or else the file's order would show.
+    # Points at one position may have been rounded to it: their exact coordinates decide,
+    # so that the result does not depend on the order of the file.
     order: Ints = np.lexsort((axes[1], axes[0], y, x))
     return order
 
 
 def unpack_index(packed: Ints) -> Ints:
-    """The index in the lowest bits of packed integers."""
+    """Return the index in the lowest bits of packed integers."""
     index: Ints = packed & (MAX_INSTANCES - 1)
     return index
 
 
 def _to_lattice_steps(axes: NDArray[Any]) -> Ints:
-    """Coordinates above their minimum, counted in whole lattice steps."""
+    """Return coordinates above their minimum, in whole lattice steps."""
     span = max(int(axis.max()) - int(axis.min()) for axis in axes)
     if span >= 1 << SPAN_BITS:
         raise BagError(
-            f"coordinates span about 2^{span.bit_length()}, expected level-0 pixels or patches "
-            f"that span less than 2^{SPAN_BITS}: look for stray values in the file"
+            f"coordinates span about 2^{span.bit_length()}; expected level-0 pixels or patches "
+            f"that span less than 2^{SPAN_BITS}: check the file for outliers"
         )
     above: NDArray[Any] = axes - axes.min(axis=1, keepdims=True)
     if axes.dtype.kind in "iu":
@@ -107,42 +108,42 @@ def _to_lattice_steps(axes: NDArray[Any]) -> Ints:
 
 
 def _fraction_bits(span: float) -> int:
-    """How many binary places to keep of coordinates that span so many units."""
+    """Return the number of binary places to keep of coordinates with this span."""
     if span == 0 or span >= 1:
         return FRACTION_BITS
     return COORDINATE_BITS - math.frexp(span)[1]
 
 
 def _check_and_split_axes(coords: ArrayLike) -> NDArray[Any]:
-    """All x in one row, all y in another, as float64, int64 or uint64, after a look at them."""
+    """Check coordinates; return x and y as rows of float64, int64 or uint64."""
     try:
         array = np.asarray(coords)
     except ValueError as error:
         raise BagError(
-            f"coordinates make no array ({error}), expected shape (N, 2): give one (x, y) row "
+            f"coordinates are not an array ({error}); expected shape (N, 2): give one (x, y) row "
             "per instance"
         ) from error
     if array.dtype.kind not in "iuf":
         raise BagError(
-            f"coordinates are of type {array.dtype}, expected whole numbers or floats: "
+            f"coordinates are of type {array.dtype}; expected whole numbers or floats: "
             "convert them first"
         )
     if array.ndim != 2 or array.shape[1] != 2:
         raise BagError(
-            f"coordinates have shape {array.shape}, expected (N, 2): give one (x, y) row "
+            f"coordinates have shape {array.shape}; expected (N, 2): give one (x, y) row "
             "per instance"
         )
     if not 1 <= len(array) <= MAX_INSTANCES:
         raise BagError(
-            f"coordinates of {len(array):,} instances, expected 1 to {MAX_INSTANCES:,}: "
-            "leave empty slides out, split larger ones"
+            f"coordinates of {len(array):,} instances; expected 1 to {MAX_INSTANCES:,}: "
+            "leave out empty slides, split larger ones"
         )
     kind = {"f": np.float64, "i": np.int64, "u": np.uint64}[array.dtype.kind]
     axes = np.ascontiguousarray(array.T, dtype=kind)
     bad = int(np.count_nonzero(~np.isfinite(axes).all(axis=0)))
     if bad:
         raise BagError(
-            f"coordinates of {bad:,} instances are NaN or infinite, expected finite numbers: "
+            f"coordinates of {bad:,} instances are NaN or infinite; expected finite numbers: "
             "drop those instances or repair the file"
         )
     return axes
