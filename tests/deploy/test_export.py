@@ -48,7 +48,7 @@ def same(folder: Path, source: Path, n: int) -> None:
         for name in EXPORTABLE
     ],
 )
-def test_every_exportable_model_answers_as_torch_does(
+def test_every_exportable_model_predicts_as_torch_does(
     name: str, models: Callable[..., Path], tmp_path: Path
 ) -> None:
     source = models(name)
@@ -129,7 +129,7 @@ def test_chordmixer_counts_its_tracks_anew_for_every_bag(
 
 
 @pytest.mark.slow
-def test_segments_longer_than_the_bags_a_graph_is_drawn_from_stay_open(
+def test_segments_longer_than_the_bags_a_graph_is_traced_with_stay_dynamic(
     models: Callable[..., Path], tmp_path: Path
 ) -> None:
     source = models("longnet", depth=1, segments=[300, 1000], dilations=[1, 3])
@@ -163,7 +163,7 @@ def test_a_graph_that_differs_from_torch_is_not_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_of_something_else_is_left_alone(
+def test_a_folder_of_something_else_is_not_changed(
     models: Callable[..., Path], tmp_path: Path
 ) -> None:
     (tmp_path / "thesis.docx").touch()
@@ -172,7 +172,7 @@ def test_a_folder_of_something_else_is_left_alone(
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.docx"]
 
 
-def test_a_run_is_exported_part_by_part_and_answers_with_the_mean(tmp_path: Path) -> None:
+def test_a_run_is_exported_member_by_member_and_predicts_the_mean(tmp_path: Path) -> None:
     for fold in range(2):
         torch.manual_seed(fold)
         model = get_model_class("mean_pool")(in_dim=6, num_classes=2)
@@ -211,6 +211,6 @@ class Named(MILModel):
         return Output(features.mean(0), features[:, 0])
 
 
-def test_a_model_with_plans_of_its_own_is_told_to_name_a_planner() -> None:
+def test_the_error_for_a_model_with_its_own_plan_names_planners() -> None:
     assert "name it as the model's planner" in explain_not_exportable(Planning(2, 2))
     assert explain_not_exportable(Named(2, 2)) == ""

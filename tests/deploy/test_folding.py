@@ -28,7 +28,7 @@ def trained(**options: Any) -> nn.Module:
     ids=str,
 )
 @pytest.mark.parametrize("n", [1, 9, 130])
-def test_answers_stay_the_same(options: dict[str, Any], n: int) -> None:
+def test_predictions_stay_the_same(options: dict[str, Any], n: int) -> None:
     model = trained(**options)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     features, coords = torch.randn(n, WIDTH).double(), torch.rand(n, 2).double()

@@ -37,7 +37,7 @@ def spoiled(exported: Path, tmp_path: Path) -> Path:
     return shutil.copytree(exported, tmp_path / "copy")
 
 
-def test_a_process_without_torch_gives_torchs_answer(
+def test_a_process_without_torch_gives_torchs_prediction(
     models: Callable[..., Path], tmp_path: Path
 ) -> None:
     source = models("sac_mil")
@@ -80,7 +80,7 @@ def write_encoder(file: Path, width: int = 6, px: int = 32) -> None:
     onnx.save(model, file)
 
 
-def test_from_slide_to_answer_without_torch(
+def test_from_slide_to_prediction_without_torch(
     exported: Path, models: Callable[..., Path], tmp_path: Path
 ) -> None:
     write_slide(tmp_path / "slide.tif", tissue_pixels(1024, 768), mpp=0.5)
@@ -99,8 +99,8 @@ print(load(sys.argv[3]).predict(bag).probabilities.tolist())
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
-def test_bags_of_another_encoder_are_refused(exported: Path) -> None:
-    with pytest.raises(InputError, match="slide-4: features are 9 wide; this abmil was made for 6"):
+def test_bags_of_another_encoder_are_rejected(exported: Path) -> None:
+    with pytest.raises(InputError, match="slide-4: features are 9 wide; this abmil expects 6"):
         load(exported).predict(make_bag(4, width=9))
 
 
@@ -132,7 +132,7 @@ def test_the_graph_of_another_model_is_noticed(
         load(spoiled)
 
 
-def test_a_missing_graph_is_told(spoiled: Path) -> None:
+def test_a_missing_graph_is_reported(spoiled: Path) -> None:
     (spoiled / GRAPH).unlink()
     with pytest.raises(ModelFolderError, match=r"model\.onnx cannot be read"):
         load(spoiled)

@@ -31,7 +31,7 @@ class Norms(nn.Module):
 
 
 class Puts(nn.Module):
-    """Rows to places of their own, others left alone."""
+    """Copies rows to given positions; others stay."""
 
     def forward(self, x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
         return x.index_copy(0, index, rows)
@@ -62,7 +62,7 @@ def _draw(module: nn.Module, given: tuple[Tensor, ...], file: Path) -> None:
 
 @pytest.mark.parametrize("offset", [0.0, 100.0])
 @pytest.mark.parametrize("spread", [1e-4, 1.0, 1e4])
-def test_rows_of_any_place_and_size_are_normalised_as_torch_does(
+def test_rows_of_any_mean_and_size_are_normalised_as_torch_does(
     graph: tuple[Norms, Path], offset: float, spread: float
 ) -> None:
     module, file = graph
@@ -106,7 +106,7 @@ def test_a_linear_layer_is_torchs_and_its_bias_stays_out_of_the_product(
     assert kinds == (["MatMul", "Sub"] if bias else ["MatMul"])
 
 
-def test_an_empty_tensor_of_another_type_is_refused(tmp_path: Path) -> None:
+def test_an_empty_tensor_of_another_type_is_rejected(tmp_path: Path) -> None:
     class Whole(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return torch.empty_like(x, dtype=torch.int64).zero_()

@@ -1,4 +1,4 @@
-"""Writes a model as ONNX with a card beside it, after comparing the two engines."""
+"""Exports a model to ONNX with a card, after a comparison of onnxruntime with torch."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from sacmil.results import PREDICTIONS_FILE, read_predictions
 Array = npt.NDArray[Any]
 
 MAX_DIFFERENCE = 1e-4
-"""Largest difference allowed: of a probability, and of a score as a share of the largest score."""
+"""Largest difference allowed: of a probability, and of a score relative to the largest score."""
 LARGE_BAG_SIZES = (5000, 20001)
-"""Bags that every export is tried on, besides those about the size of a region."""
+"""Bags that every export is tested on, besides those about the size of a region."""
 DEFAULT_REGION_SIZE = 64
-"""Taken for the size of a region where a model has none."""
+"""Size of a region for models without regions."""
 TRACED_BAG_SIZES = (150, 260)
-"""Bags the graph is drawn from; axes of their plans that differ are those that are free."""
+"""Bags that the graph is traced with; axes of their plans that differ are dynamic."""
 
 
 class Parity(NamedTuple):
-    """How far the two engines are apart for one bag."""
+    """The difference between onnxruntime and torch for one bag."""
 
     instances: int
     difference: float
@@ -73,19 +73,19 @@ def export_model(
 
 
 def read_parity(folder: str | Path) -> list[Parity]:
-    """What an export found when it compared the engines."""
+    """Read the differences between the engines from an export's card."""
     listed = read_card(folder)["export"]["parity"]
     return [Parity(row["instances"], row["difference"]) for row in listed]
 
 
 def explain_not_exportable(model: MILModel) -> str:
-    """Why a model cannot be exported, in a sentence; empty where nothing is known against it."""
+    """Return a sentence why a model cannot be exported; empty if no reason is known."""
     if model.not_exportable:
         return f"{model.name} cannot be exported: {model.not_exportable}"
     if type(model).plan is not MILModel.plan:
         return (
-            f"{model.name} cannot be exported: it makes its own plans, which only torch's side "
-            "can call; put them into a file of sacmil.plans and name it as the model's planner"
+            f"{model.name} cannot be exported: it overrides plan(), which the runtime cannot "
+            "call; move the code to a file of sacmil.plans and name it as the model's planner"
         )
     return ""
 
@@ -115,11 +115,10 @@ def _export_member(source: Path, folder: Path, sizes: Sequence[int] | None) -> N
         "inputs": names,
         "outputs": _list_outputs(model),
     }
-    _write_card(folder, source, facts)  # first without parity: the runtime itself is compared
-    found = _check_parity(
-        model, Runtime(folder), _choose_parity_sizes(model) if sizes is None else sizes
-    )
-    _write_card(folder, source, facts | {"parity": [row._asdict() for row in found]})
+    _write_card(folder, source, facts)  # the runtime that is compared needs a card
+    sizes = _choose_parity_sizes(model) if sizes is None else sizes
+    parity = _check_parity(model, Runtime(folder), sizes)
+    _write_card(folder, source, facts | {"parity": [row._asdict() for row in parity]})
 
 
 def _write_card(folder: Path, source: Path, facts: Mapping[str, Any]) -> None:
@@ -137,7 +136,7 @@ def _add_mpp(bags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measure_test_metrics(source: Path) -> dict[str, Any]:
-    """What the part's predictions of its test slides are worth, where there are any."""
+    """Return the metrics of the predictions of the test set, if there are any."""
     try:
         predictions = read_predictions(source / PREDICTIONS_FILE)
     except RunError:
@@ -145,8 +144,8 @@ def _measure_test_metrics(source: Path) -> dict[str, Any]:
     tested = predictions.select(predictions.split == "test")
     if not len(tested):
         return {}
-    figures = next(iter(summarize(tested, draws=1).values()))
-    values = {name: figure.mean for name, figure in figures.items()}
+    estimates = next(iter(summarize(tested, draws=1).values()))
+    values = {name: estimate.mean for name, estimate in estimates.items()}
     known = {name: None if math.isnan(value) else value for name, value in values.items()}
     return {"metrics": {"slides": len(tested), **known}}
 
@@ -161,20 +160,20 @@ class _ExportWrapper(nn.Module):
 
     def forward(self, features: Tensor, coords: Tensor, *plan: Tensor) -> tuple[Tensor, ...]:
         output = self.model.aggregate(features, coords, dict(zip(self.keys, plan, strict=True)))
-        given = (self.model.probabilities(output), output.scores, output.class_scores)
-        return tuple(tensor for tensor in given if tensor is not None)
+        outputs = (self.model.probabilities(output), output.scores, output.class_scores)
+        return tuple(tensor for tensor in outputs if tensor is not None)
 
 
 def _write_graph(model: MILModel, file: Path) -> list[str]:
-    """Draw the graph; the names of its inputs."""
+    """Write the graph and return the names of its inputs."""
     inputs, _ = bags = [_make_bag(n, model.in_dim) for n in TRACED_BAG_SIZES]
     plan, other = (
         _make_traced_plan(model.planner, *pair)
         for pair in zip(bags, model.planner.trace_options, strict=True)
     )
-    free: list[Any] = [{0: torch.export.Dim.DYNAMIC}, {0: torch.export.Dim.DYNAMIC}]
+    axes: list[Any] = [{0: torch.export.Dim.DYNAMIC}, {0: torch.export.Dim.DYNAMIC}]
     if plan:
-        free.append(tuple(_find_dynamic_axes(plan[key], other[key]) for key in plan))
+        axes.append(tuple(_find_dynamic_axes(plan[key], other[key]) for key in plan))
     names = ["features", "coords", *plan]
     try:
         with silence_exporter(), torch.no_grad():
@@ -183,11 +182,11 @@ def _write_graph(model: MILModel, file: Path) -> list[str]:
                 tuple(torch.from_numpy(array) for array in (*inputs, *plan.values())),
                 dynamo=True,
                 custom_translation_table=make_translation_table(),
-                optimize=False,  # it takes + 1e-8 for + 0; onnxruntime optimises by itself
+                optimize=False,  # it removes + 1e-8 as + 0; onnxruntime optimises by itself
                 verbose=False,
                 input_names=names,
                 output_names=_list_outputs(model),
-                dynamic_shapes=tuple(free),
+                dynamic_shapes=tuple(axes),
             )
     except ImportError as error:
         raise MissingExtraError("encoders", f"exporting {model.name}") from error
@@ -196,11 +195,11 @@ def _write_graph(model: MILModel, file: Path) -> list[str]:
             raise MissingExtraError("encoders", f"exporting {model.name}") from None
         reason = " ".join(str(error.__cause__ or error).split())[:300]
         raise ModelError(
-            f"{model.name} cannot be exported with these options: torch cannot draw it for bags "
+            f"{model.name} cannot be exported with these options: torch cannot trace it for bags "
             f"of any size ({reason})"
         ) from error
     assert program is not None
-    # Written here: a full disk is no fault of the exporter.
+    # Outside of the try block: a full disk is not an error of the exporter.
     file.write_bytes(program.model_proto.SerializeToString())
     return names
 
@@ -261,9 +260,9 @@ def _relative_difference(found: Array, expected: Array, name: str) -> float:
 
 
 def _make_bag(n: int, dim: int) -> tuple[Array, Array]:
-    """Features (N, D) and a patch of tissue: whole coordinates with holes, in no order."""
-    draw = np.random.default_rng(n)
+    """Return random features (N, D), and whole coordinates with holes in random order."""
+    random = np.random.default_rng(n)
     side = math.isqrt(2 * n) + 1
-    cells = draw.permutation(side * side)[:n]
+    cells = random.permutation(side * side)[:n]
     coords = np.stack([cells % side, cells // side], axis=1).astype(np.float64)
-    return draw.standard_normal((n, dim), dtype=np.float32), coords
+    return random.standard_normal((n, dim), dtype=np.float32), coords

@@ -1,4 +1,4 @@
-"""What a model need not do for every instance, done once to its parameters."""
+"""Folds layer norms of an exported model into the linear layers that follow."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sacmil.models.sac_mil import SACBlock
 
 @torch.no_grad()
 def fold_norms(model: MILModel) -> MILModel:
-    """The same answers with fewer passes; the model itself is left as it is.
+    """Return a copy with the same predictions and fewer operations.
 
-    Moving folds of channels does not touch what each channel is scaled by, so a SAC block's norm
-    can leave its weight and bias to the layer after it.
+    Shifting folds of channels does not change the scale of a channel, so the weight and bias of a
+    SAC block's norm can move into the layer after it.
     """
     model = deepcopy(model)
     for block in model.modules():
@@ -26,7 +26,7 @@ def fold_norms(model: MILModel) -> MILModel:
 
 
 def _fold_norm(norm: nn.LayerNorm, layer: nn.Linear) -> None:
-    """layer(norm(x)), with a norm that has no parameters."""
+    """Move the parameters of the norm into the layer; layer(norm(x)) stays the same."""
     layer.bias.add_(layer.weight @ norm.bias)
     layer.weight.mul_(norm.weight)
     norm.register_parameter("weight", None)

@@ -1,4 +1,4 @@
-"""From a bag to a prediction without torch: numpy plans, onnxruntime answers."""
+"""Inference without torch: NumPy makes the plan, onnxruntime runs the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 GRAPH = "model.onnx"
 SCHEMA_VERSION = 1
-"""Of what a card says about the graph beside it."""
+"""Version of the ``export`` entry of a card."""
 
 
 def load(path: str | Path, *, threads: int | None = None) -> Runtime | Ensemble:
@@ -43,7 +43,7 @@ class Runtime:
 
     Args:
         folder: with model.onnx and card.json.
-        threads: cores one answer may take; None means all.
+        threads: CPU cores for one prediction; None means all.
     """
 
     def __init__(self, folder: Path, *, threads: int | None = None) -> None:
@@ -56,7 +56,7 @@ class Runtime:
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Names of the classes, where the model knows them."""
+        """Names of the classes, if the model has them."""
         return tuple(self.card["classes"]) if self.card["classes"] else None
 
     @property
@@ -65,76 +65,75 @@ class Runtime:
         return str(self.card["weights_sha256"])
 
     def predict(self, bag: Bag) -> Prediction:
-        """Answer one bag of features of the encoder the model was trained on."""
-        found = self.run(bag.features, bag.patch_coords, source=bag.slide_id)
+        """Predict one bag; its features must be of the encoder the model was trained on."""
+        output = self.run(bag.features, bag.patch_coords, source=bag.slide_id)
         return Prediction.from_output(
             bag.slide_id,
-            found["probabilities"].astype(np.float64),
-            found["scores"],
-            found.get("class_scores"),
+            output["probabilities"].astype(np.float64),
+            output["scores"],
+            output.get("class_scores"),
             self.classes,
         )
 
     def run(self, features: Array, coords: Array, *, source: str = "the bag") -> dict[str, Array]:
-        """The graph's outputs by name: probabilities, scores, and class_scores if it has any."""
+        """Return the graph's outputs by name: probabilities, scores, and class_scores if any."""
         width = self.card["export"]["dim"]
         if features.shape[1] != width:
             raise InputError(
-                f"{source}: features are {features.shape[1]} wide; this {self.card['model']} was "
-                f"made for {width}: give it bags of the encoder it was trained on"
+                f"{source}: features are {features.shape[1]} wide; this {self.card['model']} "
+                f"expects {width}: use bags of the encoder it was trained on"
             )
         planner = self.card["export"]["planner"]
         try:
             plan = make_plan(planner["name"], planner["options"], coords, features)
         except BagError as error:
             raise type(error)(f"{source}: {error}") from error
-        given = {"features": np.asarray(features, np.float32), "coords": coords, **plan}
+        inputs = {"features": np.asarray(features, np.float32), "coords": coords, **plan}
         values = self._session.run(
-            self._output_names, {name: given[name] for name in self._input_names}
+            self._output_names, {name: inputs[name] for name in self._input_names}
         )
         return dict(zip(self._output_names, values, strict=True))
 
 
 class Ensemble:
-    """The exported parts of one run, which answer together: the mean of what they say."""
+    """The exported members of one run; predicts the mean of their predictions."""
 
     def __init__(self, members: list[Runtime]) -> None:
         self.members = members
-        if len({part.classes for part in members}) > 1:
-            told = "; ".join(sorted(", ".join(part.classes or ("?",)) for part in members))
-            raise ModelFolderError(f"the parts tell different classes apart ({told}); load one")
+        if len({member.classes for member in members}) > 1:
+            found = "; ".join(sorted(", ".join(member.classes or ("?",)) for member in members))
+            raise ModelFolderError(f"the members have different classes ({found}); load one member")
 
     @property
     def card(self) -> Mapping[str, Any]:
-        """Of the first part."""
+        """The card of the first member."""
         return self.members[0].card
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Names of the classes, where the models know them."""
+        """Names of the classes, if the models have them."""
         return self.members[0].classes
 
     @property
     def hash(self) -> str:
-        """SHA-256 over the hashes of the parts, as that of the run they were exported from."""
-        return combine_hashes([part.hash for part in self.members])
+        """SHA-256 of the members' hashes; the same as that of the exported run."""
+        return combine_hashes([member.hash for member in self.members])
 
     def predict(self, bag: Bag) -> Prediction:
-        """Probabilities and scores are the means of the parts', scores for the class they predict.
+        """Return the mean probabilities, and the mean scores for the class they predict.
 
-        A part by itself may predict another class.
+        A single member may predict another class.
         """
-        said = [part.predict(bag) for part in self.members]
-        by_class = [one.class_scores for one in said if one.class_scores is not None]
-        mean = np.mean([one.probabilities for one in said], axis=0)
+        predictions = [member.predict(bag) for member in self.members]
+        by_class = [one.class_scores for one in predictions if one.class_scores is not None]
+        mean = np.mean([one.probabilities for one in predictions], axis=0)
         label = most_probable_class(mean)
+        scores = [select_class_scores(one.scores, one.class_scores, label) for one in predictions]
         return Prediction(
             slide_id=bag.slide_id,
             probabilities=mean,
-            scores=np.mean(
-                [select_class_scores(one.scores, one.class_scores, label) for one in said], axis=0
-            ),
-            class_scores=np.mean(by_class, axis=0) if len(by_class) == len(said) else None,
+            scores=np.mean(scores, axis=0),
+            class_scores=np.mean(by_class, axis=0) if len(by_class) == len(scores) else None,
             classes=self.classes,
         )
 
@@ -144,12 +143,12 @@ def _read_checked_card(folder: Path) -> dict[str, Any]:
     facts = card.get("export")
     if not isinstance(facts, dict):
         raise ModelFolderError(
-            f"{folder}: is not an exported model (its card says nothing of {GRAPH}); write one: "
+            f"{folder}: is not an exported model (its card does not mention {GRAPH}); export it: "
             f"sacmil export {folder} --out DIR"
         )
     if facts.get("schema_version") != SCHEMA_VERSION:
         raise ModelFolderError(
-            f"{folder}: was exported in version {facts.get('schema_version')!r}; this sacmil reads "
+            f"{folder}: has export version {facts.get('schema_version')!r}; this sacmil reads "
             f"version {SCHEMA_VERSION}: export the model again, or pip install -U sacmil"
         )
     if "card_sha256" not in card:  # read_card has compared it
@@ -181,7 +180,7 @@ def _create_session(file: Path, graph: bytes, threads: int | None) -> Any:
     except ImportError:
         raise MissingExtraError("runtime", "running an exported model") from None
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what goes wrong is raised; it is not also printed
+    options.log_severity_level = 4  # errors are raised, so do not print them too
     options.intra_op_num_threads = threads or 0
     try:
         return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
@@ -197,6 +196,6 @@ def _check_inputs_and_outputs(
 ) -> None:
     if inputs != card["export"]["inputs"] or outputs != card["export"]["outputs"]:
         raise ModelFolderError(
-            f"{folder}: {GRAPH} takes {', '.join(inputs)} and gives {', '.join(outputs)}, which is "
-            "not what its card says; export the model again"
+            f"{folder}: {GRAPH} takes {', '.join(inputs)} and returns {', '.join(outputs)}; its "
+            "card has other names: export the model again"
         )

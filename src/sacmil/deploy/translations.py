@@ -1,4 +1,4 @@
-"""Operations that onnxruntime does faster than as torch would write them into a graph."""
+"""ONNX translations that run faster in onnxruntime than those of torch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 import sacmil.nn.peg  # noqa: F401  it registers an operation that is translated here
 
 _DOUBLE, _INT64 = 11, 7
-"""Kinds of numbers, as ONNX counts them."""
+"""Numbers of ONNX data types."""
 
 
 def make_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """What torch.onnx.export takes as custom_translation_table."""
+    """Return the custom_translation_table for torch.onnx.export."""
     return {
         torch.ops.aten.layer_norm.default: _layer_norm,
         torch.ops.aten.linear.default: _linear,
@@ -33,7 +33,7 @@ def _layer_norm(
     eps: float = 1e-5,
     cudnn_enable: bool = False,  # noqa: FBT001, FBT002  torch's signature
 ) -> Any:
-    """In sums and products: onnxruntime's own node adds a row up number by number.
+    """Translate to sums and products: onnxruntime's own node adds up a row number by number.
 
     Its vectorised reductions take less than a third of the time.
     """
@@ -42,7 +42,7 @@ def _layer_norm(
     width = math.prod(normalized_shape)
     axes: Any = op.Constant(value_ints=list(range(-len(normalized_shape), 0)))
     centred = op.Sub(x, op.ReduceMean(x, axes))
-    # Of sums rather than means: the usual pattern would be fused into the slow node again.
+    # Sums instead of means: the usual pattern would be fused into the slow node again.
     squares = op.ReduceSum(op.Mul(centred, centred), axes)
     squares = op.Add(squares, op.Constant(value_float=eps * width))
     y = op.Mul(centred, op.Div(op.Constant(value_float=math.sqrt(width)), op.Sqrt(squares)))
@@ -51,9 +51,9 @@ def _layer_norm(
 
 
 def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """With a bias taken away turned round: added, it would be fused into the product.
+    """Subtract the negative bias: an added one would be fused into the product.
 
-    There onnxruntime copies it to every row first, which takes twice the time.
+    There onnxruntime first copies it to every row, which takes twice the time.
     """
     from onnxscript import opset18 as op
 
@@ -62,7 +62,7 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def _empty_like(x: Any, dtype: int | None = None, **_: Any) -> Any:
-    """Whatever stands there will be written over, so x itself will do."""
+    """Return x itself: its values will be overwritten."""
     from onnxscript import opset18 as op
 
     if dtype is not None:
@@ -71,7 +71,7 @@ def _empty_like(x: Any, dtype: int | None = None, **_: Any) -> Any:
 
 
 def _index_copy(x: Any, dim: int, index: Any, source: Any) -> Any:
-    """Rows put where an index says, as they lie: torch would turn them over first, and back."""
+    """Copy rows to an index without the two transpositions of torch's translation."""
     from onnxscript import opset18 as op
 
     if dim != 0:
@@ -81,7 +81,7 @@ def _index_copy(x: Any, dim: int, index: Any, source: Any) -> Any:
 
 
 def _convolve_on_square(h: Any, kernel: Any, bias: Any, smallest: int) -> Any:
-    """PEG (sacmil.nn.peg): a sequence on its square, convolved, and a sequence again."""
+    """Translate PEG (sacmil.nn.peg): lay a sequence out on a square, convolve, and flatten it."""
     from onnxscript import opset18
 
     op: Any = opset18
