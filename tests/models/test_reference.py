@@ -178,7 +178,7 @@ def test_what_holds_no_parameters_is_rejected(nothing: Any) -> None:
 def test_a_checkpoint_of_numbers_that_are_not_finite_is_rejected(golden: Callable) -> None:
     state = official(golden("clam_sb"))
     name = next(iter(state))
-    with pytest.raises(ModelError, match=f"{name} holds numbers that are not finite"):
+    with pytest.raises(ModelError, match=f"{name} holds values that are not finite"):
         load_reference("clam_sb", state | {name: np.full_like(state[name], np.nan)})
 
 

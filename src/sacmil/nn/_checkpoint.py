@@ -1,4 +1,4 @@
-"""Parameters of official checkpoints: made flat, renamed to ours, explained by official names."""
+"""Parameters of official checkpoints: flattened, renamed to ours, and loaded with checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sacmil.errors import ModelError
 
 _CONTAINERS = ("state_dict", "model_state_dict")
-"""Keys under which training scripts save the parameters, beside whatever else."""
+"""Keys under which training scripts save the parameters."""
 _WRAPPERS = frozenset({"module", "_orig_mod"})
 """Path components that DataParallel and torch.compile add."""
 _MAX_LISTED = 4
@@ -22,33 +22,32 @@ _MAX_LISTED = 4
 
 
 class FlatCheckpoint(NamedTuple):
-    """Parameters by official name, without what wrappers added to the names."""
+    """Parameters by official name, without the prefixes of wrappers."""
 
     state: dict[str, Tensor]
     names_in_file: dict[str, str]
-    """The name of each in the file."""
+    """Official name to the name in the file."""
 
 
 def flatten_checkpoint(checkpoint: Any) -> FlatCheckpoint:
-    """All parameters of a checkpoint, which may hold several state dicts and other things.
+    """Return all parameters of a checkpoint, which may hold several state dicts and other data.
 
     Args:
-        checkpoint: a state dict, a mapping of several, or one of these beside numbers, lists and
+        checkpoint: a state dict, a mapping of several, or one of these with numbers, lists and
             the state of an optimizer.
     """
     saved = dict(_iter_tensors(_unwrap_containers(checkpoint)))
     if not saved:
         raise ModelError(
             f"it holds {_describe_contents(checkpoint)} and no parameters; expected parameters by "
-            "name, as "
-            "torch.save(model.state_dict(), file) writes them"
+            "name, as torch.save(model.state_dict(), file) writes them"
         )
     saved_as: dict[str, str] = {}
     for key, name in _strip_wrappers_from_all(saved).items():
         if name in saved_as:
             raise ModelError(
-                f"it has both {saved_as[name]} and {key}, which are one parameter; expected one "
-                "of them, remove the other"
+                f"it has both {saved_as[name]} and {key}, which are the same parameter; expected "
+                "one of them: remove the other"
             )
         saved_as[name] = key
     state = {name: torch.as_tensor(saved[key]) for name, key in saved_as.items()}
@@ -62,14 +61,14 @@ def flatten_checkpoint(checkpoint: Any) -> FlatCheckpoint:
 
 
 def _is_stored(value: Tensor) -> bool:
-    """Whether each number is in memory: a few bytes can declare a tensor larger than memory."""
+    """Whether all values are in memory: a few bytes can declare a tensor larger than memory."""
     if value.layout != torch.strided:
         return False
     return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
 
 def _unwrap_containers(found: Any) -> Any:
-    """What stands under state_dict and the like, or under model if no parameters are beside it."""
+    """Return what is under state_dict or similar, or under model if no parameters are beside it."""
     while isinstance(found, Mapping):
         keys = [key for key in _CONTAINERS if isinstance(found.get(key), Mapping)]
         if not keys and isinstance(found.get("model"), Mapping):
@@ -82,7 +81,7 @@ def _unwrap_containers(found: Any) -> Any:
 
 
 def _iter_tensors(found: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if not isinstance(found, Mapping) or "param_groups" in found:  # the latter is an optimizer
+    if not isinstance(found, Mapping) or "param_groups" in found:  # an optimizer's state
         return
     for key, value in found.items():
         if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype != object):
@@ -92,7 +91,7 @@ def _iter_tensors(found: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _strip_wrappers_from_all(saved: Iterable[str]) -> dict[str, str]:
-    """Names in the file to those without wrappers, and without Lightning's ``model.``."""
+    """Map names in the file to those without wrappers and without Lightning's ``model.``."""
     names = {key: _strip_wrappers(key) for key in saved}
     while all(name.startswith("model.") for name in names.values()):
         names = {key: name.removeprefix("model.") for key, name in names.items()}
@@ -110,7 +109,7 @@ def _describe_contents(checkpoint: Any) -> str:
 
 
 def list_names(names: Iterable[str]) -> str:
-    """The first few names, and how many there are beside them."""
+    """Return the first few names, and how many more there are."""
     names = list(names)
     rest = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     return ", ".join(names[:_MAX_LISTED]) + rest
@@ -120,7 +119,7 @@ def list_names(names: Iterable[str]) -> str:
 
 
 class RenamedState(dict[str, Tensor]):
-    """Parameters under our names, which knows the official ones; arguments as for renamed."""
+    """Parameters under our names, with their official ones; see rename_parameters."""
 
     def __init__(
         self, state: Mapping[str, Tensor], names: Mapping[str, str], ignored: Iterable[str]
@@ -138,12 +137,12 @@ class RenamedState(dict[str, Tensor]):
             self[ours], self._sources[ours] = value, key
 
     def to_official_name(self, key: str) -> str:
-        """What one of our names is called in the checkpoint, or would be."""
+        """Return the name in the checkpoint, existing or expected, of one of our names."""
         source = self._sources.get(key) or self._guess_official_name(key)
         return official_name(self._state, source)
 
     def _guess_official_name(self, key: str) -> str:
-        """Several official names may be one of ours: take the one most like those in the file."""
+        """Choose among several official names the one most similar to those in the file."""
         found = [
             (len(ours), official + key[len(ours) :])
             for official, ours in self._names.items()
@@ -154,7 +153,7 @@ class RenamedState(dict[str, Tensor]):
         return max(candidates, key=self._count_shared_components)
 
     def _count_shared_components(self, name: str) -> int:
-        """How many path components it shares with the name in the file that is nearest."""
+        """Return how many leading path components it shares with the nearest name in the file."""
         parts = name.split(".")
         return max((_count_common_prefix(parts, key.split(".")) for key in self._state), default=0)
 
@@ -167,23 +166,23 @@ def _count_common_prefix(parts: list[str], others: list[str]) -> int:
 def rename_parameters(
     state: Mapping[str, Tensor], names: Mapping[str, str], ignored: Iterable[str] = ()
 ) -> RenamedState:
-    """Parameters under our names.
+    """Return parameters under our names.
 
     Args:
         state: parameters under official names.
         names: official prefix to our prefix; whole path components only.
-        ignored: official prefixes that carry nothing we need.
+        ignored: official prefixes of parameters that are not needed.
     """
     return RenamedState(state, names, ignored)
 
 
 def official_name(state: Mapping[str, Tensor], key: str) -> str:
-    """The name a user knows a parameter by."""
+    """Return the official name of a parameter, which users know."""
     return state.to_official_name(key) if isinstance(state, RenamedState) else key
 
 
 def get_shape(state: Mapping[str, Tensor], name: str) -> torch.Size:
-    """The shape of a parameter that an official checkpoint has to have."""
+    """Return the shape of a parameter; ModelError if the checkpoint does not have it."""
     if name not in state:
         raise ModelError(f"{official_name(state, name)} is missing")
     return state[name].shape
@@ -199,7 +198,7 @@ def _has_prefix(key: str, prefix: str) -> bool:
 def find_mismatches(
     module: nn.Module, state: Mapping[str, Tensor], names_in_file: Mapping[str, str]
 ) -> list[str]:
-    """What is missing, unknown or of another size, under the names in the checkpoint."""
+    """List parameters that are missing, unknown or of another size, by name in the checkpoint."""
     own = {key: tuple(value.shape) for key, value in module.state_dict().items()}
     given = {key: tuple(value.shape) for key, value in state.items()}
     named = {key: official_name(state, key) for key in own | given}
@@ -212,7 +211,7 @@ def find_mismatches(
         if key in given and given[key] != own[key]
     ]
     problems += [
-        f"{named[key]} holds numbers that are not finite"
+        f"{named[key]} holds values that are not finite"
         for key, value in state.items()
         if value.is_floating_point() and not bool(value.isfinite().all())
     ]
@@ -222,13 +221,13 @@ def find_mismatches(
 def load_parameters(
     module: nn.Module, state: Mapping[str, Tensor], names_in_file: Mapping[str, str]
 ) -> None:
-    """Fill a module; saved_as holds the names in the checkpoint where they differ."""
+    """Load parameters into a module; ModelError lists all mismatches."""
     problems = find_mismatches(module, state, names_in_file)
     if problems:
         rest = f" and {len(problems) - _MAX_LISTED} more" if len(problems) > _MAX_LISTED else ""
         raise ModelError("; ".join(problems[:_MAX_LISTED]) + rest)
     try:
         module.load_state_dict(dict(state))
-    except RuntimeError as error:  # sparse or quantised numbers, for one
+    except RuntimeError as error:  # for example sparse or quantised tensors
         reason = " ".join(str(error).split())
-        raise ModelError(f"its numbers cannot be copied ({reason})") from error
+        raise ModelError(f"its values cannot be copied ({reason})") from error

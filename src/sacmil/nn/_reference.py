@@ -1,4 +1,4 @@
-"""Official checkpoints of single blocks: their parameter names in, our block out."""
+"""Loads official checkpoints of single blocks into our blocks."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ State = dict[str, Tensor]
 
 class _OfficialBlock(NamedTuple):
     anchor: str
-    """A name every checkpoint has once; what stands before it stands before all."""
+    """A name that every checkpoint has once; its prefix is the prefix of all parameters."""
     names: dict[str, str]
     """Official prefix to ours."""
     build: Callable[..., nn.Module]
-    """From the parameters, and what cannot be read from them, to the block."""
+    """Builds the block from the parameters and options."""
 
 
 def load_reference_block(
     name: str, state_dict: Mapping[str, Tensor | npt.NDArray[Any]], **options: Any
 ) -> nn.Module:
-    """Our block with the weights of the official one, ready to use.
+    """Return our block with official weights, in evaluation mode.
 
     Args:
         name: nystrom, chordmixer, cyclemlp, peg or ppeg.
         state_dict: parameters of one block under official names, with or without a prefix.
-        options: what cannot be read from shapes, such as landmarks or legacy_slice.
+        options: arguments that shapes do not show, such as landmarks or legacy_slice.
     """
     if name not in _BLOCKS:
         raise ModelError(f"there is no official block {name!r}; {suggest_names(name, _BLOCKS)}")
@@ -67,7 +67,7 @@ def _load_block(official: _OfficialBlock, state: State, options: Mapping[str, An
 
 
 def _strip_prefix(state: State, anchor: str) -> tuple[State, dict[str, str]]:
-    """Parameters without what stands before the anchor, and the names they had."""
+    """Remove the prefix of the anchor from all names; also return the original names."""
     prefixes = [key.removesuffix(anchor) for key in state if f".{key}".endswith(f".{anchor}")]
     if len(prefixes) != 1:
         found = f"{len(prefixes)} parameters {anchor!r}" if prefixes else f"no {anchor!r}"
@@ -77,7 +77,7 @@ def _strip_prefix(state: State, anchor: str) -> tuple[State, dict[str, str]]:
 
 
 def _flatten_convolution(key: str, value: Tensor) -> Tensor:
-    """A 1 x 1 convolution as the linear layer it is; CycleMLP writes its layers so."""
+    """Convert a 1 x 1 convolution to a linear layer; CycleMLP has such convolutions."""
     return value.flatten(1) if key.startswith("mix.along") and value.ndim == 4 else value
 
 

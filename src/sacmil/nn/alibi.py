@@ -1,7 +1,7 @@
 """ALiBi (Press et al. 2022) in three forms: for attention, for SAC blocks, and as an addition.
 
-ALiBi is a bias on attention logits. A mixer has none, and the paper does not say what it did: its
-ALiBi row cannot be reproduced as such, and the last two forms here are ours.
+ALiBi is a bias on attention logits, which a mixer does not have. The paper does not say what it
+did, so its ALiBi row cannot be reproduced; the last two forms here are ours.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """2^(-8 (h + 1) / heads) for a power of two.
+    """Return 2^(-8 (h + 1) / heads) for a power of two.
 
-    Otherwise those of the next lower power, then every second one of the next higher.
+    Otherwise the slopes of the next lower power, then every second one of the next higher.
     """
     power = 1 << (heads.bit_length() - 1)
     first = _geometric_slopes(power)
@@ -25,16 +25,16 @@ def _geometric_slopes(heads: int) -> list[float]:
 
 
 def symmetric_bias(n: int, slope: float, like: Tensor) -> Tensor:
-    """(N, N), -slope |i - j|, in the type and on the device of another tensor."""
+    """Return -slope |i - j|, (N, N), in the dtype and on the device of another tensor."""
     index = torch.arange(n, dtype=torch.float32, device=like.device)
     return (index[:, None] - index).abs_().mul_(-slope).to(like.dtype)
 
 
 def sac_decay(dim: int, k: int) -> Tensor:
-    """(dim,), float64: what a SAC block multiplies its channels by after the forward shift.
+    """Return the factors of a SAC block's channels after the forward shift, (dim,), float64.
 
-    A bias on a logit is a factor on a contribution: channel g of fold f has come f steps along a
-    ring of k, and is worth exp(-m_g min(f, k - f)).
+    A bias on a logit is a factor on a contribution. Channel g of fold f has moved f steps along a
+    ring of k, so its factor is exp(-m_g min(f, k - f)).
     """
     fold, channel = zip(
         *((f, g) for f in range(k) for g in range((dim - f - 1) // k + 1)), strict=True
@@ -45,7 +45,7 @@ def sac_decay(dim: int, k: int) -> Tensor:
 
 
 class ALiBiDecay(nn.Module):
-    """h times sac_decay."""
+    """Multiplies h by sac_decay."""
 
     factor: Tensor
 
@@ -59,7 +59,7 @@ class ALiBiDecay(nn.Module):
 
 
 class AdditiveALiBi(nn.Module):
-    """h[i, c] - m_(c mod heads) (1 - i / (N - 1)): for blocks that know no pairs of instances."""
+    """h[i, c] - m_(c mod heads) (1 - i / (N - 1)), for blocks without pairs of instances."""
 
     slopes: Tensor
 

@@ -13,7 +13,7 @@ class Attention(nn.Module):
     Args:
         dim: width of an instance.
         hidden: width of V h.
-        branches: attentions side by side, one per class where a model has such.
+        branches: number of attentions, for models with one per class.
         bias: of both layers.
         activation: act.
         dropout: on act(V h).
@@ -47,7 +47,7 @@ class GatedAttention(nn.Module):
     Args:
         dim: width of an instance.
         hidden: width of V h and U h.
-        branches: attentions side by side, one per class where a model has such.
+        branches: number of attentions, for models with one per class.
         bias: of all three layers.
         activation: act.
         dropout: on act(V h) and sigmoid(U h).

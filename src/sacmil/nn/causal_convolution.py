@@ -1,4 +1,4 @@
-"""A depth-wise convolution over a sequence that looks back only: (N, channels) to the same."""
+"""A causal depth-wise convolution over a sequence, (N, channels) to (N, channels)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 
 class CausalConvolution(nn.Conv1d):
-    """Each channel sees its own last few values; before the first there are zeros.
+    """Each channel sees its own last few values; the sequence is padded with zeros in front.
 
     Args:
         channels: width of the sequence.
-        taps: how many values an output sees, its own place included.
+        taps: values an output sees, including that at its own position.
     """
 
     def __init__(self, channels: int, taps: int = 4) -> None:
@@ -23,7 +23,7 @@ class CausalConvolution(nn.Conv1d):
         # Shifted multiply-adds take less than half the time of a grouped conv1d on a CPU.
         now, *before = self.weight[:, 0].flip(1).T.contiguous()
         out = torch.addcmul(self.bias, x, now)
-        if torch.compiler.is_compiling():  # bags shorter than the convolution are bags as well
+        if torch.compiler.is_compiling():  # works for bags shorter than the convolution too
             x = torch.cat((x.new_zeros(len(before), x.shape[1]), x))
             for lag, tap in enumerate(before, start=1):
                 out = out + x[len(before) - lag :][: out.shape[0]] * tap

@@ -12,9 +12,8 @@ class ChordMixerBlock(nn.Module):
 
     Args:
         dim: width of an instance.
-        hidden: width inside the MLP; dim when not given.
-        tracks: parts the channels fall into; as many as the bag's length asks for when not given,
-            ceil(log2 N) + 1.
+        hidden: width inside the MLP; None means dim.
+        tracks: groups of channels; None means ceil(log2 N) + 1.
     """
 
     def __init__(self, dim: int, *, hidden: int | None = None, tracks: int | None = None) -> None:
@@ -36,22 +35,22 @@ class ChordMixerBlock(nn.Module):
 
 
 def chord_rotate(x: Tensor, tracks: int | None = None) -> Tensor:
-    """Track 0 stays, row i of track t comes from row i + 2^(t - 1), around the end."""
-    if torch.compiler.is_compiling():  # how many tracks there are would be fixed by an export
+    """Rotate tracks: row i of track t comes from row i + 2^(t - 1), cyclically; track 0 stays."""
+    if torch.compiler.is_compiling():  # an export would fix the number of tracks
         return _rotate_by_gather(x, tracks)
     count = max(x.shape[0] - 1, 0).bit_length() + 1 if tracks is None else tracks
-    parts = x.tensor_split(count, dim=1)
-    turned = [part.roll(-(2 ** (t - 1)), 0) for t, part in enumerate(parts) if t]
-    return torch.cat([parts[0], *turned], dim=1)
+    channels = x.tensor_split(count, dim=1)
+    rotated = [track.roll(-(2 ** (t - 1)), 0) for t, track in enumerate(channels) if t]
+    return torch.cat([channels[0], *rotated], dim=1)
 
 
 def _rotate_by_gather(x: Tensor, tracks: int | None) -> Tensor:
-    """The same as one gather, its indices by arithmetic from the length."""
+    """Do the same with one gather, whose indices are computed from the length."""
     n, dim = x.shape
     powers = torch.pow(2, torch.arange(40, device=x.device))
     count = (powers < n).sum() + 1 if tracks is None else torch.full_like(powers[0], tracks)
-    whole = torch.full_like(count, dim)  # ONNX divides tensors by tensors only
-    width, larger = whole // count, whole % count  # the first tracks are larger by one
+    total = torch.full_like(count, dim)  # ONNX divides tensors by tensors only
+    width, larger = total // count, total % count  # the first tracks are larger by one
     channel = torch.arange(dim, device=x.device)
     border = larger * (width + 1)
     beyond = larger + (channel - border) // width.clamp(min=1)

@@ -1,4 +1,4 @@
-"""The rivals of the SAC block: from dim to a block (N, dim) to (N, dim), as the paper compares."""
+"""Alternatives to the SAC block that the paper compares with; each maps (N, dim) to (N, dim)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Residual(nn.Module):
 
 
 def choose_heads(dim: int) -> int:
-    """The largest divisor of dim up to eight.
+    """Return the largest divisor of dim up to eight.
 
     >>> choose_heads(512), choose_heads(70), choose_heads(7), choose_heads(11)
     (8, 7, 7, 1)
@@ -36,27 +36,27 @@ def choose_heads(dim: int) -> int:
 
 
 def make_nystrom_block(dim: int) -> nn.Module:
-    """Attention over landmarks."""
+    """Return a residual block of Nystrom attention."""
     return Residual(dim, NystromAttention(dim, heads=choose_heads(dim)))
 
 
 def make_attention_block(dim: int) -> nn.Module:
-    """Exact attention."""
+    """Return a residual block of exact attention."""
     return Residual(dim, SelfAttention(dim, heads=choose_heads(dim)))
 
 
 def insert_alibi(blocks: Iterable[nn.Module], dim: int, k: int) -> bool:
-    """Put ALiBi into blocks that see pairs of instances; whether there are such.
+    """Put ALiBi into blocks that support it; return whether any does.
 
     Exact attention has logits to bias; a SAC block has a ``decay`` for its shifted channels.
     """
-    taken = False
+    inserted = False
     for block in blocks:
         if hasattr(block, "decay"):
-            block.decay, taken = ALiBiDecay(dim, k), True
+            block.decay, inserted = ALiBiDecay(dim, k), True
         elif isinstance(block, Residual) and isinstance(block.inner, SelfAttention):
-            block.inner.alibi, taken = True, True
-    return taken
+            block.inner.alibi, inserted = True, True
+    return inserted
 
 
 CORRELATION_BLOCKS: dict[str, Callable[[int], nn.Module]] = {

@@ -17,7 +17,7 @@ class MLP(nn.Module):
         self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, out)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The last axis from dim to out."""
+        """Map the last axis from dim to out."""
         y: Tensor = self.fc2(F.gelu(self.fc1(x)))
         return y
 
@@ -27,7 +27,7 @@ class CycleMix(nn.Module):
 
     Args:
         dim: width of an instance.
-        reweight: weigh the three by a network over their mean, as officially; through that mean
+        reweight: weight the three by a network over their mean, as officially; through that mean
             every instance reaches every other, which the paper's figures exclude.
     """
 
@@ -39,7 +39,7 @@ class CycleMix(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (N, dim), row by row on the grid; beyond its border and beyond the bag lies zero."""
+        """x (N, dim), row by row on the grid; zero outside the grid and after the bag."""
         side = grid_side(x.shape[0], x.device)
         _, column = rows_and_columns(x.shape[0], side)
         one = torch.ones_like(side)
@@ -57,7 +57,7 @@ class CycleMix(nn.Module):
 
 
 def _shift_channels(x: Tensor, step: Tensor, *, last: Tensor, first: Tensor) -> Tensor:
-    """Channels 0, 1, 2, 3, ... from the instances 0, +1, -1, 0, ... steps away.
+    """Take channels 0, 1, 2, 3, ... from the instances 0, +1, -1, 0, ... steps away.
 
     Args:
         x: (N, dim).
@@ -70,8 +70,8 @@ def _shift_channels(x: Tensor, step: Tensor, *, last: Tensor, first: Tensor) -> 
     ahead, behind = index + step, index - step
     after = x.index_select(0, ahead.clamp(max=n - 1)) * ~(last | (ahead >= n))[:, None]
     before = x.index_select(0, behind.clamp(min=0)) * ~(first | (behind < 0))[:, None]
-    turn = torch.arange(dim, device=x.device) % 3
-    return torch.where(turn == 0, x, torch.where(turn == 1, after, before))
+    phase = torch.arange(dim, device=x.device) % 3
+    return torch.where(phase == 0, x, torch.where(phase == 1, after, before))
 
 
 class CycleBlock(nn.Module):

@@ -1,9 +1,9 @@
-"""Convolutions channel by channel, with gradients that are matrix products.
+"""Depth-wise convolutions with gradients that are matrix products.
 
-Torch's own take most of a training step of TransMIL on a GPU, and on some processors the one of a
-(33, 1) kernel is wrong by some percent, for every fifteenth number of rows: 46, 61, … 256, … 4,096
-(torch 2.13). Here a row is cut into blocks: products of a block with the window it is made from
-hold what each tap adds up, on their diagonals.
+Torch's own gradients take most of a training step of TransMIL on a GPU. On some processors the one
+of a (33, 1) kernel is wrong by some percent for every fifteenth number of rows: 46, 61, … 256, …
+4,096 (torch 2.13). Here a row is split into blocks. The product of a block with its input window
+has the gradient of each tap on its diagonals.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 BLOCK_SIZE = 16
-"""Cells of a row of a grid: twice as many as kernels are wide."""
+"""Cells of a block in a grid row: twice the width of kernels."""
 LONG_BLOCK_SIZE = 64
-"""Rows, where kernels are as long as 33: as many again."""
+"""Rows of a block: twice the length of kernels of 33."""
 
 
 def convolve_grid(grid: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
-    """(B, dim, rows, columns) to the same, with a kernel (dim, 1, odd, odd) and a bias (dim,)."""
+    """Convolve (B, dim, rows, columns) with a kernel (dim, 1, odd, odd), and add a bias (dim,)."""
     if torch.compiler.is_compiling():  # torch's gradient is right here, and compilers know it
         return _conv2d_depthwise(grid, kernel, bias)
-    found: Tensor = _GridConvolution.apply(grid, kernel, bias)  # type: ignore[no-untyped-call]
-    return found
+    y: Tensor = _GridConvolution.apply(grid, kernel, bias)  # type: ignore[no-untyped-call]
+    return y
 
 
 def convolve_rows(x: Tensor, taps: Tensor) -> Tensor:
-    """(dim, rows, columns) to the same, each column with the taps (dim, odd) of its channel."""
-    if torch.compiler.is_exporting():  # numbers of blocks would be fixed
+    """Convolve each column of (dim, rows, columns) with the taps (dim, odd) of its channel."""
+    if torch.compiler.is_exporting():  # the number of blocks would be fixed
         return _conv2d_depthwise(x[None], taps[:, None, :, None], None)[0]
     if torch.compiler.is_compiling():
         return _convolve_rows(x, taps)
-    found: Tensor = _RowConvolution.apply(x, taps)  # type: ignore[no-untyped-call]
-    return found
+    y: Tensor = _RowConvolution.apply(x, taps)  # type: ignore[no-untyped-call]
+    return y
 
 
 # --- on a grid ------------------------------------------------------------------------------------
@@ -58,11 +58,11 @@ class _GridConvolution(torch.autograd.Function):
 def compute_grid_gradients(
     grid: Tensor, kernel: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the grid, the kernel and the bias; they may be of two precisions (autocast)."""
-    of_grid = _conv2d_depthwise(grad, kernel.to(grad.dtype).flip(2, 3), None)
-    of_kernel = _compute_kernel_gradient(grid.to(grad.dtype), kernel, grad)
-    of_bias = grad.sum((0, 2, 3), dtype=kernel.dtype)
-    return of_grid.to(grid.dtype), of_kernel.to(kernel.dtype), of_bias
+    """Return the gradients of grid, kernel and bias; with autocast their dtypes may differ."""
+    grad_grid = _conv2d_depthwise(grad, kernel.to(grad.dtype).flip(2, 3), None)
+    grad_kernel = _compute_kernel_gradient(grid.to(grad.dtype), kernel, grad)
+    grad_bias = grad.sum((0, 2, 3), dtype=kernel.dtype)
+    return grad_grid.to(grid.dtype), grad_kernel.to(kernel.dtype), grad_bias
 
 
 def _conv2d_depthwise(grid: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
@@ -74,14 +74,14 @@ def _padding(kernel: Tensor) -> list[int]:
 
 
 def _compute_kernel_gradient(grid: Tensor, kernel: Tensor, grad: Tensor) -> Tensor:
-    """Row by row of the kernel."""
+    """Compute the gradient row by row of the kernel."""
     (dim, _, rows, columns), (down, right) = kernel.shape, _padding(kernel)
     height, missing = grad.shape[2], -grad.shape[3] % BLOCK_SIZE
     padded = F.pad(grid.contiguous(), (right, right + missing, down, down)).transpose(0, 1)
     windows = padded.unfold(3, BLOCK_SIZE + columns - 1, BLOCK_SIZE)
     blocks = F.pad(grad.contiguous(), (0, missing)).transpose(0, 1).reshape(dim, -1, BLOCK_SIZE).mT
-    near = (windows[:, :, row : row + height].flatten(1, 3) for row in range(rows))
-    return torch.stack([_sum_diagonals(blocks @ each, columns) for each in near], 1)[:, None]
+    by_row = (windows[:, :, row : row + height].flatten(1, 3) for row in range(rows))
+    return torch.stack([_sum_diagonals(blocks @ each, columns) for each in by_row], 1)[:, None]
 
 
 # --- along rows -----------------------------------------------------------------------------------
@@ -98,18 +98,18 @@ class _RowConvolution(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         x, taps = ctx.saved_tensors
         products = _make_blocks(grad) @ _make_windows(x.to(grad.dtype), taps.shape[1]).mT
-        of_taps = _sum_diagonals(products, taps.shape[1]).to(taps.dtype)
-        return _convolve_rows(grad, taps.flip(1)).to(x.dtype), of_taps
+        grad_taps = _sum_diagonals(products, taps.shape[1]).to(taps.dtype)
+        return _convolve_rows(grad, taps.flip(1)).to(x.dtype), grad_taps
 
 
 def _convolve_rows(x: Tensor, taps: Tensor) -> Tensor:
     dim, rows, columns = x.shape
-    made = _make_band_matrix(taps.to(x.dtype)) @ _make_windows(x, taps.shape[1])
-    return made.reshape(dim, LONG_BLOCK_SIZE, -1, columns).transpose(1, 2).flatten(1, 2)[:, :rows]
+    blocks = _make_band_matrix(taps.to(x.dtype)) @ _make_windows(x, taps.shape[1])
+    return blocks.reshape(dim, LONG_BLOCK_SIZE, -1, columns).transpose(1, 2).flatten(1, 2)[:, :rows]
 
 
 def _make_windows(x: Tensor, taps: int) -> Tensor:
-    """(dim, rows of a window, windows · columns): what each block is made from."""
+    """Return the input window of each block, (dim, rows of a window, windows · columns)."""
     half, missing = taps // 2, -x.shape[1] % LONG_BLOCK_SIZE
     padded = F.pad(x, (0, 0, half, half + missing))
     return (
@@ -118,7 +118,7 @@ def _make_windows(x: Tensor, taps: int) -> Tensor:
 
 
 def _make_blocks(x: Tensor) -> Tensor:
-    """(dim, rows of a block, blocks · columns)."""
+    """Split rows into blocks, (dim, rows of a block, blocks · columns)."""
     padded = F.pad(x, (0, 0, 0, -x.shape[1] % LONG_BLOCK_SIZE))
     return padded.reshape(x.shape[0], -1, LONG_BLOCK_SIZE, x.shape[2]).transpose(1, 2).flatten(2)
 
@@ -127,7 +127,7 @@ def _make_blocks(x: Tensor) -> Tensor:
 
 
 def _make_band_matrix(taps: Tensor) -> Tensor:
-    """(dim, block, window), the taps from the diagonal on: what makes a block of a window."""
+    """Return the matrix that maps a window to a block, (dim, block, window), taps on diagonals."""
     dim, count = taps.shape
     window = LONG_BLOCK_SIZE + count - 1
     rows = F.pad(taps, (0, window + 1 - count))[:, None].expand(-1, LONG_BLOCK_SIZE, -1)
@@ -135,7 +135,7 @@ def _make_band_matrix(taps: Tensor) -> Tensor:
 
 
 def _sum_diagonals(products: Tensor, count: int) -> Tensor:
-    """(dim, block, window) to (dim, count): sums of the diagonals that ``_band`` puts taps on."""
+    """Sum the diagonals that hold taps, (dim, block, window) to (dim, count)."""
     dim, block, window = products.shape
     skewed = F.pad(products.flatten(1), (0, block)).reshape(dim, block, window + 1)
     return skewed[:, :, :count].sum(1)

@@ -1,6 +1,6 @@
 """Dilated attention (LongNet, Ding et al. 2023): exact, among every r-th token of a segment.
 
-Several branches, short and dense to long and sparse, are mixed by how much attention each found.
+Branches from short and dense to long and sparse are averaged, weighted by their log-sum-exp.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from torch.nn import functional as F
 from sacmil.plans.segments import find_token_rows, list_attended_tokens
 
 UNCOVERED_LSE = -1e8
-"""The log-sum-exp of a token and head that a branch leaves out: next to any other, no weight."""
+"""Log-sum-exp of a token and head that a branch leaves out; gives it no weight."""
 
 MAX_LOGITS = 1 << 22
-"""How many attention logits are held at a time to sum their exponentials."""
+"""Attention logits held at a time to sum their exponentials."""
 
 
 class AttentionTable(NamedTuple):
-    """Which of n tokens meet in a branch, as sacmil.plans.segments says."""
+    """The tokens of each attention of a branch, from sacmil.plans.segments."""
 
     tokens: Tensor
-    """(m, t): the tokens of m attentions, r after each other for a segment; n for a zero."""
+    """(m, t): the tokens of m attentions, r consecutive ones per segment; n for a zero token."""
     rows: Tensor
-    """(n,): where in ``seen`` each token's own answer stands."""
+    """(n,): the row of each token's output in ``tokens``."""
 
 
 class DilatedBranch(NamedTuple):
     """One segment length w and dilation r.
 
-    Heads stand in r groups, one after the other; group g sees tokens g, g + r, g + 2r, ... of each
-    segment. Tokens and heads are filled up with zeros where they do not divide; the zero keys
-    score 0 and take their weight, as officially.
+    Heads form r consecutive groups; group g sees tokens g, g + r, g + 2r, ... of each segment.
+    Tokens and heads are padded with zeros where they do not divide. Zero keys have logit 0 and take
+    their weight, as officially.
     """
 
     segment: int
     dilation: int
 
     def make_table(self, n: int, *, legacy_placement: bool = False) -> AttentionTable:
-        """For n tokens."""
+        """Return the table for n tokens."""
         rows = find_token_rows(n, self.segment, self.dilation, legacy_placement=legacy_placement)
         return AttentionTable(
             *map(torch.from_numpy, (list_attended_tokens(n, self.segment, self.dilation), rows))
@@ -57,14 +57,14 @@ class DilatedBranch(NamedTuple):
         legacy_placement: bool = False,
         table: AttentionTable | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Output (n, heads, dim of a head), zero where uncovered, and log-sum-exp (n, heads)."""
+        """Return output (n, heads, dim of a head), zero if uncovered, and lse (n, heads)."""
         if table is None:
             table = self.make_table(q.shape[0], legacy_placement=legacy_placement)
-        found, rows = table.tokens.to(q.device), table.rows.to(q.device)
+        tokens, rows = table.tokens.to(q.device), table.rows.to(q.device)
         heads = q.shape[1]
-        h, lse = attend_with_lse(*(self._gather(x, found) for x in (q, k, v)))
-        out = self._scatter(h, found, rows, 0.0)[:, :heads]
-        return out, self._scatter(lse[..., None], found, rows, UNCOVERED_LSE)[:, :heads, 0]
+        h, lse = attend_with_lse(*(self._gather(x, tokens) for x in (q, k, v)))
+        out = self._scatter(h, tokens, rows, 0.0)[:, :heads]
+        return out, self._scatter(lse[..., None], tokens, rows, UNCOVERED_LSE)[:, :heads, 0]
 
     def _gather(self, x: Tensor, tokens: Tensor) -> Tensor:
         """(n, heads, d) to (m, heads of a group, t, d)."""
@@ -76,7 +76,7 @@ class DilatedBranch(NamedTuple):
         return x.index_select(0, rows).reshape(*tokens.shape, *x.shape[1:]).transpose(1, 2)
 
     def _scatter(self, x: Tensor, tokens: Tensor, rows: Tensor, fill: float) -> Tensor:
-        """Back to (n, heads, d), with ``fill`` for the tokens that a head did not see."""
+        """Return (n, heads, d), with ``fill`` for the tokens that a head does not see."""
         r = self.dilation
         own = x.transpose(1, 2).flatten(0, 1).index_select(0, rows)  # (n, heads of a group, d)
         group = rows // tokens.shape[1] % r
@@ -85,7 +85,7 @@ class DilatedBranch(NamedTuple):
 
 
 def attend_with_lse(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax attention and its log-sum-exp, which takes no part in the gradient.
+    """Return softmax attention and its log-sum-exp, which has no gradient.
 
     Args:
         q: (m, heads, n, d), as are k and v.
@@ -110,7 +110,7 @@ def dilated_attention(
     legacy_placement: bool = False,
     tables: Sequence[AttentionTable] | None = None,
 ) -> Tensor:
-    """The branches' outputs, weighted by the softmax of their log-sum-exp; all (n, heads, d).
+    """Average the outputs of branches, weighted by the softmax of their lse; all (n, heads, d).
 
     The weights are constants to the gradient, as in the official code.
 
@@ -120,27 +120,28 @@ def dilated_attention(
         v: values.
         branches: segment lengths and dilations.
         legacy_placement: put the rows of later segments where the official code does.
-        tables: who meets in each branch; made here when not given.
+        tables: tokens of each branch; made here if not given.
     """
-    made = tables or [b.make_table(q.shape[0], legacy_placement=legacy_placement) for b in branches]
-    pairs = zip(branches, made, strict=True)
-    found = [branch.attend(q, k, v, table=table) for branch, table in pairs]
-    weights = torch.stack([lse for _, lse in found]).softmax(0).to(v.dtype)
+    if not tables:
+        tables = [b.make_table(q.shape[0], legacy_placement=legacy_placement) for b in branches]
+    pairs = zip(branches, tables, strict=True)
+    outputs = [branch.attend(q, k, v, table=table) for branch, table in pairs]
+    weights = torch.stack([lse for _, lse in outputs]).softmax(0).to(v.dtype)
     mixed = torch.zeros_like(v)
-    for weight, (out, _) in zip(weights, found, strict=True):
+    for weight, (out, _) in zip(weights, outputs, strict=True):
         mixed = mixed + weight[:, :, None] * out
     return mixed
 
 
 def log_sum_exp(q: Tensor, k: Tensor) -> Tensor:
-    """(m, n): log of the summed exponentials that a softmax attention divides by.
+    """Return the log of the sum that a softmax attention divides by, (m, n).
 
     Args:
-        q: (m, n, d), queries of m attentions side by side.
+        q: (m, n, d), queries of m attentions.
         k: (m, n, d), keys.
     """
-    # Torch's fast kernels keep this number to themselves: it costs a second product here, in
-    # blocks that fit a cache rather than as one m x n x n matrix.
+    # Torch's fast kernels do not return it: it costs a second product here, in blocks that fit a
+    # cache instead of one m x n x n matrix.
     n = q.shape[1]
     matrices, rows = max(1, MAX_LOGITS // n**2), max(1, MAX_LOGITS // n)
     q = q * q.shape[2] ** -0.5
@@ -163,7 +164,7 @@ class DilatedAttention(nn.Module):
 
     Args:
         dim: width of a token.
-        heads: attentions side by side, a divisor of dim.
+        heads: number of attention heads, a divisor of dim.
         branches: segment lengths and dilations.
         legacy_placement: put the rows of later segments where the official code does.
     """
@@ -185,7 +186,7 @@ class DilatedAttention(nn.Module):
         self.out = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, tables: Sequence[AttentionTable] | None = None) -> Tensor:
-        """x (N, dim); tables as ``dilated_attention`` takes them."""
+        """x (N, dim); tables as for ``dilated_attention``."""
         q, k, v = (
             layer(x).unflatten(1, (self.heads, -1)) for layer in (self.query, self.key, self.value)
         )

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def grid_side(n: int, device: torch.device) -> Tensor:
-    """(), ceil(sqrt(n)) as a tensor, so that one export serves all lengths.
+    """Return ceil(sqrt(n)) as a tensor (), so that one export serves all lengths.
 
     >>> [int(grid_side(n, torch.device("cpu"))) for n in (1, 2, 4, 5, 9, 10)]
     [1, 2, 2, 3, 3, 4]
@@ -16,7 +16,7 @@ def grid_side(n: int, device: torch.device) -> Tensor:
 
 
 def rows_and_columns(n: int, side: Tensor) -> tuple[Tensor, Tensor]:
-    """(N,) each, the cell of every instance."""
+    """Return the row and column of every instance, (N,) each."""
     index = torch.arange(n, device=side.device)
     row = index.div(side, rounding_mode="floor")
     return row, index - row * side

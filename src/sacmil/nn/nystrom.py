@@ -12,7 +12,7 @@ from sacmil.nn.pseudo_inverse import pseudo_inverse, pseudo_inverse_of_repeated
 
 
 class NystromFactors(NamedTuple):
-    """The attention matrix as a product, left @ inverse @ right; P instances, padding in front."""
+    """The attention matrix as a product, left @ inverse @ right; P rows, padding first."""
 
     left: Tensor
     """(heads, P, landmarks)"""
@@ -29,19 +29,19 @@ class NystromFactors(NamedTuple):
 class NystromAttention(nn.Module):
     """(N, dim) to (N, dim).
 
-    For scores: ``factors = attention.factors(x)``, then ``attention.combine(factors)`` is the
-    output and ``attention.row(factors, i)`` how much instance i takes from every other.
+    For scores: ``factors = attention.factorize(x)``. Then ``attention.combine(factors)`` is the
+    output, and ``attention.attention_row(factors, i)`` the attention of instance i to all others.
 
     Args:
         dim: width of an instance.
-        heads: attentions side by side.
-        head_dim: width of one; dim / heads when not given.
-        landmarks: means of consecutive instances; dim / 2 when not given.
+        heads: number of attention heads.
+        head_dim: width of a head; None means dim / heads.
+        landmarks: number of landmarks, means of consecutive instances; None means dim / 2.
         iterations: steps towards the pseudo-inverse.
         taps: length of the convolution over values that is added.
         dropout: after the output layer.
         legacy_slice: keep the first N rows, as nystrom-attention before 0.0.10, although the
-            padding stands in front.
+            padding comes first.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class NystromAttention(nn.Module):
         return self.combine(self.factorize(x))
 
     def factorize(self, x: Tensor) -> NystromFactors:
-        """Three softmaxes between instances and landmarks; padding takes part, as officially."""
+        """Return the softmaxes between instances and landmarks; includes padding, as officially."""
         n, m = x.shape[0], self.landmarks
         padding = ((n + m - 1) // m) * m - n
         qkv = self.qkv(_pad_in_front(x, padding))
@@ -86,18 +86,18 @@ class NystromAttention(nn.Module):
         return NystromFactors(left, inverse, right, v, padding)
 
     def _split_heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, (heads, …, dim of a head) each."""
+        """Return queries, keys and values, (heads, …, dim of a head) each."""
         q, k, v = qkv.reshape(qkv.shape[0], 3, self.heads, -1).permute(1, 2, 0, 3)
         return q * self.scale, k, v
 
     def _invert(self, middle: Tensor, empty: int) -> Tensor:
-        """The pseudo-inverse; the first ``empty`` landmarks are means of padding, all the same."""
+        """Return the pseudo-inverse; the first ``empty`` landmarks are equal means of padding."""
         if torch.compiler.is_compiling() or empty < 2:  # sizes that depend on N cannot be exported
             return pseudo_inverse(middle, self.iterations)
         return pseudo_inverse_of_repeated(middle, empty, self.iterations)
 
     def combine(self, factors: NystromFactors) -> Tensor:
-        """(N, dim), the output."""
+        """Return the output, (N, dim)."""
         left, inverse, right, v, padding = factors
         h = left @ (inverse @ (right @ v))
         h = h + convolve_rows(v, self.residual.weight[:, 0, :, 0])
@@ -106,13 +106,13 @@ class NystromAttention(nn.Module):
         return y.index_select(0, torch.arange(y.shape[0] - padding, device=y.device) + first)
 
     def attention_row(self, factors: NystromFactors, index: int) -> Tensor:
-        """(heads, N), the weights instance ``index`` gives to all instances."""
+        """Return the weights that instance ``index`` gives to all instances, (heads, N)."""
         left, inverse, right, _, padding = factors
         weights = left[:, padding + index, None] @ inverse @ right
         return weights[:, 0, padding:]
 
 
 def _pad_in_front(x: Tensor, padding: int) -> Tensor:
-    """Zero rows before x; by indices, as an export cannot know that padding is never negative."""
+    """Put zero rows before x. Uses indices: an export cannot know that padding is not negative."""
     index = torch.arange(x.shape[0] + padding, device=x.device) - padding
     return x.index_select(0, index.clamp(min=0)) * (index >= 0)[:, None]

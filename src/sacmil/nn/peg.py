@@ -1,4 +1,4 @@
-"""Positions from convolution: PEG (Chu et al. 2021) and PPEG (Shao et al. 2021), as in R2T-MIL."""
+"""Positions by convolution: PEG (Chu et al. 2021) and PPEG (Shao et al. 2021), as in R2T-MIL."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from sacmil.nn.depthwise import compute_grid_gradients, convolve_grid
 class PEG(nn.Module):
     """g + sum of depth-wise convolutions of g, the sequence on its square grid.
 
-    What is missing from the square is filled with the first instances again, as in R2T-MIL.
+    The square is padded with the first instances, as in R2T-MIL.
 
     Args:
         dim: width of an instance.
         kernels: rows and columns of each convolution, the largest first; all odd.
-        smallest: side that smaller grids are brought to, by zeros at the end of the sequence.
+        smallest: minimum side of the grid; smaller ones are padded with zeros at the end.
     """
 
     gain = 1.0
-    """What weights are multiplied by, and how fast they are learned."""
+    """Factor of the weights, and of the speed at which they are learned."""
 
     def __init__(
         self, dim: int, *, kernels: Sequence[tuple[int, int]] = ((7, 7),), smallest: int = 1
@@ -42,17 +42,17 @@ class PEG(nn.Module):
         kernel, bias = self.merge_kernels()
         if not torch.compiler.is_compiling():
             return _convolve_on_square(h, kernel, bias, self.smallest)
-        kernel, bias = kernel.to(h.dtype), bias.to(h.dtype)  # autocast sees no operation of ours
-        found: Tensor = convolve_on_square(h, kernel, bias, self.smallest)
-        return found
+        kernel, bias = kernel.to(h.dtype), bias.to(h.dtype)  # autocast ignores custom operations
+        y: Tensor = convolve_on_square(h, kernel, bias, self.smallest)
+        return y
 
     def convolve(self, grid: Tensor) -> Tensor:
-        """(B, dim, rows, columns) to the same."""
+        """Convolve a grid (B, dim, rows, columns)."""
         return convolve_grid(grid, *self.merge_kernels())
 
     def merge_kernels(self) -> tuple[Tensor, Tensor]:
-        """(dim, 1, rows, columns) and (dim,): all convolutions and the identity as one."""
-        count = range(len(self.weights))  # compilers of torch 2.11 know no other way through
+        """Merge all convolutions and the identity: kernel (dim, 1, rows, columns), bias (dim,)."""
+        count = range(len(self.weights))  # torch 2.11 cannot compile other loops over them
         weights = [self.weights[i] * self.gain for i in count]
         biases = [self.biases[i] for i in count]
         identity = torch.ones_like(weights[0][:, :, :1, :1])
@@ -68,7 +68,7 @@ class PPEG(PEG):
 
 
 class SoftPEG(PEG):
-    """PEG that is nothing at first and is learned a seventh as fast: its 49 taps move together."""
+    """PEG that starts at zero and learns a seventh as fast, because its 49 taps move together."""
 
     gain = 1 / 7
 
@@ -83,12 +83,12 @@ def _pad_centered(weight: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def _convolve_on_square(h: Tensor, kernel: Tensor, bias: Tensor, smallest: int) -> Tensor:
-    """h (N, dim), each with its neighbours on the square."""
+    """Convolve h (N, dim) on its square."""
     return _to_sequence(convolve_grid(_to_square(h, smallest), kernel, bias))[: h.shape[0]]
 
 
 def _to_square(h: Tensor, smallest: int) -> Tensor:
-    """(1, dim, side, side)."""
+    """Lay h (N, dim) out on a square, (1, dim, side, side)."""
     n, dim = h.shape
     side = _square_side(n)
     wide = max(side, smallest)
@@ -104,12 +104,12 @@ def _square_side(n: int) -> int:
     return math.isqrt(n - 1) + 1
 
 
-# --- The same for compilers and exports, to whom a side that depends on N is no shape ------------
+# --- The same for compilers and exports, which do not support a side that depends on N -----------
 
 
 @torch.library.custom_op("sacmil::convolve_on_square", mutates_args=())
 def convolve_on_square(h: Tensor, kernel: Tensor, bias: Tensor, smallest: int) -> Tensor:
-    """One operation; deploy/translations.py writes it into ONNX graphs."""
+    """Convolve as one operation, which deploy/translations.py translates to ONNX."""
     return _convolve_on_square(h, kernel, bias, smallest)
 
 
@@ -120,10 +120,10 @@ def _convolve_on_square_backward(
     n, grid = h.shape[0], _to_square(h, smallest)
     outside = grad.new_zeros(grid.shape[2] * grid.shape[3] - n, h.shape[1])
     grads = torch.cat([grad, outside]).T.reshape(grid.shape)
-    of_grid, grad_kernel, _ = compute_grid_gradients(grid, kernel, grads)
-    row = _to_sequence(of_grid)
-    again = row[n : _square_side(n) ** 2]  # the first instances once more, to fill the square
-    grad_h = torch.cat([row[: len(again)] + again, row[len(again) : n]])
+    grad_grid, grad_kernel, _ = compute_grid_gradients(grid, kernel, grads)
+    row = _to_sequence(grad_grid)
+    repeated = row[n : _square_side(n) ** 2]  # the first instances, which pad the square
+    grad_h = torch.cat([row[: len(repeated)] + repeated, row[len(repeated) : n]])
     return grad_h, grad_kernel, grad.sum(0)
 
 

@@ -1,4 +1,4 @@
-"""From instances to one vector: (N, D) to (D,)."""
+"""Pooling of instances to one vector, (N, D) to (D,)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sacmil.nn.attention import Attention
 
 
 class Pool(nn.Module, ABC):
-    """A sum of instances by weights, which are a model's to look at."""
+    """A weighted sum of instances, whose weights a model can use as scores."""
 
     @abstractmethod
     def weights(self, x: Tensor) -> Tensor:
-        """How much of each instance, or of each of its channels: (N, 1) or (N, D)."""
+        """Return the weight of each instance, (N, 1), or of each of its channels, (N, D)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, D) to (D,)."""
@@ -27,7 +27,7 @@ class MeanPool(Pool):
     """The mean over instances."""
 
     def weights(self, x: Tensor) -> Tensor:
-        """All alike."""
+        """Return equal weights."""
         return x.new_full((x.shape[0], 1), 1.0) / x.shape[0]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class MaxPool(Pool):
     """The largest value of each channel."""
 
     def weights(self, x: Tensor) -> Tensor:
-        """One where a channel is largest."""
+        """Return one where a channel is largest, otherwise zero."""
         return torch.zeros_like(x).scatter(0, x.argmax(0)[None], 1.0)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -55,16 +55,16 @@ class AttentionPool(Pool):
         self.attention = Attention(dim)
 
     def weights(self, x: Tensor) -> Tensor:
-        """(N, 1), learned."""
+        """Return learned weights, (N, 1)."""
         weights: Tensor = self.attention(x).softmax(0)
         return weights
 
 
 class EvenPool(AttentionPool):
-    """Half the mean, half a mean with learned weights: a few are found soon, none is lost."""
+    """Half the mean, half a mean with learned weights: no instance has weight zero."""
 
     def weights(self, x: Tensor) -> Tensor:
-        """(N, 1)."""
+        """Return the weights, (N, 1)."""
         return (super().weights(x) + 1.0 / x.shape[0]) / 2
 
 

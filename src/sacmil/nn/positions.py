@@ -1,6 +1,6 @@
 """Position encodings other than the paper's own: (h (N, dim), coords (N, 2)) to (N, dim).
 
-The index of an instance is its place in the arranged order.
+The index of an instance is its position in the arranged order.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sacmil.nn.rotary import count_channel_pairs, frequencies, rotate, wrap_angl
 
 
 class NoPosition(nn.Module):
-    """Leaves the features as they are."""
+    """Returns the features unchanged."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
 
     def forward(self, h: Tensor, coords: Tensor) -> Tensor:
-        """h, unchanged."""
+        """Return h unchanged."""
         return h
 
 
@@ -48,7 +48,7 @@ class Sinusoidal(nn.Module):
 
 
 class RoPE(nn.Module):
-    """Su et al. 2021: pair t turned by i theta_t; h itself, as a mixer has no queries and keys.
+    """Su et al. 2021: pair t rotated by i theta_t; h itself, as a mixer has no queries and keys.
 
     Args:
         dim: width of an instance.
@@ -65,7 +65,7 @@ class RoPE(nn.Module):
 
 
 class RoPE2D(nn.Module):
-    """Heo et al. 2024, axial: half of the pairs turned by x, half by y.
+    """Heo et al. 2024, axial: half of the pairs rotated by x, half by y.
 
     Args:
         dim: width of an instance.
@@ -83,21 +83,21 @@ class RoPE2D(nn.Module):
 
     def forward(self, h: Tensor, coords: Tensor) -> Tensor:
         """h (N, dim), in arranged order; coords (N, 2), patch units."""
-        places = coords if self.slide else _grid_positions(h)
+        positions = coords if self.slide else _grid_positions(h)
         theta = frequencies(self.pairs, self.base, h.device)
-        angles = places.double()[:, :, None] * theta  # (N, 2, dim / 4)
+        angles = positions.double()[:, :, None] * theta  # (N, 2, dim / 4)
         angles = angles.transpose(1, 2) if self.alternating else angles
         return rotate(h, wrap_angles(angles.flatten(1)))
 
 
 def _index_angles(h: Tensor, count: int) -> Tensor:
-    """(N, count), i 10000^(-t / count), float64 within half a turn."""
+    """Return i 10000^(-t / count), (N, count), float64 within half a turn."""
     index = torch.arange(h.shape[0], dtype=torch.float64, device=h.device)
     return wrap_angles(index[:, None] * frequencies(count, 10000.0, h.device))
 
 
 def _grid_positions(h: Tensor) -> Tensor:
-    """(N, 2), column and row."""
+    """Return column and row, (N, 2)."""
     row, column = rows_and_columns(h.shape[0], grid_side(h.shape[0], h.device))
     return torch.stack((column, row), dim=1)
 

@@ -1,4 +1,4 @@
-"""From an encoder's features to a model's own width."""
+"""Projection of an encoder's features to the width of a model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 def make_projection(
     in_dim: int, hidden: int | None, *, activation: str = "relu", dropout: float = 0.0
 ) -> nn.Module:
-    """(N, in_dim) to (N, hidden); nothing at all where hidden is None."""
+    """Return a layer from (N, in_dim) to (N, hidden); the identity if hidden is None."""
     if hidden is None:
         return nn.Identity()
     return nn.Sequential(nn.Linear(in_dim, hidden), ACTIVATIONS[activation](), nn.Dropout(dropout))
 
 
 def init_xavier_(model: nn.Module) -> None:
-    """Normal weights after Glorot, biases zero."""
+    """Initialise linear layers: Glorot's normal weights, zero biases."""
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
             nn.init.xavier_normal_(layer.weight)

@@ -1,4 +1,4 @@
-"""Pseudo-inverses of small matrices by an iteration of products, with its own gradient."""
+"""Iterative pseudo-inverses of small matrices, with their own gradient."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch.autograd.function import once_differentiable
 
 
 def pseudo_inverse(a: Tensor, iterations: int = 6) -> Tensor:
-    """Of each of (B, m, m), by the iteration of Razavi et al.; one scale for all of them."""
+    """Return the pseudo-inverse of each of (B, m, m) by Razavi et al.; one scale for all."""
     a = _to_float32(a)
     return _iterate(a, a.mT / _scale(a), iterations)
 
 
 def pseudo_inverse_of_repeated(a: Tensor, count: int, iterations: int = 6) -> Tensor:
-    """The same where the first rows and columns, ``count`` of each, are equal: small bags.
+    """Do the same if the first ``count`` rows and columns are equal, as in small bags.
 
-    Such a matrix is E b E^T for a smaller b, E having orthonormal columns (the first with
-    1 / sqrt(count) where the others are repeated), and so are all matrices of the iteration.
+    Such a matrix is E b E^T for a smaller b, where E has orthonormal columns: the first holds
+    1 / sqrt(count) for the repeated rows. All matrices of the iteration have this form.
     """
     a = _to_float32(a)
     weight = torch.ones(a.shape[-1] - count + 1, dtype=a.dtype, device=a.device)
-    weight[:1].fill_(count**0.5)  # not by assignment, which copies from the CPU
+    weight[:1].fill_(count**0.5)  # an assignment would copy from the CPU
     b = a[..., count - 1 :, count - 1 :] * weight[:, None] * weight
     z = _iterate(b, b.mT / _scale(a), iterations) / weight[:, None] / weight
     row = (torch.arange(a.shape[-1], device=a.device) - count + 1).clamp(min=0)
@@ -36,24 +36,24 @@ def _scale(a: Tensor) -> Tensor:
 
 
 def _to_float32(a: Tensor) -> Tensor:
-    """In float32 where autocast asks for half of its digits: too few for an inverse."""
+    """Convert to float32 under autocast: half precision is too imprecise for an inverse."""
     return a.to(torch.promote_types(a.dtype, torch.float32)) if _is_autocast_enabled(a) else a
 
 
 def _iterate(a: Tensor, z: Tensor, iterations: int) -> Tensor:
-    z = z.contiguous()  # rows that lie across are slow to add to, in bfloat16 on a CPU by far
+    z = z.contiguous()  # adding to transposed rows is slow, above all in bfloat16 on a CPU
     with _disable_autocast(a):
         if torch.compiler.is_compiling():
             for _ in range(iterations):
                 *_, z = _step(a, z)
             return z
-        found: Tensor = _IterationFunction.apply(a, z, iterations)  # type: ignore[no-untyped-call]
-        return found
+        inverse: Tensor = _IterationFunction.apply(a, z, iterations)  # type: ignore[no-untyped-call]
+        return inverse
 
 
 def _is_autocast_enabled(a: Tensor) -> bool:
-    kind = a.device.type
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    device = a.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def _disable_autocast(a: Tensor) -> AbstractContextManager[Any]:
@@ -63,7 +63,7 @@ def _disable_autocast(a: Tensor) -> AbstractContextManager[Any]:
 
 
 def _step(a: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """y = a z, y (7 - y), y (15 - y (7 - y)), and the next z: z (13 - y (15 - y (7 - y))) / 4."""
+    """Return y = a z, y (7 - y), y (15 - y (7 - y)), and z (13 - y (15 - y (7 - y))) / 4."""
     y = a @ z
     first = (7 * y).baddbmm_(y, y, alpha=-1)
     second = (15 * y).baddbmm_(y, first, alpha=-1)
@@ -73,31 +73,32 @@ def _step(a: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 class _IterationFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, z: Tensor, iterations: int) -> Tensor:
-        kept = [a]
+        saved = [a]
         for _ in range(iterations):
             *products, after = _step(a, z)
-            kept += [z, *products] if any(ctx.needs_input_grad) else []
+            saved += [z, *products] if any(ctx.needs_input_grad) else []
             z = after
-        ctx.save_for_backward(*kept)
+        ctx.save_for_backward(*saved)
         return z
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_z: Tensor) -> tuple[Tensor, Tensor, None]:
-        a, *kept = ctx.saved_tensors
-        of_a = torch.zeros_like(a, memory_format=torch.contiguous_format)
-        of_z = of_z.contiguous()
+    def backward(ctx: Any, grad_z: Tensor) -> tuple[Tensor, Tensor, None]:
+        a, *saved = ctx.saved_tensors
+        grad_a = torch.zeros_like(a, memory_format=torch.contiguous_format)
+        grad_z = grad_z.contiguous()
         with _disable_autocast(a):
-            for place in range(len(kept) - 4, -1, -4):
-                z, y, first, second = kept[place : place + 4]
-                of_y = _compute_gradient_of_y(of_z, z, y, first)
-                of_z = (3.25 * of_z).baddbmm_(of_z, second.mT, alpha=-0.25).baddbmm_(a.mT, of_y)
-                of_a.baddbmm_(of_y, z.mT)
-        return of_a, of_z, None
+            for i in range(len(saved) - 4, -1, -4):
+                z, y, first, second = saved[i : i + 4]
+                grad_y = _compute_gradient_of_y(grad_z, z, y, first)
+                grad_z = (3.25 * grad_z).baddbmm_(grad_z, second.mT, alpha=-0.25)
+                grad_z = grad_z.baddbmm_(a.mT, grad_y)
+                grad_a.baddbmm_(grad_y, z.mT)
+        return grad_a, grad_z, None
 
 
 def _compute_gradient_of_y(of_next: Tensor, z: Tensor, y: Tensor, first: Tensor) -> Tensor:
-    """The gradient of y, of one step, from that of the next z."""
+    """Return the gradient of y of one step, from that of the next z."""
     of_second = baddbmm(y, z.mT, of_next, beta=0, alpha=-0.25)
     of_first = baddbmm(y, y.mT, of_second, beta=0, alpha=-1)
     of_y = (15 * of_second).add_(of_first, alpha=7).baddbmm_(of_second, first.mT, alpha=-1)

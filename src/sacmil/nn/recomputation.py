@@ -1,4 +1,4 @@
-"""Time for memory: a step's inner values are made anew in the backward pass, not remembered."""
+"""Gradient checkpointing: intermediate values are recomputed in the backward pass, not stored."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 def recompute_in_backward(function: Callable[..., T], *arguments: object) -> T:
-    """function(*arguments); what is drawn at random is drawn the same again.
+    """Return function(*arguments); the recomputation uses the same random numbers.
 
-    Without gradients, or in an export, there is nothing to remember.
+    Without gradients, and in an export, the function is simply called.
     """
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return function(*arguments)

@@ -1,4 +1,4 @@
-"""Rotation of channel pairs by an angle, the step all rotary positions share."""
+"""Rotation of channel pairs by an angle, shared by all rotary positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sacmil.errors import OptionError
 
 
 def rotate(h: Tensor, angles: Tensor, *, half: bool = False) -> Tensor:
-    """Each pair (a, b) of h (N, dim) to (a cos - b sin, a sin + b cos).
+    """Rotate each pair (a, b) of h (N, dim) to (a cos - b sin, a sin + b cos).
 
     Args:
         h: features.
@@ -26,26 +26,26 @@ def rotate(h: Tensor, angles: Tensor, *, half: bool = False) -> Tensor:
 
 
 def wrap_angles(angles: Tensor) -> Tensor:
-    """The same float64 angles in [-pi, pi], so that a later cast to float32 costs nothing."""
+    """Wrap float64 angles to [-pi, pi], so that a later cast to float32 stays precise."""
     turns: Tensor = angles * (1 / (2 * math.pi))
     return turns.sub_(turns.round()).mul_(2 * math.pi)
 
 
 def polar_angle(positions: Tensor) -> Tensor:
-    """(N, 1), of x and y in (N, 2); exported it is float32, as onnxruntime knows no other atan."""
+    """Return the angle of positions (N, 2), (N, 1); float32 in exports, for onnxruntime's atan."""
     if torch.compiler.is_compiling():
         positions = positions.float()
     return torch.atan2(positions[:, 1:], positions[:, :1])
 
 
 def frequencies(count: int, base: float, device: torch.device) -> Tensor:
-    """(count,), base^(-t / count), float64."""
+    """Return base^(-t / count), (count,), float64."""
     t = torch.arange(count, dtype=torch.float64, device=device)
     return torch.pow(base, -t / count)
 
 
 def count_channel_pairs(dim: int, encoding: str, *, axes: int = 1) -> int:
-    """How many pairs of channels each axis gets."""
+    """Return the number of channel pairs per axis."""
     if dim % (2 * axes):
         raise OptionError(
             f"dim={dim}; {encoding} rotates pairs of channels, expected "

@@ -1,4 +1,4 @@
-"""Rows added up by whom they belong to."""
+"""Sums of rows by group."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from torch import Tensor
 
 
 def scatter_sum(owner: Tensor, rows: Tensor, owners: int) -> Tensor:
-    """(owners, …): the sum of the rows of each.
+    """Return the sum of the rows of each owner, (owners, …).
 
-    Not by index_add: exported, that becomes a node whose threads, in onnxruntime, lose sums where
-    rows have the same owner.
+    index_add is not used: onnxruntime runs its exported node in threads that lose sums of rows
+    with the same owner.
 
     Args:
-        owner: (N,), whose each row is.
+        owner: (N,), the owner of each row.
         rows: (N, …).
-        owners: how many there are.
+        owners: number of owners.
     """
     index = owner.reshape(-1, *[1] * (rows.dim() - 1)).expand_as(rows)
     return rows.new_zeros(owners, *rows.shape[1:]).scatter_add(0, index, rows)

@@ -1,12 +1,12 @@
-"""The selective scan of Mamba (Gu and Dao 2023), in plain PyTorch, or by kernels on a GPU.
+"""The selective scan of Mamba (Gu and Dao 2023), in plain PyTorch or with kernels on a GPU.
 
-Each channel d keeps ``state`` numbers s that decay and are added to by its input:
+Each channel d has ``state`` numbers s that decay and receive its input:
 
     s_t = exp(dt_t A) * s_{t-1} + dt_t u_t B_t        y_t = C_t . s_t        s_0 = 0
 
-The sequence is cut into chunks. Decays and states exist for one chunk at a time; what remains of
-it is the state at its start, from which the backward pass computes the chunk again. Decays are
-multiplied, never divided: dt A reaches -11 a step, and exp of a sum of such overflows upside down.
+The sequence is split into chunks. Decays and states exist for one chunk at a time. Only the state
+at its start is saved, from which the backward pass recomputes the chunk. Decays are multiplied,
+never divided: dt A reaches -11 a step, and the inverse of exp of a sum of such overflows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _ScanInputs(NamedTuple):
     dt: Tensor
     """(N, channels)"""
     A: Tensor
-    """(state, channels): the longer axis last, as in all that is computed from it."""
+    """(state, channels): the longer axis last, as in all values computed from it."""
     B: Tensor
     """(N, state)"""
     C: Tensor
@@ -57,25 +57,25 @@ def selective_scan(
     *,
     recurrence: Recurrence | None = None,
 ) -> Tensor:
-    """y (N, channels), in float32 at least.
+    """Return y (N, channels), in float32 at least.
 
     Args:
         u: (N, channels), the input.
-        dt: (N, channels), positive; large forgets, small keeps.
+        dt: (N, channels), positive step sizes; large ones forget, small ones keep.
         A: (channels, state), negative.
         B: (N, state), how the input enters the state.
         C: (N, state), how the state is read.
-        recurrence: how to go through a chunk; None takes what suits the device.
+        recurrence: how to compute a chunk; None chooses by device.
     """
     dtype = torch.promote_types(dt.dtype, torch.float32)
     with torch.autocast(u.device.type, enabled=False):
-        raised = [tensor.to(dtype) for tensor in (u, dt, A.T.contiguous(), B, C)]
+        inputs = [tensor.to(dtype) for tensor in (u, dt, A.T.contiguous(), B, C)]
         if torch.compiler.is_compiling():
-            return _scan_for_export(_ScanInputs(*raised))
+            return _scan_for_export(_ScanInputs(*inputs))
         if recurrence is None and dtype == torch.float32 and can_run_kernels(u):
-            return _scan_by_kernels(_ScanInputs(*raised))
+            return _scan_by_kernels(_ScanInputs(*inputs))
         recurrence = recurrence or (DOUBLING if u.is_cuda else STEPS)
-        y: Tensor = _SelectiveScan.apply(recurrence, *raised)  # type: ignore[no-untyped-call]
+        y: Tensor = _SelectiveScan.apply(recurrence, *inputs)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -86,7 +86,7 @@ def _scan_by_kernels(inputs: _ScanInputs) -> Tensor:
 
 
 class _KernelScan(torch.autograd.Function):
-    """By kernels, which hold decays and states of a few steps at a time, and write none of them."""
+    """The scan with kernels, which hold decays and states of a few steps and write none."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class _SelectiveScan(torch.autograd.Function):
 
 
 def _scan_for_export(inputs: _ScanInputs) -> Tensor:
-    """Step by step, as ONNX's Scan: the only loop whose turns an export does not count."""
+    """Scan step by step with ONNX's Scan, the only loop that an export does not unroll."""
     u, dt, A, B, C = inputs
 
     def step(state: Tensor, now: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -131,13 +131,13 @@ def _scan_for_export(inputs: _ScanInputs) -> Tensor:
 
 
 def _scan_forward(inputs: _ScanInputs, recurrence: Recurrence) -> tuple[Tensor, Tensor]:
-    """The output, and the state before each chunk (and after the last)."""
+    """Return the output, and the state before each chunk and after the last."""
     y = torch.empty_like(inputs.u, memory_format=torch.contiguous_format)
     chunks = list(_split_chunks(len(y), recurrence.chunk))
     starts = inputs.A.new_zeros(len(chunks) + 1, *inputs.A.shape)
-    room = _allocate_buffers(inputs, recurrence, 2)
+    buffers = _allocate_buffers(inputs, recurrence, 2)
     for number, rows in enumerate(chunks):
-        _, states = _compute_states(inputs, rows, starts[number], recurrence, room)
+        _, states = _compute_states(inputs, rows, starts[number], recurrence, buffers)
         torch.bmm(inputs.C[rows, None], states, out=y[rows, None])
         starts[number + 1] = states[-1]
     return y, starts
@@ -146,12 +146,12 @@ def _scan_forward(inputs: _ScanInputs, recurrence: Recurrence) -> tuple[Tensor, 
 def _scan_backward(
     inputs: _ScanInputs, starts: Tensor, dy: Tensor, recurrence: Recurrence
 ) -> tuple[Tensor, ...]:
-    """Gradients of u, dt, A, B, C, from the last chunk to the first."""
+    """Return gradients of u, dt, A, B, C, computed from the last chunk to the first."""
     grads = _ScanInputs(*(torch.zeros_like(tensor) for tensor in inputs))
-    *room, gradients = _allocate_buffers(inputs, recurrence, 3)
-    later = torch.zeros_like(inputs.A)  # what the chunk after this one asks of its start
+    *buffers, gradients = _allocate_buffers(inputs, recurrence, 3)
+    later = torch.zeros_like(inputs.A)  # gradient of the next chunk's start state
     for number, rows in reversed(list(enumerate(_split_chunks(len(dy), recurrence.chunk)))):
-        decay, states = _compute_states(inputs, rows, starts[number], recurrence, room)
+        decay, states = _compute_states(inputs, rows, starts[number], recurrence, buffers)
         g = gradients[: len(states)]  # of the states
         torch.mul(dy[rows, None], inputs.C[rows, :, None], out=g)
         g[-1].add_(later)
@@ -167,7 +167,7 @@ def _scan_backward(
 def _accumulate_gradients(
     grads: _ScanInputs, inputs: _ScanInputs, rows: slice, g: Tensor, exponents: Tensor
 ) -> None:
-    """Add a chunk's share, from the gradients of its states and of its exponents dt A."""
+    """Add a chunk's gradients, from those of its states and of its exponents dt A."""
     u, dt = inputs.u[rows], inputs.dt[rows]
     entered = torch.bmm(inputs.B[rows, None], g)[:, 0]  # gradient of dt u
     grads.B[rows] = torch.bmm(g, (dt * u)[..., None])[..., 0]
@@ -179,7 +179,7 @@ def _accumulate_gradients(
 
 
 def _compute_exponent_gradients(decay: Tensor, states: Tensor, g: Tensor, start: Tensor) -> Tensor:
-    """g_t * s_{t-1} * a_t, written over the decays."""
+    """Return g_t * s_{t-1} * a_t, which overwrites the decays."""
     decay.mul_(g)
     decay[1:].mul_(states[:-1])
     decay[0].mul_(start)
@@ -189,7 +189,7 @@ def _compute_exponent_gradients(decay: Tensor, states: Tensor, g: Tensor, start:
 def _compute_states(
     inputs: _ScanInputs, rows: slice, start: Tensor, recurrence: Recurrence, buffers: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Decays and states of a chunk, (chunk, state, channels), written into the given room."""
+    """Compute decays and states of a chunk, (chunk, state, channels), in the buffers."""
     dt = inputs.dt[rows]
     decay, states = (buffer[: len(dt)] for buffer in buffers)
     torch.mul(dt[:, None], inputs.A, out=decay).exp_()
@@ -220,7 +220,7 @@ def _retreat_by_steps(a: Tensor, g: Tensor) -> None:
 
 
 def _advance_by_doubling(a: Tensor, s: Tensor) -> None:
-    """After the pass of ``reach``, s[t] holds what the last 2 reach steps brought."""
+    """Double ``reach`` in each pass, after which s[t] includes the last 2 reach steps."""
     reach, length = 1, len(s)
     while reach < length:
         s[reach:] += a[reach:] * s[:-reach]
@@ -235,8 +235,8 @@ def _retreat_by_doubling(a: Tensor, g: Tensor) -> None:
 
 
 STEPS = Recurrence(32, _advance_by_steps, _retreat_by_steps)
-"""One step after the other, over buffers that stay in a processor's cache."""
+"""One step after the other, over buffers that stay in a CPU's cache."""
 
 DOUBLING = Recurrence(128, _advance_by_doubling, _retreat_by_doubling)
-"""A few passes over the whole chunk, each reaching twice as far, for devices that run in parallel:
-only products of numbers up to one."""
+"""A few passes over the whole chunk, each reaching twice as far, for parallel devices. It only
+multiplies factors up to one."""

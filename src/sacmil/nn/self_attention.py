@@ -1,4 +1,4 @@
-"""Exact attention between all instances, by whichever fast kernel torch has for the machine."""
+"""Exact attention between all instances, with torch's fastest kernel for the device."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class SelfAttention(nn.Module):
 
     Args:
         dim: width of an instance.
-        heads: attentions side by side, a divisor of dim.
-        alibi: nearer instances in the arranged order count more.
+        heads: number of attention heads, a divisor of dim.
+        alibi: give more weight to nearer instances in the arranged order.
     """
 
     def __init__(self, dim: int, *, heads: int = 8, alibi: bool = False) -> None:
@@ -38,8 +38,8 @@ class SelfAttention(nn.Module):
         return y
 
     def _attend_with_alibi(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        # One head at a time: 20,000 instances need 1.6 GB for each N x N bias, and there are heads
-        # times depth of them.
+        # One head at a time: 20,000 instances need 1.6 GB for each N x N bias, and there is one
+        # per head and layer.
         out = [
             recompute_in_backward(
                 _attend_head_with_alibi, slope, *(t[:, head, None] for t in (q, k, v))

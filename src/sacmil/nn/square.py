@@ -1,4 +1,4 @@
-"""The smallest square that holds a sequence, its end filled with the first rows again."""
+"""The smallest square that holds a sequence, padded with its first rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sacmil.nn.scatter_sum import scatter_sum
 
 
 def fill_square(n: int, device: torch.device) -> Tensor:
-    """(side * side,), which of the n rows stands in each cell.
+    """Return which of the n rows is in each cell, (side * side,).
 
     >>> fill_square(5, torch.device("cpu")).tolist()
     [0, 1, 2, 3, 4, 0, 1, 2, 3]
@@ -21,7 +21,7 @@ def fill_square(n: int, device: torch.device) -> Tensor:
 
 
 def sum_by_row(weights: Tensor, rows: Tensor, n: int) -> Tensor:
-    """(n,), what each row gets in all the cells it stands in.
+    """Sum the weights of each row over its cells, (n,).
 
     >>> sum_by_row(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 1, 2, 0]), 3).tolist()
     [5.0, 2.0, 3.0]

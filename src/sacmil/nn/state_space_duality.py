@@ -4,8 +4,8 @@ Each head keeps a matrix S of head_dim x state numbers, which all decay alike:
 
     S_t = exp(dt_t A) S_{t-1} + dt_t x_t B_t^T        y_t = S_t C_t        S_0 = 0
 
-Within a chunk y = ((C B^T) o L)(dt x), where L_ij = exp(sum of dt A over j < k <= i); what came
-before the chunk arrives through the state at its start.
+Within a chunk y = ((C B^T) o L)(dt x), where L_ij = exp(sum of dt A over j < k <= i). Earlier
+chunks enter through the state at its start.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ import torch
 from torch import Tensor
 
 CHUNK = 64
-"""Steps of a chunk: its decays grow as the square, the states to hand over become fewer."""
+"""Steps of a chunk. Longer chunks have quadratically more decays, but fewer states to pass on."""
 
 
 def state_space_duality(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, *, chunk: int = CHUNK
 ) -> Tensor:
-    """y (N, heads, head_dim), in float32 at least.
+    """Return y (N, heads, head_dim), in float32 at least.
 
     Args:
         x: (N, heads, head_dim), the input.
-        dt: (N, heads), positive; large forgets, small keeps.
+        dt: (N, heads), positive step sizes; large ones forget, small ones keep.
         A: (heads,), negative.
         B: (N, state), how the input enters the state, the same for all heads.
         C: (N, state), how the state is read, the same for all heads.
-        chunk: steps of a chunk; changes the time taken, not the result.
+        chunk: steps of a chunk; changes the run time, not the result.
     """
     dtype = torch.promote_types(dt.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False):
         x, dt, A, B, C = (tensor.to(dtype) for tensor in (x, dt, A, B, C))
-        if torch.compiler.is_compiling():  # neither a number of turns nor min() can be exported
+        if torch.compiler.is_compiling():  # neither a loop count nor min() can be exported
             return _scan_one_group(x * dt[..., None], dt * A, B, C, chunk)
         return _scan(x * dt[..., None], dt * A, B, C, min(chunk, len(x)))
 
 
 def _scan(entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int) -> Tensor:
-    # Zeros at the end: they enter nothing, decay nothing, and are cut off again.
-    parts = [_split_chunks(tensor, chunk) for tensor in (entering, exponents, B, C)]
+    # Padded with zeros at the end: they add nothing, decay nothing, and are cut off again.
+    chunks = [_split_chunks(tensor, chunk) for tensor in (entering, exponents, B, C)]
     state = _make_initial_state(entering, B)
     out = []
-    # split, whose gradient is one concatenation; that of a slice is as long as the bag.
+    # The gradient of split is one concatenation; that of a slice is as long as the bag.
     for group in zip(
-        *(torch.split(part, _count_chunks_per_group(B)) for part in parts), strict=True
+        *(torch.split(tensor, _count_chunks_per_group(B)) for tensor in chunks), strict=True
     ):
         y, state = _scan_group(state, *group)
         out.append(y)
@@ -55,24 +55,24 @@ def _scan(entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int)
 def _scan_one_group(
     entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int
 ) -> Tensor:
-    """The same, all chunks being one group."""
-    parts = [_split_chunks(tensor, chunk) for tensor in (entering, exponents, B, C)]
-    return _scan_group(_make_initial_state(entering, B), *parts)[0].flatten(0, 1)[: B.shape[0]]
+    """Do the same with all chunks in one group."""
+    chunks = [_split_chunks(tensor, chunk) for tensor in (entering, exponents, B, C)]
+    return _scan_group(_make_initial_state(entering, B), *chunks)[0].flatten(0, 1)[: B.shape[0]]
 
 
 def _make_initial_state(entering: Tensor, B: Tensor) -> Tensor:
-    """(1, state, heads * head_dim), the state before the first step."""
+    """Return the state before the first step, (1, state, heads * head_dim)."""
     return B.new_zeros(1, B.shape[1], entering.shape[1] * entering.shape[2])
 
 
 def _count_chunks_per_group(tensor: Tensor) -> int:
-    """Chunks to compute together: one fits a processor's cache, many fill a graphics card."""
+    """Return the chunks to compute at once: one fits a CPU's cache, many fill a GPU."""
     return 64 if tensor.is_cuda else 1
 
 
 def _split_chunks(tensor: Tensor, chunk: int) -> Tensor:
-    """(N, ...) to (chunks, chunk, ...)."""
-    n = tensor.shape[0]  # an export takes len() for a constant, and does not know -n % chunk
+    """Split (N, ...) into (chunks, chunk, ...)."""
+    n = tensor.shape[0]  # an export takes len() as a constant, and does not support -n % chunk
     missing = (n + chunk - 1) // chunk * chunk - n
     padded = torch.cat((tensor, tensor.new_zeros(missing, *tensor.shape[1:])))
     return padded.view(-1, chunk, *tensor.shape[1:])
@@ -81,7 +81,7 @@ def _split_chunks(tensor: Tensor, chunk: int) -> Tensor:
 def _scan_group(
     state: Tensor, entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Outputs of some chunks (G, Q, heads, head_dim), and the state after the last of them."""
+    """Return outputs of some chunks (G, Q, heads, head_dim), and the state after the last."""
     decay = _make_decay_matrix(exponents.transpose(1, 2))  # (G, heads, Q, Q)
     starts, state = _propagate_states(
         state, _compute_chunk_states(entering, decay, B), exponents.sum(1)
@@ -90,7 +90,7 @@ def _scan_group(
 
 
 def _compute_chunk_states(entering: Tensor, decay: Tensor, B: Tensor) -> Tensor:
-    """(G, state, heads * head_dim), what each chunk adds to the state at its end."""
+    """Return what each chunk adds to the state at its end, (G, state, heads * head_dim)."""
     until_the_end = decay[..., -1, :].transpose(1, 2)[..., None]  # (G, Q, heads, 1)
     return B.mT @ (entering * until_the_end).flatten(2)
 
@@ -98,7 +98,7 @@ def _compute_chunk_states(entering: Tensor, decay: Tensor, B: Tensor) -> Tensor:
 def _compute_outputs(
     starts: Tensor, entering: Tensor, exponents: Tensor, decay: Tensor, B: Tensor, C: Tensor
 ) -> Tensor:
-    """(G, Q, heads, head_dim), from the states at the chunks' starts and from inside them."""
+    """Return (G, Q, heads, head_dim), from the states at the chunks' starts and from inside."""
     mixing = (C @ B.mT)[:, None] * decay
     inside = mixing @ entering.transpose(1, 2)  # (G, heads, Q, head_dim)
     from_the_start = exponents.cumsum(1).exp()[..., None]  # (G, Q, heads, 1)
@@ -107,9 +107,9 @@ def _compute_outputs(
 
 
 def _make_decay_matrix(exponents: Tensor) -> Tensor:
-    """exp(sum over j < k <= i), (..., Q, Q), zero for j > i; exponents are (..., Q).
+    """Return exp(sum over j < k <= i), (..., Q, Q), zero for j > i; exponents are (..., Q).
 
-    Sums are made of what is summed, not as differences of longer sums, which would lose digits.
+    Each sum is computed directly: differences of longer sums would lose digits.
     """
     steps = exponents.shape[-1]
     ones = torch.ones(steps, steps, dtype=torch.bool, device=exponents.device)
@@ -121,23 +121,22 @@ def _make_decay_matrix(exponents: Tensor) -> Tensor:
 def _propagate_states(
     state: Tensor, chunk_states: Tensor, exponents: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The state before each chunk, (G, state, heads * head_dim), and after the last, (1, ...).
+    """Return the state before each chunk, (G, state, heads * head_dim), and after the last.
 
-    Several at once by a matrix of the decays between them: a loop would keep a GPU waiting.
+    Uses a matrix of the decays between chunks: a loop would keep a GPU waiting.
 
     Args:
         state: (1, state, heads * head_dim), before the first.
         chunk_states: (G, state, heads * head_dim), what each chunk adds.
-        exponents: (G, heads), how much each lets the earlier ones decay.
+        exponents: (G, heads), the decay of earlier states over each chunk.
     """
     heads = exponents.shape[1]
     if not torch.compiler.is_compiling() and len(chunk_states) == 1:
-        kept = exponents.exp()[:, None, :, None] * state.reshape(*state.shape[:2], heads, -1)
-        return state, chunk_states + kept.flatten(2)
-    decay = _make_decay_matrix(
-        torch.cat((exponents.new_zeros(1, heads), exponents)).T
-    )  # (heads, G+1, G+1)
-    given = torch.cat((state, chunk_states))
-    by_head = given.reshape(*given.shape[:2], heads, -1).permute(2, 0, 1, 3)
+        decayed = exponents.exp()[:, None, :, None] * state.reshape(*state.shape[:2], heads, -1)
+        return state, chunk_states + decayed.flatten(2)
+    exponents = torch.cat((exponents.new_zeros(1, heads), exponents))
+    decay = _make_decay_matrix(exponents.T)  # (heads, G+1, G+1)
+    states = torch.cat((state, chunk_states))
+    by_head = states.reshape(*states.shape[:2], heads, -1).permute(2, 0, 1, 3)
     after = (decay @ by_head.flatten(2)).reshape(by_head.shape).permute(1, 2, 0, 3).flatten(2)
     return after[:-1], after[-1:]
