@@ -102,10 +102,10 @@ def test_what_needs_no_torch_loads_none(code: str, not_loaded: set[str]) -> None
 def test_without_torch_bags_cohorts_regions_and_metrics_run(tmp_path: Path) -> None:
     code = """
 import numpy as np, sacmil
-from sacmil.synthetic.bags import cluster
+from sacmil.synthetic.bags import make_cluster_bags
 from sacmil.evaluation.metrics import auc
 from sacmil.regions import arrange
-bag = cluster(1, seed=0)[0].bag
+bag = make_cluster_bags(1, seed=0)[0].bag
 sacmil.write_bag(sys.argv[1], bag)
 assert np.array_equal(sacmil.read_bag(sys.argv[1]).features, bag.features)
 assert sorted(arrange(bag.patch_coords, 16)) == list(range(len(bag)))

@@ -48,7 +48,7 @@ model = sacmil.create_model("median_pool", in_dim=4, num_classes=2)
 sacmil.save_model({str(tmp_path / "model")!r}, model)
 again = sacmil.load_model({str(tmp_path / "model")!r})
 print(sacmil.predict(again, bag).probabilities.sum())
-print(sacmil.encoders.encoder_card("mean_color").width)
+print(sacmil.encoders.describe_encoder("mean_color").width)
 try:
     open_slide({str(tmp_path / "s2.labslide")!r})
 except sacmil.errors.SlideError as error:

@@ -111,7 +111,7 @@ def test_classes_may_be_put_in_another_order(tmp_path: Path) -> None:
 
 def test_labels_spelled_in_two_ways_are_no_two_classes(tmp_path: Path) -> None:
     path = write(tmp_path, CLAM.replace("s2,tumor", "s2,Tumor"))
-    (told,) = problems(path, need=1)
+    (told,) = problems(path, min_patients=1)
     assert "'Tumor', 'tumor' differ in case alone" in told
     assert read_cohort(path, classes=["normal", "tumor", "Tumor"], min_patients=1).labels == (
         1,

@@ -24,16 +24,16 @@ def sent_and_received(message: object, **options: object) -> object:
     return received
 
 
-def test_large_arrays_are_put_in_the_room_that_is_given() -> None:
+def test_large_arrays_are_put_in_the_memory_that_is_allocated() -> None:
     made: list[ByteArray] = []
 
-    def room(size: int) -> ByteArray:
+    def allocate(size: int) -> ByteArray:
         made.append(np.full(size, 7, np.uint8))
         return made[-1]
 
     pixels = np.random.default_rng(0).integers(0, 255, (40, 50, 50, 3), dtype=np.uint8)
     kept = np.arange(40) % 3 > 0
-    found = sent_and_received((pixels, kept, "slide"), room=room)
+    found = sent_and_received((pixels, kept, "slide"), allocate=allocate)
     assert [len(block) for block in made] == [pixels.nbytes], "small ones need none"
     assert np.shares_memory(found[0], made[0])
     assert np.array_equal(found[0], pixels)

@@ -110,7 +110,7 @@ def test_the_tiles_of_nests_are_wholly_tissue_and_free_of_fat(label: int) -> Non
 
 
 def spread(layout) -> float:
-    middles = np.array([nest.middle for nest in layout.clusters])
+    middles = np.array([nest.center for nest in layout.clusters])
     return float(np.hypot(*(middles - middles.mean(axis=0)).T).mean())
 
 
@@ -155,13 +155,13 @@ def test_a_slide_is_a_pyramid_that_states_its_resolution(written) -> None:
 
 def test_nests_are_purple_stroma_is_pink_and_glass_is_white(written) -> None:
     out, cohort = written
-    layout = cohort[1].layout()
+    layout = cohort[1].make_layout()
     with open_slide(out / "slides" / cohort[1].file_name) as slide:
         pixels = slide.read(0, 0, 0, *slide.size).astype(float)
     nest = np.concatenate(
         [
             pixels[int(y) - 30 : int(y) + 30, int(x) - 30 : int(x) + 30].reshape(-1, 3)
-            for x, y in (nest.middle for nest in layout.clusters)
+            for x, y in (nest.center for nest in layout.clusters)
         ]
     ).mean(axis=0)
     assert pixels[:40, :40].mean() > 235
@@ -174,7 +174,7 @@ def test_nests_are_purple_stroma_is_pink_and_glass_is_white(written) -> None:
 def test_the_truth_in_the_file_is_the_layout(written) -> None:
     out, cohort = written
     outlines = read_truth(out / "truth", cohort[1].slide_id)
-    nests = cohort[1].layout().clusters
+    nests = cohort[1].make_layout().clusters
     assert len(outlines.positive) == len(nests)
     for polygon, nest in zip(outlines.positive, nests, strict=True):
         assert polygon_area(polygon) == pytest.approx(polygon_area(nest.outline), rel=1e-2)
