@@ -115,7 +115,7 @@ def test_hints_and_precision_are_heeded(sacmil: Callable, write: Callable, out: 
     assert (bag.mpp, bag.features.dtype) == (0.25, np.float16)
     done = sacmil("convert", path, "--out", out, "--patch-size", 256)
     assert done.code == 1
-    assert "512 by the file and 256 by your call" in done.err
+    assert "512 in the file but 256 was given" in done.err
 
 
 @pytest.mark.usefixtures("_here")

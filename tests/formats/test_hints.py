@@ -1,4 +1,4 @@
-"""Hints: they fill in what files leave out, agree with what files say, or are refused."""
+"""Hints: they fill in what files leave out, agree with what files say, or are rejected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_layouts_are_these() -> None:
 
 @pytest.mark.parametrize("name", ["patch_size", "mpp", "stride"])
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "512", [512]])
-def test_a_hint_that_is_no_length_is_refused(path: Path, name: str, value: Any) -> None:
+def test_a_hint_that_is_no_length_is_rejected(path: Path, name: str, value: Any) -> None:
     with pytest.raises(FormatError, match=f"{name}=.*above zero"):
         read_bag(path, **{name: value})
 
@@ -38,8 +38,8 @@ def test_hints_that_agree_with_the_file_change_nothing(path: Path, bag: Bag) -> 
 
 
 @pytest.mark.parametrize("hint", [{"patch_size": 256}, {"mpp": 0.5}, {"mpp": 0.26}])
-def test_hints_that_contradict_a_native_bag_are_refused(path: Path, hint: Any) -> None:
-    with pytest.raises(FormatError, match=r"by the file and .* by your call; leave .*--") as raised:
+def test_hints_that_contradict_a_native_bag_are_rejected(path: Path, hint: Any) -> None:
+    with pytest.raises(FormatError, match=r"in the file but .* was given; leave .*--") as raised:
         read_bag(path, **hint)
     assert str(raised.value).startswith(f"{path}: ")
 
@@ -50,18 +50,18 @@ def test_what_a_native_bag_leaves_out_is_filled_in(tmp_path: Path, bag: Bag) -> 
     assert read_bag(tmp_path / "b.h5", stride=512).stride == 512
 
 
-def test_coordinates_for_a_native_bag_are_refused(path: Path) -> None:
-    with pytest.raises(FormatError, match=r"own coordinates; leave coords \(--coords\) out"):
+def test_coordinates_for_a_native_bag_are_rejected(path: Path) -> None:
+    with pytest.raises(FormatError, match=r"own coordinates; leave out coords \(--coords\)"):
         read_bag(path, coords=path)
 
 
 @pytest.mark.parametrize(
-    ("layout", "told"), [("tridnet", "did you mean 'trident'"), ("x", "known")]
+    ("layout", "expected"), [("tridnet", "did you mean 'trident'"), ("x", "known")]
 )
 def test_an_unknown_layout_says_what_it_might_have_meant(
-    path: Path, layout: str, told: str
+    path: Path, layout: str, expected: str
 ) -> None:
-    with pytest.raises(FormatError, match=told):
+    with pytest.raises(FormatError, match=expected):
         read_bag(path, layout=layout)
 
 
@@ -70,7 +70,7 @@ def test_an_unknown_layout_says_what_it_might_have_meant(
 )
 @pytest.mark.parametrize("content", [b"", b"hello", b"\x89HDF\r\n\x1a\n", b"PK\x03\x04", None])
 @pytest.mark.parametrize("suffix", [".h5", ".pt", ".npy"])
-def test_a_file_read_as_a_layout_it_does_not_have_is_told(
+def test_a_file_read_as_a_layout_it_does_not_have_is_reported(
     tmp_path: Path, layout: str, content: bytes | None, suffix: str
 ) -> None:
     path = tmp_path / f"a{suffix}"
@@ -82,7 +82,7 @@ def test_a_file_read_as_a_layout_it_does_not_have_is_told(
     assert "\n" not in str(raised.value)
 
 
-def test_coordinates_that_are_not_there_are_told(tmp_path: Path, bag: Bag) -> None:
+def test_coordinates_that_are_not_there_are_reported(tmp_path: Path, bag: Bag) -> None:
     (tmp_path / "features").mkdir()
     np.save(tmp_path / "features" / "a.npy", bag.features)
     for place in (tmp_path, tmp_path / "missing"):
@@ -105,7 +105,7 @@ def test_coordinates_that_are_not_there_are_told(tmp_path: Path, bag: Bag) -> No
     ids=["text", "nan", "infinite", "three", "flat", "none", "complex"],
 )
 @pytest.mark.parametrize("hints", [{}, {"patch_size": 512}])
-def test_coordinates_that_are_none_are_told_by_every_layout(
+def test_coordinates_that_are_none_are_reported_by_every_layout(
     tmp_path: Path, write_h5: Any, layout: str, coords: Any, hints: Any
 ) -> None:
     arrays = {"features": np.ones((3, 4), "f4"), "feats": np.ones((3, 4), "f4"), "coords": coords}

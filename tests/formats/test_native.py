@@ -1,4 +1,4 @@
-"""The native layout: what is written is read, TRIDENT finds its names, damage is told."""
+"""The native layout: what is written is read, TRIDENT finds its names, damage is reported."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_a_full_disk_leaves_the_older_bag(path: Path, monkeypatch: pytest.Monkey
 # Damage.
 
 
-def test_a_file_cut_short_anywhere_is_refused_with_its_name(path: Path) -> None:
+def test_a_file_cut_short_anywhere_is_rejected_with_its_name(path: Path) -> None:
     write_bag(path, make_bag(**OPTIONAL))
     whole = path.read_bytes()
     for length in range(0, len(whole), 97):
@@ -455,7 +455,7 @@ def dangle(file: h5py.File) -> None:
 
 
 @pytest.mark.parametrize(
-    ("edit", "told"),
+    ("edit", "expected"),
     [
         (lambda f: f.pop("coords"), "holds features, labels, but no coords"),
         (lambda f: f.pop("features"), "but no features; expected 'features' (N, D)"),
@@ -491,19 +491,19 @@ def dangle(file: h5py.File) -> None:
         (set_attribute("features", "name", ""), "slide_id is ''"),
     ],
 )
-def test_a_spoilt_bag_is_refused_with_its_name_and_its_fault(
-    change: Any, edit: Callable[[h5py.File], Any], told: str
+def test_a_spoilt_bag_is_rejected_with_its_name_and_its_fault(
+    change: Any, edit: Callable[[h5py.File], Any], expected: str
 ) -> None:
     path = change(edit)
     with pytest.raises(FormatError) as raised:
         read_bag(path)
     message = str(raised.value)
     assert message.startswith(f"{path}: ")
-    assert told in message
+    assert expected in message
     assert "\n" not in message
 
 
-def test_features_larger_than_memory_are_refused(change: Any) -> None:
+def test_features_larger_than_memory_are_rejected(change: Any) -> None:
     def edit(file: h5py.File) -> None:
         del file["features"]
         file.create_dataset("features", shape=(2**40, 2**20), chunks=(1, 2**10), dtype="f4")

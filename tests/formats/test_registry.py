@@ -42,7 +42,7 @@ def write_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "told"),
+    ("write", "expected"),
     [
         (write_h5(features=np.ones((2, 3), "f4"), coords=COORDS), "holding coords, features"),
         (write_h5(feats=np.ones((2, 3), "f2"), coords=COORDS), "holding coords, feats"),
@@ -63,8 +63,8 @@ def write_nothing(path: Path) -> None:
         *("zero-length", "text", "zip", "signature", "zeros", "folder", "missing"),
     ],
 )
-def test_what_is_no_bag_is_told_in_one_sentence(
-    tmp_path: Path, write: Callable[[Path], Any], told: str
+def test_what_is_no_bag_is_reported_in_one_sentence(
+    tmp_path: Path, write: Callable[[Path], Any], expected: str
 ) -> None:
     path = tmp_path / "slide.h5"
     write(path)
@@ -72,7 +72,7 @@ def test_what_is_no_bag_is_told_in_one_sentence(
         read_bag(path)
     message = str(raised.value)
     assert message.startswith(f"{path}: ")
-    assert told in message
+    assert expected in message
     assert "\n" not in message
 
 
@@ -88,7 +88,7 @@ def test_a_path_may_be_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a" * 300, "slide.h5/below", os.devnull])
-def test_a_path_no_file_can_have_is_told(tmp_path: Path, name: str) -> None:
+def test_a_path_no_file_can_have_is_reported(tmp_path: Path, name: str) -> None:
     (tmp_path / "slide.h5").write_text("x")
     with pytest.raises(FormatError, match=r"no such file|cannot be read|not a regular file"):
         read_bag(tmp_path / name)
@@ -103,7 +103,7 @@ def test_a_pipe_nobody_writes_to_does_not_hang(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize("locked", ["file", "folder"])
-def test_no_permission_is_told(tmp_path: Path, locked: str) -> None:
+def test_no_permission_is_reported(tmp_path: Path, locked: str) -> None:
     path = tmp_path / "folder" / "slide.h5"
     path.parent.mkdir()
     path.write_text("x")
@@ -115,18 +115,18 @@ def test_no_permission_is_told(tmp_path: Path, locked: str) -> None:
         path.parent.chmod(0o755)
 
 
-@pytest.mark.parametrize("refuses", ["stat", "open"])
-def test_a_system_that_refuses_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str
+@pytest.mark.parametrize("rejects", ["stat", "open"])
+def test_a_system_that_rejects_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rejects: str
 ) -> None:
     path = tmp_path / "slide.h5"
     path.write_text("x")
 
-    def refuse(*_: Any, **__: Any) -> None:
+    def reject(*_: Any, **__: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, refuses, refuse)
+        patch.setattr(Path, rejects, reject)
         with pytest.raises(FormatError, match=r"slide\.h5: .*Permission denied"):
             read_bag(path)
 

@@ -40,10 +40,10 @@ def test_pixels_of_the_tile_as_patch_size_are_stopped(shrink: int, share: float)
     coords = subset(grid(30, 30), share) * 256 * shrink
     with pytest.raises(BagError) as raised:
         check_spacing(bag(coords, 256))
-    told = str(raised.value)
-    assert f"tiles stand {256 * shrink} apart, {shrink} times the stated patch size 256" in told
-    assert f"--patch-size {256 * shrink}" in told
-    assert "patch_size_level0" in told
+    message = str(raised.value)
+    assert f"tiles are {256 * shrink} apart, {shrink} times the stated patch size 256" in message
+    assert f"--patch-size {256 * shrink}" in message
+    assert "patch_size_level0" in message
     check_spacing(bag(coords, 256 * shrink))
 
 
@@ -123,7 +123,7 @@ def test_an_overlap_passes_whether_stated_or_not(stride: int) -> None:
 
 
 @pytest.mark.parametrize("stride", [128, 1024, 2048])
-def test_what_would_be_refused_passes_once_the_stride_is_stated(stride: int) -> None:
+def test_what_would_be_rejected_passes_once_the_stride_is_stated(stride: int) -> None:
     suspicious = grid() * stride
     with pytest.raises(BagError, match=f"--stride {stride}"):
         check_spacing(bag(suspicious, 512, mpp=0.25))

@@ -80,7 +80,7 @@ def test_a_model_answers_the_same_in_any_unit(write: Callable) -> None:
 
 def test_resolution_and_patch_size_have_to_agree(write: Callable) -> None:
     assert read_bag(write(), mpp=0.25, patch_size=512).patch_size == 512
-    with pytest.raises(FormatError, match="512 by the file and 256 by your call"):
+    with pytest.raises(FormatError, match="512 in the file but 256 was given"):
         read_bag(write(), mpp=0.25, patch_size=256)
 
 
@@ -95,7 +95,7 @@ def test_the_first_stamp_counted_pixels_of_256_over_224_microns(write: Callable)
 
 
 @pytest.mark.parametrize("coords", [np.zeros((1, 2)), np.array([[0, 0], [256, 0]])])
-def test_a_file_that_tells_nothing_is_refused(
+def test_a_file_without_a_tile_size_is_rejected(
     tmp_path: Path, write_h5: Callable, coords: Any
 ) -> None:
     arrays = {"feats": np.ones((len(coords), 3), "f2"), "coords": coords}
@@ -104,7 +104,7 @@ def test_a_file_that_tells_nothing_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({"feat_type": "slide"}, "features of a whole slide"),
         ({"feat_type": "patient"}, "features of a whole patient"),
@@ -114,8 +114,10 @@ def test_a_file_that_tells_nothing_is_refused(
         ({"tile_size_px": 0}, "above zero"),
     ],
 )
-def test_what_is_no_bag_is_told(write: Callable, changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(FormatError, match=told):
+def test_what_is_no_bag_is_reported(
+    write: Callable, changes: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(FormatError, match=expected):
         read_bag(write(ATTRIBUTES | changes))
 
 
@@ -125,7 +127,7 @@ def test_multiplex_embeddings_have_no_coordinates(tmp_path: Path, write_h5: Call
         read_bag(path)
 
 
-def test_features_without_coordinates_are_told(tmp_path: Path, write_h5: Callable) -> None:
+def test_features_without_coordinates_are_reported(tmp_path: Path, write_h5: Callable) -> None:
     path = write_h5(tmp_path / "a.h5", {"feats": np.ones((3, 4))}, {"": ATTRIBUTES})
     with pytest.raises(FormatError, match="expected an array called 'coords'"):
         read_bag(path)

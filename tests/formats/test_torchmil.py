@@ -59,15 +59,15 @@ def test_four_folders_are_the_bag(
     assert found.mpp == 0.25
 
 
-def test_the_folder_of_published_sets_tells_the_patch_size(write: Callable) -> None:
+def test_the_folder_name_of_published_sets_gives_the_patch_size(write: Callable) -> None:
     path = write("patches_512")
     assert read_bag(path).patch_size == 512
-    with pytest.raises(FormatError, match="512 by the file and 256 by your call"):
+    with pytest.raises(FormatError, match="512 in the file but 256 was given"):
         read_bag(path, patch_size=256)
 
 
-def test_a_patch_size_nobody_tells_has_to_be_given(write: Callable) -> None:
-    with pytest.raises(FormatError, match=r"tiles stand 512 apart; give patch_size"):
+def test_an_unknown_patch_size_has_to_be_given(write: Callable) -> None:
+    with pytest.raises(FormatError, match=r"tiles are 512 apart; give patch_size"):
         read_bag(write())
 
 
@@ -77,7 +77,7 @@ def test_without_coordinates_it_says_where_they_should_be(
     path = write()
     coords = tmp_path / "data" / "coords" / path.name
     coords.rename(tmp_path / path.name)
-    with pytest.raises(FormatError, match=f"{coords} is not there"):
+    with pytest.raises(FormatError, match=f"{coords} does not exist"):
         read_bag(path, patch_size=512)
     same_bag(read_bag(path, patch_size=512, coords=tmp_path), labelled)
     with pytest.raises(FormatError, match="does not hold"):
@@ -96,7 +96,7 @@ def test_labels_are_optional_and_may_be_a_column_of_whole_floats(
 
 
 @pytest.mark.parametrize(
-    ("folder", "values", "told"),
+    ("folder", "values", "expected"),
     [
         ("coords", np.zeros((3, 2), int), "beside"),
         ("coords", np.array([{}] * 3, dtype=object), "cannot be read as numpy"),
@@ -106,16 +106,16 @@ def test_labels_are_optional_and_may_be_a_column_of_whole_floats(
         ("patch_labels", np.array(["a"]), "labels have shape"),
     ],
 )
-def test_what_does_not_fit_is_told_and_nothing_is_unpickled(
-    write: Callable, tmp_path: Path, folder: str, values: Any, told: str
+def test_what_does_not_fit_is_rejected_and_nothing_is_unpickled(
+    write: Callable, tmp_path: Path, folder: str, values: Any, expected: str
 ) -> None:
     path = write("patches_512")
     np.save(tmp_path / "patches_512" / folder / path.name, values)
-    with pytest.raises(FormatError, match=told):
+    with pytest.raises(FormatError, match=expected):
         read_bag(path)
 
 
-def test_a_file_cut_short_anywhere_is_told(write: Callable) -> None:
+def test_a_file_cut_short_anywhere_is_reported(write: Callable) -> None:
     path = write("patches_512")
     whole = path.read_bytes()
     for length in range(0, len(whole), 61):

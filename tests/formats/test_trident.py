@@ -72,7 +72,7 @@ def test_a_file_is_the_bag(
 def test_a_tensor_finds_its_coordinates(
     tmp_path: Path, pt: Path, bag: Bag, same_bag: Callable, write_h5: Callable
 ) -> None:
-    with pytest.raises(FormatError, match=r"TCGA-3C\.v2_patches\.h5 is not there; .*--coords"):
+    with pytest.raises(FormatError, match=r"TCGA-3C\.v2_patches\.h5 does not exist; .*--coords"):
         read_bag(pt)
     patches = tmp_path / JOB / "patches" / "TCGA-3C.v2_patches.h5"
     write_h5(patches, {"coords": bag.coords}, {"coords": ATTRIBUTES})
@@ -96,7 +96,7 @@ def test_what_is_called_none_is_not_known(write: Callable) -> None:
 
 
 @pytest.mark.parametrize("missing", [None, "None"])
-def test_an_older_file_tells_the_patch_size_by_magnifications(
+def test_an_older_file_gives_the_patch_size_by_magnifications(
     write: Callable, missing: str | None
 ) -> None:
     assert read_bag(write(patch_size_level0=missing)).patch_size == 512
@@ -131,7 +131,7 @@ def test_the_tiles_own_pixels_as_level_0_are_stopped(write: Callable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({"features": np.ones((0, 6), "f4")}, "bag is empty"),
         ({"features": np.ones(768, "f4")}, "one vector for the whole slide"),
@@ -141,22 +141,24 @@ def test_the_tiles_own_pixels_as_level_0_are_stopped(write: Callable) -> None:
         ({"patch_size_level0": -512}, "patch_size is -512"),
     ],
 )
-def test_what_is_no_bag_is_told(write: Callable, changes: dict[str, Any], told: str) -> None:
+def test_what_is_no_bag_is_reported(
+    write: Callable, changes: dict[str, Any], expected: str
+) -> None:
     path = write(**changes)
-    with pytest.raises(FormatError, match=told) as raised:
+    with pytest.raises(FormatError, match=expected) as raised:
         read_bag(path)
     assert str(raised.value).startswith(f"{path}: ")
 
 
-def test_a_slide_without_tiles_is_told(write: Callable, write_h5: Callable) -> None:
+def test_a_slide_without_tiles_is_reported(write: Callable, write_h5: Callable) -> None:
     empty = {"features": np.ones((0, 6), "f4"), "coords": np.ones((0, 2), int)}
     with pytest.raises(FormatError, match="bag is empty"):
         read_bag(write_h5(write(), empty, {"coords": ATTRIBUTES}))
 
 
 @pytest.mark.parametrize("hint", [{"patch_size": 256}, {"stride": 256}])
-def test_a_hint_that_contradicts_the_file_is_refused(write: Callable, hint: Any) -> None:
-    with pytest.raises(FormatError, match=r"by your call|times the stated"):
+def test_a_hint_that_contradicts_the_file_is_rejected(write: Callable, hint: Any) -> None:
+    with pytest.raises(FormatError, match=r"was given|times the stated"):
         read_bag(write(overlap=0), **hint)
 
 

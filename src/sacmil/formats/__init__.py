@@ -1,4 +1,4 @@
-"""Bags on disk: one file per layout; a new layout is a new file here, nothing else."""
+"""Bags on disk: one module per layout. To add a layout, add a module here."""
 
 from sacmil.formats._registry import find_layout, list_formats, read_bag
 from sacmil.formats._search import find_bags

@@ -1,4 +1,4 @@
-"""HDF5 files opened so that every failure names the file and what is wrong with it."""
+"""Open HDF5 files such that every error names the file and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sacmil.errors import BagError, FormatError
 from sacmil.hdf5 import open_dataset, open_hdf5
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
-# h5py reports damage by whichever of these its C library happens to produce.
+# h5py raises any of these for a damaged file, depending on its C library.
 _DAMAGE_ERRORS = (
     OSError,
     RuntimeError,
@@ -26,12 +26,12 @@ _DAMAGE_ERRORS = (
     MemoryError,
 )
 _UNKNOWN = "None"
-"""How TRIDENT writes that it does not know."""
+"""TRIDENT's text for an unknown value."""
 
 
 @contextmanager
 def open_file(path: Path, *, only: Sequence[str] = ()) -> Iterator[h5py.File]:
-    """An HDF5 file open for reading; whatever h5py stumbles over becomes a FormatError.
+    """Open an HDF5 file for reading; every error of h5py becomes a FormatError.
 
     Args:
         path: of the file.
@@ -47,7 +47,7 @@ def open_file(path: Path, *, only: Sequence[str] = ()) -> Iterator[h5py.File]:
 
 
 def is_hdf5(path: Path) -> bool:
-    """Whether the file begins as HDF5 files do."""
+    """Whether the file begins with the signature of HDF5."""
     try:
         with path.open("rb") as file:
             return file.read(len(_SIGNATURE)) == _SIGNATURE
@@ -56,7 +56,7 @@ def is_hdf5(path: Path) -> bool:
 
 
 def describe_contents(path: Path) -> str:
-    """What is in a file, in words, for a message about not knowing its layout."""
+    """Describe the content of a file, for a message about an unknown layout."""
     if path.stat().st_size == 0:
         return "an empty file"
     if not is_hdf5(path):
@@ -72,7 +72,7 @@ def has_dataset(file: h5py.File, name: str) -> bool:
 
 
 def read_dataset(file: h5py.File, path: Path, name: str) -> npt.NDArray[Any]:
-    """An array, read whole; peers cut theirs into chunks of a row, slow to read bit by bit."""
+    """Read a complete array; other tools store chunks of one row, which are slow one by one."""
     if not has_dataset(file, name):
         raise FormatError(
             f"{path}: found an HDF5 file holding {', '.join(sorted(file)) or 'nothing'}; "
@@ -82,13 +82,13 @@ def read_dataset(file: h5py.File, path: Path, name: str) -> npt.NDArray[Any]:
 
 
 def read_attributes(item: h5py.File | h5py.Dataset) -> dict[str, Any]:
-    """Attributes as plain Python values; those that only say "None" are left out."""
+    """Return the attributes as plain Python values, without those that are "None"."""
     values = {name: _to_python(value) for name, value in item.attrs.items()}
     return {name: value for name, value in values.items() if value not in (None, _UNKNOWN, "")}
 
 
 def read_attribute(item: h5py.File | h5py.Dataset, name: str) -> Any:
-    """One attribute as a plain Python value; None where it is missing or only says "None"."""
+    """Return one attribute as a plain Python value; None if it is missing or "None"."""
     if not h5py.h5a.exists(item.id, name.encode()):
         return None
     text = _read_text(h5py.h5a.open(item.id, name.encode()))
@@ -97,13 +97,13 @@ def read_attribute(item: h5py.File | h5py.Dataset, name: str) -> Any:
 
 
 def _read_text(found: h5py.h5a.AttrID) -> str | None:
-    """A single text, as most attributes are, in a third of the time of h5py's ``attrs``."""
+    """Read a single text, as most attributes are, in a third of the time of h5py's ``attrs``."""
     is_single = found.get_space().get_simple_extent_type() == h5py.h5s.SCALAR
     dtype = found.dtype
     text = h5py.check_string_dtype(dtype)
     if not is_single or text is None or text.length is not None:
         return None
-    value = np.zeros((), dtype=dtype)  # h5py's own type: it says how texts lie in memory
+    value = np.zeros((), dtype=dtype)  # h5py's own type: it defines how text is stored in memory
     found.read(value)
     return bytes(value[()]).decode("utf-8", "surrogateescape")
 

@@ -1,4 +1,4 @@
-"""What a file does not say about itself, its owner may: hints to the readers of layouts."""
+"""Hints: facts about a bag that the caller gives because its file does not store them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TOLERANCE = 5e-3  # people round what they type
 
 @dataclass(frozen=True, kw_only=True)
 class Hints:
-    """What the caller knows; a file that says otherwise is refused."""
+    """Facts from the caller; a file that contradicts them is rejected."""
 
     patch_size: Level0Px | None = None
     """Side of a tile in level-0 pixels."""
@@ -27,7 +27,7 @@ class Hints:
     stride: Level0Px | None = None
     """Distance between neighbouring tiles in level-0 pixels, where they overlap or leave gaps."""
     coords: Path | None = None
-    """A file of coordinates, or the folder where there is one per slide."""
+    """A file of coordinates, or a folder with one file per slide."""
 
     def __post_init__(self) -> None:
         for name in _NUMERIC_HINTS:
@@ -38,31 +38,31 @@ class Hints:
             raise FormatError(f"mpp={self.mpp:g}; expected 0.05 to 20 µm per level-0 pixel")
 
     def find_coords_file(self, names: Iterable[str]) -> Path | None:
-        """The file of coordinates that was given, looked up by these names in a folder."""
+        """Return the given coordinate file; in a folder, the first of these names."""
         if self.coords is None or self.coords.is_file():
             return self.coords
         names = list(names)
         found = next((self.coords / name for name in names if (self.coords / name).is_file()), None)
         if found is None:
-            what = (
-                "the folder does not hold" if self.coords.is_dir() else "there is no such file or"
-            )
-            raise FormatError(
-                f"{self.coords}: {what} {' or '.join(names)}; expected this slide's coordinates"
-            )
+            expected = " or ".join(names)
+            if self.coords.is_dir():
+                reason = f"the folder does not hold {expected}"
+            else:
+                reason = f"there is no such file, and no folder with {expected}"
+            raise FormatError(f"{self.coords}: {reason}; expected this slide's coordinates")
         return found
 
     def reject_coords(self, path: Path) -> None:
-        """For layouts whose files hold their coordinates themselves."""
+        """Raise an error if coords is given for a layout that stores its own coordinates."""
         if self.coords is not None:
             raise FormatError(
-                f"{path}: holds its own coordinates; leave coords (--coords) out, it is for files "
-                "without"
+                f"{path}: holds its own coordinates; leave out coords (--coords), it is for files "
+                "without coordinates"
             )
 
 
 def apply_hints(bag: Bag, hints: Hints) -> Bag:
-    """The bag with what only the hints know; what both know has to be the same."""
+    """Return the bag with its unknown values filled from the hints; known ones must agree."""
     unknown = {}
     for name in _NUMERIC_HINTS:
         found, given = getattr(bag, name), getattr(hints, name)
@@ -71,7 +71,7 @@ def apply_hints(bag: Bag, hints: Hints) -> Bag:
         elif given is not None and not math.isclose(found, given, rel_tol=_TOLERANCE):
             option = f"{name} (--{name.replace('_', '-')})"
             raise BagError(
-                f"{name} is {found:g} by the file and {given:g} by your call; leave {option} out, "
+                f"{name} is {found:g} in the file but {given:g} was given; leave out {option}, "
                 "or correct it"
             )
     return replace(bag, **unknown) if unknown else bag

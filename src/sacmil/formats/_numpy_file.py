@@ -1,4 +1,4 @@
-"""Files of numpy.save and numpy.savez, read without unpickling."""
+"""Read files of numpy.save and numpy.savez, without unpickling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sacmil.limits import check_declared_size, check_zip_size
 
 
 def load(path: Path, key: str | None = None) -> npt.NDArray[Any]:
-    """The array in a .npy file, or the one called ``key`` in a .npz file."""
+    """Return the array in a .npy file, or the one called ``key`` in a .npz file."""
     try:
         check_zip_size(path)
         with path.open("rb") as file:
@@ -25,7 +25,7 @@ def load(path: Path, key: str | None = None) -> npt.NDArray[Any]:
         raise FormatError(f"{path}: there is no such file") from None
     except FormatError:
         raise
-    # A damaged file makes numpy raise nearly anything: its header is parsed as Python.
+    # numpy can raise almost any error for a damaged file: its header is parsed as Python.
     except Exception as error:
         detail = " ".join(str(error).split())[:200] or type(error).__name__
         raise FormatError(

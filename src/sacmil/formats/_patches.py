@@ -1,4 +1,4 @@
-"""Where tiles were cut: the coordinate files of CLAM and TRIDENT, and the attributes in them."""
+"""The coordinate files of CLAM and TRIDENT, and their attributes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRIDENT_ATTRIBUTES = ("patch_size_level0", "target_magnification", "level0_magni
 
 
 class Patches(NamedTuple):
-    """Coordinates, and what the file tells of the tiles at them."""
+    """Coordinates of tiles, and what the file stores about the tiles."""
 
     coords: npt.NDArray[Any]
     patch_size: float | None = None
@@ -29,14 +29,14 @@ class Patches(NamedTuple):
 
 
 def find_patches(path: Path, hints: Hints, folders: Iterable[Path]) -> Path | None:
-    """The coordinate file of a feature file: the one given, or the one in the usual place."""
+    """Return the coordinate file of a feature file: the given one, or the one in these folders."""
     names = (f"{path.stem}.h5", f"{path.stem}_patches.h5")
     beside = (folder / name for folder in folders for name in names)
     return hints.find_coords_file(names) or next((file for file in beside if file.is_file()), None)
 
 
 def read_patches(path: Path) -> Patches:
-    """A coordinate file."""
+    """Read a coordinate file."""
     with open_file(path) as file:
         coords = read_dataset(file, path, "coords")
         found = read_attributes(file["coords"])
@@ -44,13 +44,13 @@ def read_patches(path: Path) -> Patches:
 
 
 def parse_patches(path: Path, coords: npt.NDArray[Any], found: Mapping[str, Any]) -> Patches:
-    """Coordinates with what their attributes say, in level-0 pixels."""
+    """Combine coordinates with their attributes, in level-0 pixels."""
     if coords.ndim == 0:
         raise FormatError(
             f"{path}: coords is a single number; expected (N, 2), cut the tiles again"
         )
     try:
-        if any(mark in found for mark in TRIDENT_ATTRIBUTES):
+        if any(name in found for name in TRIDENT_ATTRIBUTES):
             return _parse_trident(coords, found)
         return Patches(
             coords, _patch_size_from_clam(found), tile_px=_to_int(found.get("patch_size"))
@@ -63,18 +63,18 @@ def parse_patches(path: Path, coords: npt.NDArray[Any], found: Mapping[str, Any]
 
 
 def drop_batch_axis(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """(N, D) of (1, N, D), which some tools write."""
+    """Convert (1, N, D), which some tools write, to (N, D)."""
     return values[0] if values.ndim == 3 and len(values) == 1 else values
 
 
 def check_same_coords(
     path: Path, coords: npt.NDArray[Any], patches: Path, others: npt.NDArray[Any]
 ) -> None:
-    """Refuse coordinates that are not those of the tiles that were encoded."""
+    """Reject coordinates that differ from those of the encoded tiles."""
     if coords.shape != others.shape or not np.array_equal(coords, others):
         raise FormatError(
-            f"{path}: its coordinates are not those of {patches} ({len(coords)} rows, "
-            f"{len(others)} there); expected the file its tiles were cut with, give it by coords "
+            f"{path}: its coordinates ({len(coords)} rows) differ from those of {patches} "
+            f"({len(others)} rows); expected the file its tiles were cut with, give it by coords "
             "(--coords)"
         )
 
@@ -100,14 +100,14 @@ def _patch_size_from_magnification(found: Mapping[str, Any]) -> float | None:
 
 
 def _patch_size_from_clam(found: Mapping[str, Any]) -> float | None:
-    """CLAM's patch_size counts pixels of patch_level; where that is unclear nobody knows."""
+    """Convert CLAM's patch_size from pixels of patch_level; None if the level is unclear."""
     if "patch_size" not in found or found.get("custom_downsample", 1) != 1:
         return None
     downsample = found.get("downsample")
     if downsample is None:
         return float(found["patch_size"]) if found.get("patch_level") == 0 else None
     factor = downsample[0] if isinstance(downsample, list) else downsample
-    return float(found["patch_size"] * int(factor))  # CLAM itself cuts the fraction off
+    return float(found["patch_size"] * int(factor))  # CLAM itself truncates the factor
 
 
 def _to_int(value: Any) -> int | None:

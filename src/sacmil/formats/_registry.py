@@ -1,9 +1,9 @@
-"""Finds out which layout a file has, and reads it.
+"""Detect the layout of a file, and read it.
 
-A layout is a public module of this folder with two functions: ``matches(path) -> bool``, a cheap
-look at the file and its surroundings, and ``read(path, hints) -> Bag``, which takes from the hints
-only what the file does not say. The native layout, which says everything, takes none. Files that
-are called otherwise than the peers' are named by ``SUFFIXES``, such as ``(".zarr",)``.
+A layout is a public module of this folder with two functions. ``matches(path) -> bool`` is a quick
+check of the file and its folder. ``read(path, hints) -> Bag`` uses the hints only for values that
+the file does not store. The native layout stores everything and takes no hints. A layout with
+file name endings of its own lists them in ``SUFFIXES``, such as ``(".zarr",)``.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _COMMON_SUFFIXES = (".h5", ".hdf5", ".pt", ".npy")
 
 
 class Format(Protocol):
-    """What a module of this folder offers."""
+    """The functions of a layout module."""
 
     def matches(self, path: Path) -> bool:
         """Whether the file looks like this layout."""
 
     def read(self, path: Path, hints: Hints) -> Bag:
-        """The bag in the file."""
+        """Read the bag in the file."""
 
 
 @cache
@@ -50,13 +50,13 @@ def _load_formats() -> dict[str, Format]:
 
 
 def list_suffixes() -> tuple[str, ...]:
-    """By which the files of a folder are known as bags."""
+    """Return the file name endings of bags."""
     own = (getattr(layout, "SUFFIXES", ()) for layout in _load_formats().values())
     return tuple(dict.fromkeys(chain(_COMMON_SUFFIXES, *own)))
 
 
 def list_formats() -> list[str]:
-    """Names of the layouts that can be read."""
+    """Return the names of the layouts that can be read."""
     return sorted(_load_formats())
 
 
@@ -69,18 +69,18 @@ def read_bag(
     stride: float | None = None,
     coords: str | Path | None = None,
 ) -> Bag:
-    """Read a bag in any layout this package knows.
+    """Read a bag in any supported layout.
 
-    What follows the path is for what peers' files do not say (docs/formats.md); it may not
-    contradict what they do.
+    The options after the path give values that files of other tools do not store
+    (docs/formats.md). They must not contradict the file.
 
     Args:
         path: a file.
-        layout: one of list_formats(); found by looking inside where not given.
+        layout: one of list_formats(); detected if not given.
         patch_size: side of a tile in level-0 pixels.
         mpp: microns per level-0 pixel.
         stride: distance between neighbouring tiles in level-0 pixels, if not the patch size.
-        coords: the file of its coordinates, or the folder where there is one per slide.
+        coords: the file of its coordinates, or a folder with one file per slide.
     """
     path = Path(path)
     hints = Hints(
@@ -102,10 +102,10 @@ def read_bag(
 
 
 def find_layout(path: str | Path) -> str:
-    """The name of the one layout a file looks like."""
+    """Detect the layout of a file and return its name."""
     path = Path(path)
     _check_is_file(path)
-    if native.matches(path):  # the only layout whose files say what they are
+    if native.matches(path):  # the only layout whose files name their layout
         return _NATIVE
     others = ((name, layout) for name, layout in _load_formats().items() if name != _NATIVE)
     found = [name for name, layout in others if layout.matches(path)]
@@ -113,8 +113,8 @@ def find_layout(path: str | Path) -> str:
         return found[0]
     if found:
         raise FormatError(
-            f"{path}: this may be {' or '.join(found)}, whose files look the same and mean "
-            f"different lengths; say which by layout={found[0]!r} (--from {found[0]}) or "
+            f"{path}: this may be {' or '.join(found)}, whose files look the same but use "
+            f"different units; choose by layout={found[0]!r} (--from {found[0]}) or "
             f"{found[1]!r}"
         )
     raise FormatError(

@@ -1,4 +1,4 @@
-"""Microns to pixels of the slide, for layouts that do not know the slide's resolution."""
+"""Convert microns to level-0 pixels, for layouts that do not store the slide's resolution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WHOLE_PIXEL_TOLERANCE = 1 / 64
 
 
 class PixelScale(NamedTuple):
-    """Third to fifth argument of a Bag."""
+    """Third to fifth argument of Bag."""
 
     coords: npt.NDArray[np.float64]
     patch_size: Level0Px
@@ -25,12 +25,12 @@ class PixelScale(NamedTuple):
 def convert_to_level0(
     coords_um: npt.NDArray[np.float64], tile_um: float, mpp_of_tile: float, hints: Hints
 ) -> PixelScale:
-    """Coordinates in level-0 pixels where the hints tell the slide's resolution, else the tile's.
+    """Convert to level-0 pixels if the hints give the slide's resolution, else to tile pixels.
 
     Args:
         coords_um: upper left corners in µm.
         tile_um: side of a tile in µm.
-        mpp_of_tile: what to take for the slide's µm per pixel if nobody knows it.
+        mpp_of_tile: the slide's µm per pixel if the hints do not give it.
         hints: may give it, or the patch size, from which it follows.
     """
     implied = tile_um / hints.patch_size if hints.patch_size else mpp_of_tile

@@ -1,4 +1,4 @@
-"""Which files of a folder are bags, judged by their names alone: opening them may crash."""
+"""Find the bags in folders by file names only: opening a damaged file may crash."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from sacmil.formats._registry import list_suffixes
 _SIDE_FOLDERS = frozenset(
     {"patches", "tiles", "coords", "labels", "patch_labels", "inst_labels", "masks", "stitches"}
 )
-"""Where peers keep what belongs to bags but is none."""
+"""Folders of other tools for files that belong to bags but are not bags."""
 
 
 def find_bags(items: Iterable[Path], *, exclude: Path | None = None) -> list[Path]:
-    """Every bag among files and folders, folders searched to the bottom.
+    """Return every bag among files and folders; subfolders are searched too.
 
     Args:
-        items: a file is taken as a bag whatever it is called.
-        exclude: a folder that is not searched, for it is where results go.
+        items: a file counts as a bag whatever its name.
+        exclude: a folder that is not searched, such as the output folder.
     """
     found: dict[Path, Path] = {}
     for item in items:
@@ -36,26 +36,26 @@ def find_bags(items: Iterable[Path], *, exclude: Path | None = None) -> list[Pat
 
 
 def list_bag_files(folder: Path, exclude: Path | None = None) -> list[Path]:
-    """Every bag below a folder, if any; arguments as those of find_bags."""
-    hidden = exclude.resolve() if exclude else None
+    """Return every bag below a folder, if any; arguments as those of find_bags."""
+    excluded = exclude.resolve() if exclude else None
     known = list_suffixes()
     return [
         file
         for file in folder.rglob("*")
         if file.suffix in known
         and _is_bag(file, folder)
-        and (hidden is None or hidden not in _resolve(file).parents)
+        and (excluded is None or excluded not in _resolve(file).parents)
         and (file.is_file() or _is_broken_link(file))
     ]
 
 
 def _resolve(file: Path) -> Path:
-    """As Path.resolve, which raises for a link to itself before Python 3.13."""
+    """Resolve a path; unlike Path.resolve before Python 3.13, a link to itself raises nothing."""
     return Path(os.path.realpath(file))
 
 
 def _is_broken_link(file: Path) -> bool:
-    """A link that leads nowhere: told when it is read, not passed over."""
+    """Whether the target of a link is missing; the error is raised when the link is read."""
     return file.is_symlink() and not file.exists()
 
 
@@ -63,11 +63,11 @@ def _is_bag(file: Path, folder: Path) -> bool:
     above = file.relative_to(folder).parent.parts
     if file.name.startswith(".") or file.stem.endswith("_patches"):
         return False
-    if any(part in _SIDE_FOLDERS or part.startswith("slide_features_") for part in above):
+    if any(name in _SIDE_FOLDERS or name.startswith("slide_features_") for name in above):
         return False
     if file.suffix == ".npy":
         return "features" in file.parent.parts
-    # CLAM writes features twice; the h5 knows where its tiles are
+    # CLAM writes features twice; the h5 has the coordinates
     return file.suffix != ".pt" or not _get_h5_path(file).is_file()
 
 
@@ -81,7 +81,7 @@ def _check_unique_ids(bags: list[Path]) -> None:
     for bag in bags:
         if bag.stem in seen:
             raise FormatError(
-                f"{seen[bag.stem]} and {bag} are both called {bag.stem}, the name of their slide; "
-                "expected one bag per slide, convert them apart"
+                f"{seen[bag.stem]} and {bag} both have the slide name {bag.stem}; "
+                "expected one bag per slide, convert them separately"
             )
         seen[bag.stem] = bag

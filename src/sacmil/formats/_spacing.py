@@ -1,9 +1,9 @@
-"""Do the tiles stand as far apart as their size says? Stops lengths in the wrong unit.
+"""Check the distance between tiles against their size, to detect lengths in the wrong unit.
 
-The distance between neighbouring tiles can be seen in the coordinates. Where it is two or four
-times the stated patch size, or µm per pixel times it, somebody has confused pixels of the scan
-with pixels of a tile or with microns. A bag is refused only when nearly all of its tiles say so;
-a warning is given for what is merely odd; and tiles that lie on no grid say nothing.
+The coordinates show the distance between neighbouring tiles. It can be two or four times the stated
+patch size, or µm per pixel times it. Then pixels of the scan were confused with pixels of a tile or
+with microns. A bag is rejected only if nearly all of its tiles agree. Other unusual distances give
+a warning. Tiles that lie on no grid are not checked.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from sacmil.bag import Bag
 from sacmil.errors import BagError, BagWarning
 
 _MIN_GAPS = 16
-"""Gaps that are needed for a verdict: fewer may be even multiples by chance."""
+"""Gaps needed for a conclusion: fewer may be even multiples by chance."""
 _MIN_AGREEMENT = 0.9
 """Share of the gaps that have to agree."""
 _DOWNSAMPLE_FACTORS = (2, 4, 8, 16)
-"""By how much tiles are usually shrunk before encoding, and levels of a pyramid differ."""
-_FIX_HINT = "if the tiles are meant to stand so, say it by stride (--stride {spacing:g})"
+"""Usual factors by which tiles are downsampled before encoding, and pyramid levels differ."""
+_FIX_HINT = "if this distance is intended, give it by stride (--stride {spacing:g})"
 
 
 class DetectedGrid(NamedTuple):
-    """A grid seen in coordinates."""
+    """A grid detected in coordinates."""
 
     spacing: float
     """Between neighbours, in the unit of the coordinates."""
     gaps: int
-    """How many neighbours were looked at."""
+    """Number of pairs of neighbours that were measured."""
 
 
 def check_spacing(bag: Bag) -> None:
-    """Raise BagError where the patch size is clearly in another unit than the coordinates."""
+    """Raise BagError if the patch size is clearly in another unit than the coordinates."""
     grid = find_grid(bag.coords)
     if grid is None:
         return
@@ -56,13 +56,13 @@ def check_spacing(bag: Bag) -> None:
 
 
 def find_grid(coords: npt.NDArray[Any], min_gaps: int = _MIN_GAPS) -> DetectedGrid | None:
-    """The grid most tiles lie on, as far as neighbours in rows and columns show one.
+    """Return the grid that most tiles lie on, from neighbours in rows and columns, or None.
 
     >>> find_grid(np.argwhere(np.ones((5, 5))) * 512)
-    Grid(spacing=512.0, gaps=40)
+    DetectedGrid(spacing=512.0, gaps=40)
     """
     if coords.ndim != 2 or coords.shape[1] != 2 or coords.dtype.kind not in "iuf":
-        return None  # called on what is not yet known to make a bag
+        return None  # also called with arrays that are not checked yet
     if not np.isfinite(coords).all():
         return None
     gaps = np.concatenate([_measure_gaps(coords, axis) for axis in (0, 1)])
@@ -70,7 +70,7 @@ def find_grid(coords: npt.NDArray[Any], min_gaps: int = _MIN_GAPS) -> DetectedGr
         return None
     low = float(np.quantile(gaps, 0.05, method="lower"))
     spacing = float(np.median(gaps[np.abs(gaps - low) <= _compute_tolerance(low)]))
-    steps = gaps[gaps <= 6.5 * spacing] / spacing  # errors of farther ones have added up
+    steps = gaps[gaps <= 6.5 * spacing] / spacing  # rounding errors add up over longer gaps
     regular = (
         np.abs(steps - np.maximum(np.round(steps), 1)) <= _compute_tolerance(spacing) / spacing
     )
@@ -79,7 +79,7 @@ def find_grid(coords: npt.NDArray[Any], min_gaps: int = _MIN_GAPS) -> DetectedGr
 
 
 def _measure_gaps(coords: npt.NDArray[Any], axis: int) -> npt.NDArray[np.float64]:
-    """Distances between tiles that follow each other in a row (axis 0) or a column (axis 1)."""
+    """Return distances between successive tiles in a row (axis 0) or a column (axis 1)."""
     along, across = coords[:, axis], coords[:, 1 - axis]
     order = np.lexsort((along, across))
     steps = np.diff(along[order].astype(np.float64))
@@ -88,16 +88,15 @@ def _measure_gaps(coords: npt.NDArray[Any], axis: int) -> npt.NDArray[np.float64
 
 
 def _compute_tolerance(length: float) -> float:
-    """How far apart two equal lengths can seem: whole pixels, and sizes given with two digits."""
+    """Return the rounding error of a length: whole pixels, and sizes given with two digits."""
     return max(0.04 * length, min(1.0, 0.25 * length))
 
 
 def _describe_spacing(bag: Bag, grid: DetectedGrid) -> str:
     expected = f"stride {bag.stride:g}" if bag.stride else f"patch size {bag.patch_size:g}"
     return (
-        f"{bag.slide_id}: tiles stand {grid.spacing:g} apart, "
-        f"{grid.spacing / _get_expected_spacing(bag):.3g} "
-        f"times the stated {expected}"
+        f"{bag.slide_id}: tiles are {grid.spacing:g} apart, "
+        f"{grid.spacing / _get_expected_spacing(bag):.3g} times the stated {expected}"
     )
 
 
@@ -106,9 +105,9 @@ def _get_expected_spacing(bag: Bag) -> float:
 
 
 def _explain_mistake(bag: Bag, ratio: float) -> str | None:
-    """The classic mistake that explains the ratio, and what to type instead.
+    """Return the common mistake that explains the ratio, and how to fix it.
 
-    Tiles that overlap by half look like microns of a 0.5 µm scan: that is no clear case.
+    Tiles that overlap by half look like microns of a 0.5 µm scan, so that case is not reported.
     """
     size = ratio * float(bag.patch_size)
     if _has_micron_coords(bag, ratio) and abs(ratio - 0.5) > 0.01:
@@ -134,7 +133,7 @@ def _has_micron_coords(bag: Bag, ratio: float) -> bool:
 def _warn_of_unusual_spacing(bag: Bag, grid: DetectedGrid, ratio: float) -> None:
     microns = _has_micron_coords(bag, ratio)
     if ratio < 1 and bag.stride is None and not microns:
-        return  # an overlap nobody wrote down
+        return  # an overlap that the file does not store
     reason = "the coordinates may be in microns" if microns else "patch size or coordinates may be"
     unit = "" if microns else " in another unit than level-0 pixels"
     warnings.warn(

@@ -1,4 +1,4 @@
-"""Files of torch.save, read without running anything they contain."""
+"""Read files of torch.save, without running any code in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FEATURE_KEYS = ("features", "feats")
 
 
 def load(path: Path) -> Any:
-    """What was saved: tensors, and containers of them; anything else is refused."""
+    """Return the saved tensors, or containers of them; anything else is rejected."""
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -26,7 +26,7 @@ def load(path: Path) -> Any:
     check_zip_size(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    # A damaged file makes torch raise nearly anything: zip, pickle, storage and memory errors.
+    # torch can raise almost any error for a damaged file: zip, pickle, storage, memory.
     except Exception as error:
         raise FormatError(f"{path}: {_describe_failure(path, error)}") from error
 
@@ -44,14 +44,14 @@ def _describe_failure(path: Path, error: Exception) -> str:
 
 
 def _begins_as_checkpoint(path: Path) -> bool:
-    """Whether a file begins as the two kinds do that torch.save has written."""
+    """Whether a file begins like one of the two formats of torch.save."""
     with path.open("rb") as file:
-        return file.read(1) in (b"P", b"\x80")  # of a zip archive, of a pickle
+        return file.read(1) in (b"P", b"\x80")  # a zip archive, a pickle
 
 
 def load_features(path: Path) -> npt.NDArray[Any]:
-    """The one array in the file: a bare tensor, or one called features or feats."""
-    found = load(path)  # says how to get torch where it is missing
+    """Return the array in the file: a bare tensor, or one called features or feats."""
+    found = load(path)  # its error explains how to install torch
     import torch
 
     if isinstance(found, dict):
@@ -67,9 +67,9 @@ def load_features(path: Path) -> npt.NDArray[Any]:
 def _to_numpy(path: Path, tensor: Any) -> npt.NDArray[Any]:
     import torch
 
-    if tensor.layout is torch.strided:  # one that repeats its values is larger than it looks
-        held = tensor.numel() * tensor.element_size()
-        check_declared_size(path, "the tensor", held, tensor.untyped_storage().nbytes())
+    if tensor.layout is torch.strided:  # an expanded tensor is larger than its storage
+        declared = tensor.numel() * tensor.element_size()
+        check_declared_size(path, "the tensor", declared, tensor.untyped_storage().nbytes())
     if str(tensor.dtype) == "torch.bfloat16":  # which numpy does not have
         tensor = tensor.float()
     try:

@@ -1,14 +1,14 @@
-"""CLAM's layout: features without a word about the tiles, which its patches file describes.
+"""CLAM's layout: feature files without tile sizes, which a separate patches file holds.
 
 ==========================  ===================================================================
 ``h5_files/<slide>.h5``     ``features`` (N, D), ``coords`` (N, 2) level-0 pixels; no attributes
 ``pt_files/<slide>.pt``     a tensor (N, D), rows as in the h5; no coordinates
 ``patches/<slide>.h5``      ``coords`` (N, 2) with attributes patch_size (pixels of patch_level),
                             patch_level, downsample; found in ``../patches``, ``../../patches``,
-                            ``../../RESULTS/patches``, or where ``coords`` says
+                            ``../../RESULTS/patches``, or given by ``coords``
 ==========================  ===================================================================
 
-Without a patches file, ``patch_size`` has to be given for an h5; a pt cannot be read.
+Without a patches file, ``patch_size`` is needed for an h5; a pt cannot be read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _ClamFile(NamedTuple):
 
 
 def matches(path: Path) -> bool:
-    """Whether this is a bare tensor, or an h5 with features about whose tiles it says nothing."""
+    """Whether this is a bare tensor, or an h5 with features and no attributes of TRIDENT."""
     if path.suffix in _torch_file.SUFFIXES and not is_hdf5(path):
         return not slideflow.matches(path) and not trident.matches(path)
     if not is_hdf5(path) or torchmil.matches(path):
@@ -58,16 +58,16 @@ def matches(path: Path) -> bool:
         if not has_dataset(file, "features"):
             return False
         found = read_attributes(file["coords"]) if has_dataset(file, "coords") else {}
-    return not any(mark in found for mark in TRIDENT_ATTRIBUTES)
+    return not any(name in found for name in TRIDENT_ATTRIBUTES)
 
 
 def find_patches_file(path: Path, hints: Hints) -> Path | None:
-    """The patches file of a feature file, where there is one."""
+    """Return the patches file of a feature file, if there is one."""
     return find_patches(path, hints, _list_patch_folders(path))
 
 
 def read(path: Path, hints: Hints) -> Bag:
-    """Read features; the tiles from the file itself, its patches file, or the hints."""
+    """Read features; coordinates and patch size come from the file, its patches file or hints."""
     content = _read_tensor(path) if path.suffix in _torch_file.SUFFIXES else _read_hdf5(path)
     patches = _resolve_patches(path, content, hints)
     patch_size = patches.patch_size or hints.patch_size
@@ -116,31 +116,32 @@ def _resolve_patches(path: Path, content: _ClamFile, hints: Hints) -> Patches:
     elif content.features.ndim and len(content.features) != len(patches.coords):
         raise FormatError(
             f"{path}: has {len(content.features)} feature rows, {beside} has "
-            f"{len(patches.coords)} coordinates; expected as many, they belong to different runs"
+            f"{len(patches.coords)} coordinates; expected equal numbers, they belong to different "
+            "runs"
         )
     return patches if patches.patch_size or own is None else own
 
 
 def _find_h5_twin(path: Path) -> Path | None:
-    """The h5 that CLAM writes beside every pt, row by row the same."""
+    """Return the h5 that CLAM writes beside every pt, with the same rows."""
     twin = path.parent.parent / "h5_files" / f"{path.stem}.h5"
     return twin if path.suffix in _torch_file.SUFFIXES and twin.is_file() else None
 
 
 def _make_no_coords_error(path: Path) -> FormatError:
-    places = ", ".join(str(folder / f"{path.stem}.h5") for folder in _list_patch_folders(path))
+    tried = ", ".join(str(folder / f"{path.stem}.h5") for folder in _list_patch_folders(path))
     return FormatError(
-        f"{path}: holds features without coordinates, and none of {places} is there; give the "
+        f"{path}: holds features without coordinates, and none of {tried} exists; give the "
         "file or folder of coordinates by coords (`sacmil convert --coords`)"
     )
 
 
 def _make_no_patch_size_error(path: Path, patches: Patches) -> FormatError:
     grid = find_grid(patches.coords)
-    seen = f"; its tiles stand {grid.spacing:g} apart" if grid else ""
-    what = describe_contents(path) if is_hdf5(path) else "a tensor"
+    spacing = f"; its tiles are {grid.spacing:g} apart" if grid else ""
+    content = describe_contents(path) if is_hdf5(path) else "a tensor"
     return FormatError(
-        f"{path}: found {what} as CLAM writes them, but nothing that says how large the tiles "
-        f"are{seen}; give patch_size (`sacmil convert --patch-size`) in level-0 pixels, or the "
+        f"{path}: found {content} in CLAM's layout, but no tile size{spacing}; "
+        "give patch_size (`sacmil convert --patch-size`) in level-0 pixels, or the "
         "patches file or folder by coords (`sacmil convert --coords`)"
     )

@@ -1,9 +1,9 @@
 """GigaPath's layout: bare features of 1536 numbers, coordinates in pixels of the tile.
 
 ``features`` (N, 1536) and ``coords`` (N, 2), upper left corners of tiles of 256 pixels at 0.5 µm
-per pixel, whatever the slide was scanned at. ``mpp`` (or ``patch_size``) of the slide, where given,
-makes them level-0 pixels; otherwise the bag is one of a slide scanned at 0.5. CLAM writes the same
-names in level-0 pixels, so outside CLAM's folders the layout has to be said.
+per pixel, at any resolution of the slide. With the slide's ``mpp`` (or ``patch_size``) they are
+converted to level-0 pixels; otherwise the slide is taken as scanned at 0.5. CLAM writes the same
+names in level-0 pixels, so outside CLAM's folders the layout must be given.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FEATURE_DIM, _TILE_PX, _MPP = 1536, 256, 0.5
 
 
 def matches(path: Path) -> bool:
-    """Whether a bare file has GigaPath's width and nothing that makes it CLAM's."""
+    """Whether a bare file has GigaPath's feature width and no sign of CLAM."""
     if not is_hdf5(path) or path.parent.name == "h5_files" or not clam.matches(path):
         return False
     with open_file(path) as file:
@@ -34,7 +34,7 @@ def matches(path: Path) -> bool:
 
 
 def read(path: Path, hints: Hints) -> Bag:
-    """Read features and coordinates, the latter as pixels of the slide where its mpp is known."""
+    """Read features and coordinates, in level-0 pixels if the slide's mpp is known."""
     hints.reject_coords(path)
     with open_file(path) as file:
         features = drop_batch_axis(read_dataset(file, path, "features"))

@@ -1,4 +1,4 @@
-"""The native layout: an HDF5 file TRIDENT's readers take as theirs, with more attributes.
+"""The native layout: an HDF5 file that TRIDENT's readers can read, with more attributes.
 
 ========================  =====================================================================
 ``features``              (N, D) float16 or float32; attributes name, encoder, encoder_hash
@@ -40,7 +40,7 @@ from sacmil.units import Level0Px, MicronsPerPixel, TilePx, nominal_magnificatio
 LAYOUT = "sacmil bag"
 SCHEMA_VERSION = 1
 _UNKNOWN = "None"
-_HDF5_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 keeps checksums of its own bookkeeping
+_HDF5_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 has checksums of its metadata
 
 
 def write(path: str | Path, bag: Bag) -> None:
@@ -55,7 +55,7 @@ def write(path: str | Path, bag: Bag) -> None:
 
 
 def _make_file_bytes(bag: Bag) -> bytes:
-    """The file's bytes, made in memory: on a full disk HDF5 itself would crash the process."""
+    """Build the file in memory: on a full disk HDF5 itself would crash the process."""
     in_memory = {"driver": "core", "backing_store": False, "libver": _HDF5_VERSIONS}
     with h5py.File("bag", "w", **in_memory) as file:
         file.attrs.update(_make_file_attributes(bag))
@@ -77,17 +77,17 @@ def _collect_arrays(bag: Bag) -> dict[str, npt.NDArray[Any]]:
 
 
 def matches(path: Path) -> bool:
-    """Whether the file says of itself that it is a sacmil bag, even where damage changed that."""
+    """Whether the file is marked as a sacmil bag, even if the mark is damaged."""
     if not is_hdf5(path):
         return False
     with open_file(path) as file:
         layout = file.attrs.get("layout")
-        # TRIDENT's reader would take a bag whose layout was damaged, and lose half of it.
+        # TRIDENT's reader would accept a bag whose layout was damaged, and lose half of it.
         return CHECKSUM_ATTRIBUTE in file.attrs or (isinstance(layout, str) and layout == LAYOUT)
 
 
 def read(path: Path) -> Bag:
-    """Read a native bag, refusing what is incomplete or newer than this version."""
+    """Read a native bag; reject one that is incomplete or newer than this version."""
     with open_file(path) as file:
         _check_file(path, file)
         names = [name for name in ("features", "coords", "labels") if has_dataset(file, name)]
@@ -118,7 +118,7 @@ def read(path: Path) -> Bag:
 
 
 def read_provenance(path: Path) -> Mapping[str, Any]:
-    """How the bag in a file was made, without reading its arrays; empty where it does not say."""
+    """Return the provenance of a bag without reading its arrays; empty if it is not stored."""
     with open_file(path) as file:
         text = file.attrs.get("provenance", "{}")
         complete = "features" in file and "coords" in file

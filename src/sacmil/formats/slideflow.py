@@ -1,9 +1,9 @@
-"""slideflow's layout: a tensor, the centres of its tiles, and one description for all.
+"""slideflow's layout: a tensor and tile centres per slide, and one configuration per folder.
 
 ``<slide>.pt`` holds features (N, D), ``<slide>.index.npz`` the array ``arr_0`` (N, 2) of tile
 *centres* in level-0 pixels, and ``bags_config.json`` of the folder tile_px, tile_um and the
-extractor. How many level-0 pixels a tile spans is not stored: give the slide's ``mpp``, which
-tells it together with tile_um, or ``patch_size``.
+extractor. The tile's side in level-0 pixels is not stored: give ``patch_size``, or the slide's
+``mpp``, from which it follows by tile_um.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ _CONFIG_FILE = "bags_config.json"
 
 
 def matches(path: Path) -> bool:
-    """Whether a tensor has slideflow's index or description beside it."""
+    """Whether a tensor has slideflow's index or configuration beside it."""
     is_tensor = path.suffix in _torch_file.SUFFIXES and not is_hdf5(path)
     return is_tensor and (_get_index_path(path).is_file() or (path.parent / _CONFIG_FILE).is_file())
 
 
 def read(path: Path, hints: Hints) -> Bag:
-    """Read features, and upper left corners from the centres."""
+    """Read features, and compute upper left corners from the centers."""
     index = hints.find_coords_file([_get_index_path(path).name]) or _get_index_path(path)
     if not index.is_file():
         raise FormatError(
-            f"{path}: holds features without coordinates, and {index} is not there; give the file "
-            "or folder of coordinates by coords (`sacmil convert --coords`)"
+            f"{path}: holds features without coordinates, and {index} does not exist; give the "
+            "file or folder of coordinates by coords (`sacmil convert --coords`)"
         )
     features = drop_batch_axis(_torch_file.load_features(path))
-    centres = _read_centers(index, len(features))
+    centers = _read_centers(index, len(features))
     config = _read_config(path.parent / _CONFIG_FILE)
     tile_um, tile_px = _get_length(config, "tile_um"), _get_length(config, "tile_px")
-    patch_size = _find_patch_size(path, centres, tile_um, hints)
+    patch_size = _find_patch_size(path, centers, tile_um, hints)
     mpp = hints.mpp or (tile_um / patch_size if tile_um else None)
     return Bag(
         path.stem,
         features,
-        centres - patch_size / 2,
+        centers - patch_size / 2,
         Level0Px(patch_size),
         mpp=None if mpp is None else MicronsPerPixel(mpp),
         tile_px=None if tile_px is None else TilePx(int(tile_px)),
@@ -63,13 +63,13 @@ def _get_index_path(path: Path) -> Path:
 
 
 def _read_centers(index: Path, count: int) -> npt.NDArray[np.float64]:
-    centres = _numpy_file.load(index, key="arr_0")
-    if centres.shape != (count, 2) or centres.dtype.kind not in "iuf":
+    centers = _numpy_file.load(index, key="arr_0")
+    if centers.shape != (count, 2) or centers.dtype.kind not in "iuf":
         raise FormatError(
-            f"{index}: holds {centres.dtype} of shape {centres.shape} beside {count} feature rows; "
+            f"{index}: holds {centers.dtype} of shape {centers.shape} beside {count} feature rows; "
             f"expected ({count}, 2) numbers, the centre of each tile"
         )
-    return centres.astype(np.float64)
+    return centers.astype(np.float64)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _get_length(config: dict[str, Any], name: str) -> float | None:
-    """A length; slideflow also takes magnifications such as "20x", which are none."""
+    """Return a length; None for a magnification such as "20x", which slideflow also allows."""
     value = config.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -100,11 +100,11 @@ def _find_patch_size(
     if hints.patch_size is not None:
         return float(hints.patch_size)
     grid = find_grid(centers)
-    seen = f"; its tiles stand {grid.spacing:g} apart" if grid else ""
-    ways = "" if tile_um is None else ", or the slide's µm per pixel by mpp (--mpp)"
+    spacing = f"; its tiles are {grid.spacing:g} apart" if grid else ""
+    alternative = "" if tile_um is None else ", or the slide's µm per pixel by mpp (--mpp)"
     raise FormatError(
-        f"{path}: nothing says how many level-0 pixels a tile spans{seen}; give patch_size "
-        f"(`sacmil convert --patch-size`) in level-0 pixels{ways}"
+        f"{path}: the tile size in level-0 pixels is not stored{spacing}; give patch_size "
+        f"(`sacmil convert --patch-size`) in level-0 pixels{alternative}"
     )
 
 

@@ -4,10 +4,10 @@
 unit, tile_size_um, tile_size_px, extractor, feat_type. Two older forms are read: ``tile_size`` with
 unit "um" (2.0), and no attributes at all with tiles 224 apart, in pixels of 256/224 µm (1.x).
 
-STAMP does not store the slide's µm per pixel. Given by ``mpp`` (or implied by ``patch_size``), the
-bag is in level-0 pixels. Otherwise it is in pixels of the tile, as if the slide had been scanned at
-the tile's resolution (µm themselves where the tile's pixels are unknown): models see patch units
-only, so their answers are the same.
+STAMP does not store the slide's µm per pixel. If ``mpp`` or ``patch_size`` gives it, the bag is in
+level-0 pixels. Otherwise it is in pixels of the tile, as if the slide had been scanned at the
+tile's resolution, or in µm if that is unknown. Models see patch units only, so their predictions
+are the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sacmil.formats._spacing import find_grid
 from sacmil.units import TilePx
 
 _STAMP1_TILE_UM, _STAMP1_TILE_PX = 256.0, 224
-"""The only tile STAMP 1 knew."""
+"""The only tile size of STAMP 1."""
 
 
 class _TileSize(NamedTuple):
@@ -45,7 +45,7 @@ class _TileSize(NamedTuple):
 
 
 def matches(path: Path) -> bool:
-    """Whether the file has STAMP's names for features."""
+    """Whether the file has an array with one of STAMP's names for features."""
     if not is_hdf5(path):
         return False
     with open_file(path) as file:
@@ -53,13 +53,13 @@ def matches(path: Path) -> bool:
 
 
 def read(path: Path, hints: Hints) -> Bag:
-    """Read features and coordinates, the latter as pixels."""
+    """Read features and coordinates, converted to pixels."""
     hints.reject_coords(path)
     with open_file(path) as file:
         if has_dataset(file, "patch_embeddings") and not has_dataset(file, "coords"):
             raise FormatError(
                 f"{path}: holds patch_embeddings without coordinates, as STAMP writes for "
-                "multiplex images; expected feats and coords, a bag needs to know where tiles are"
+                "multiplex images; expected feats and coords, a bag needs the position of each tile"
             )
         found = read_attributes(file)
         _check_kind(path, found)
@@ -99,11 +99,10 @@ def _find_tile_size(path: Path, found: dict[str, Any], coords: npt.NDArray[Any])
     grid = find_grid(coords, min_gaps=1)
     if grid and round(grid.spacing) == _STAMP1_TILE_PX:
         return _TileSize(_STAMP1_TILE_UM, _STAMP1_TILE_PX, _STAMP1_TILE_UM / _STAMP1_TILE_PX)
-    seen = f"tiles {grid.spacing:g} apart" if grid else "no regular grid of tiles"
+    tiles = f"tiles {grid.spacing:g} apart" if grid else "no regular grid of tiles"
     raise FormatError(
-        f"{path}: found {describe_contents(path)} with {seen}, and no attribute that gives the "
-        "tile size; "
-        "expected tile_size_um as STAMP 2 writes it, or tiles 224 apart as STAMP 1 did, "
+        f"{path}: found {describe_contents(path)} with {tiles}, and no attribute that gives the "
+        "tile size; expected tile_size_um as in STAMP 2, or tiles 224 apart as in STAMP 1, "
         "extract the features again"
     )
 

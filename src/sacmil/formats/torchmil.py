@@ -4,13 +4,13 @@
 
     features/<slide>.npy        (N, D); published sets: features/features_<encoder>/<slide>.npy
     coords/<slide>.npy          (N, 2), level-0 pixels
-    patch_labels/<slide>.npy    (N,) truth per instance as in Bag.labels, optional;
+    patch_labels/<slide>.npy    (N,) label per instance as in Bag.labels, optional;
                                 also called inst_labels
-    labels/<slide>.npy          truth of the slide; not part of a bag
+    labels/<slide>.npy          label of the slide; not part of a bag
 
-A path to the features finds the others; .h5 files with one array of the folder's name are read
-too. The patch size is that of the folder above where it is called ``patches_<pixels>``, else it
-has to be given.
+The other files are found from the path of the features. A .h5 file with one array of the folder's
+name is read too. The patch size comes from the name of the folder above, ``patches_<pixels>``;
+otherwise it must be given.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIGNATURE = b"\x93NUMPY"
 
 
 def matches(path: Path) -> bool:
-    """Whether it is an array, or an h5 of features whose coordinates lie in the folder beside."""
+    """Whether it is an array, or an h5 of features with coordinates in the folder beside it."""
     if is_hdf5(path):
         return _is_features_only(path) and _find_sibling(path, "coords") is not None
     with path.open("rb") as file:
@@ -43,16 +43,15 @@ def matches(path: Path) -> bool:
 
 
 def read(path: Path, hints: Hints) -> Bag:
-    """Read features and what lies beside them."""
+    """Read features, coordinates and labels."""
     features = _read_array(path, "features")
     names = (f"{path.stem}.npy", f"{path.stem}.h5")
     coords_path = hints.find_coords_file(names) or _find_sibling(path, "coords")
     if coords_path is None:
         raise FormatError(
             f"{path}: holds features without coordinates, and "
-            f"{_find_root(path) / 'coords' / names[0]} "
-            "is not there; give the file or folder of coordinates by coords (`sacmil convert "
-            "--coords`)"
+            f"{_find_root(path) / 'coords' / names[0]} does not exist; give the file or folder of "
+            "coordinates by coords (`sacmil convert --coords`)"
         )
     coords = _read_array(coords_path, "coords")
     patch_size = _parse_patch_size(path) or hints.patch_size
@@ -62,14 +61,14 @@ def read(path: Path, hints: Hints) -> Bag:
 
 
 def _find_root(path: Path) -> Path:
-    """The folder that holds features/, coords/ and the rest."""
+    """Return the folder that holds features/, coords/ and the labels."""
     above = next((folder for folder in path.parents if folder.name == "features"), path.parent)
     return above.parent
 
 
 def _find_sibling(path: Path, folder: str) -> Path | None:
-    places = (_find_root(path) / folder / f"{path.stem}{suffix}" for suffix in (".npy", ".h5"))
-    return next((place for place in places if place.is_file() and place != path), None)
+    files = (_find_root(path) / folder / f"{path.stem}{suffix}" for suffix in (".npy", ".h5"))
+    return next((file for file in files if file.is_file() and file != path), None)
 
 
 def _is_features_only(path: Path) -> bool:
@@ -104,8 +103,8 @@ def _parse_patch_size(path: Path) -> float | None:
 
 def _make_no_patch_size_error(path: Path, coords: npt.NDArray[Any]) -> FormatError:
     grid = find_grid(coords)
-    seen = f"; its tiles stand {grid.spacing:g} apart" if grid else ""
+    spacing = f"; its tiles are {grid.spacing:g} apart" if grid else ""
     return FormatError(
-        f"{path}: nothing says how large the tiles are{seen}; give patch_size "
+        f"{path}: the tile size is not stored{spacing}; give patch_size "
         "(`sacmil convert --patch-size`) in level-0 pixels"
     )

@@ -1,10 +1,10 @@
-"""TRIDENT's layout: features and coordinates in one HDF5 file that says how tiles were cut.
+"""TRIDENT's layout: one HDF5 file with features, coordinates and the settings of the tiles.
 
 ``features_<encoder>/<slide>.h5`` (older: ``patch_features_<encoder>``) holds ``features`` (N, D)
 and ``coords`` (N, 2), level-0 pixels, whose attributes give patch_size (pixels of the tile),
 patch_size_level0, overlap, level0_width, level0_height; the text "None" means unknown. A ``.pt``
-holds the features only, its coordinates are in ``../patches/<slide>_patches.h5``. µm per pixel is
-not stored: it can be given by ``mpp``.
+holds the features only; its coordinates are in ``../patches/<slide>_patches.h5``. µm per pixel is
+not stored: give it by ``mpp``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FOLDER_PREFIXES = ("features_", "patch_features_")
 
 
 def matches(path: Path) -> bool:
-    """Whether the coordinates carry TRIDENT's attributes, or a tensor lies where it puts them."""
+    """Whether the coordinates have TRIDENT's attributes, or a tensor is in TRIDENT's folders."""
     if path.suffix in _torch_file.SUFFIXES and not is_hdf5(path):
         return path.parent.name.startswith(_FOLDER_PREFIXES) or _get_patches_path(path).is_file()
     if not is_hdf5(path):
@@ -42,11 +42,11 @@ def matches(path: Path) -> bool:
         if not (has_dataset(file, "features") and has_dataset(file, "coords")):
             return False
         found = read_attributes(file["coords"])
-    return any(mark in found for mark in TRIDENT_ATTRIBUTES)
+    return any(name in found for name in TRIDENT_ATTRIBUTES)
 
 
 def read(path: Path, hints: Hints) -> Bag:
-    """Read features and how their tiles were cut."""
+    """Read features, coordinates and the settings of the tiles."""
     if path.suffix in _torch_file.SUFFIXES:
         features, patches, encoder = _read_tensor(path, hints)
     else:
@@ -89,15 +89,14 @@ def _read_tensor(path: Path, hints: Hints) -> tuple[npt.NDArray[Any], Patches, s
     beside = find_patches(path, hints, [_get_patches_path(path).parent])
     if beside is None:
         raise FormatError(
-            f"{path}: holds features without coordinates, and {_get_patches_path(path)} is not "
-            "there; give "
-            "the file or folder of coordinates by coords (`sacmil convert --coords`)"
+            f"{path}: holds features without coordinates, and {_get_patches_path(path)} does not "
+            "exist; give the file or folder of coordinates by coords (`sacmil convert --coords`)"
         )
     patches = read_patches(beside)
     if features.ndim == 2 and len(features) != len(patches.coords):
         raise FormatError(
             f"{path}: has {len(features)} feature rows, {beside} has {len(patches.coords)} "
-            "coordinates; expected as many, they belong to different runs"
+            "coordinates; expected equal numbers, they belong to different runs"
         )
     return features, patches, _parse_encoder(path)
 
