@@ -22,7 +22,7 @@ def double(x): return 2 * x
 def die(x): os.kill(os.getpid(), signal.SIGSEGV)
 def leave(x): os._exit(3)
 def hang(x): time.sleep(60)
-def refuse(x): raise SlideError(f"{x}: not a slide")
+def reject(x): raise SlideError(f"{x}: not a slide")
 def stumble(x): raise KeyError(x)
 def greedy(x): return np.zeros(2**45, np.uint8)
 def disk(x): raise OSError(28, "No space left on device", "bag.h5")
@@ -84,7 +84,7 @@ def test_arrays_travel_unchanged(tasks) -> None:
         ("die", "died (SIGSEGV)"),
         ("leave", "exit code 3"),
         ("hang", "took longer than 0.5 s"),
-        ("refuse", "0: not a slide"),
+        ("reject", "0: not a slide"),
         ("stumble", "a fault of sacmil, please report it: KeyError"),
         ("greedy", "more memory than"),
         ("disk", "bag.h5: No space left on device"),

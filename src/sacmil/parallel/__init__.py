@@ -1,4 +1,7 @@
-"""The same function over many items, in processes that may die without harm: here, or on Ray."""
+"""Call a function with many items in worker processes, on this machine or on Ray.
+
+A worker that crashes fails its task only.
+"""
 
 from sacmil.parallel.local import TaskOutcome, WorkerPool, run_each
 

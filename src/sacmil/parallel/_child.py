@@ -1,6 +1,7 @@
-"""The program a worker process runs: takes tasks from its parent, one at a time, until it leaves.
+"""The program of a worker process: it runs tasks of its parent, one at a time.
 
-It speaks over what were its standard input and output; whatever libraries print goes nowhere.
+It ends when the parent ends. Messages use its standard input and output, so output that libraries
+print is discarded.
 """
 
 from __future__ import annotations
@@ -20,39 +21,39 @@ from sacmil.parallel._messages import SharedMemory, receive, send
 
 
 def main() -> None:
-    """Serve the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is asked to stop, and stops us
-    tasks, answers = _open_streams()
+    """Run the tasks that the parent sends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and stops this one
+    tasks, results = _open_streams()
     _limit_memory(int(sys.argv[1]))
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(tasks, inbox), daemon=True).start()
     shared = SharedMemory(int(sys.argv[2])) if len(sys.argv) > 2 else None
     while True:
-        send(answers, _run_task(*inbox.get()), shared)
+        send(results, _run_task(*inbox.get()), shared)
 
 
 def _open_streams() -> tuple[BufferedReader, BufferedWriter]:
-    tasks, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    tasks, results = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    null_device = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
-        os.dup2(nowhere, descriptor)
-    return tasks, answers
+        os.dup2(null_device, descriptor)
+    return tasks, results
 
 
 def _listen(tasks: BufferedReader, inbox: queue.SimpleQueue[Any]) -> None:
     try:
         while True:
             inbox.put(receive(tasks))
-    finally:  # the parent has gone, or sent what cannot be understood here
-        os._exit(0)  # even if a task is still under way
+    finally:  # the parent has ended, or its message cannot be unpickled here
+        os._exit(0)  # even if a task is still running
 
 
 def _limit_memory(limit: int) -> None:
-    """Make asking for absurd amounts an error here instead of the end of the machine."""
+    """Limit the address space, so that a huge allocation raises an error in this process only."""
     if limit and sys.platform != "win32":
         import resource
 
-        # Where ulimit allows less, that stays: raising it would be an error.
+        # A lower limit by ulimit is kept: raising it would be an error.
         _, allowed = resource.getrlimit(resource.RLIMIT_AS)
         limit = limit if allowed == resource.RLIM_INFINITY else min(limit, allowed)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -1,7 +1,7 @@
-"""Messages between a process and the child it started: pickles, their large arrays beside them.
+"""Messages between a process and its child: pickles, with large arrays sent separately.
 
-Where the system has memory without a file (Linux), arrays travel through such a block: a pipe
-hands over 64 KiB at a time, and each time the reading thread has to wait for its turn.
+On Linux, arrays are sent through anonymous shared memory. A pipe transfers 64 KiB at a time, and
+the reading thread has to wait for its turn each time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _MIN_SHARED_BYTES = 2**16
 
 ByteArray = npt.NDArray[np.uint8]
 Allocator = Callable[[int], ByteArray]
-"""Gives so many bytes of memory."""
+"""Returns memory of a number of bytes."""
 
 
 class SharedMemory:
-    """A block both processes see; holds one message at a time, and grows with it.
+    """Memory that both processes map; it holds one message at a time, and grows with it.
 
     Args:
-        descriptor: of the block.
+        descriptor: file descriptor of the memory.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -37,32 +37,32 @@ class SharedMemory:
 
     @classmethod
     def create(cls) -> SharedMemory | None:
-        """A new block, where the system has such."""
+        """Return new shared memory; None if the system has none."""
         make = getattr(os, "memfd_create", None)
         return cls(make("sacmil")) if make else None
 
-    def write(self, parts: Iterable[memoryview], size: int) -> None:
-        """Put parts one after the other."""
+    def write(self, buffers: Iterable[memoryview], size: int) -> None:
+        """Write buffers one after the other, ``size`` bytes in total."""
         if size > os.fstat(self.descriptor).st_size:
             os.ftruncate(self.descriptor, size)
-        place, start = self._view(size), 0
-        for part in parts:
-            place[start : start + part.nbytes] = np.frombuffer(part, np.uint8)
-            start += part.nbytes
+        memory, start = self._view(size), 0
+        for buffer in buffers:
+            memory[start : start + buffer.nbytes] = np.frombuffer(buffer, np.uint8)
+            start += buffer.nbytes
 
     def read(self, sizes: Sequence[int], allocate: Allocator) -> list[ByteArray]:
-        """Copies of parts of these sizes."""
-        place = self._view(sum(sizes))
+        """Return copies of the buffers of these sizes."""
+        memory = self._view(sum(sizes))
         ends = np.cumsum(sizes).tolist()
-        parts = []
+        copies = []
         for size, end in zip(sizes, ends, strict=True):
-            part = allocate(size) if size >= _MIN_SHARED_BYTES else allocate_bytes(size)
-            part[:] = place[end - size : end]
-            parts.append(part)
-        return parts
+            copy = allocate(size) if size >= _MIN_SHARED_BYTES else allocate_bytes(size)
+            copy[:] = memory[end - size : end]
+            copies.append(copy)
+        return copies
 
     def close(self) -> None:
-        """Let it go."""
+        """Release the memory."""
         self._mapped = None
         os.close(self.descriptor)
 
@@ -76,34 +76,34 @@ def send(stream: BinaryIO, message: Any, shared: SharedMemory | None = None) -> 
     """Write one message."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
-    parts = [buffer.raw() for buffer in buffers]
-    sizes = [part.nbytes for part in parts]
+    raw = [buffer.raw() for buffer in buffers]
+    sizes = [view.nbytes for view in raw]
     through_memory = shared is not None and sum(sizes) >= _MIN_SHARED_BYTES
     if shared is not None and through_memory:
-        shared.write(parts, sum(sizes))  # before the other side hears of it
-        parts = []
+        shared.write(raw, sum(sizes))  # before the message that announces it
+        raw = []
     numbers = [int(through_memory), len(head), len(sizes), *sizes]
     stream.write(b"".join(number.to_bytes(_INTEGER_BYTES, "little") for number in numbers))
     stream.write(head)
-    for part in parts:
-        stream.write(part)
+    for view in raw:
+        stream.write(view)
     stream.flush()
 
 
 def allocate_bytes(size: int) -> ByteArray:
-    """Memory of this process."""
+    """Allocate memory of this process."""
     return np.empty(size, np.uint8)
 
 
 def receive(
     stream: BufferedReader, shared: SharedMemory | None = None, allocate: Allocator = allocate_bytes
 ) -> Any:
-    """Read one message; EOFError where the other side has gone.
+    """Read one message; raise EOFError if the other process has ended.
 
     Args:
-        stream: where it comes from.
-        shared: where its large arrays lie.
-        allocate: makes the memory they are copied to.
+        stream: the pipe to read from.
+        shared: the memory of large arrays.
+        allocate: returns the memory they are copied to.
     """
     through_memory, head_size, count = (_read_integer(stream) for _ in range(3))
     sizes = [_read_integer(stream) for _ in range(count)]

@@ -1,9 +1,9 @@
-"""Processes of this machine that run tasks one at a time; each may die or hang without harm.
+"""Worker processes on this machine that run tasks one at a time; each may crash or hang.
 
-Files from elsewhere can crash or hang the C libraries that read them, so they are opened only in
-here: what kills a worker becomes the reason its task failed, and a new worker takes its place.
-The children are started as programs of their own, not by multiprocessing, so that a user's script
-needs no ``if __name__ == "__main__"``.
+Untrusted files can crash or hang the C libraries that read them, so only workers open them. A
+crash becomes the reason why the task failed, and a new worker replaces the old one. Workers are
+started as separate programs, not by multiprocessing, so that a user's script needs no
+``if __name__ == "__main__"``.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from sacmil.parallel._messages import Allocator, SharedMemory, allocate_bytes, r
 
 
 class TaskOutcome(NamedTuple):
-    """How a task ended."""
+    """The result of a task."""
 
     key: Any
     value: Any
     """What the function returned."""
     failure: str | None
-    """Why there is no value."""
+    """Why there is no value; None if the task succeeded."""
 
 
 class _QueuedCall(NamedTuple):
@@ -44,7 +44,7 @@ class _QueuedCall(NamedTuple):
 
 
 class _WorkerProcess:
-    """One child, the task it is at, and until when it may be."""
+    """One child process, its current task and the deadline of that task."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class _WorkerProcess:
 
     def start(self, task: _QueuedCall) -> None:
         self.task, self.deadline = task, time.monotonic() + task.limit_s
-        with contextlib.suppress(OSError):  # it has died; its end of the answers says so
+        with contextlib.suppress(OSError):  # it has died; the end of its output reports that
             send(cast("BinaryIO", self.process.stdin), (task.function, task.arguments))
 
     def stop(self, reason: str | None = None) -> None:
@@ -106,10 +106,10 @@ class _WorkerProcess:
         self.process.kill()
 
     def join(self) -> int:
-        """Wait for it to be gone, and let its pipes go; its exit code."""
+        """Wait until the process has ended, close its pipes, and return its exit code."""
         code = self.process.wait()
         self._listener.join()
-        with contextlib.suppress(OSError):  # what it never read
+        with contextlib.suppress(OSError):  # there may be input that it never read
             cast("BinaryIO", self.process.stdin).close()
         cast("BinaryIO", self.process.stdout).close()
         if self._shared:
@@ -121,8 +121,8 @@ class _WorkerProcess:
         if self.stop_reason:
             return self.stop_reason
         if code < 0:
-            return f"the process at it died ({signal.Signals(-code).name})"
-        return f"the process at it ended by itself (exit code {code})"
+            return f"the worker process died ({signal.Signals(-code).name})"
+        return f"the worker process ended by itself (exit code {code})"
 
 
 class WorkerPool:
@@ -130,9 +130,9 @@ class WorkerPool:
 
     Args:
         count: how many tasks run at the same time.
-        memory_limit: bytes of address space each may take; 0 sets no limit, None that of limits.py.
+        memory_limit: bytes of address space per process; 0 is no limit, None that of limits.py.
         threads: of numeric libraries in each.
-        allocate: makes the memory that large arrays of their answers are put in.
+        allocate: returns the memory that large arrays of results are copied to.
     """
 
     def __init__(
@@ -160,16 +160,16 @@ class WorkerPool:
             worker.join()
 
     def kill(self) -> None:
-        """End what runs now, so that its tasks fail; another thread may call this."""
+        """Kill the running workers, so that their tasks fail; another thread may call this."""
         for worker in list(self._workers):
             worker.process.kill()
 
     def submit(
         self, key: Any, function: Callable[..., Any], *arguments: Any, limit_s: float
     ) -> None:
-        """Have ``function(*arguments)`` called, for at most ``limit_s`` seconds.
+        """Queue the call ``function(*arguments)``, which may take ``limit_s`` seconds.
 
-        The function is found in the worker by its module and name; arguments and value travel.
+        The worker imports the function by its module and name. Arguments and result are pickled.
         """
         name = f"{function.__module__}:{function.__qualname__}"
         self._waiting.append(_QueuedCall(key, name, arguments, limit_s))
@@ -177,11 +177,11 @@ class WorkerPool:
 
     @property
     def pending_count(self) -> int:
-        """How many tasks have been submitted and not yet returned by ``next_outcome``."""
+        """Number of tasks that were submitted and not yet returned by ``next_outcome``."""
         return len(self._waiting) + sum(worker.task is not None for worker in self._workers)
 
     def next_outcome(self, timeout_s: float | None = None) -> TaskOutcome | None:
-        """The next task to end, however it ends; None if nothing does within the time given."""
+        """Return the next task that ends, even by failure; None if none ends within the time."""
         until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         while self.pending_count:
             outcome = self._wait_for_result(until)
@@ -191,18 +191,18 @@ class WorkerPool:
 
     def _wait_for_result(self, until: float) -> TaskOutcome | None:
         now = time.monotonic()
-        with contextlib.suppress(queue.Empty):  # an answer that is there was in time
+        with contextlib.suppress(queue.Empty):  # a result in the queue came in time
             return self._finish_task(*self._results.get_nowait())
         for worker in self._workers:
             if worker.deadline <= now and worker.task is not None:
                 worker.stop(f"took longer than {worker.task.limit_s:g} s")
         nearest = min([until, *(worker.deadline for worker in self._workers)])
         try:
-            patience = None if nearest == float("inf") else max(nearest - now, 0.0)
-            worker, answer = self._results.get(timeout=patience)
+            timeout = None if nearest == float("inf") else max(nearest - now, 0.0)
+            worker, result = self._results.get(timeout=timeout)
         except queue.Empty:
             return None
-        return self._finish_task(worker, answer)
+        return self._finish_task(worker, result)
 
     def _finish_task(
         self, worker: _WorkerProcess, result: tuple[Any, str | None] | None
@@ -228,10 +228,10 @@ class WorkerPool:
 
 
 def list_import_folders() -> list[str]:
-    """Where a child process may import from: as this one, without the working directory.
+    """Return the import path for a child process: that of this one without the working directory.
 
-    The working directory may hold downloaded files, and a queue.py in it must not run. It stays if
-    this process itself runs code from it, as a study does that is started in its own folder.
+    The working directory may hold downloaded files, and a queue.py in it must not run. It is kept
+    if this process itself runs code from it, such as a study started in its own folder.
     """
     here = Path.cwd()
     ours = str(Path(__file__).parents[2])
@@ -242,21 +242,21 @@ def list_import_folders() -> list[str]:
 
 def _is_code_folder(folder: Path) -> bool:
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    places = [Path(file) for file in files if file]
-    homes = {
-        p.parents[1] if p.name == "__init__.py" else p.parent for p in places if p.is_absolute()
+    paths = [Path(file) for file in files if file]
+    code_folders = {
+        p.parents[1] if p.name == "__init__.py" else p.parent for p in paths if p.is_absolute()
     }
-    return folder in homes
+    return folder in code_folders
 
 
 def run_each(
     function: Callable[[Any], Any], items: Iterable[Any], *, workers: int = 1, limit_s: float = 300
 ) -> Iterator[TaskOutcome]:
-    """Call a function with each item; outcomes come as they happen, with the item's index as key.
+    """Call a function with each item; yield outcomes as calls end, with the item's index as key.
 
     Args:
         function: a public function of an importable module.
-        items: what it takes; each travels to a worker.
+        items: its arguments; each is pickled.
         workers: how many run at the same time.
         limit_s: seconds one call may take.
     """

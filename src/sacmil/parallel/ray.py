@@ -1,8 +1,8 @@
-"""The same over a Ray cluster: each actor holds something costly and works on one item at a time.
+"""Call a function with many items on a Ray cluster, one item at a time per actor.
 
-Actors, nodes and connections may go away at any time. The item of a lost actor is put back, and a
-new actor starts where the cluster has room for it. An item is only given to an actor that runs, and
-an actor without an item is released, so that nothing waits for cores that an idle actor holds.
+Actors, nodes and connections may be lost at any time. The item of a lost actor is queued again,
+and a new actor starts where the cluster has free resources. An item is only given to a running
+actor. An actor without an item is released, so that no task waits for cores of an idle actor.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from sacmil.parallel.local import TaskOutcome, list_import_folders
 _POLL_S = 0.5
 
 MAX_CRASHES = 3
-"""An item fails once its worker process has died this often on nodes that are still there."""
+"""An item fails once its worker process has died this often on nodes that are still alive."""
 
 MAX_LOSSES = 10
 """An item fails once its worker was lost this often for any reason, such as a lost node."""
 
 MAX_FAILED_STARTS = 3
-"""No actor is started after this many failed starts in a row for each one that has room."""
+"""No actor is started after this many failed starts in a row per actor that fits."""
 
 MAX_CAPACITY_WAIT_S = 300.0
-"""How long a run waits for a node when the last one that has room for an actor is gone."""
+"""How long a run waits for a node when no node can hold an actor any more."""
 
 
 def run_each_on_ray(
@@ -44,17 +44,19 @@ def run_each_on_ray(
     address: str | None = None,
     on_wait: Callable[[], None] | None = None,
 ) -> Iterator[TaskOutcome]:
-    """Call what ``make(*arguments)`` returns with each item; outcomes come as they happen.
+    """Call the function that ``factory(*arguments)`` returns with each item.
+
+    Outcomes are yielded as calls end.
 
     Args:
-        factory: called once in every actor; what it returns is kept there.
-        arguments: what it is called with.
-        items: what the thing made is called with, one at a time.
-        cpus: cores each actor takes; there are as many actors as the cluster has room for.
+        factory: called once in every actor; the function it returns is kept there.
+        arguments: of the factory.
+        items: the arguments of the function, one per call.
+        cpus: cores each actor takes; there are as many actors as fit on the cluster.
         gpus: GPUs each actor takes.
-        address: of a running cluster. None uses the one ``RAY_ADDRESS`` names or one that runs on
+        address: of a running cluster. None uses the one in ``RAY_ADDRESS`` or one that runs on
             this machine, and starts a temporary one if there is none; "local" always starts one.
-        on_wait: called now and then while nothing ends.
+        on_wait: called from time to time while no call ends.
     """
     with _open_connection(address) as ray:
         pool = _ActorPool(ray, (factory, arguments), {"num_cpus": cpus, "num_gpus": gpus})
@@ -70,7 +72,7 @@ def run_each_on_ray(
 
 @contextlib.contextmanager
 def _open_connection(address: str | None) -> Iterator[Any]:
-    """Ray, connected; a connection that the caller made before stays open."""
+    """Connect to Ray; a connection that the caller made before stays open."""
     try:
         import ray
     except ModuleNotFoundError as error:
@@ -86,7 +88,7 @@ def _open_connection(address: str | None) -> Iterator[Any]:
 
 
 def _init_ray(ray: Any, address: str | None) -> None:
-    # An existing cluster rejects num_cpus and the like, so none of them is given.
+    # An existing cluster rejects num_cpus and similar options, so none of them is given.
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address in (None, "local"):
         options["include_dashboard"] = False
@@ -94,8 +96,8 @@ def _init_ray(ray: Any, address: str | None) -> None:
         with contextlib.chdir(_choose_working_directory()):
             ray.init(address=address, **options)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        place = address or os.environ.get("RAY_ADDRESS")
-        found = f"there is no Ray cluster at {place!r}" if place else "Ray could not be started"
+        used = address or os.environ.get("RAY_ADDRESS")
+        found = f"there is no Ray cluster at {used!r}" if used else "Ray could not be started"
         raise SacMILError(
             f"{found} ({error}); start a cluster with `ray start --head`, or give the address "
             "'local' to start a temporary one on this machine"
@@ -103,17 +105,17 @@ def _init_ray(ray: Any, address: str | None) -> None:
 
 
 def _choose_working_directory() -> Path:
-    """The working directory, or the standard library's folder if no code is to run from here.
+    """Return the working directory, or the standard library's if no code may run from it.
 
-    Ray puts the directory a driver connects from in front of the import path of all its workers,
-    before any code of ours runs there. A queue.py among downloaded files must not run.
+    Ray puts the directory that a driver connects from in front of the import path of all its
+    workers, before our code runs there. A queue.py among downloaded files must not run.
     """
     here = Path.cwd()
     return here if str(here) in list_import_folders() else Path(sysconfig.get_path("stdlib"))
 
 
 class _RayActor:
-    """What runs in an actor."""
+    """The class that runs in an actor."""
 
     def __init__(
         self,
@@ -128,20 +130,20 @@ class _RayActor:
             os.chdir(working_directory)
 
     def locate(self) -> str:
-        """The node this runs on."""
+        """Return the id of this actor's node."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
 
     def run(self, item: Any) -> tuple[Any, str | None]:
-        """The value, or why there is none."""
+        """Return the value and None, or None and the reason of the failure."""
         try:
             return self._get_callable()(item), None
         except SacMILError as error:
             return None, str(error)
 
     def _get_callable(self) -> Callable[[Any], Any]:
-        """What is called with items; made at the first one, as only then a crash is counted."""
+        """Return the function; it is made at the first item, so that a crash counts for one."""
         if self._failure is not None:
             raise SacMILError(self._failure)
         if self._call is None:
@@ -161,11 +163,11 @@ class _StartedActor(NamedTuple):
 
 
 class _ActorPool:
-    """Actors of a cluster, which work on items.
+    """Actors of a cluster that process items.
 
     Args:
         ray: the module, connected.
-        factory_call: the function that makes what is called, and its arguments.
+        factory_call: the factory of the function, and its arguments.
         resources: what each actor takes, as options of ``ray.remote``.
     """
 
@@ -182,12 +184,12 @@ class _ActorPool:
         self._idle: list[_StartedActor] = []
         self._running: dict[Any, tuple[int, _StartedActor]] = {}
         self._losses: dict[int, list[str | None]] = {}
-        """By item, the node of each worker lost at it; None where the node is at fault."""
+        """By item, the node of each lost worker; None if the node itself was lost."""
         self._failed_starts, self._start_error = 0, ""
         self._last_capacity_time = float("-inf")
 
     def run(self, items: Sequence[Any]) -> Iterator[TaskOutcome | None]:
-        """Outcomes, and None whenever there is none for a while."""
+        """Yield outcomes, and None whenever there is none for a while."""
         waiting = deque(range(len(items)))
         while waiting or self._running:
             self._start_actors(len(waiting))
@@ -198,7 +200,7 @@ class _ActorPool:
             yield self._next_outcome(waiting)
 
     def release_all(self) -> None:
-        """End all actors, whatever they are at."""
+        """Kill all actors, even running ones."""
         self._release_unused()
         for _, worker in self._running.values():
             self._ray.kill(worker.actor)
@@ -212,26 +214,26 @@ class _ActorPool:
 
     def _start_actors(self, waiting: int) -> None:
         nodes = self._find_live_nodes()
-        room = sum(self._count_actors_that_fit(node) for node in nodes.values())
-        self._check_capacity(room, nodes)
+        capacity = sum(self._count_actors_that_fit(node) for node in nodes.values())
+        self._check_capacity(capacity, nodes)
         present = len(self._starting) + len(self._idle) + len(self._running)
-        if self._failed_starts >= MAX_FAILED_STARTS * max(room, 1):
+        if self._failed_starts >= MAX_FAILED_STARTS * max(capacity, 1):
             if not present:
                 raise SacMILError(
                     f"no worker could be started on the Ray cluster: {self._start_error}; check "
                     "that sacmil is installed on all its nodes"
                 )
             return
-        for _ in range(min(room, waiting + len(self._running)) - present):
+        for _ in range(min(capacity, waiting + len(self._running)) - present):
             actor = self._type.remote(*self._arguments)
             self._starting[actor.locate.remote()] = actor
 
     def _find_live_nodes(self) -> dict[str, Mapping[str, float]]:
-        """What each node has, by its id."""
+        """Return the resources of each live node, by its id."""
         return {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
 
     def _count_actors_that_fit(self, resources: Mapping[str, float]) -> int:
-        """How many actors one node can hold."""
+        """Return how many actors fit on one node."""
         names = {"num_cpus": "CPU", "num_gpus": "GPU"}
         return int(
             min(resources.get(names[key], 0) // n for key, n in self._resources.items() if n)
@@ -244,8 +246,8 @@ class _ActorPool:
             cores, gpus = (sum(n.get(name, 0) for n in nodes.values()) for name in ("CPU", "GPU"))
             raise SacMILError(
                 f"the Ray cluster has {len(nodes)} nodes with {cores:g} cores and {gpus:g} GPUs "
-                f"together; expected a node with at least {self._resources['num_cpus']} cores and "
-                f"{self._resources['num_gpus']} GPUs for a worker; add one, or ask for less"
+                f"in total; expected a node with at least {self._resources['num_cpus']} cores and "
+                f"{self._resources['num_gpus']} GPUs for a worker; add one, or request less"
             )
 
     def _start_item(self, index: int, items: Sequence[Any]) -> None:
@@ -266,7 +268,7 @@ class _ActorPool:
         return None
 
     def _add_started_actor(self, ref: Any) -> None:
-        """Take in an actor that has started, or drop one that could not."""
+        """Add an actor that has started, or drop one that failed to start."""
         actor = self._starting.pop(ref)
         try:
             self._idle.append(_StartedActor(actor, self._ray.get(ref)))
@@ -277,7 +279,7 @@ class _ActorPool:
             self._start_error = str(error).strip().splitlines()[-1]  # the rest is a traceback
 
     def _finish_item(self, ref: Any, waiting: deque[int]) -> TaskOutcome | None:
-        """The outcome of a call that has ended; None if its item was put back."""
+        """Return the outcome of a call that has ended; None if its item was queued again."""
         index, worker = self._running.pop(ref)
         exceptions = self._ray.exceptions
         try:
@@ -286,7 +288,7 @@ class _ActorPool:
             value, cause = None, error.cause
             failure = f"a fault of sacmil, please report it: {type(cause).__name__}: {cause}"
         except exceptions.RayError as error:
-            self._ray.kill(worker.actor)  # one that is only out of reach must not go on
+            self._ray.kill(worker.actor)  # an actor that is only unreachable must not continue
             process_died = isinstance(
                 error, (exceptions.ActorDiedError, exceptions.OutOfMemoryError)
             )
@@ -299,10 +301,10 @@ class _ActorPool:
         return TaskOutcome(index, value, failure)
 
     def _count_loss(self, index: int, node: str | None) -> str | None:
-        """Note that a worker was lost at an item; the reason to give the item up, if there is one.
+        """Count the loss of an item's worker; return a reason if the item has failed for good.
 
-        A process that died counts against its item as long as its node lives. One that died
-        because its node went away is forgiven, even if the node's end is noticed only later.
+        A process that died counts against its item as long as its node is alive. One that died
+        because its node was lost does not count, even if that loss is noticed only later.
         """
         losses = self._losses.setdefault(index, [])
         losses.append(node)
@@ -311,5 +313,5 @@ class _ActorPool:
         if crashes >= MAX_CRASHES:
             return f"its worker process died {crashes} times"
         if len(losses) >= MAX_LOSSES:
-            return f"its worker was lost {len(losses)} times, mostly together with its node"
+            return f"its worker was lost {len(losses)} times, mostly because its node was lost"
         return None
