@@ -1,4 +1,4 @@
-"""Predictions read back exactly, and a file that cannot be right is refused by its line."""
+"""Predictions read back exactly, and a file that cannot be right is rejected by its line."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_what_a_spreadsheet_adds_does_no_harm(tmp_path: Path) -> None:
     assert len(read_predictions(file)) == 1
 
 
-def test_a_header_alone_is_a_table_without_rows(tmp_path: Path) -> None:
+def test_a_header_without_rows_is_an_empty_table(tmp_path: Path) -> None:
     found = read_predictions(written(tmp_path, HEADER))
     assert len(found) == 0
     assert found.probabilities.shape == (0, 2)
@@ -121,7 +121,7 @@ def test_a_missing_column_is_named(tmp_path: Path, key: str) -> None:
         (HEADER + ",fold", "columns twice: fold"),
     ],
 )
-def test_a_header_that_cannot_be_right_is_refused(tmp_path: Path, header: str, words: str) -> None:
+def test_a_header_that_cannot_be_right_is_rejected(tmp_path: Path, header: str, words: str) -> None:
     with pytest.raises(RunError, match=words):
         read_predictions(written(tmp_path, header, ROW))
 
@@ -146,7 +146,7 @@ def test_a_header_that_cannot_be_right_is_refused(tmp_path: Path, header: str, w
         "s1,x,test,0,1,abmil,yes,1e400,0",
     ],
 )
-def test_a_row_that_cannot_be_right_is_refused_by_its_line(tmp_path: Path, row: str) -> None:
+def test_a_row_that_cannot_be_right_is_rejected_by_its_line(tmp_path: Path, row: str) -> None:
     with pytest.raises(RunError, match=rf"{PREDICTIONS_FILE}, line 3: .*expected whole numbers"):
         read_predictions(written(tmp_path, HEADER, ROW, row))
 
@@ -154,14 +154,14 @@ def test_a_row_that_cannot_be_right_is_refused_by_its_line(tmp_path: Path, row: 
 @pytest.mark.parametrize(
     "data", [b"\xff\xfe\x00", b"\x89HDF\r\n\x1a\n\x00\xff", b'a,"' + b"x" * 200_000]
 )
-def test_what_is_no_table_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_what_is_no_table_is_rejected(tmp_path: Path, data: bytes) -> None:
     (tmp_path / PREDICTIONS_FILE).write_bytes(data)
     with pytest.raises(RunError, match=PREDICTIONS_FILE):
         read_predictions(tmp_path)
 
 
 def test_a_table_that_is_not_there_says_what_makes_one(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"is not there; .*sacmil crossval"):
+    with pytest.raises(RunError, match=r"does not exist; .*sacmil crossval"):
         read_predictions(tmp_path)
 
 
@@ -189,7 +189,7 @@ def test_a_failed_write_leaves_the_old_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "expected"),
     [
         (["s1,x,test,0,1,abmil,yes,0.25,0.75", "s1,z,test,0,1,abmil,yes,0.25,0.75"], "2 patients"),
         (["s1,x,test,0,1,abmil,yes,0.25,0.75", "s1,x,test,1,1,abmil,no,0.25,0.75"], "2 labels"),
@@ -198,12 +198,12 @@ def test_a_failed_write_leaves_the_old_table(tmp_path: Path) -> None:
         (["s1,x,test,0,1,abmil,yes,0.25,0.75,9"], "10 cells under 9 columns"),
     ],
 )
-def test_rows_that_contradict_each_other_are_refused(tmp_path: Path, lines, told) -> None:
-    with pytest.raises(RunError, match=told):
+def test_rows_that_contradict_each_other_are_rejected(tmp_path: Path, lines, expected) -> None:
+    with pytest.raises(RunError, match=expected):
         read_predictions(written(tmp_path, HEADER, *lines))
 
 
-def test_a_table_with_semicolons_is_told_to_use_commas(tmp_path: Path) -> None:
+def test_the_error_for_a_table_with_semicolons_asks_for_commas(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="save it with commas"):
         read_predictions(written(tmp_path, HEADER.replace(",", ";"), ROW.replace(",", ";")))
 

@@ -97,12 +97,12 @@ OUTSIDE = [
 
 @pytest.mark.parametrize("path", OUTSIDE)
 @pytest.mark.parametrize("where", ["scores", "heatmap", "thumbnail", "truth"])
-def test_a_path_that_leads_out_is_refused(tmp_path: Path, path: str, where: str) -> None:
+def test_a_path_that_leads_out_is_rejected(tmp_path: Path, path: str, where: str) -> None:
     answer = {"scores": {"scores": path}, "heatmap": {"heatmaps": {"score": path}}}.get(where, {})
     slide = {where: path} if where in ("thumbnail", "truth") else {}
     made = replace(SLIDE, answers=(replace(ANSWER, **answer),), **slide)
     write_results(tmp_path, replace(RESULTS, slides=(made,)))
-    with pytest.raises(RunError, match="leads out of the folder"):
+    with pytest.raises(RunError, match="points outside the folder"):
         read_results(tmp_path)
 
 
@@ -156,15 +156,15 @@ def changed(**changes: Any) -> dict[str, Any]:
         changed(answer={"heatmaps": {"score": 5}}),
     ],
 )
-def test_what_no_prediction_wrote_is_refused_in_one_sentence(tmp_path: Path, content: Any) -> None:
+def test_what_no_prediction_wrote_is_rejected_in_one_sentence(tmp_path: Path, content: Any) -> None:
     (tmp_path / "results.json").write_text(json.dumps(content))
-    with pytest.raises(RunError, match=r"is not what sacmil predict writes") as raised:
+    with pytest.raises(RunError, match=r"is not a valid file of sacmil predict") as raised:
         read_results(tmp_path)
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
-def test_what_is_no_json_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_what_is_no_json_is_rejected(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "results.json").write_bytes(data)
     with pytest.raises(RunError, match="cannot be read as JSON"):
         read_results(tmp_path)
@@ -257,7 +257,7 @@ def other_zip() -> bytes:
         with_bytes("scores"),
     ],
 )
-def test_a_file_that_holds_no_scores_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_a_file_that_holds_no_scores_is_rejected(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "s.npz").write_bytes(data)
     with pytest.raises(RunError, match=r"s\.npz: "):
         read_scores(tmp_path / "s.npz")

@@ -43,8 +43,8 @@ def test_a_run_without_the_file_has_no_rows(tmp_path: Path) -> None:
     [
         ("", "has the columns none; expected slide_id"),
         ("a,b\n", "has the columns a, b; expected slide_id"),
-        ("{header}\ns,p,0,0,m,9\n", "line 2: cannot be understood"),
-        ("{header}\n\ns,p,x,0,m,9,3,0.5,0.5\n", "line 3: cannot be understood"),
+        ("{header}\ns,p,0,0,m,9\n", "line 2: cannot be parsed"),
+        ("{header}\n\ns,p,x,0,m,9,3,0.5,0.5\n", "line 3: cannot be parsed"),
         ("{header}\ns,p,0,0,m,9,3,1.5,0.5\n", "line 2: has 1.5 and 0.5; expected 0 to 1"),
         ("{header}\ns,p,0,0,m,9,3,,\n", "line 2: has nan and nan; expected 0 to 1"),
     ],

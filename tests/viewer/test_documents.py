@@ -159,7 +159,7 @@ def test_invalid_results_are_rejected_before_anything_is_served(
     whole = json.loads((folder / "results.json").read_text())
     whole["slides"][0] |= change
     (folder / "results.json").write_text(json.dumps(whole))
-    with pytest.raises(RunError, match=r"results\.json: is not what sacmil predict writes"):
+    with pytest.raises(RunError, match=r"results\.json: is not a valid file of sacmil predict"):
         ResultsApi(folder)
 
 

@@ -1,13 +1,13 @@
-"""What comes out: predictions, the run folder and the results folder.
+"""Output files: predictions, the run folder and the results folder.
 
-A run folder holds, for ``sacmil train``, one trained part; for ``sacmil crossval`` one folder per
-part, RUN/<model>/seed_<n>/fold_<n>::
+A run folder of ``sacmil train`` holds one job, that of ``sacmil crossval`` one folder per job,
+RUN/<model>/seed_<n>/fold_<n>::
 
-    config.yaml         what was asked for
-    provenance.json     versions and hashes of what it was made from
+    config.yaml         the configuration
+    provenance.json     versions and hashes of the inputs
     splits/             splits_<fold>.csv: train, val, test
-    metrics.csv         of a part: epoch, loss, …                   (one line per epoch)
-    card.json           of a part, with model.safetensors: the model folder
+    metrics.csv         of a job: epoch, loss, …                    (one line per epoch)
+    card.json           of a job, with model.safetensors: the model folder
     predictions.csv     slide_id, patient_id, split, fold, seed, model, label, p_<class>…
     localisation_by_slide.csv    where bags have instance labels: AUC and average precision
                                  of each test slide

@@ -1,4 +1,4 @@
-"""A model's answer for one slide."""
+"""A model's prediction for one slide."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sacmil.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """A model's answer for one bag, in numpy; instances stand in the bag's own order."""
+    """A model's prediction for one bag, in numpy; instances are in the order of the bag."""
 
     slide_id: str
     probabilities: npt.NDArray[np.float64]
-    """(C,), summing to one; of class 1 alone for a model with a single output."""
+    """(C,), summing to one; only that of class 1 for a model with a single output."""
     scores: npt.NDArray[np.float32]
-    """(N,), how much each instance matters: of the predicted class, where scores are by class."""
+    """(N,), importance of each instance; for the predicted class, if scores are per class."""
     class_scores: npt.NDArray[np.float32] | None = None
     """(N, C), where the model has a score per class."""
     classes: tuple[str, ...] | None = None
@@ -34,10 +34,10 @@ class Prediction:
         class_scores: npt.NDArray[np.float32] | None,
         classes: tuple[str, ...] | None,
     ) -> Self:
-        """What a model gave; its scores are replaced by those of the class its probabilities say.
+        """Make a prediction of a model's output, with the scores of the most probable class.
 
-        The two differ for models exported by earlier versions, and where probabilities are made of
-        more than the logits.
+        The model's own scores may be of another class: for models exported by earlier versions,
+        and where probabilities depend on more than the logits.
 
         Raises:
             InputError: a number is NaN or infinite.
@@ -47,10 +47,10 @@ class Prediction:
         return replace(found, scores=select_class_scores(scores, class_scores, found.label))
 
     def check_is_finite(self) -> None:
-        """Reject NaN and infinity, which features that are far too large lead to."""
+        """Reject NaN and infinity, which result from features that are far too large."""
         given = self.probabilities
         if not np.isfinite(given).all():
-            found = f"{given.tolist()}, no probabilities"
+            found = f"{given.tolist()}, which are not probabilities"
         elif not np.isfinite(self.scores).all():
             found = "scores that are NaN or infinite"
         else:
@@ -67,14 +67,14 @@ class Prediction:
 
     @property
     def score_class(self) -> int | None:
-        """The class ``scores`` are about; None where one score serves all classes."""
+        """The class of ``scores``; None if one score is for all classes."""
         if self.class_scores is None:
             return None
-        # A single output scores instances for class 1 alone, whatever is predicted.
+        # A single output scores instances for class 1 only, whatever is predicted.
         return 1 if self.class_scores.shape[1] == 1 else self.label
 
     def scores_for(self, label: int) -> npt.NDArray[np.float32]:
-        """(N,), scores for a class; the model's only scores where it has none by class.
+        """Return (N,) scores for a class; the model's only scores if it has none per class.
 
         Raises:
             InputError: there is no such class, or a model with a single output does not score it.
@@ -87,7 +87,7 @@ class Prediction:
         if self.class_scores is not None and self.class_scores.shape[1] == 1 and label == 0:
             raise InputError(
                 "there are no scores for class 0: a model with a single output scores instances "
-                "for class 1 alone; take scores_for(1)"
+                "for class 1 only; use scores_for(1)"
             )
         return select_class_scores(self.scores, self.class_scores, label)
 
@@ -95,14 +95,14 @@ class Prediction:
 def select_class_scores(
     scores: npt.NDArray[np.float32], class_scores: npt.NDArray[np.float32] | None, label: int
 ) -> npt.NDArray[np.float32]:
-    """(N,), scores for a class; the only scores where there are none by class."""
+    """Return (N,) scores for a class; the only scores if there are none per class."""
     if class_scores is None or class_scores.shape[1] == 1:
         return scores
     return class_scores[:, label]
 
 
 def most_probable_class(probabilities: npt.NDArray[np.float64]) -> int:
-    """Index of the most probable class; a single number is the probability of class 1."""
+    """Return the index of the most probable class; a single number is that of class 1."""
     if len(probabilities) == 1:
         return int(probabilities[0] >= 0.5)
     return int(probabilities.argmax())

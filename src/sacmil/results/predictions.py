@@ -1,4 +1,4 @@
-"""The predictions of a run: predictions.csv, column by column."""
+"""The predictions of a run, the table predictions.csv."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ KEY_COLUMNS = ("slide_id", "patient_id", "split", "fold", "seed", "model", "labe
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Answers of models for labelled slides, a row each: the table predictions.csv holds."""
+    """Predictions of models for labelled slides, one row each, as in predictions.csv."""
 
     classes: tuple[str, ...]
     slide_id: npt.NDArray[np.str_]
     patient_id: npt.NDArray[np.str_]
     split: npt.NDArray[np.str_]
-    """test, or val for the inner validation part."""
+    """test, or val for the validation set."""
     fold: npt.NDArray[np.int64]
-    """Which of the splits; repeated cross-validation simply counts on."""
+    """Number of the split; it continues over repeats of cross-validation."""
     seed: npt.NDArray[np.int64]
     model: npt.NDArray[np.str_]
     label: npt.NDArray[np.int64]
@@ -44,14 +44,14 @@ class Predictions:
         return len(self.slide_id)
 
     def select(self, rows: npt.NDArray[Any]) -> Self:
-        """Some of the rows, by mask or by index."""
+        """Return some of the rows, by mask or by index."""
         return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
 
     @classmethod
     def from_rows(
         cls, classes: Iterable[str], rows: Iterable[tuple[Any, ...]], probabilities: npt.ArrayLike
     ) -> Self:
-        """Made from one tuple per row, in the order of KEYS, the label as an index."""
+        """Make a table of one tuple per row, in the order of KEY_COLUMNS, the label as index."""
         listed = list(rows)
         names = tuple(classes)
         columns = zip(*listed, strict=True) if listed else ((),) * len(KEY_COLUMNS)
@@ -64,12 +64,12 @@ class Predictions:
 
     @classmethod
     def concatenate(cls, tables: Iterable[Predictions]) -> Predictions:
-        """The rows of several, which must know the same classes."""
+        """Join the rows of several tables, which must have the same classes."""
         listed = list(tables)
-        if len({part.classes for part in listed}) != 1:
+        if len({table.classes for table in listed}) != 1:
             raise RunError(
                 "predictions of different classes cannot be joined: found "
-                + "; ".join(sorted({", ".join(part.classes) for part in listed}))
+                + "; ".join(sorted({", ".join(table.classes) for table in listed}))
             )
         joined = {name: np.concatenate([getattr(p, name) for p in listed]) for name in _COLUMNS}
         return cls(listed[0].classes, **joined)
@@ -80,7 +80,7 @@ _COLUMNS = tuple(field.name for field in fields(Predictions) if field.name != "c
 
 
 def write_predictions(path: str | Path, predictions: Predictions) -> None:
-    """Write predictions.csv, labels by name, probabilities so that they read back exactly."""
+    """Write predictions.csv with label names; probabilities are read back exactly."""
     with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*KEY_COLUMNS, *(f"p_{name}" for name in predictions.classes)])
@@ -92,15 +92,15 @@ def write_predictions(path: str | Path, predictions: Predictions) -> None:
 
 
 def read_predictions(path: str | Path) -> Predictions:
-    """Read predictions.csv, or that of a run folder."""
+    """Read predictions.csv, given the file or its run folder."""
     file = Path(path) / PREDICTIONS_FILE if Path(path).is_dir() else Path(path)
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
             header, *rows = [restore_cells(row) for row in csv.reader(stream)] or [[]]
     except FileNotFoundError:
         raise RunError(
-            f"{file}: is not there; expected a finished run folder (sacmil train, sacmil crossval) "
-            f"or a file such as {PREDICTIONS_FILE}"
+            f"{file}: does not exist; expected a finished run folder (sacmil train, sacmil "
+            f"crossval) or a file such as {PREDICTIONS_FILE}"
         ) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise RunError(f"{file}: cannot be read as a table ({error})") from error
@@ -117,9 +117,9 @@ def _parse_predictions(file: Path, header: list[str], rows: list[list[str]]) -> 
             f"{file}: lacks {lacking}{hint}; expected {', '.join(KEY_COLUMNS)}, p_<class>…"
         )
     if len(set(header)) < len(header):
-        twice = sorted({name for name in header if header.count(name) > 1})
-        raise RunError(f"{file}: has columns twice: {', '.join(twice)}; expected each once")
-    place = {name: index for index, name in enumerate(header)}
+        repeated = sorted({name for name in header if header.count(name) > 1})
+        raise RunError(f"{file}: has columns twice: {', '.join(repeated)}; expected each once")
+    column = {name: index for index, name in enumerate(header)}
     keys, values = [], []
     for number, row in enumerate(rows, start=2):
         if not row:  # a blank line, as editors leave at the end
@@ -127,11 +127,11 @@ def _parse_predictions(file: Path, header: list[str], rows: list[list[str]]) -> 
         try:
             if len(row) > len(header):
                 raise ValueError(f"{len(row)} cells under {len(header)} columns")
-            keys.append(_parse_keys([row[place[key]] for key in KEY_COLUMNS], classes))
-            values.append(_parse_probabilities([row[place[f"p_{name}"]] for name in classes]))
+            keys.append(_parse_keys([row[column[key]] for key in KEY_COLUMNS], classes))
+            values.append(_parse_probabilities([row[column[f"p_{name}"]] for name in classes]))
         except (IndexError, ValueError, OverflowError) as error:
             raise RunError(
-                f"{file}, line {number}: cannot be understood ({error}); expected whole numbers "
+                f"{file}, line {number}: cannot be parsed ({error}); expected whole numbers "
                 f"for fold and seed, a label among {', '.join(classes)}, and probabilities of all "
                 "classes that sum to one"
             ) from error
@@ -141,17 +141,17 @@ def _parse_predictions(file: Path, header: list[str], rows: list[list[str]]) -> 
 
 
 def _check_consistent(file: Path, predictions: Predictions) -> None:
-    """A slide is of one patient, and within a model has one label."""
-    for told, columns in (
+    """Reject a slide with several patients, or with several labels for one model."""
+    for values, columns in (
         ("patients", ("slide_id", "patient_id")),
         ("labels", ("model", "slide_id", "label")),
     ):
         listed = [getattr(predictions, name).tolist() for name in columns]
         pairs = {*zip(*listed, strict=True)}
         known = Counter(pair[:-1] for pair in pairs)
-        for pair, times in known.items():
-            if times > 1:
-                raise RunError(f"{file}: slide {pair[-1]!r} has {times} {told}; expected one")
+        for pair, count in known.items():
+            if count > 1:
+                raise RunError(f"{file}: slide {pair[-1]!r} has {count} {values}; expected one")
 
 
 def _parse_keys(texts: list[str], classes: list[str]) -> tuple[Any, ...]:

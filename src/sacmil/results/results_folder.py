@@ -1,14 +1,14 @@
-"""A results folder: what models said of slides, for the viewer, reports and other tools.
+"""A results folder: predictions of models, for the viewer, reports and other tools.
 
 ::
 
-    results.json                    this file's Results; every path in it relative to the folder
+    results.json                    the Results below; every path in it relative to the folder
     scores/<model>/<slide>.npz      coords, patch_size, scores, class_scores
     heatmaps/<model>/<slide>….png
     thumbnails/<slide>.jpg
     truth/<slide>.geojson
 
-A slide itself may lie anywhere: its path is the only one that may lead out of the folder.
+The slide itself may be anywhere: its path is the only one that may point outside the folder.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A model, or an ensemble, that answered."""
+    """A model or an ensemble that made predictions."""
 
     name: str
     hash: str
-    """SHA-256 of its weights; of the hashes of its members, where it has several."""
+    """SHA-256 of its weights; for an ensemble, of the hashes of its members."""
     members: int = 1
 
 
 @dataclass(frozen=True)
 class StoredPrediction:
-    """What one model said of one slide."""
+    """The prediction of one model for one slide."""
 
     model: str
     probabilities: tuple[float, ...]
@@ -52,12 +52,12 @@ class StoredPrediction:
     scores: str | None = None
     """Path of the npz."""
     heatmaps: dict[str, str] = field(default_factory=dict)
-    """Paths of pictures by class; the model's own score is called score."""
+    """Paths of images by class; the key of the model's own score is "score"."""
 
 
 @dataclass(frozen=True)
 class SlideResult:
-    """One slide, what is known of it and what was said of it."""
+    """One slide with its metadata and predictions."""
 
     slide_id: str
     answers: tuple[StoredPrediction, ...] = ()
@@ -74,7 +74,7 @@ class SlideResult:
 
 @dataclass(frozen=True)
 class Results:
-    """Everything results.json says."""
+    """The content of results.json."""
 
     classes: tuple[str, ...]
     models: tuple[ModelInfo, ...]
@@ -83,19 +83,20 @@ class Results:
 
 def write_results(folder: str | Path, results: Results) -> None:
     """Write results.json."""
-    whole = {"schema_version": SCHEMA_VERSION, **asdict(results)}
+    content = {"schema_version": SCHEMA_VERSION, **asdict(results)}
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     with atomic_write(Path(folder) / RESULTS_FILE) as partial:
-        partial.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.write_text(text, encoding="utf-8")
 
 
 def read_results(folder: str | Path) -> Results:
-    """Read and check results.json; a path that leads out of the folder is refused."""
+    """Read and check results.json; a path that points outside the folder is rejected."""
     file = Path(folder) / RESULTS_FILE
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RunError(
-            f"{folder}: there is no {RESULTS_FILE}; expected a folder that sacmil predict wrote"
+            f"{folder}: there is no {RESULTS_FILE}; expected an output folder of sacmil predict"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{file}: cannot be read as JSON ({error})") from error
@@ -110,20 +111,20 @@ def read_results(folder: str | Path) -> Results:
         _check_results(results)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RunError(
-            f"{file}: is not what sacmil predict writes ({type(error).__name__}: {error}); run it "
-            "again"
+            f"{file}: is not a valid file of sacmil predict ({type(error).__name__}: {error}); "
+            "run it again"
         ) from error
     return results
 
 
 def _parse_slide(found: dict[str, Any]) -> SlideResult:
-    answers = tuple(_parse_prediction(answer) for answer in found["answers"])
+    predictions = tuple(_parse_prediction(prediction) for prediction in found["answers"])
     size = found.get("size")
     if size is not None:
         width, height = map(int, size)
         size = (width, height)
     mpp = found.get("mpp")
-    known = {"answers": answers, "size": size, "mpp": None if mpp is None else float(mpp)}
+    known = {"answers": predictions, "size": size, "mpp": None if mpp is None else float(mpp)}
     return SlideResult(**found | known)
 
 
@@ -142,14 +143,14 @@ def _parse_prediction(found: dict[str, Any]) -> StoredPrediction:
 def _check_results(results: Results) -> None:
     for model in results.models:
         if not (isinstance(model.name, str) and isinstance(model.hash, str)):
-            raise TypeError(f"a model is called {model.name!r}")
+            raise TypeError(f"a model has the name {model.name!r}")
         if not isinstance(model.members, int):
             raise TypeError(f"{model.name} has {model.members!r} members")
     names = {model.name for model in results.models}
     known: set[str] = set()
     for slide in results.slides:
         if not isinstance(slide.slide_id, str):
-            raise TypeError(f"a slide is called {slide.slide_id!r}")
+            raise TypeError(f"a slide has the name {slide.slide_id!r}")
         if slide.slide_id in known:
             raise ValueError(f"{slide.slide_id} is listed twice")
         known.add(slide.slide_id)
@@ -160,8 +161,8 @@ def _check_results(results: Results) -> None:
             raise ValueError(f"{slide.slide_id} has a size of {slide.size}")
         if slide.mpp is not None and not 0 < slide.mpp < math.inf:
             raise ValueError(f"{slide.slide_id} has {slide.mpp!r} microns per pixel")
-        for answer in slide.answers:
-            _check_prediction(slide.slide_id, answer, names, len(results.classes))
+        for prediction in slide.answers:
+            _check_prediction(slide.slide_id, prediction, names, len(results.classes))
         for path in (slide.thumbnail, slide.truth):
             _check_path(path)
 
@@ -171,7 +172,7 @@ def _check_prediction(
 ) -> None:
     if prediction.model not in models:
         raise ValueError(
-            f"{slide_id} has an answer of {prediction.model!r}, which is no model here"
+            f"{slide_id} has a prediction of {prediction.model!r}, which is not among the models"
         )
     given = prediction.probabilities
     # not "any(p < 0)": NaN must not pass
@@ -187,18 +188,19 @@ def _check_prediction(
 
 def _check_path(path: str | None) -> None:
     if path is not None and not _is_inside_folder(path):
-        raise ValueError(f"{path!r} leads out of the folder")
+        raise ValueError(f"{path!r} points outside the folder")
 
 
 def _is_inside_folder(path: str) -> bool:
     pure = PurePosixPath(path)
-    odd = any(letter in path for letter in "\\:\0")
-    return bool(pure.parts) and not (pure.is_absolute() or ".." in pure.parts or odd)
+    has_unsafe_letters = any(letter in path for letter in "\\:\0")
+    is_relative = not pure.is_absolute() and ".." not in pure.parts
+    return bool(pure.parts) and is_relative and not has_unsafe_letters
 
 
 @dataclass(frozen=True, eq=False)
 class InstanceScores:
-    """Where instances are and what a model gave them."""
+    """Coordinates of instances and their scores from one model."""
 
     coords: npt.NDArray[np.number]
     """(N, 2), level-0 pixels, upper left corners."""
@@ -209,8 +211,8 @@ class InstanceScores:
     class_scores: npt.NDArray[np.float32] | None = None
     """(N, C)"""
     score_class: int | None = None
-    """The class ``scores`` are about; None where one score serves all classes, or in files of
-    earlier versions, which do not say."""
+    """The class of ``scores``; None if one score is for all classes, or in files of earlier
+    versions, which do not store it."""
 
 
 def write_scores(path: str | Path, scores: InstanceScores) -> None:
@@ -229,12 +231,12 @@ def write_scores(path: str | Path, scores: InstanceScores) -> None:
 
 
 def read_scores(path: str | Path) -> InstanceScores:
-    """Read such a file; nothing in it is unpickled, and what unpacks to too much is rejected."""
+    """Read the npz of one slide and model, without unpickling; reject one that is too large."""
     try:
         check_zip_size(Path(path))
-        # opened here, for numpy does not close a damaged file
+        # opened here because numpy does not close a damaged file
         with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            # numpy gives a member that is no array as bytes
+            # numpy returns a member that is no array as bytes
             arrays = {name: np.asarray(file[name]) for name in file.files}
             found = InstanceScores(
                 arrays["coords"],
@@ -247,10 +249,10 @@ def read_scores(path: str | Path) -> InstanceScores:
         raise RunError(str(error)) from error
     except MemoryError as error:
         raise RunError(
-            f"{path}: declares more numbers than memory holds; expected scores and places: run "
-            "sacmil predict again"
+            f"{path}: declares more numbers than memory holds; expected scores and coordinates: "
+            "run sacmil predict again"
         ) from error
-    # A damaged file makes numpy and zlib raise nearly anything.
+    # numpy and zlib can raise almost any error for a damaged file.
     except Exception as error:
         raise RunError(
             f"{path}: cannot be read as scores ({type(error).__name__}: {error})"
@@ -272,7 +274,9 @@ def _check_scores(path: str | Path, found: InstanceScores) -> None:
     ):
         raise RunError(f"{path}: has class scores {found.class_scores.shape}; expected (N, C)")
     if not all(a.dtype.kind in "iuf" and np.isfinite(a).all() for a in arrays):
-        raise RunError(f"{path}: holds what is no finite number; expected scores and places")
+        raise RunError(
+            f"{path}: holds values that are not finite numbers; expected scores and coordinates"
+        )
     if found.score_class is not None and found.score_class < 0:
         raise RunError(f"{path}: has scores of class {found.score_class}; expected 0, 1, …")
     if not 0 < found.patch_size < math.inf:

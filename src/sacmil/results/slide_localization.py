@@ -1,4 +1,4 @@
-"""How well scores find the labelled instances of each slide: localisation_by_slide.csv."""
+"""How well scores localise the positive instances of each slide: localisation_by_slide.csv."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class SlideLocalization(NamedTuple):
     seed: int
     model: str
     instances: int
-    """Those with a known label."""
+    """Number of instances with a known label."""
     positives: int
-    """Those with a label above zero."""
+    """Number of instances with a label above zero."""
     auc: float
     """NaN unless the slide has positive and negative instances."""
     average_precision: float
@@ -39,7 +39,7 @@ class SlideLocalization(NamedTuple):
 
 
 def write_localization(path: str | Path, rows: Iterable[SlideLocalization]) -> None:
-    """Write a row per model and slide; numbers read back exactly, NaN is an empty cell."""
+    """Write a row per model and slide; numbers are read back exactly, NaN is an empty cell."""
     with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(SlideLocalization._fields)
@@ -48,7 +48,7 @@ def write_localization(path: str | Path, rows: Iterable[SlideLocalization]) -> N
 
 
 def read_localization(path: str | Path) -> list[SlideLocalization]:
-    """Read localisation_by_slide.csv, or that of a run folder; empty if there is no such file."""
+    """Read localisation_by_slide.csv, given the file or its run folder; empty if it is missing."""
     file = Path(path) / LOCALIZATION_FILE if Path(path).is_dir() else Path(path)
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
@@ -69,11 +69,11 @@ def _parse_row(file: Path, number: int, row: list[str]) -> SlideLocalization:
     try:
         slide, patient, fold, seed, model, instances, positives, *values = row
         auc, precision = (float(text or "nan") for text in values)
-        where = (slide, patient, int(fold), int(seed), model)
-        found = SlideLocalization(*where, int(instances), int(positives), auc, precision)
+        keys = (slide, patient, int(fold), int(seed), model)
+        found = SlideLocalization(*keys, int(instances), int(positives), auc, precision)
     except ValueError as error:
         raise RunError(
-            f"{file}, line {number}: cannot be understood ({error}); expected whole numbers for "
+            f"{file}, line {number}: cannot be parsed ({error}); expected whole numbers for "
             "fold, seed, instances and positives, and numbers for the rest"
         ) from error
     if found.has_both_labels and not (0 <= auc <= 1 and 0 <= precision <= 1):
