@@ -75,7 +75,7 @@ def test_given_splits_are_looked_at_and_nothing_is_written(
     before = sorted(tmp_path.rglob("*"))
     done = sacmil_process("split", table, "--check", theirs)
     assert done.code == 0
-    assert "Warning: fold 0: 1 patient is in the test part and outside it" in done.err
+    assert "Warning: fold 0: 1 patient is in the test set and in training or validation" in done.err
     assert "several folds" in done.err
     assert done.out.splitlines()[5].split() == ["0", "test", "2/2", "1/1", "1/1"]
     assert sorted(tmp_path.rglob("*")) == before
@@ -101,7 +101,7 @@ def test_given_splits_may_be_written_as_ours(sacmil: Callable, table: Path, tmp_
         (["--out", "x", "--classes", "normal,tumor"], 1, "did you mean 'tumor'"),
         (["--out", "x", "--label-column", "lable"], 1, "did you mean 'label'"),
         (["--out", "x", "--preserve", "site"], 1, "there is no column 'site'"),
-        (["--out", "x", "--preserve", "barcode"], 1, "no TCGA barcode"),
+        (["--out", "x", "--preserve", "barcode"], 1, "not a TCGA barcode"),
         (["--out", "x", "--clinical", "table.csv"], 2, "--dataset tcga-brca"),
         (["--out", "x", "--dataset", "camelyon16"], 1, "expected normal_, tumor_ or test_"),
         (["--out", "x", "--dataset", "tcga-lung", "--classes", "a,b"], 2, "leave --classes out"),

@@ -37,7 +37,7 @@ INNER = [(25, 25), (75, 25), (75, 75), (25, 75)]
 
 
 @pytest.mark.parametrize("exclusion", ["_2", "Exclusion", "exclusion", "normal"])
-def test_groups_tell_tumour_from_exclusions(tmp_path: Path, exclusion: str) -> None:
+def test_groups_separate_tumour_from_exclusions(tmp_path: Path, exclusion: str) -> None:
     outlines = read_asap(
         write(
             tmp_path,
@@ -72,7 +72,7 @@ def test_a_slide_without_annotations_has_no_outlines(tmp_path: Path) -> None:
     assert read_asap(write(tmp_path)) == ((), ())
 
 
-def test_entities_and_document_types_are_refused_before_they_grow(tmp_path: Path) -> None:
+def test_entities_and_document_types_are_rejected_before_they_grow(tmp_path: Path) -> None:
     levels = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 10))
     bomb = f'<!DOCTYPE x [<!ENTITY a0 "ha">{levels}]>'
     outside = '<!DOCTYPE x SYSTEM "file:///etc/passwd">'
@@ -93,12 +93,12 @@ def test_entities_and_document_types_are_refused_before_they_grow(tmp_path: Path
         (ONE.replace("POINT", "X='inf' Y='1'"), "expected finite points"),
     ],
 )
-def test_damaged_files_are_refused(tmp_path: Path, content: str, expected: str) -> None:
+def test_damaged_files_are_rejected(tmp_path: Path, content: str, expected: str) -> None:
     (tmp_path / "a.xml").write_text(content)
     with pytest.raises(CohortError, match=expected):
         read_asap(tmp_path / "a.xml")
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CohortError, match="no such file"):
         read_asap(tmp_path / "a.xml")

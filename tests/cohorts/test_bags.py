@@ -1,4 +1,4 @@
-"""Every slide has its bag, or all that have none are told before anything is trained."""
+"""Every slide has its bag, or all slides without one are reported before training."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_bags_are_found_by_name_in_any_layout_and_depth(tmp_path: Path) -> None:
     assert locate_bags(cohort_of("a"), str(tmp_path / "one")) == {"a": found["a"]}
 
 
-def test_all_missing_bags_are_told_with_the_file_they_may_be(tmp_path: Path) -> None:
+def test_all_missing_bags_are_reported_with_the_file_they_may_be(tmp_path: Path) -> None:
     for name in ("Slide-1.h5", "TCGA-3C-AALI-01Z-00-DX1.F6E9A5DF.h5", "case_0012.h5", "here.h5"):
         (tmp_path / name).touch()
     cohort = cohort_of("slide-1", "TCGA-3C-AALI-01Z-00-DX1", "case_012", "zebra", "here")
@@ -68,11 +68,11 @@ def test_many_missing_bags_are_all_counted(tmp_path: Path) -> None:
     assert len(problems(cohort_of(*(f"s{n}" for n in range(500))), tmp_path)) == 500
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
     assert "no such folder" in problems(cohort_of("a"), tmp_path / "nowhere")[0]
 
 
-def test_missing_bags_may_be_dropped_and_are_told(tmp_path: Path) -> None:
+def test_missing_bags_may_be_dropped_and_are_reported(tmp_path: Path) -> None:
     for name in "abcd":
         (tmp_path / f"{name}.h5").touch()
     with pytest.warns(CohortWarning, match="2 of 6 slides have no bag, left out: e, f"):
@@ -102,7 +102,7 @@ def test_bags_of_one_width_and_encoder_go_together(tmp_path: Path) -> None:
     assert check_bags({"e": paths["e"]}) is None
 
 
-def test_bags_of_another_width_encoder_or_none_are_refused_together(tmp_path: Path) -> None:
+def test_bags_of_another_width_encoder_or_none_are_rejected_together(tmp_path: Path) -> None:
     paths = {name: write(tmp_path / f"{name}.h5", dim=8 if name == "c" else 4) for name in "abc"}
     paths["d"] = tmp_path / "d.h5"
     paths["d"].write_bytes(paths["a"].read_bytes()[:600])
@@ -114,15 +114,15 @@ def test_bags_of_another_width_encoder_or_none_are_refused_together(tmp_path: Pa
         file["coords"] = np.ones((3, 2))
     with pytest.raises(CohortError) as raised:
         check_bags(paths)
-    told = raised.value.problems
-    assert len(told) == 4
-    assert "truncated or damaged" in told[0]
-    assert "holds no instances" in told[1]
-    assert "holds coords; expected features or feats" in told[2]
-    assert "8 features; expected 4 features, as 2 others have" in told[3]
+    problems = raised.value.problems
+    assert len(problems) == 4
+    assert "truncated or damaged" in problems[0]
+    assert "holds no instances" in problems[1]
+    assert "holds coords; expected features or feats" in problems[2]
+    assert "8 features; expected 4 features, as 2 others have" in problems[3]
 
 
-def test_bags_of_two_encoders_of_one_width_are_refused(tmp_path: Path) -> None:
+def test_bags_of_two_encoders_of_one_width_are_rejected(tmp_path: Path) -> None:
     paths = {n: write(tmp_path / f"{n}.h5", encoder=e) for n, e in zip("abc", "xxy", strict=True)}
     with pytest.raises(CohortError, match=r"c\.h5: y; expected x"):
         check_bags(paths)

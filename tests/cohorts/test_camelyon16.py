@@ -74,14 +74,14 @@ def test_a_folder_says_the_same_as_the_table(folder: Path, table: Path) -> None:
     assert read_camelyon16(folder).cohort.sha256 == read_camelyon16(table).cohort.sha256
 
 
-def test_test_slides_without_labels_are_left_out_and_told(folder: Path) -> None:
+def test_test_slides_without_labels_are_left_out_with_a_warning(folder: Path) -> None:
     with pytest.warns(CohortWarning, match=r"10 test slides have no label.*reference\.csv"):
         found = read_camelyon16(folder)
     assert found.official is None
     assert len(found.cohort) == 35
 
 
-def test_slides_of_other_names_are_refused(table: Path, tmp_path: Path) -> None:
+def test_slides_of_other_names_are_rejected(table: Path, tmp_path: Path) -> None:
     table.write_text(table.read_text() + "\npatient_1.tif,Tumor,1")
     with pytest.raises(CohortError, match="'patient_1'; expected normal_, tumor_ or test_"):
         read_camelyon16(table)

@@ -111,8 +111,8 @@ def test_classes_may_be_put_in_another_order(tmp_path: Path) -> None:
 
 def test_labels_spelled_in_two_ways_are_no_two_classes(tmp_path: Path) -> None:
     path = write(tmp_path, CLAM.replace("s2,tumor", "s2,Tumor"))
-    (told,) = problems(path, min_patients=1)
-    assert "'Tumor', 'tumor' differ in case alone" in told
+    (message,) = problems(path, min_patients=1)
+    assert "'Tumor', 'tumor' differ only in case" in message
     assert read_cohort(path, classes=["normal", "tumor", "Tumor"], min_patients=1).labels == (
         1,
         0,
@@ -132,22 +132,22 @@ def test_tcga_barcodes_name_their_patients_and_sites(tmp_path: Path) -> None:
     assert parse_barcode("TCGA-3C-AALIX") is None
 
 
-def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_everything_wrong_is_reported_at_once(tmp_path: Path) -> None:
     rows = "s0,p0,a\ns0,p0,a\n,p1,a\ns2,,b\ns3,p3,\ns4,p4,b\ns5,p5,c\n"
     found = problems(write(tmp_path, "slide,patient,label\n" + rows), classes=["a", "b"])
-    told = "\n".join(found)
+    message = "\n".join(found)
     for expected in (
-        "slide 's0' stands 2 times (line 2, line 3)",
+        "slide 's0' occurs 2 times (line 2, line 3)",
         "line 4: the slide id is empty",
         "line 5: the patient is empty",
         "line 6: the label is empty",
         "label 'c' is unknown (line 8); known are: a, b",
     ):
-        assert expected in told
+        assert expected in message
     assert len(found) == 5
 
 
-def test_a_class_of_one_patient_is_refused_however_many_slides_it_has(tmp_path: Path) -> None:
+def test_a_class_of_one_patient_is_rejected_however_many_slides_it_has(tmp_path: Path) -> None:
     text = CLAM + "p9,x1,rare\np9,x2,rare\n"
     (problem,) = problems(write(tmp_path, text))
     assert "'rare' has 1 patient;" in problem
@@ -189,7 +189,7 @@ def test_a_missing_label_column_lists_those_there_are(tmp_path: Path) -> None:
         (b",".join(b"c%d" % n for n in range(50_000)) + b"\n1\n", "no column of slides found"),
     ],
 )
-def test_damaged_tables_are_refused_with_a_reason(
+def test_damaged_tables_are_rejected_with_a_reason(
     tmp_path: Path, content: bytes, expected: str
 ) -> None:
     path = tmp_path / "table.csv"
@@ -197,7 +197,7 @@ def test_damaged_tables_are_refused_with_a_reason(
     assert expected in problems(path)[0]
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     for name in ("a.csv", "a.xlsx"):
         assert "there is no such file" in problems(tmp_path / name)[0]
     assert "save it as .xlsx" in problems(write(tmp_path, CLAM, "a.xls"))[0]
@@ -244,7 +244,7 @@ def test_excel_numbers_are_read_as_a_person_sees_them(tmp_path: Path) -> None:
     assert cohort.classes == ("0", "1")
 
 
-def test_damaged_excel_is_refused_with_a_reason(tmp_path: Path) -> None:
+def test_damaged_excel_is_rejected_with_a_reason(tmp_path: Path) -> None:
     path = excel(tmp_path / "t.xlsx", {"s": [["slide"]]}, {})
     path.write_bytes(path.read_bytes()[:-200])
     assert "cannot be read as Excel" in problems(path)[0]
@@ -275,7 +275,7 @@ def test_notes_beside_an_excel_table_belong_to_no_column(tmp_path: Path) -> None
     assert len(read_cohort(excel(tmp_path / "t.xlsx", {"s": rows}, {}))) == 4
 
 
-def test_a_sheet_that_never_ends_is_refused(
+def test_a_sheet_that_never_ends_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = excel(tmp_path / "t.xlsx", {"s": [["slide"], ["a"]]}, {})
@@ -286,7 +286,7 @@ def test_a_sheet_that_never_ends_is_refused(
     assert "unpacks to" in problems(path)[0]
 
 
-def test_a_sheet_whose_xml_is_cut_is_refused_with_a_reason(tmp_path: Path) -> None:
+def test_a_sheet_whose_xml_is_cut_is_rejected_with_a_reason(tmp_path: Path) -> None:
     path = excel(tmp_path / "t.xlsx", {"s": [["slide"], ["a"]]}, {})
     assert "cannot be read as Excel" in problems(rewrite_sheet(path, "</sheetData>", ""))[0]
 
@@ -324,25 +324,25 @@ def test_stamps_tables_may_know_different_patients_and_say_how_many(tmp_path: Pa
     assert len(cohort) == 5
 
 
-def test_stamps_tables_with_no_patient_in_common_are_refused(tmp_path: Path) -> None:
+def test_stamps_tables_with_no_patient_in_common_are_rejected(tmp_path: Path) -> None:
     slides = write(tmp_path, SLIDES.replace("\n0", "\n"), "slide.csv")
     with pytest.raises(CohortError, match="lost zeros"):
         read_cohort(write(tmp_path, CLINI), label="MSI", slide_table=slides)
 
 
-def test_a_patient_with_two_labels_in_stamps_table_is_refused(tmp_path: Path) -> None:
+def test_a_patient_with_two_labels_in_stamps_table_is_rejected(tmp_path: Path) -> None:
     slides = write(tmp_path, SLIDES, "slide.csv")
     path = write(tmp_path, CLINI + "01,50,low\n")
-    assert "'01' stands in several rows" in problems(path, label="MSI", slide_table=slides)[0]
+    assert "'01' occurs in several rows" in problems(path, label="MSI", slide_table=slides)[0]
 
 
 # --- sites, hashes, subsets -----------------------------------------------------------------------
 
 
-def test_a_patient_of_two_sites_is_refused_where_sites_are_asked_for(tmp_path: Path) -> None:
+def test_a_patient_of_two_sites_is_rejected_if_sites_are_requested(tmp_path: Path) -> None:
     text = "slide,patient,label,site\na,p,x,A\nb,p,x,B\nc,q,y,A\nd,r,y,A\ne,s,x,B\n"
     path = write(tmp_path, text)
-    assert problems(path, site="site") == ["patient 'p' is of several sites (A, B); expected one"]
+    assert problems(path, site="site") == ["patient 'p' has several sites (A, B); expected one"]
     assert len(read_cohort(path)) == 5
 
 

@@ -36,7 +36,7 @@ def test_a_file_that_ends_its_reader_is_one_problem_and_the_others_are_read(
     first, problem, last = read_headers(paths)
     assert (first, last) == (BagHeader(1, 4, ""), BagHeader(3, 4, ""))
     assert problem == (
-        f"{paths[1]}: reading its header failed: the process at it died (SIGABRT); copy the file "
+        f"{paths[1]}: reading its header failed: the worker process died (SIGABRT); copy the file "
         "again or extract it anew"
     )
 

@@ -42,7 +42,7 @@ def test_json_outlines_are_read_zipped_or_not_and_in_ncrfs_own_form(tmp_path: Pa
         b"\xff",
     ],
 )
-def test_damaged_outlines_are_refused(tmp_path: Path, content: bytes) -> None:
+def test_damaged_outlines_are_rejected(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(CohortError, match=r"a\.json"):
         read_outlines(tmp_path / "a.json")
@@ -57,13 +57,13 @@ def test_tiles_are_labelled_by_the_share_that_is_covered() -> None:
     assert label_tiles(coords, 50, outlines).dtype == np.int64
 
 
-@pytest.mark.parametrize("least_share", [0, -1, 1.1, float("nan")])
-def test_a_share_that_makes_no_sense_is_refused(least_share: float) -> None:
-    with pytest.raises(CohortError, match="least_share"):
-        label_tiles([[0, 0]], 50, make_outlines([SQUARE]), min_share=least_share)
+@pytest.mark.parametrize("min_share", [0, -1, 1.1, float("nan")])
+def test_a_share_that_makes_no_sense_is_rejected(min_share: float) -> None:
+    with pytest.raises(CohortError, match="min_share"):
+        label_tiles([[0, 0]], 50, make_outlines([SQUARE]), min_share=min_share)
 
 
 @pytest.mark.parametrize("patch_size", [0, -256, float("nan")])
-def test_a_patch_size_that_makes_no_sense_is_refused(patch_size: float) -> None:
+def test_a_patch_size_that_makes_no_sense_is_rejected(patch_size: float) -> None:
     with pytest.raises(CohortError, match="patch_size"):
         label_tiles([[0, 0]], patch_size, make_outlines([SQUARE]))

@@ -58,7 +58,7 @@ def test_stamps_file_is_of_patients_with_validation_among_those_trained_on(
     assert back != read_splits(tmp_path / "splits.json", cohort, seed=2)
 
 
-def test_stamps_file_is_not_written_where_it_could_not_tell_the_truth(
+def test_stamps_file_is_not_written_if_a_patient_is_on_both_sides(
     tmp_path: Path, cohort: Cohort
 ) -> None:
     write_splits(tmp_path, [Fold(("0000", "0002"), (), ("0001", "0003"))], cohort)
@@ -125,15 +125,17 @@ def test_an_empty_validation_column_stays_empty(tmp_path: Path, cohort: Cohort) 
     assert read_splits(tmp_path, cohort) == folds
 
 
-def test_clams_repeated_draws_and_shared_patients_are_told(tmp_path: Path, cohort: Cohort) -> None:
+def test_clams_repeated_draws_and_shared_patients_are_reported(
+    tmp_path: Path, cohort: Cohort
+) -> None:
     drawn = Fold(("0000", "0002", "0004"), (), ("0001", "0006"))
     write_splits(tmp_path, [drawn, drawn])
     with pytest.warns(CohortWarning) as found:
         read_splits(tmp_path, cohort)
-    told = "\n".join(str(warning.message) for warning in found)
-    assert "1 patient is in the test part and outside it" in told
-    assert "2 slides are in the test parts of several folds" in told
-    assert "38 of 40 slides are in no test part" in told
+    message = "\n".join(str(warning.message) for warning in found)
+    assert "1 patient is in the test set and in training or validation" in message
+    assert "2 slides are in the test sets of several folds" in message
+    assert "38 of 40 slides are in no test set" in message
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_clams_repeated_draws_and_shared_patients_are_told(tmp_path: Path, cohor
         ("splits.json", "[" * 100_000, "STAMP's splits"),
     ],
 )
-def test_splits_that_cannot_be_understood_are_refused(
+def test_splits_that_cannot_be_understood_are_rejected(
     tmp_path: Path, cohort: Cohort, name: str, text: str, expected: str
 ) -> None:
     (tmp_path / name).write_text(text)

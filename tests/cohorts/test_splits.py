@@ -45,7 +45,7 @@ def patients(cohort: Cohort, part: Iterable[str]) -> set[str]:
 
 @st.composite
 def cohorts(draw: st.DrawFn, folds: int) -> Cohort:
-    """Enough patients of each class alone, and others of several labels."""
+    """Enough patients of only one class each, and others of several labels."""
     classes = draw(st.integers(2, 4))
     pure = [[label] * draw(st.integers(1, 2)) for label in range(classes) for _ in range(folds)]
     label = st.integers(0, classes - 1)
@@ -176,63 +176,67 @@ def test_sites_of_equal_make_are_spread_evenly() -> None:
         ({"folds": 2, "preserve_sites": True}, "12 slides have no site"),
     ],
 )
-def test_what_cannot_be_divided_is_refused(options: dict[str, object], expected: str) -> None:
+def test_what_cannot_be_divided_is_rejected(options: dict[str, object], expected: str) -> None:
     with pytest.raises(CohortError, match=expected):
         make_folds(simple([7, 5]), **options)
 
 
-def test_fewer_sites_than_folds_are_refused() -> None:
+def test_fewer_sites_than_folds_are_rejected() -> None:
     cohort = cohort_of((f"p{n}", [n % 2], f"site{n % 3}") for n in range(40))
-    with pytest.raises(CohortError, match="3 sites cannot be kept whole in 4 folds"):
+    with pytest.raises(CohortError, match="3 sites are too few for 4 folds"):
         make_folds(cohort, 4, preserve_sites=True)
 
 
 # --- folds of others ------------------------------------------------------------------------------
 
 
-def test_folds_that_cannot_be_used_are_refused_with_all_their_faults() -> None:
+def test_folds_that_cannot_be_used_are_rejected_with_all_their_faults() -> None:
     cohort = simple([2, 2])
     a, _, c, d = cohort.by_id
     with pytest.raises(CohortError) as raised:
         check_folds(cohort, [Fold((a, "x"), (a,), (d,)), Fold((a, c), (), ())])
     assert raised.value.problems == [
         "fold 0: 'x' is not in the cohort; expected ids of its slides",
-        "fold 0: 'p0.0-0' is there more than once; expected in one part",
-        "fold 0: no slide of class 'b' is in the train part",
-        "fold 1: the test part is empty",
+        "fold 0: 'p0.0-0' is listed more than once; expected in one set",
+        "fold 0: no slide of class 'b' is in the training set",
+        "fold 1: the test set is empty",
     ]
     with pytest.raises(CohortError, match="there are no folds"):
         check_folds(cohort, [])
 
 
-def told(cohort: Cohort, folds: list[Fold]) -> str:
+def collect_warnings(cohort: Cohort, folds: list[Fold]) -> str:
     with pytest.warns(CohortWarning) as found:
         check_folds(cohort, folds)
     return "\n".join(str(warning.message) for warning in found)
 
 
-def test_a_patient_on_both_sides_is_told() -> None:
+def test_a_patient_on_both_sides_is_reported() -> None:
     cohort = cohort_of([("p", [0, 1, 0, 1], ""), ("q", [0, 1, 0], "")])
     fold = Fold(("p-0", "q-1"), ("q-0",), ("p-2", "p-3"))
-    message = told(cohort, [fold])
-    assert "fold 0: 1 patient is in the test part and outside it" in message
-    assert "fold 0: 1 patient is in the train part and in val" in message
+    message = collect_warnings(cohort, [fold])
+    assert "fold 0: 1 patient is in the test set and in training or validation" in message
+    assert "fold 0: 1 patient is in the training set and the validation set" in message
 
 
-def test_overlapping_test_parts_and_untested_slides_are_told_but_repeats_are_no_overlap() -> None:
+def test_overlapping_test_parts_and_untested_slides_are_reported_but_repeats_are_no_overlap() -> (
+    None
+):
     cohort = simple([6, 6])
     made = make_folds(cohort, 3, repeats=3)
     check_folds(cohort, made)
-    message = told(cohort, [made[0], made[4]])
-    assert "are in no test part" in message
+    message = collect_warnings(cohort, [made[0], made[4]])
+    assert "are in no test set" in message
     drawn = [made[0], made[0], made[1], made[2]]
-    assert "4 slides are in the test parts of several folds" in told(cohort, drawn)
+    assert "4 slides are in the test sets of several folds" in collect_warnings(cohort, drawn)
 
 
-def test_a_test_part_without_a_class_is_told() -> None:
+def test_a_test_part_without_a_class_is_reported() -> None:
     cohort = simple([3, 3])
     a, b, c, d, *_ = cohort.by_id
-    assert "no slide of b is in the test part" in told(cohort, [Fold((a, d), (), (b, c))])
+    assert "no slide of b is in the test set" in collect_warnings(
+        cohort, [Fold((a, d), (), (b, c))]
+    )
 
 
 def test_a_fold_without_validation_gets_one_from_its_training_patients() -> None:

@@ -94,7 +94,7 @@ def test_brca_takes_the_two_types_and_counts_the_others(
     path = tmp_path / "clinical.tsv"
     path.write_text("\n".join([f"{case}\t{kind}\tother", *rows, *rows]))  # a row per treatment
     sample = sheet(tmp_path / "s.tsv", [(name, "TCGA-BRCA") for name in BRCA])
-    with pytest.warns(CohortWarning, match=r"3 slides of other types .*Mucinous.*not told 1"):
+    with pytest.warns(CohortWarning, match=r"3 slides of other types .*Mucinous.*unknown 1"):
         cohort = read_tcga_brca(sample, path)
     assert cohort.classes == ("IDC", "ILC")
     assert cohort.labels == (0, 0, 1, 1)
@@ -118,7 +118,7 @@ def test_a_patient_of_two_types_is_of_neither(tmp_path: Path) -> None:
         assert "TCGA-A2-A0CA" not in read_tcga_brca(sample, path, column="type").patients
 
 
-def test_what_is_missing_is_told(tmp_path: Path) -> None:
+def test_what_is_missing_is_reported(tmp_path: Path) -> None:
     sample = sheet(tmp_path / "s.tsv", [(name, "TCGA-BRCA") for name in BRCA])
     with pytest.raises(CohortError, match="give a clinical table"):
         read_tcga_brca(sample)

@@ -1,1 +1,1 @@
-"""Labelled collections of slides: tables, folds, where bags are, datasets, synthetic ones."""
+"""Cohorts, that is labelled slides: tables, folds, the bags of slides, public datasets."""

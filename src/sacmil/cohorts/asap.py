@@ -1,4 +1,4 @@
-"""Outlines drawn in ASAP, the annotation tool of CAMELYON16: one XML file per slide."""
+"""Read outlines of ASAP, the annotation tool of CAMELYON16: one XML file per slide."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sacmil.cohorts.outlines import Outlines, make_outlines
 from sacmil.errors import CohortError
 
 EXCLUSIONS = ("_2", "Exclusion", "Exclusions", "normal")
-"""Groups that are no tumour: of CAMELYON16 (_0 and _1 are), of its first release, of CAMELYON17."""
+"""Groups that are not tumour: of CAMELYON16, its first release, and CAMELYON17."""
 
 _AREA_TYPES = frozenset({"polygon", "spline", "rectangle"})
 """Types of annotation that enclose something; dots and point sets do not."""
@@ -21,17 +21,17 @@ def read_asap(path: str | Path, *, exclusions: Collection[str] = EXCLUSIONS) -> 
 
     Args:
         path: ASAP's XML.
-        exclusions: groups that are taken away from the others, whatever their case.
+        exclusions: groups that are subtracted from the others; case is ignored.
     """
     path = Path(path)
     reader = _AsapParser(path)
     try:
         reader.parse(path.read_bytes())
-        outside = {group.lower() for group in exclusions}
+        excluded = {group.lower() for group in exclusions}
         areas = [found for found in reader.annotations if found.kind in _AREA_TYPES]
         return make_outlines(
-            [found.to_polygon() for found in areas if found.group not in outside],
-            [found.to_polygon() for found in areas if found.group in outside],
+            [found.to_polygon() for found in areas if found.group not in excluded],
+            [found.to_polygon() for found in areas if found.group in excluded],
         )
     except FileNotFoundError:
         raise CohortError(path, ["there is no such file; check the path"]) from None
@@ -47,7 +47,7 @@ class _Annotation:
 
     def add_point(self, attributes: dict[str, str]) -> None:
         number = attributes.get("Order", str(len(self._points)))
-        # ASAP writes numbers as the user's country does
+        # ASAP writes numbers with the decimal mark of the user's locale
         texts = (number, attributes["X"], attributes["Y"])
         order, x, y = (float(text.replace(",", ".")) for text in texts)
         self._points.append((order, x, y))
@@ -57,7 +57,7 @@ class _Annotation:
 
 
 class _AsapParser:
-    """Collects annotations as the parser meets them; nothing is expanded, nothing is fetched."""
+    """Collects annotations; it expands no entities and fetches no other files."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -26,7 +26,7 @@ _BATCH_SIZE = 200
 _BATCH_LIMIT_S = 60.0
 """Seconds for one batch. A batch that takes longer is read again, file by file."""
 _BATCHES_PER_WORKER = 3
-"""Fewer are read faster than another process starts."""
+"""Batches per process; reading fewer is faster than starting a process."""
 _MAX_WORKERS = 8
 _FIX_HINT = "copy the file again or extract it anew"
 
@@ -40,7 +40,7 @@ class BagHeader(NamedTuple):
 
 
 HeaderOrProblem = BagHeader | str | None
-"""A header, or the reason why it cannot be read; None for a file that has none."""
+"""A header, or the reason why it cannot be read; None for a file without a header."""
 
 
 def read_headers(paths: Sequence[Path]) -> list[HeaderOrProblem]:
@@ -74,7 +74,7 @@ def _run_batches(batches: Sequence[Sequence[Path]], *, limit_s: float) -> Iterat
 
 
 def read_batch(paths: Sequence[Path]) -> list[HeaderOrProblem]:
-    """Read headers one after the other: what runs in a worker process."""
+    """Read headers one after the other, in a worker process."""
     return [_read_header_or_problem(path) for path in paths]
 
 
@@ -86,7 +86,7 @@ def _read_header_or_problem(path: Path) -> HeaderOrProblem:
 
 
 def _read_header(path: Path) -> BagHeader | None:
-    """Read the header of one bag in this process; None where the file has none.
+    """Read the header of one bag in this process; None if the file has none.
 
     Raises:
         FormatError: the file is damaged, or holds no features.
@@ -102,8 +102,8 @@ def _read_hdf5_header(path: Path) -> BagHeader:
         found = (open_dataset(file, name) for name in _FEATURE_NAMES)
         array = next((array for array in found if array is not None), None)
         if array is None:
-            held = ", ".join(sorted(file)) or "nothing"
-            raise FormatError(f"{path}: holds {held}; expected {' or '.join(_FEATURE_NAMES)}")
+            names = ", ".join(sorted(file)) or "nothing"
+            raise FormatError(f"{path}: holds {names}; expected {' or '.join(_FEATURE_NAMES)}")
         features = h5py.Dataset(array)
         encoder = read_attribute(features, "encoder") or read_attribute(file, "extractor") or ""
         return _make_header(path, array.shape, str(encoder))
@@ -112,7 +112,7 @@ def _read_hdf5_header(path: Path) -> BagHeader:
 def _read_numpy_header(path: Path) -> BagHeader:
     try:
         shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
-    # A damaged file makes numpy raise nearly anything: its header is parsed as Python.
+    # numpy can raise almost any error for a damaged file: its header is parsed as Python.
     except Exception as error:
         raise FormatError(f"{path}: cannot be read as a numpy array ({error})") from error
     return _make_header(path, shape, "")

@@ -1,4 +1,4 @@
-"""Where the bags of a cohort are, and whether they go together."""
+"""Find the bags of a cohort, and check that they are consistent."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from sacmil.formats import find_bags
 Folders = str | Path | Iterable[str | Path]
 
 _MAX_HINTS = 20
-"""How many missing slides are compared with the files there are: as many as an error shows."""
+"""Number of missing slides for which a similar file is searched: as many as an error shows."""
 
 
 def locate_bags(cohort: Cohort, folders: Folders) -> dict[str, Path]:
-    """The bag of every slide, found by name; all that are missing are told at once.
+    """Return the bag of every slide, found by name; one error lists all missing bags.
 
     Args:
-        cohort: whose slides.
-        folders: one or more, searched to the bottom, in any layout that is read.
+        cohort: the slides.
+        folders: one or more, searched with their subfolders, in any supported layout.
     """
-    places = _list_folders(folders)
-    bags = _find_bags_by_slide(places)
+    listed = _list_folders(folders)
+    bags = _find_bags_by_slide(listed)
     problems = _list_missing_bags([slide.slide_id for slide in cohort.slides], bags)
     if problems:
-        raise CohortError(", ".join(map(str, places)), problems)
+        raise CohortError(", ".join(map(str, listed)), problems)
     return {slide.slide_id: bags[slide.slide_id] for slide in cohort.slides}
 
 
 def find_bag_problems(
     slide_ids: Iterable[str], folders: Folders, *, allow_missing: bool = False
 ) -> list[str]:
-    """All that is wrong with the bags of slides, as far as their headers tell.
+    """Return all problems of the bags of slides that their headers show.
 
     Args:
-        slide_ids: whose bags.
-        folders: where they are.
-        allow_missing: whether slides without a bag are left out rather than told.
+        slide_ids: the slides.
+        folders: of the bags.
+        allow_missing: skip slides without a bag instead of reporting them.
     """
     wanted = list(slide_ids)
     bags = _find_bags_by_slide(_list_folders(folders))
@@ -53,51 +53,54 @@ def find_bag_problems(
 
 
 def find_missing_bags(slide_ids: Iterable[str], folders: Folders) -> list[str]:
-    """Which slides have no bag, with what their bags may be called instead."""
+    """Return a problem for each slide without a bag, with a similar file name if there is one."""
     return _list_missing_bags(slide_ids, _find_bags_by_slide(_list_folders(folders)))
 
 
 def _list_missing_bags(slide_ids: Iterable[str], bags: Mapping[str, Path]) -> list[str]:
     wanted = dict.fromkeys(slide_ids)
     missing = [slide_id for slide_id in wanted if slide_id not in bags]
-    free = {name: path for name, path in bags.items() if name not in wanted}
-    hints = [_describe_missing_bag(slide_id, free) for slide_id in missing[:_MAX_HINTS]]
+    unused = {name: path for name, path in bags.items() if name not in wanted}
+    hints = [_describe_missing_bag(slide_id, unused) for slide_id in missing[:_MAX_HINTS]]
     return hints + [f"{slide_id}: has no bag" for slide_id in missing[_MAX_HINTS:]]
 
 
 def drop_slides_without_bag(cohort: Cohort, folders: Folders, *, min_patients: int = 2) -> Cohort:
-    """The cohort without the slides that have no bag; a warning says how many those are.
+    """Return the cohort without the slides that have no bag; a warning gives their number.
 
     Args:
-        cohort: what the table says.
-        folders: where the bags are.
-        min_patients: fewest patients a class must be left with.
+        cohort: all slides of the table.
+        folders: of the bags.
+        min_patients: fewest patients that each class must still have.
     """
-    places = _list_folders(folders)
-    bags = _find_bags_by_slide(places)
+    listed = _list_folders(folders)
+    bags = _find_bags_by_slide(listed)
     kept = cohort.restrict_to(bags)
-    lost = [slide.slide_id for slide in cohort.slides if slide.slide_id not in bags]
-    where = ", ".join(map(str, places))
+    missing = [slide.slide_id for slide in cohort.slides if slide.slide_id not in bags]
+    where = ", ".join(map(str, listed))
     if not kept.slides:
         raise CohortError(
-            where, [_describe_missing_bag(slide_id, bags) for slide_id in lost[:_MAX_HINTS]]
+            where, [_describe_missing_bag(slide_id, bags) for slide_id in missing[:_MAX_HINTS]]
         )
     if problems := find_class_problems(kept, min_patients):
-        raise CohortError(f"{where}, without the {len(lost)} slides that have no bag", problems)
-    if lost:
-        names = ", ".join(lost[:3]) + (", …" if len(lost) > 3 else "")
-        message = f"{where}: {len(lost)} of {len(cohort)} slides have no bag, left out: {names}"
+        raise CohortError(f"{where}, without the {len(missing)} slides that have no bag", problems)
+    if missing:
+        names = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        message = f"{where}: {len(missing)} of {len(cohort)} slides have no bag, left out: {names}"
         warnings.warn(message, CohortWarning, stacklevel=2)
     return kept
 
 
 def check_bags(paths: Mapping[str, Path]) -> int | None:
-    """The feature width that all bags have, read from their headers; refused where they differ.
+    """Return the feature width of all bags, read from their headers.
 
-    Files of torch.save have no header and are not looked at; None where there are no others.
+    Files of torch.save have no header and are skipped; the result is None if there are no others.
 
     Args:
-        paths: bags by slide id, as locate_bags finds them.
+        paths: bags by slide id, as locate_bags returns them.
+
+    Raises:
+        CohortError: the bags differ, or a header cannot be read.
     """
     headers, problems = _read_headers(paths)
     if problems:
@@ -106,7 +109,7 @@ def check_bags(paths: Mapping[str, Path]) -> int | None:
 
 
 def _read_headers(paths: Mapping[str, Path]) -> tuple[dict[str, BagHeader], list[str]]:
-    """Of bags by slide id, and what is wrong with them."""
+    """Return the headers of bags by slide id, and the problems."""
     headers: dict[str, BagHeader] = {}
     problems = []
     found = read_headers(list(paths.values()))
@@ -119,34 +122,33 @@ def _read_headers(paths: Mapping[str, Path]) -> tuple[dict[str, BagHeader], list
             headers[slide_id] = header
     widths = {name: f"{header.dim} features" for name, header in headers.items()}
     encoders = {name: header.encoder for name, header in headers.items()}
-    # Another width is another encoder: what is told once is enough.
-    odd = list(find_outliers(paths, widths)) or list(find_outliers(paths, encoders))
-    return headers, problems + odd
+    # Another width means another encoder, so one of the two is reported.
+    outliers = list(find_outliers(paths, widths)) or list(find_outliers(paths, encoders))
+    return headers, problems + outliers
 
 
 def describe_slide_mismatch(path: Path, slide_id: str, stored_id: str) -> str:
-    """What is wrong with a bag that says it is of another slide than its file; empty if it is not.
+    """Describe the problem of a bag whose stored slide differs from its file name; else empty.
 
     Args:
         path: of the bag.
-        slide_id: whose bag it is by the file's name.
-        stored_id: the slide that it says it is of.
+        slide_id: the slide according to the file name.
+        stored_id: the slide according to the file's content.
     """
     if slide_id in (stored_id, parse_slide_id(stored_id)) or stored_id == path.stem:
         return ""
     return (
-        f"{path}: holds the slide {stored_id!r}, by its name {slide_id!r}; rename the file, or "
-        "write "
-        "the bag again"
+        f"{path}: holds the slide {stored_id!r} but is named {slide_id!r}; rename the file, or "
+        "write the bag again"
     )
 
 
 def find_outliers(paths: Mapping[str, Path], traits: Mapping[str, str]) -> Iterator[str]:
-    """Bags that differ from most in a trait, in words; those that do not say are not asked.
+    """Yield a problem for each bag that differs from most in a trait.
 
     Args:
         paths: of bags, by slide id.
-        traits: likewise, what each has; empty where it does not say.
+        traits: the trait of each bag, by slide id; empty if it is unknown, which is no problem.
     """
     found = {slide_id: text for slide_id, text in traits.items() if text}
     if len(set(found.values())) > 1:
@@ -155,7 +157,7 @@ def find_outliers(paths: Mapping[str, Path], traits: Mapping[str, str]) -> Itera
             if text != usual:
                 yield (
                     f"{paths[slide_id]}: {text}; expected {usual}, as {count} others have: bags "
-                    "of one cohort are made alike"
+                    "of one cohort need the same settings"
                 )
 
 
@@ -164,21 +166,22 @@ def _list_folders(folders: Folders) -> list[Path]:
 
 
 def _find_bags_by_slide(folders: list[Path]) -> dict[str, Path]:
-    for place in folders:
-        if not place.exists():
-            raise CohortError(place, ["there is no such folder; expected bags, check the path"])
+    for folder in folders:
+        if not folder.exists():
+            raise CohortError(folder, ["there is no such folder; expected bags, check the path"])
     files = find_bags(folders)
-    # a file called exactly as the slide comes before one that has a suffix more
+    # a file with exactly the slide's name is preferred to one with an extra suffix
     return {parse_slide_id(file.name): file for file in files} | {file.stem: file for file in files}
 
 
 def _describe_missing_bag(slide_id: str, bags: Mapping[str, Path]) -> str:
     near = _find_nearest_name(slide_id, bags)
-    return f"{slide_id}: has no bag" + (f"; is it {bags[near]}? Spell both alike" if near else "")
+    hint = f"; if it is {bags[near]}, use the same name for both" if near else ""
+    return f"{slide_id}: has no bag{hint}"
 
 
 def _find_nearest_name(slide_id: str, names: Iterable[str]) -> str | None:
-    """A name that differs in case or goes on after the id, as TCGA's do; else the most similar."""
+    """Return a name that differs in case or continues the id, as TCGA's do; else a similar one."""
     names = list(names)
     folded = slide_id.casefold()
     longer = [name for name in names if name.casefold().startswith(folded)]

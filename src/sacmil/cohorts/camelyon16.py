@@ -1,13 +1,13 @@
-"""CAMELYON16: metastases in lymph nodes; the official test set stays apart.
+"""CAMELYON16: metastases in lymph nodes; the official test set is kept separate.
 
-The challenge has training slides, normal_<n> and tumor_<n>, and test slides, test_<n>. Two
-different questions are asked of it:
+The challenge has training slides, normal_<n> and tumor_<n>, and test slides, test_<n>. There are
+two protocols:
 
-``folds``     cross-validation among the training slides only. The test part of a fold is a fifth
-              of them; no official test slide is in any part.
+``folds``     cross-validation among the training slides only. The test set of a fold is a fifth
+              of them; no official test slide is in any fold.
 ``official``  one fold: train and val are all training slides, test is the official test set.
 
-CAMELYON16 does not say which slides are of one patient; each counts for its own.
+CAMELYON16 does not state which slides are of one patient; each slide counts as a patient.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Camelyon16(NamedTuple):
     """The official training slides, which the folds divide."""
     folds: list[Fold]
     official: Fold | None
-    """Trained on the training slides, tested on the test slides; None where there are none."""
+    """Trained on the training slides, tested on the test slides; None if there are none."""
 
 
 def read_camelyon16(
@@ -58,37 +58,37 @@ def read_camelyon16(
     repeats: int = 1,
     validation: float = VALIDATION_SHARE,
 ) -> Camelyon16:
-    """Build the cohort, folds of its training slides, and the official division.
+    """Build the cohort, folds of its training slides, and the official split.
 
     Args:
-        source: a table of slides and labels; or a folder of the slides or their bags, where names
-            say what training slides are and reference.csv, anywhere in it, what test slides are.
-        folds: of the training slides.
-        seed: another seed, another division.
-        repeats: how often to divide anew.
-        validation: share of the training slides that chooses the epoch.
+        source: a table of slides and labels, or a folder of the slides or their bags. In a folder,
+            names give the labels of training slides, and reference.csv those of test slides.
+        folds: number of folds of the training slides.
+        seed: another seed gives other folds.
+        repeats: number of repeats of the division into folds.
+        validation: share of the training slides in the validation set.
     """
     source = Path(source)
     cohort = _read_folder(source) if source.is_dir() else _read_labeled_table(source)
     names = [slide.slide_id for slide in cohort.slides]
-    strangers = [name for name in names if not _SLIDE_NAME_PATTERN.fullmatch(name)]
-    if strangers:
+    unknown = [name for name in names if not _SLIDE_NAME_PATTERN.fullmatch(name)]
+    if unknown:
         raise CohortError(
-            source, [f"{name!r}; expected normal_, tumor_ or test_<3 digits>" for name in strangers]
+            source, [f"{name!r}; expected normal_, tumor_ or test_<3 digits>" for name in unknown]
         )
     test = tuple(sorted(name for name in names if name.startswith("test_")))
     training = cohort.restrict_to(set(names) - set(test))
-    divided = make_folds(training, folds, seed=seed, repeats=repeats, validation=validation)
-    whole = add_validation_set(
+    made = make_folds(training, folds, seed=seed, repeats=repeats, validation=validation)
+    untested = add_validation_set(
         training, make_training_only_fold(training), seed=seed, validation=validation
     )
-    official = whole._replace(test=test) if test else None
-    return Camelyon16(cohort, training, divided, official)
+    official = untested._replace(test=test) if test else None
+    return Camelyon16(cohort, training, made, official)
 
 
 def _read_labeled_table(table: Path) -> Cohort:
     sheet = read_sheet(table)
-    # naming the slides' column says that slides are patients, and spares the warning
+    # the slides' column as patient column: each slide is a patient, without a warning
     return read_cohort(table, patient=sheet.find_column(*SLIDE_COLUMNS))
 
 
@@ -98,10 +98,10 @@ def _read_folder(folder: Path) -> Cohort:
     if not slides:
         raise CohortError(folder, ["holds no file named normal_001, tumor_001 or test_001"])
     labels = _read_reference(folder)
-    left = [name for name in slides if _find_label(name, labels) is None]
-    if left:
+    unlabeled = [name for name in slides if _find_label(name, labels) is None]
+    if unlabeled:
         message = (
-            f"{folder}: {len(left)} test slides have no label and are left out; put the "
+            f"{folder}: {len(unlabeled)} test slides have no label and are left out; put the "
             f"challenge's {REFERENCE_FILE} into the folder, or give a table"
         )
         warnings.warn(message, CohortWarning, stacklevel=3)

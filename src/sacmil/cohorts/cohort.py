@@ -1,8 +1,8 @@
-"""A labelled collection of slides: which patient each is of, and what is true of it.
+"""A cohort: slides with their patients and labels.
 
 A table is a CSV or Excel file with a row per slide, in the columns of CLAM (case_id, slide_id,
-label), slideflow (patient, slide, category) and others; or, as STAMP has it, a table of patients
-and a table of their slides. docs/cohorts.md shows them all.
+label), slideflow (patient, slide, category) and others. STAMP uses two: a table of patients and a
+table of their slides. docs/cohorts.md shows them all.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from sacmil.csv_text import escape_cells
 from sacmil.errors import CohortError, suggest_names
 
 _MAX_SMALL_CLASSES = 10
-"""Classes of too few patients beyond which a column is not one of labels."""
+"""With more classes of too few patients, the column is assumed not to hold labels."""
 
 
 class LabeledSlide(NamedTuple):
     """One slide of a cohort."""
 
     slide_id: str
-    """The stem of its bag's file name."""
+    """File stem of its bag."""
     patient_id: str
     label: int
     """Index into the cohort's classes."""
     site: str = ""
-    """What must not be torn apart by a split, where that was asked for; a hospital."""
+    """The hospital, whose patients a split can keep in one set; empty if not used."""
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """Slides with labels; every slide id once."""
+    """Slides with labels; slide ids are unique."""
 
     slides: tuple[LabeledSlide, ...]
     classes: tuple[str, ...]
@@ -58,12 +58,12 @@ class Cohort:
         return len(self.slides)
 
     def get_slides(self, slide_ids: Iterable[str]) -> list[LabeledSlide]:
-        """The slides of these ids, in the order given."""
+        """Return the slides of these ids, in the given order."""
         by_id = self.by_id
         return [by_id[slide_id] for slide_id in slide_ids]
 
     def restrict_to(self, slide_ids: Iterable[str]) -> Self:
-        """The cohort of these slides alone, in its own order, of the same classes."""
+        """Return the cohort of only these slides, in its own order, with the same classes."""
         wanted = frozenset(slide_ids)
         return replace(self, slides=tuple(s for s in self.slides if s.slide_id in wanted))
 
@@ -74,7 +74,7 @@ class Cohort:
 
     @cached_property
     def index(self) -> SlideIndex:
-        """Slides as numbers, to count many of them."""
+        """Slides as integers, for fast counts."""
         return SlideIndex(
             [slide.slide_id for slide in self.slides],
             [slide.patient_id for slide in self.slides],
@@ -98,14 +98,14 @@ class Cohort:
 
     @cached_property
     def patients_per_class(self) -> tuple[int, ...]:
-        """How many patients have a slide of each class."""
+        """Number of patients that have a slide of each class."""
         pairs = {(slide.patient_id, slide.label) for slide in self.slides}
         count = Counter(label for _, label in pairs)
         return tuple(count[label] for label in range(len(self.classes)))
 
     @cached_property
     def sha256(self) -> str:
-        """Of the content, whatever the order of its rows: says what a run was made from."""
+        """Hash of the content, independent of the order of rows; stored with a run."""
         lines = ["\t".join(map(repr, self.classes)), *sorted(map(repr, map(tuple, self.slides)))]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -127,21 +127,21 @@ def read_cohort(
     min_patients: int = 2,
     extra_check: ExtraCheck | None = None,
 ) -> Cohort:
-    """Read a cohort; everything wrong with it is told at once.
+    """Read a cohort; one error lists all problems.
 
     Args:
         path: a table of slides; with slide_table, of patients.
-        slide: column of the slides; found by its usual names where not given.
-        patient: column of the patients, likewise. A table without one makes every slide a patient
-            of its own, but for TCGA, whose barcodes name the patient.
+        slide: column of the slides; found by its usual names if not given.
+        patient: column of the patients, likewise. In a table without one, every slide is a patient
+            of its own, except for TCGA, whose barcodes name the patient.
         label: column of the labels, likewise.
-        site: column of what a split shall not tear apart; "barcode", where no column is called
-            so, takes TCGA's tissue source site out of the slide's name.
-        classes: names of the labels in the order wanted; any other label is then an error.
-        sheet: which sheet of an Excel file.
-        slide_table: STAMP's second table, which says what slides a patient has.
+        site: column of the sites that a split keeps in one set. "barcode", if there is no such
+            column, takes TCGA's tissue source site from the slide's name.
+        classes: names of the labels in the order of the outputs; any other label is an error.
+        sheet: name of the sheet in an Excel file.
+        slide_table: STAMP's second table, which lists the slides of each patient.
         min_patients: fewest patients a class may have.
-        extra_check: finds more problems by slide ids, such as missing bags; one list holds all.
+        extra_check: returns more problems of slide ids, such as missing bags, for the same error.
     """
     table = read_sheet(path, sheet=sheet)
     if not table.rows:
@@ -157,7 +157,7 @@ def read_cohort(
 
 
 def write_cohort(path: str | Path, cohort: Cohort) -> None:
-    """Write a table that read_table reads as it is."""
+    """Write a table that read_cohort reads without options."""
     with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["slide_id", "patient_id", "site", "name", "label"])
@@ -176,15 +176,15 @@ def build_cohort(
     min_patients: int = 2,
     extra_check: ExtraCheck | None = None,
 ) -> Cohort:
-    """Make a cohort of rows of text, or raise one error that lists all that is wrong.
+    """Make a cohort of rows of text, or raise one error that lists all problems.
 
     Args:
-        where: the file the rows are from.
+        where: the file of the rows.
         rows: one per slide.
-        classes: the labels in the order wanted; sorted, numbers as numbers, where not given.
-        names: what labels are called, where the table has numbers and names.
+        classes: the labels in order; if not given they are sorted, numbers by value.
+        names: of the labels, if the table has numbers and names.
         min_patients: fewest patients a class may have.
-        extra_check: finds more that is wrong, by slide ids.
+        extra_check: returns more problems of slide ids.
     """
     rows = _normalize_labels(rows)
     names = dict(names or {})
@@ -211,7 +211,7 @@ def build_cohort(
 
 
 def find_class_problems(cohort: Cohort, min_patients: int = 2) -> list[str]:
-    """What keeps a cohort from being learnt: a single class, classes of too few patients."""
+    """Return problems that prevent training: a single class, classes of too few patients."""
     if min_patients < 1:
         return []
     if len(cohort.classes) < 2:
@@ -222,19 +222,17 @@ def find_class_problems(cohort: Cohort, min_patients: int = 2) -> list[str]:
     if len(few) > _MAX_SMALL_CLASSES:
         return [
             f"{len(few)} of {len(cohort.classes)} labels have fewer than {min_patients} patients; "
-            "expected "
-            "a column of a few classes, name it by --label-column"
+            "expected a column of a few classes, name it by --label-column"
         ]
     return [
         f"class {name!r} has {count} patient{'' if count == 1 else 's'}; expected at least "
-        f"{min_patients}, "
-        "leave its slides out or join it to another class"
+        f"{min_patients}, leave out its slides or join it to another class"
         for name, count in few
     ]
 
 
 def _normalize_labels(rows: Iterable[SlideRow]) -> list[SlideRow]:
-    """Rows whose labels, where all are numbers, are spelled alike: pandas makes 1 into 1.0."""
+    """Spell labels alike if all are numbers: pandas turns 1 into 1.0."""
     rows = list(rows)
     labels = {row.label for row in rows if row.label}
     plain = {label: normalize_number(label) for label in labels}
@@ -250,10 +248,10 @@ def _sort_labels(labels: set[str]) -> list[str]:
 
 
 def _resolve_classes(classes: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
-    """The classes asked for, which may be given by number where the table names them."""
+    """Return the names of the given classes, which may be numbers if the table has names."""
     wanted = tuple(names.get(name, name) for name in classes)
     if len(set(wanted)) < len(wanted):
-        raise CohortError("classes", [f"{', '.join(wanted)}: a name stands twice"])
+        raise CohortError("classes", [f"{', '.join(wanted)}: a name occurs twice; keep one"])
     return wanted
 
 
@@ -267,12 +265,12 @@ def _find_row_problems(rows: list[SlideRow]) -> list[str]:
     ]
     if len({row.slide_id for row in rows}) == len(rows):
         return problems
-    places: dict[str, list[str]] = {}
+    locations: dict[str, list[str]] = {}
     for row in rows:
-        places.setdefault(row.slide_id, []).append(row.location)
+        locations.setdefault(row.slide_id, []).append(row.location)
     problems += [
-        f"slide {slide_id!r} stands {len(where)} times ({_list_locations(where)}); keep one row"
-        for slide_id, where in places.items()
+        f"slide {slide_id!r} occurs {len(where)} times ({_list_locations(where)}); keep one row"
+        for slide_id, where in locations.items()
         if slide_id and len(where) > 1
     ]
     return problems
@@ -283,24 +281,24 @@ def _find_unknown_labels(
 ) -> list[str]:
     if all(names.get(label, label) in index for label in {row.label for row in rows} - {""}):
         return []
-    places: dict[str, list[str]] = {}
+    locations: dict[str, list[str]] = {}
     for row in rows:
         name = names.get(row.label, row.label)
         if name and name not in index:
-            places.setdefault(name, []).append(row.location)
+            locations.setdefault(name, []).append(row.location)
     return [
         f"label {name!r} is unknown ({_list_locations(where)}); {suggest_names(name, index)}"
-        for name, where in places.items()
+        for name, where in locations.items()
     ]
 
 
 def _find_spelling_variants(labels: Iterable[str]) -> list[str]:
-    """Labels that a hand has spelled in two ways, which would be two classes."""
+    """Return problems for labels that differ only in case and would be two classes."""
     alike: dict[str, list[str]] = {}
     for label in labels:
         alike.setdefault(label.casefold(), []).append(label)
     return [
-        f"labels {', '.join(map(repr, found))} differ in case alone; expected one spelling, or "
+        f"labels {', '.join(map(repr, found))} differ only in case; expected one spelling, or "
         "name the classes by --classes"
         for found in alike.values()
         if len(found) > 1
@@ -316,7 +314,7 @@ def _find_site_problems(rows: list[SlideRow]) -> list[str]:
     for row in rows if any(row.site for row in rows) else ():
         sites.setdefault(row.patient_id, set()).add(row.site)
     return [
-        f"patient {patient!r} is of several sites ({', '.join(sorted(found))}); expected one"
+        f"patient {patient!r} has several sites ({', '.join(sorted(found))}); expected one"
         for patient, found in sites.items()
         if patient and len(found) > 1
     ]

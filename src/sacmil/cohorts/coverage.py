@@ -1,11 +1,11 @@
-"""How much of each tile polygons cover, as an exact area.
+"""Compute the exact share of each tile that polygons cover.
 
-Tiles that no edge passes through are inside or outside as their centre is. In the others, every
-height where an edge begins, ends, or crosses another cuts the tile into bands; within a band edges
-are straight and do not cross, so what is covered is made of trapezoids, and its area is the length
-covered at half height times the height. A place is inside a polygon whose outline winds around it,
-so an outline that crosses itself, as those drawn by hand do, is whole inside; it is covered if it
-is inside any positive polygon and inside no negative one.
+A tile that no edge passes through is inside or outside like its centre. In the others, every height
+where an edge begins, ends, or crosses another cuts the tile into bands. Within a band edges are
+straight and do not cross, so the covered area consists of trapezoids: the length covered at half
+height times the height. A point is inside a polygon whose outline winds around it, so an outline
+that crosses itself, as hand-drawn ones do, has no holes. A point is covered if it is inside any
+positive polygon and inside no negative one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Edges(NamedTuple):
     x1: Floats
     y1: Floats
     direction: Integers
-    """+1 where the outline runs along, −1 against."""
+    """+1 if the outline runs up along the edge, −1 if down."""
     polygon: Integers
 
     def select(self, rows: Mask | Integers) -> _Edges:
@@ -37,7 +37,7 @@ class _Edges(NamedTuple):
         return _Edges(x0, y0, x1, y1, self.direction[rows], self.polygon[rows])
 
     def x_at(self, y: Floats) -> Floats:
-        """x at height y, edge by edge; never beyond the ends, whatever the rounding."""
+        """Return x at height y for each edge; never beyond its ends, despite rounding."""
         share = np.clip((y - self.y0) / (self.y1 - self.y0), 0, 1)
         return self.x0 + share * (self.x1 - self.x0)
 
@@ -48,13 +48,13 @@ def compute_covered_share(
     positive: Sequence[Floats],
     negative: Sequence[Floats] = (),
 ) -> Floats:
-    """Share of each tile's area inside positive polygons and outside all negative ones; (N,).
+    """Return (N,) the share of each tile inside positive polygons and outside negative ones.
 
     Args:
         coords: (N, 2) upper left corners.
         patch_size: side of a tile, in the units of coords.
         positive: polygons, each (vertices, 2).
-        negative: likewise; they take away.
+        negative: likewise; they are subtracted.
     """
     corners = np.asarray(coords, dtype=np.float64).reshape(-1, 2)
     polygons = [np.asarray(polygon, dtype=np.float64) for polygon in (*positive, *negative)]
@@ -77,7 +77,7 @@ def compute_covered_share(
 
 
 def _make_edges(polygons: Sequence[Floats]) -> tuple[_Edges, _Edges]:
-    """Edges that rise, and those that are level, which bound no area but begin and end some."""
+    """Return the rising edges and the level ones, at whose heights bands begin and end."""
     start = np.concatenate(polygons)
     end = np.concatenate([np.roll(polygon, -1, axis=0) for polygon in polygons])
     polygon = np.repeat(np.arange(len(polygons)), [len(points) for points in polygons])
@@ -90,7 +90,7 @@ def _make_edges(polygons: Sequence[Floats]) -> tuple[_Edges, _Edges]:
 
 
 def _is_center_covered(points: Floats, edges: _Edges, sign: Integers) -> Mask:
-    """Whether points are covered, by how often each outline winds around them."""
+    """Whether points are covered, by the winding number of each outline."""
     order = np.argsort(points[:, 1], kind="stable")
     inside: dict[int, Mask] = {side: np.zeros(len(points), dtype=bool) for side in (1, -1)}
     for number, side in enumerate(sign.tolist()):
@@ -100,7 +100,7 @@ def _is_center_covered(points: Floats, edges: _Edges, sign: Integers) -> Mask:
 
 
 def _count_windings(points: Floats, order: Integers, edges: _Edges) -> Integers:
-    """Turns of one outline around each point: edges to its left, up less down."""
+    """Return the winding number of one outline: edges left of each point, up minus down."""
     heights = points[order, 1]
     first = np.searchsorted(heights, edges.y0, side="left")
     count = np.searchsorted(heights, edges.y1, side="left") - first
@@ -113,7 +113,7 @@ def _count_windings(points: Floats, order: Integers, edges: _Edges) -> Integers:
 
 
 def _find_touched_tiles(corners: Floats, size: float, polygons: Sequence[Floats]) -> Mask:
-    """Tiles that an edge may pass through, by a grid of cells the size of a tile."""
+    """Find tiles that an edge may pass through, by a grid of cells the size of a tile."""
     origin = corners.min(0)
     first = np.floor((corners - origin) / size).astype(np.int64)
     last = np.ceil((corners - origin) / size + 1).astype(np.int64) - 1
@@ -128,14 +128,14 @@ def _find_touched_tiles(corners: Floats, size: float, polygons: Sequence[Floats]
 
 
 def _mark_cells(cells: Mask, polygon: Floats) -> None:
-    """Mark the cells around each edge, long edges cut to pieces no longer than a cell."""
+    """Mark the cells around each edge, with long edges cut into segments of at most a cell."""
     start, end = polygon, np.roll(polygon, -1, axis=0)
-    pieces = np.maximum(1, np.ceil(np.abs(end - start).max(1))).astype(np.int64)
-    edge = np.repeat(np.arange(len(pieces)), pieces)
-    step = np.arange(len(edge)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    move = (end - start)[edge] / pieces[edge, None]
+    segments = np.maximum(1, np.ceil(np.abs(end - start).max(1))).astype(np.int64)
+    edge = np.repeat(np.arange(len(segments)), segments)
+    step = np.arange(len(edge)) - np.repeat(np.cumsum(segments) - segments, segments)
+    move = (end - start)[edge] / segments[edge, None]
     ends = np.stack([start[edge] + step[:, None] * move, start[edge] + (step + 1)[:, None] * move])
-    # a hair wider, for pieces meet at rounded points
+    # slightly wider, because segments meet at rounded points
     low = np.floor(ends.min(0) - 1e-6).astype(np.int64)
     high = np.floor(ends.max(0) + 1e-6).astype(np.int64)
     for x in range(3):
@@ -148,7 +148,7 @@ def _mark_cells(cells: Mask, polygon: Floats) -> None:
 def _compute_covered_area(
     row: _Edges, cuts: Floats, corner: Floats, size: float, sign: Integers
 ) -> float:
-    """Area covered of one tile, given the edges at its height and the heights of level ones."""
+    """Return the covered area of one tile, from the edges and level heights of its row."""
     left, top = corner.tolist()
     beside = _clip_edges(row, np.maximum(row.y0, top), np.minimum(row.y1, top + size))
     before, rest = _split_edges(beside, left)
@@ -164,13 +164,13 @@ def _compute_covered_area(
 
 
 def _clip_edges(edges: _Edges, low: Floats, high: Floats) -> _Edges:
-    """The part of each edge between two heights; edges that have none there are left out."""
-    part = edges._replace(x0=edges.x_at(low), y0=low, x1=edges.x_at(high), y1=high)
-    return part.select(high > low)
+    """Clip each edge to between two heights; edges outside are dropped."""
+    clipped = edges._replace(x0=edges.x_at(low), y0=low, x1=edges.x_at(high), y1=high)
+    return clipped.select(high > low)
 
 
 def _split_edges(edges: _Edges, x: float) -> tuple[_Edges, _Edges]:
-    """The parts of edges left and right of an upright line."""
+    """Split edges at a vertical line into those left and right of it."""
     run = edges.x1 - edges.x0
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(run == 0, edges.x0 <= x, (x - edges.x0) / run)
@@ -184,7 +184,7 @@ def _split_edges(edges: _Edges, x: float) -> tuple[_Edges, _Edges]:
 class _Bands(NamedTuple):
     """Edges that pass through each band, from left to right; (bands, most edges of a band).
 
-    Bands of fewer edges are filled up with edges along the right border, which bound nothing.
+    Bands of fewer edges are padded with edges along the right border, which bound nothing.
     """
 
     low: Floats
@@ -200,19 +200,19 @@ def _make_bands(edges: _Edges, heights: Floats, right: float) -> _Bands:
     low, high = heights[:-1, None], heights[1:, None]
     active = (edges.y0 <= low) & (edges.y1 >= high)  # (bands, edges)
     most = int(active.sum(1).max(initial=0))
-    chosen = np.argsort(~active, axis=1, kind="stable")[:, :most]
-    real = np.take_along_axis(active, chosen, axis=1)
-    picked = edges.select(chosen)
-    x = np.stack([np.where(real, picked.x_at(y), right) for y in (low, (low + high) / 2, high)])
+    rows = np.argsort(~active, axis=1, kind="stable")[:, :most]
+    real = np.take_along_axis(active, rows, axis=1)
+    selected = edges.select(rows)
+    x = np.stack([np.where(real, selected.x_at(y), right) for y in (low, (low + high) / 2, high)])
     order = x[1].argsort(axis=1)
     x = np.take_along_axis(x, order[None], axis=2)
-    turn = np.take_along_axis(picked.direction * real, order, axis=1)
-    polygon = np.take_along_axis(picked.polygon, order, axis=1)
+    turn = np.take_along_axis(selected.direction * real, order, axis=1)
+    polygon = np.take_along_axis(selected.polygon, order, axis=1)
     return _Bands(x[0], x[1], x[2], turn, polygon, right)
 
 
 def _find_crossings(bands: _Bands, heights: Floats) -> Iterator[Floats]:
-    """Heights between those given where edges cross."""
+    """Yield the heights within bands where edges cross."""
     crossed = (np.diff(bands.low, axis=1) < 0) | (np.diff(bands.high, axis=1) < 0)
     for band in np.flatnonzero(crossed.any(1)):
         low, high = (x[band][:, None] - x[band] for x in (bands.low, bands.high))
@@ -224,7 +224,7 @@ def _find_crossings(bands: _Bands, heights: Floats) -> Iterator[Floats]:
 def _compute_covered_length(
     before: _Edges, bands: _Bands, heights: Floats, left: float, sign: Integers
 ) -> Floats:
-    """How much of each band's middle line is covered, from the left border to the right."""
+    """Return the covered length of each band's middle line, from the left border to the right."""
     border = np.full((len(heights), 1), left)
     marks = np.concatenate([border, bands.middle, np.full_like(border, bands.right)], axis=1)
     gaps = np.diff(marks, axis=1)
@@ -239,7 +239,7 @@ def _compute_covered_length(
 
 
 def _count_turns_before(edges: _Edges, heights: Floats) -> Integers:
-    """How often an outline has turned around the left border at each of the rising heights."""
+    """Return the winding number of an outline at the left border, for each of rising heights."""
     change = np.zeros(len(heights) + 1, dtype=np.int64)
     np.add.at(change, np.searchsorted(heights, edges.y0), edges.direction)
     np.add.at(change, np.searchsorted(heights, edges.y1), -edges.direction)

@@ -1,4 +1,4 @@
-"""Rows of an Excel sheet as text; formatted cells without a value do not count."""
+"""Read the rows of an Excel sheet as text; formatted cells without a value are ignored."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 from sacmil.errors import CohortError, MissingExtraError, suggest_names
 
 _MAX_ROWS = 2**20
-"""As Excel itself has."""
+"""Excel's own limit."""
 _MAX_CELLS = 20_000_000
-"""Up to the last formatted cell of each row; reading takes a second per ten million."""
+"""Cells up to the last formatted one of each row; reading takes a second per ten million."""
 _MAX_BYTES = 2**29
-"""Unpacked; a table of a million rows and ten columns has about this much."""
+"""Unpacked size; about that of a table of a million rows and ten columns."""
 
 
 def read_excel(path: Path, sheet: str | None) -> list[tuple[int, list[str]]]:
-    """Number and cells of each row that has a value, each row as wide as its last value.
+    """Return number and cells of each row that has a value, each row up to its last value.
 
     Args:
         path: .xlsx or .xlsm.
-        sheet: its name; the first where not given.
+        sheet: its name; the first if not given.
     """
     try:
         import openpyxl
@@ -33,7 +33,7 @@ def read_excel(path: Path, sheet: str | None) -> list[tuple[int, list[str]]]:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about styles and validations it will not keep
+            warnings.simplefilter("ignore")  # about unsupported styles and validations
             _check_size(path)
             book = openpyxl.load_workbook(path, read_only=True, data_only=True)
             try:
@@ -44,7 +44,7 @@ def read_excel(path: Path, sheet: str | None) -> list[tuple[int, list[str]]]:
         raise CohortError(path, ["there is no such file; check the path"]) from None
     except CohortError:
         raise
-    # A damaged file makes openpyxl raise nearly anything, as late as in its last row.
+    # openpyxl can raise almost any error for a damaged file, as late as in its last row.
     except Exception as error:
         raise CohortError(
             path, [f"cannot be read as Excel ({error}); save it again, or as CSV UTF-8"]
@@ -59,13 +59,13 @@ def _check_size(path: Path) -> None:
             path,
             [
                 f"unpacks to {size / 2**20:,.0f} MB; expected at most {_MAX_BYTES / 2**20:,.0f}, "
-                "save the sheet of the table alone, or as CSV UTF-8"
+                "save only the sheet of the table, or save as CSV UTF-8"
             ],
         )
 
 
 def _read_rows(path: Path, page: Any) -> Iterator[tuple[int, list[str]]]:
-    page.reset_dimensions()  # what a file declares makes every row as wide as the widest
+    page.reset_dimensions()  # declared dimensions make every row as wide as the widest
     cells = 0
     for number, row in enumerate(page.iter_rows(), start=1):
         cells += len(row)
@@ -73,15 +73,15 @@ def _read_rows(path: Path, page: Any) -> Iterator[tuple[int, list[str]]]:
             raise CohortError(
                 path,
                 [
-                    f"row {number:,}: the sheet goes on after {cells:,} cells; expected a row per "
+                    f"row {number:,}: the sheet has more than {cells:,} cells; expected a row per "
                     "slide, delete the formatted rows and columns beyond the table or save as CSV"
                 ],
             )
-        values = [(place, cell) for place, cell in enumerate(row) if cell.value is not None]
+        values = [(column, cell) for column, cell in enumerate(row) if cell.value is not None]
         if values:
             texts = [""] * (values[-1][0] + 1)
-            for place, cell in values:
-                texts[place] = _to_text(cell)
+            for column, cell in values:
+                texts[column] = _to_text(cell)
             yield number, texts
 
 
@@ -95,7 +95,7 @@ def _select_worksheet(path: Path, book: Any, sheet: str | None) -> Any:
 
 
 def _to_text(cell: Any) -> str:
-    """A cell as a person sees it: 7 shown as 007 is 007, and a whole number has no point."""
+    """Return a cell as Excel shows it: 7 formatted as 007 is 007, whole numbers have no point."""
     value = cell.value
     if isinstance(value, float) and value.is_integer():
         value = int(value)

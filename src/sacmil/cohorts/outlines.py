@@ -1,4 +1,4 @@
-"""Where the tumour of a slide is, as polygons an expert drew; and the tiles it covers."""
+"""Tumour annotations as polygons, and the tiles they cover."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ Polygon = npt.NDArray[np.float64]
 
 
 class Outlines(NamedTuple):
-    """Tumour, and what inside it is none."""
+    """Polygons of tumour, and polygons to exclude from it."""
 
     positive: tuple[Polygon, ...]
     negative: tuple[Polygon, ...] = ()
 
 
 def make_outlines(positive: Iterable[Any], negative: Iterable[Any] = ()) -> Outlines:
-    """Outlines of lists of points; those of fewer than three points enclose nothing and go."""
+    """Make outlines of lists of points; those of fewer than three points are dropped."""
     return Outlines(_make_polygons(positive), _make_polygons(negative))
 
 
 def read_outlines(path: str | Path) -> dict[str, Outlines]:
-    """Outlines of many slides: {slide: {"positive": [polygon, …], "negative": […]}}, as NCRF has.
+    """Read the outlines of many slides, in the format of NCRF.
 
-    A polygon is a list of points [x, y] or {"vertices": [[x, y], …]}.
+    The format is {slide: {"positive": [polygon, …], "negative": […]}}. A polygon is a list of
+    points [x, y] or {"vertices": [[x, y], …]}.
 
     Args:
         path: JSON, gzipped or not.
@@ -56,9 +57,9 @@ def read_outlines(path: str | Path) -> dict[str, Outlines]:
 def label_tiles(
     coords: npt.ArrayLike, patch_size: float, outlines: Outlines, *, min_share: float = 0.5
 ) -> npt.NDArray[np.int64]:
-    """1 for tiles of which tumour covers at least a share of the area, else 0; (N,).
+    """Return (N,) labels: 1 for tiles of which tumour covers at least ``min_share``, else 0.
 
-    The area is exact: polygons that overlap count once, and what exclusions cover does not count.
+    The area is exact: overlapping polygons count once, and excluded areas do not count.
 
     Args:
         coords: (N, 2) upper left corners in level-0 pixels.
@@ -67,7 +68,7 @@ def label_tiles(
         min_share: above 0, up to 1.
     """
     if not 0 < min_share <= 1:
-        raise CohortError("outlines", [f"least_share={min_share:g}; expected above 0, up to 1"])
+        raise CohortError("outlines", [f"min_share={min_share:g}; expected above 0, up to 1"])
     if not patch_size > 0:
         raise CohortError("outlines", [f"patch_size={patch_size:g}; expected pixels above 0"])
     share = compute_covered_share(coords, patch_size, outlines.positive, outlines.negative)

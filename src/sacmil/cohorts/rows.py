@@ -1,4 +1,4 @@
-"""A row of text per slide, out of one table or of STAMP's two, whatever the columns are called."""
+"""Parse one row per slide, from one table or STAMP's two, with any usual column names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLIDE_COLUMNS = ("slide_id", "slide", "filename", "wsi", "bag_name", "slide_path
 PATIENT_COLUMNS = ("patient_id", "case_id", "patient", "pat_id")
 LABEL_COLUMNS = ("label", "category", "target")
 BARCODE_SITE = "barcode"
-"""In the place of a site column: the tissue source site in TCGA's barcodes."""
+"""Instead of a site column: use the tissue source site in TCGA's barcodes."""
 
 _MAX_COLUMNS_SHOWN = 20
 """Columns that a message lists."""
@@ -25,10 +25,10 @@ _NUMBER_PATTERN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECAS
 
 
 class SlideRow(NamedTuple):
-    """A slide as its table has it, in text."""
+    """The text cells of one slide."""
 
     location: str
-    """For messages: the line it stands on."""
+    """Its line in the file, for messages."""
     slide_id: str
     patient_id: str
     label: str
@@ -36,7 +36,7 @@ class SlideRow(NamedTuple):
 
 
 class ColumnNames(NamedTuple):
-    """Names of columns that were given; those that were not are found."""
+    """Names of columns; None is found by the usual names."""
 
     slide: str | None
     patient: str | None
@@ -45,7 +45,7 @@ class ColumnNames(NamedTuple):
 
 
 def parse_rows(table: Sheet, columns: ColumnNames) -> tuple[list[SlideRow], dict[str, str]]:
-    """Rows of a table of slides, and the names its labels have where they are numbers."""
+    """Return the rows of a table of slides, and the names of numeric labels."""
     slide = _find_slide_column(table, columns.slide)
     ids = [parse_slide_id(cell) for cell in table.get_column(slide)]
     label = _find_label_column(table, columns.label)
@@ -59,7 +59,7 @@ def parse_rows(table: Sheet, columns: ColumnNames) -> tuple[list[SlideRow], dict
 def join_rows(
     clinical: Sheet, slides: Sheet, columns: ColumnNames
 ) -> tuple[list[SlideRow], dict[str, str]]:
-    """A row per slide, with what the table of patients says of its patient."""
+    """Return a row per slide with the label of its patient, and the names of numeric labels."""
     known = clinical.get_column(_find_patient_column(clinical, columns.patient))
     _reject_repeated_patients(clinical, known)
     label = _find_label_column(clinical, columns.label)
@@ -84,10 +84,10 @@ def _join_sites(
 ) -> list[str]:
     if site is None or (site == BARCODE_SITE and clinical.find_column(site) is None):
         return _find_sites(clinical, site, ids)
-    of = dict(
+    site_of = dict(
         zip(patients, clinical.get_column(clinical.require_column(site, "site")), strict=True)
     )
-    return [of.get(owner, "") for owner in owners]
+    return [site_of.get(owner, "") for owner in owners]
 
 
 def _reject_repeated_patients(clinical: Sheet, patients: list[str]) -> None:
@@ -95,33 +95,33 @@ def _reject_repeated_patients(clinical: Sheet, patients: list[str]) -> None:
     if repeated:
         raise CohortError(
             clinical.path,
-            [f"patient {patient!r} stands in several rows; keep one" for patient in repeated],
+            [f"patient {patient!r} occurs in several rows; keep one" for patient in repeated],
         )
 
 
 def _warn_of_left_out(
     clinical: Sheet, slides: Sheet, labels: Mapping[str, str], owners: list[str]
 ) -> None:
-    """A table of patients usually knows more, or less, than the slides at hand: say how much."""
-    strangers = [owner for owner in owners if owner not in labels]
-    if owners and len(strangers) == len(owners):
+    """Warn of slides and patients that only one of the two tables has."""
+    unknown = [owner for owner in owners if owner not in labels]
+    if owners and len(unknown) == len(owners):
         raise CohortError(
             slides.path,
             [
-                f"no patient of it is in {clinical.path.name}: found {strangers[0]!r}, expected "
+                f"none of its patients is in {clinical.path.name}: found {unknown[0]!r}, expected "
                 f"ids such as {next(iter(labels), 'none')!r}; check for lost zeros and spellings"
             ],
         )
-    unlabelled = sum(1 for owner in owners if labels.get(owner) == "")
-    without = len(set(labels) - set(owners))
-    told = [
-        (len(strangers), f"slides of patients that {clinical.path.name} does not have"),
-        (unlabelled, "slides of patients without a label"),
-        (without, "patients without a slide"),
+    unlabeled = sum(1 for owner in owners if labels.get(owner) == "")
+    without_slide = len(set(labels) - set(owners))
+    counts = [
+        (len(unknown), f"slides of patients that {clinical.path.name} does not have"),
+        (unlabeled, "slides of patients without a label"),
+        (without_slide, "patients without a slide"),
     ]
-    left = [f"{count} {what}" for count, what in told if count]
-    if left:
-        _warn(f"{slides.path}: left out: {', '.join(left)}")
+    left_out = [f"{count} {what}" for count, what in counts if count]
+    if left_out:
+        _warn(f"{slides.path}: left out: {', '.join(left_out)}")
 
 
 def _find_slide_column(table: Sheet, name: str | None) -> str:
@@ -152,8 +152,7 @@ def _find_column(table: Sheet, name: str | None, candidates: tuple[str, ...], ro
             table.path,
             [
                 f"no column of {role}s found among {listed}; expected "
-                f"{' or '.join(candidates[:3])}, or "
-                f"say which by --{role}-column NAME ({role}=NAME)"
+                f"{' or '.join(candidates[:3])}, or give it by --{role}-column NAME ({role}=NAME)"
             ],
         )
     return found
@@ -168,17 +167,17 @@ def _find_patients(table: Sheet, name: str | None, slide: str, ids: list[str]) -
     if column is not None:
         return ids if column == slide else table.get_column(column)
     found = [parse_barcode(slide_id) for slide_id in ids]
-    strangers = sum(patient is None for patient in found)
-    if strangers:
+    unknown = sum(patient is None for patient in found)
+    if unknown:
         _warn(
-            f"{table.path}: has no column of patients, so {strangers} slides count as a patient "
-            "each, and slides of one patient may end on both sides of a split; name the column by "
-            "--patient-column (the slide column where slides are patients)"
+            f"{table.path}: has no column of patients, so {unknown} slides count as a patient "
+            "each, and slides of one patient may be on both sides of a split; name the column by "
+            "--patient-column (the slide column if each slide is a patient)"
         )
     else:
         _warn(
             f"{table.path}: has no column of patients; the first 12 characters of TCGA's barcodes "
-            "are taken"
+            "are used"
         )
     return [patient or slide_id for patient, slide_id in zip(found, ids, strict=True)]
 
@@ -190,13 +189,15 @@ def _find_sites(table: Sheet, name: str | None, ids: list[str]) -> list[str]:
         return table.get_column(table.require_column(name, "site"))
     codes = [parse_barcode(slide_id) for slide_id in ids]
     if None in codes:
-        stranger = ids[codes.index(None)]
-        raise CohortError(table.path, [f"{stranger!r} is no TCGA barcode and names no site"])
+        unknown = ids[codes.index(None)]
+        raise CohortError(
+            table.path, [f"{unknown!r} is not a TCGA barcode; expected one, for the site"]
+        )
     return [code.site if code else "" for code in codes]
 
 
 def _find_label_names(table: Sheet, label: str) -> dict[str, str]:
-    """Names of numbered labels, where a column called name has exactly one for each."""
+    """Return the names of numeric labels, if a column "name" has exactly one for each."""
     column = table.find_column("name")
     labels = [normalize_number(cell) for cell in table.get_column(label)]
     numbered = label.lower() == "label" and all(is_number(text) for text in labels if text)
@@ -209,7 +210,7 @@ def _find_label_names(table: Sheet, label: str) -> dict[str, str]:
 
 @lru_cache(maxsize=1024)  # a column of labels has few
 def normalize_number(text: str) -> str:
-    """A number as one would write it, 1 rather than 1.0; other text as it is."""
+    """Return a number in its shortest form, 1 rather than 1.0; other text unchanged."""
     if not is_number(text):
         return text
     value = float(text)
@@ -218,7 +219,7 @@ def normalize_number(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def is_number(text: str) -> bool:
-    """Whether a label is one."""
+    """Whether a label is a number."""
     return _NUMBER_PATTERN.fullmatch(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""A table file as text: CSV with any common separator, or Excel; ids keep their leading zeros."""
+"""Read a table file as text: CSV with any common separator, or Excel; ids keep leading zeros."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sacmil.errors import CohortError, suggest_names
 _SEPARATORS = (",", ";", "\t")
 _EXCEL_SUFFIXES = (".xlsx", ".xlsm")
 _BLANKS = frozenset({"", "nan", "NaN", "NA", "N/A", "#N/A"})
-"""How pandas, R and Excel write that there is nothing."""
+"""Missing values of pandas, R and Excel."""
 _CLEANING_PATTERN = re.compile(r"[^\S\r\n]|'|[nN]a?[aA]|N/A")
-"""Blanks, apostrophes and marks of nothing; most tables of plain ids have none."""
+"""Blanks, apostrophes and missing values; most tables of plain ids have none."""
 
 
 @dataclass(frozen=True)
@@ -29,44 +29,44 @@ class Sheet:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     line_numbers: tuple[int, ...]
-    """Where each row stands in the file, for messages."""
+    """Line of each row in the file, for messages."""
 
     def find_column(self, *names: str) -> str | None:
-        """The first of these names that is a column, whatever its case; as the file spells it."""
+        """Return the first of these names that is a column, ignoring case, as in the file."""
         spelled = {column.lower(): column for column in reversed(self.columns)}
         exact = (name for name in names if name in self.columns)
         loose = (spelled[name.lower()] for name in names if name.lower() in spelled)
         return next(exact, None) or next(loose, None)
 
     def require_column(self, name: str, role: str) -> str:
-        """A column the caller named, or an error that lists what there is."""
+        """Return a column that the caller named, or raise an error that lists the columns."""
         found = self.find_column(name)
         if found is None:
             near = suggest_names(name, [column for column in self.columns if column])
-            raise CohortError(self.path, [f"there is no column {name!r} to be the {role}; {near}"])
+            raise CohortError(self.path, [f"there is no column {name!r} for the {role}; {near}"])
         return found
 
     def get_column(self, name: str) -> list[str]:
-        """The cells of a column, top to bottom."""
+        """Return the cells of a column, top to bottom."""
         if self.columns.count(name) > 1:
             raise CohortError(self.path, [f"two columns are called {name!r}; rename one"])
-        place = self.columns.index(name)
-        return [row[place] for row in self.rows]
+        number = self.columns.index(name)
+        return [row[number] for row in self.rows]
 
 
 def read_sheet(path: str | Path, *, sheet: str | None = None) -> Sheet:
-    """Read a table file; what it is, is told by its name and its first line.
+    """Read a table file; its type follows from its name and its first line.
 
     Args:
         path: .csv, .tsv, .txt with comma, semicolon or tab, or .xlsx.
-        sheet: which sheet of an Excel file; the first where not given.
+        sheet: name of the sheet in an Excel file; the first if not given.
     """
     path = Path(path)
     if path.suffix.lower() == ".xls":
         raise CohortError(path, ["is an old Excel file; save it as .xlsx or CSV"])
     excel = path.suffix.lower() in _EXCEL_SUFFIXES
     if sheet is not None and not excel:
-        raise CohortError(path, [f"has no sheets ({sheet!r} was asked for); leave the sheet out"])
+        raise CohortError(path, [f"has no sheets ({sheet!r} was given); leave out the sheet"])
     numbered = _clean_rows(read_excel(path, sheet)) if excel else _read_csv_rows(path)
     lines = [(number, cells) for number, cells in numbered if any(cells)]
     if excel and lines:  # notes beside the table belong to no column
@@ -99,7 +99,7 @@ def _clean_rows(rows: Iterable[tuple[int, Iterable[str]]]) -> Iterator[tuple[int
 
 def _clean_cells(cells: Iterable[str]) -> list[str]:
     stripped = [cell.strip() for cell in cells]
-    if _BLANKS.isdisjoint(stripped) and "'" not in "".join(stripped):  # most rows, and quickly
+    if _BLANKS.isdisjoint(stripped) and "'" not in "".join(stripped):  # fast path of most rows
         return stripped
     restored = (restore_cell(cell) for cell in stripped)
     return ["" if cell in _BLANKS else cell for cell in restored]
@@ -109,11 +109,11 @@ def _read_csv_rows(path: Path) -> Iterable[tuple[int, list[str]]]:
     text = _read_text(path)
     rows: list[tuple[int, list[str]]] = []
     try:
-        # Not splitlines: it also breaks at marks that may stand in a cell, such as U+2028.
+        # Not splitlines: it also breaks at characters that a cell may contain, such as U+2028.
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=_find_separator(text))
         if '"' in text:
             rows.extend((reader.line_num, cells) for cells in reader)
-        else:  # each row is a line, and counting them is quicker
+        else:  # each row is a line, and counting them is faster
             rows.extend(enumerate(reader, 1))
     except csv.Error as error:
         line = rows[-1][0] if rows else 1
@@ -151,13 +151,13 @@ def _read_text(path: Path) -> str:
 
 
 def _find_separator(text: str) -> str:
-    """The separator that cuts the header into most cells."""
+    """Return the separator that splits the header into the most cells."""
     header = next((line for line in text.splitlines() if line.strip()), "")
-    return max(_SEPARATORS, key=lambda mark: _count_cells(header, mark))
+    return max(_SEPARATORS, key=lambda separator: _count_cells(header, separator))
 
 
 def _count_cells(line: str, separator: str) -> int:
     try:
         return len(next(csv.reader([line], delimiter=separator), []))
-    except csv.Error:  # a cell too long to be one: this is not what separates them
+    except csv.Error:  # a cell above csv's length limit: this is not the separator
         return 0

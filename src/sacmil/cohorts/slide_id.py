@@ -1,4 +1,4 @@
-"""What a slide is called, however a table or a file spells it."""
+"""Slide ids from the names in tables and of files."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ _IMAGE_SUFFIXES = {
 }
 _BAG_SUFFIXES = {".h5", ".hdf5", ".pt", ".pth", ".npy", ".npz", ".zarr"}
 SUFFIXES = frozenset(_SLIDE_SUFFIXES | _IMAGE_SUFFIXES | _BAG_SUFFIXES)
-"""Taken off a slide's name, wherever it stands."""
+"""Removed from the end of a slide's name."""
 
 _BARCODE_PATTERN = re.compile(r"TCGA-(?P<site>[A-Z0-9]{2})-[A-Z0-9]{4}(?![A-Z0-9])", re.IGNORECASE)
 
 
 class Barcode(str):
-    """The part of a TCGA barcode that names the patient: project, tissue source site, number."""
+    """The patient's prefix of a TCGA barcode: project, tissue source site, number."""
 
     __slots__ = ()
 
     @property
     def site(self) -> str:
-        """The tissue source site, two letters or digits that stand for a hospital."""
+        """The tissue source site: two letters or digits for a hospital."""
         return self[5:7]
 
 
 def parse_slide_id(text: str) -> str:
-    """A slide's id without folders and without the suffixes of slides and bags.
+    """Return a slide's id without folders and without the suffixes of slides and bags.
 
     >>> parse_slide_id("data/TCGA-3C-AALI-01Z-00-DX1.F6E9A5DF.svs")
     'TCGA-3C-AALI-01Z-00-DX1.F6E9A5DF'
@@ -62,7 +62,7 @@ def parse_slide_id(text: str) -> str:
 
 
 def parse_barcode(slide_id: str) -> Barcode | None:
-    """The patient a TCGA slide is of; None for any other name.
+    """Return the patient of a TCGA slide; None for any other name.
 
     >>> parse_barcode("TCGA-3C-AALI-01Z-00-DX1.F6E9A5DF")
     'TCGA-3C-AALI'

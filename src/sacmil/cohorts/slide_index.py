@@ -1,4 +1,4 @@
-"""Slides of a cohort as numbers: folds of many slides are counted by numpy, not one by one."""
+"""Slides of a cohort as integers, so that numpy counts the slides of folds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 RowNumbers = npt.NDArray[np.int64]
-"""Places of slides in the cohort's order; -1 for an id that the cohort does not have."""
+"""Row of each slide in the cohort; -1 for an id that the cohort does not have."""
 Mask = npt.NDArray[np.bool_]
-"""A value per patient, in the order of their ids; or per slide, in the cohort's order."""
+"""A value per patient, in the order of their ids, or per slide, in the cohort's order."""
 
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Without the garbage collector, which looks in vain for cycles among many new rows."""
+    """Pause the garbage collector, which searches in vain for cycles among many new rows."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -36,7 +36,7 @@ class SlideIndex:
         patient_ids: the patient of each.
         labels: the label of each.
         patients: every patient once, in the order of their ids.
-        class_count: how many labels there are.
+        class_count: number of classes.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SlideIndex:
         self._found: dict[int, tuple[tuple[str, ...], RowNumbers]] = {}
 
     def find_rows(self, slide_ids: tuple[str, ...]) -> RowNumbers:
-        """The row of each slide; found once for the same tuple, as folds are asked for often."""
+        """Return the row of each slide; cached per tuple, because folds are looked up often."""
         same, rows = self._found.get(id(slide_ids), ((), None))
         if same is not slide_ids or rows is None:
             rows = _find_numbers(self._row_of, slide_ids)
@@ -69,28 +69,28 @@ class SlideIndex:
         return rows
 
     def find_labels(self, rows: RowNumbers) -> frozenset[int]:
-        """Labels that some of the slides have; unknown slides have none."""
+        """Return the labels of the slides; unknown slides have none."""
         counts = np.bincount(self._labels[rows[rows >= 0]], minlength=self._class_count)
         return frozenset(np.flatnonzero(counts).tolist())
 
     def mark_patients(self, rows: RowNumbers) -> Mask:
-        """Whether each patient has one of the slides."""
+        """Return whether each patient has one of the slides."""
         mask = np.zeros(len(self._patients), dtype=np.bool_)
         mask[self._owners[rows]] = True
         return mask
 
     def name_patients(self, mask: Mask) -> list[str]:
-        """Ids of the marked patients, sorted."""
+        """Return the ids of the marked patients, sorted."""
         names: list[str] = self._patients[mask].tolist()
         return names
 
     def count_slides(self, rows: RowNumbers) -> list[int]:
-        """How many of the slides each class has."""
+        """Return how many of the slides each class has."""
         counts: list[int] = np.bincount(self._labels[rows], minlength=self._class_count).tolist()
         return counts
 
     def count_patients(self, rows: RowNumbers) -> list[int]:
-        """How many patients have a slide of each class among these."""
+        """Return how many patients have a slide of each class among these."""
         has_class = np.zeros((len(self._patients), self._class_count), dtype=np.bool_)
         has_class[self._owners[rows], self._labels[rows]] = True
         counts: list[int] = has_class.sum(axis=0).tolist()
@@ -99,7 +99,7 @@ class SlideIndex:
     def divide_slides(
         self, val: Collection[str], test: Collection[str]
     ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-        """Slide ids of the other patients, of the val patients and of the test patients, sorted."""
+        """Return the sorted slide ids of the remaining, the val and the test patients."""
         set_of_patient = np.zeros(len(self._patients), dtype=np.int64)
         set_of_patient[_find_numbers(self._numbers, val)] = 1
         set_of_patient[_find_numbers(self._numbers, test)] = 2
@@ -113,7 +113,7 @@ class SlideIndex:
         return slide_ids
 
     def find_first_labels(self, order: Sequence[int]) -> list[int]:
-        """The label of each patient, the first in this order where slides differ."""
+        """Return the label of each patient; if slides differ, the first in this order."""
         ranks = np.argsort(np.array(order, dtype=np.int64))
         lowest = np.full(len(self._patients), len(order), dtype=np.int64)
         np.minimum.at(lowest, self._owners, ranks[self._labels])

@@ -1,14 +1,14 @@
-"""Folds on disk: CLAM's splits_<i>.csv and STAMP's splits.json, and those of others to read.
+"""Files of folds: CLAM's splits_<i>.csv, STAMP's splits.json, and others that are only read.
 
 ===========================  ==================================================================
-``splits_<i>.csv`` (CLAM)    columns train, val, test of slide ids, blanks below; a file per fold
+``splits_<i>.csv`` (CLAM)    columns train, val, test of slide ids, padded; a file per fold
 ``splits.json`` (STAMP)      train_patients and test_patients of each fold
 ``fold<i>.csv`` (TransMIL)   as CLAM, with columns train_label, val_label, test_label between
-``k=all.tsv`` (Patho-Bench)  a row per slide or case; fold_0, fold_1, … say train, val or test
+``k=all.tsv`` (Patho-Bench)  a row per slide or case; fold_0, fold_1, … hold train, val or test
 ``splits.csv`` (torchmil)    a row per slide: bag_name, split
 ===========================  ==================================================================
 
-The first two are written. Where a layout has no validation part, one is cut from the training
+The first two are written. If a layout has no validation set, one is taken from the training
 patients.
 """
 
@@ -55,14 +55,14 @@ def write_splits(
     *,
     overwrite: bool = False,
 ) -> list[Path]:
-    """Write splits_<i>.csv; with a cohort, whose patients are known, splits.json too.
+    """Write splits_<i>.csv; with a cohort, also splits.json.
 
     Args:
-        folder: made where missing.
-        folds: counted from 0.
-        cohort: needed for STAMP's file, which is of patients. It is not written where a patient is
-            on both sides of a fold, for it cannot say so.
-        overwrite: replace other splits that are there; equal ones are left as they are.
+        folder: created if missing.
+        folds: numbered from 0.
+        cohort: needed for STAMP's file, which lists patients. It is not written if a patient is
+            on both sides of a fold, which the file cannot express.
+        overwrite: replace other splits in the folder; equal ones are kept.
     """
     folder = Path(folder)
     texts = {f"splits_{number}.csv": _format_clam(fold) for number, fold in enumerate(folds)}
@@ -78,11 +78,11 @@ def write_splits(
         raise CohortError(
             folder,
             [
-                f"other splits are there already ({', '.join(f.name for f in differing[:3])}); "
+                f"already holds other splits ({', '.join(f.name for f in differing[:3])}); "
                 "choose another folder, or replace them by --overwrite"
             ],
         )
-    for file in differing:  # first, so that no interruption leaves folds of two divisions together
+    for file in differing:  # first, so that an interruption cannot leave a mix of two divisions
         file.unlink()
     for name, text in texts.items():
         _write_text(folder / name, text)
@@ -92,13 +92,13 @@ def write_splits(
 def read_splits(
     path: str | Path, cohort: Cohort, *, seed: int = 0, validation: float = VALIDATION_SHARE
 ) -> list[Fold]:
-    """Read folds of any layout above, checked against the cohort.
+    """Read folds of any layout above, and check them against the cohort.
 
     Args:
         path: a folder of splits, or a file.
-        cohort: what they divide; ids are matched without folders and suffixes.
-        seed: for the validation part, where the layout has none.
-        validation: how large that is.
+        cohort: its slides are matched by id, without folders and suffixes.
+        seed: of the validation set, if the layout has none.
+        validation: share of that validation set.
     """
     path = Path(path)
     found: list[_ParsedFold] = []
@@ -113,15 +113,17 @@ def read_splits(
     except CohortError as error:
         raise CohortError(path, error.problems) from None
     return [
-        fold if validated else add_validation_set(cohort, fold, seed=seed, validation=validation)
-        for fold, validated in found
+        fold
+        if has_validation
+        else add_validation_set(cohort, fold, seed=seed, validation=validation)
+        for fold, has_validation in found
     ]
 
 
 class _ParsedFold(NamedTuple):
     fold: Fold
     has_validation: bool
-    """Whether its layout says what is for validation."""
+    """Whether its layout has a validation set."""
 
 
 def _format_clam(fold: Fold) -> str:
@@ -129,7 +131,7 @@ def _format_clam(fold: Fold) -> str:
     columns = [list(map(str, range(count))), *map(escape_column, fold)]
     lines = map(",".join, zip_longest(*columns, fillvalue=""))
     text = "\n".join([",".join(header), *lines, ""])
-    if not _needs_quotes(text, count + 1):  # csv would write the same, and take longer
+    if not _needs_quotes(text, count + 1):  # csv would write the same, but slower
         return text
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -139,7 +141,7 @@ def _format_clam(fold: Fold) -> str:
 
 
 def _needs_quotes(text: str, rows: int) -> bool:
-    """Whether a cell of a table of four columns holds what csv puts quotes around."""
+    """Whether a cell of a table of four columns holds a character that needs quotes."""
     has_marks = '"' in text or "\r" in text
     return has_marks or text.count(",") != 3 * rows or text.count("\n") != rows
 
@@ -157,7 +159,7 @@ def _format_stamp(folds: Sequence[Fold], cohort: Cohort) -> str:
 
 
 def _format_json_list(texts: list[str]) -> str:
-    """As json.dumps with indent=1 writes it here; given an indent, json leaves its C code."""
+    """Format like json.dumps with indent=1, but faster: with an indent, json uses no C code."""
     if not texts:
         return "[]"
     lines = json.dumps(texts, ensure_ascii=False, separators=(",\n    ", ": "))
@@ -165,7 +167,7 @@ def _format_json_list(texts: list[str]) -> str:
 
 
 def _find_written_splits(folder: Path) -> list[Path]:
-    """Splits in a folder that this module might have written."""
+    """Find the splits in a folder that this module may have written."""
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     return [f for f in files if f.name == STAMP_FILE or _NUMBERED_PATTERNS[0].fullmatch(f.name)]
 
@@ -180,7 +182,7 @@ def _has_other_content(file: Path, texts: Mapping[str, str]) -> bool:
 
 
 def _unescape_cells(text: str) -> str:
-    """The file as earlier versions wrote it, which did not escape formulas."""
+    """Return the file as earlier versions wrote it, without escaped formulas."""
     stream = io.StringIO(newline="")
     rows = csv.reader(io.StringIO(text, newline=""))
     csv.writer(stream, lineterminator="\n").writerows(map(restore_cells, rows))
@@ -211,7 +213,7 @@ def _find_split_files(path: Path) -> list[Path]:
 
 
 def _read_table_folds(file: Path, cohort: Cohort) -> list[_ParsedFold]:
-    """Folds of a CSV or TSV file, told apart by its columns."""
+    """Read the folds of a CSV or TSV file; its columns determine the layout."""
     sheet = read_sheet(file)
     if sheet.find_column("train") and sheet.find_column("test"):
         return [_parse_column_fold(sheet, cohort)]
@@ -229,27 +231,27 @@ def _read_table_folds(file: Path, cohort: Cohort) -> list[_ParsedFold]:
 
 
 def _parse_column_fold(sheet: Sheet, cohort: Cohort) -> _ParsedFold:
-    """A column of slide ids per part, as CLAM and TransMIL have it."""
+    """Parse a column of slide ids per set, as in CLAM and TransMIL."""
     match = _make_id_matcher(cohort)
-    parts = []
+    sets = []
     for name in Fold._fields:
         column = sheet.find_column(name)
         cells = sheet.get_column(column) if column else []
-        parts.append(tuple(match(cell) for cell in cells if cell))
-    return _ParsedFold(Fold(*parts), has_validation=sheet.find_column("val") is not None)
+        sets.append(tuple(match(cell) for cell in cells if cell))
+    return _ParsedFold(Fold(*sets), has_validation=sheet.find_column("val") is not None)
 
 
 def _parse_row_fold(sheet: Sheet, column: str, cohort: Cohort) -> _ParsedFold:
-    """A row per slide, or per case, whose cell names the part."""
-    parts: tuple[list[str], list[str], list[str]] = ([], [], [])
+    """Parse a row per slide, or per case, whose cell names the set."""
+    sets: tuple[list[str], list[str], list[str]] = ([], [], [])
     slides = _find_slides_of_rows(sheet, cohort)
     for line, ids, cell in zip(sheet.line_numbers, slides, sheet.get_column(column), strict=True):
         if cell and cell.lower() not in _SET_OF_NAME:
             problem = f"line {line}: {column} is {cell!r}; expected train, val or test"
             raise CohortError(sheet.path, [problem])
         if cell:
-            parts[_SET_OF_NAME[cell.lower()]].extend(ids)
-    train, val, test = map(tuple, parts)
+            sets[_SET_OF_NAME[cell.lower()]].extend(ids)
+    train, val, test = map(tuple, sets)
     return _ParsedFold(Fold(train, val, test), has_validation=bool(val))
 
 
@@ -264,7 +266,7 @@ def _find_slides_of_rows(sheet: Sheet, cohort: Cohort) -> list[list[str]]:
 
 
 def _find_slides_of_patient(patient: str, cohort: Cohort) -> list[str]:
-    """The slides of a patient; one the cohort does not know stands for itself, to be told."""
+    """Return the slides of a patient; an unknown patient is returned itself, and reported later."""
     return [slide.slide_id for slide in cohort.patients.get(patient, ())] or [patient]
 
 
@@ -284,19 +286,19 @@ def _read_stamp_folds(file: Path, cohort: Cohort) -> list[_ParsedFold]:
 
 def _parse_stamp_fold(split: Mapping[str, Any], cohort: Cohort) -> _ParsedFold:
     train, test = (
-        _find_slides_of_patients(split[f"{part}_patients"], cohort) for part in ("train", "test")
+        _find_slides_of_patients(split[f"{name}_patients"], cohort) for name in ("train", "test")
     )
     return _ParsedFold(Fold(train, (), test), has_validation=False)
 
 
 def _find_slides_of_patients(patients: Iterable[Any], cohort: Cohort) -> tuple[str, ...]:
     if isinstance(patients, str):
-        raise TypeError("a text stands where a list of patients should")
+        raise TypeError("found a text instead of a list of patients")
     return tuple(s for patient in patients for s in _find_slides_of_patient(str(patient), cohort))
 
 
 def _make_id_matcher(cohort: Cohort) -> Callable[[str], str]:
-    """From an id as a file has it to the cohort's: pandas turns 007 into 7 or 7.0."""
+    """Return a function from an id in a file to the cohort's: pandas turns 007 into 7 or 7.0."""
     numbers: dict[str, list[str]] = {}
     for slide_id in cohort.by_id:
         if slide_id.isdecimal():

@@ -1,7 +1,7 @@
-"""Which slides train, which choose the epoch, and which are tested on.
+"""Folds: the training, validation and test sets of slides.
 
-Patients are dealt, never slides, and by a hash of seed and patient id: the same folds come out on
-every machine, whatever the order of the table.
+Patients are assigned, not slides, by a hash of seed and patient id. So every machine makes the
+same folds, in any order of the table.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from sacmil.cohorts.slide_index import Mask, RowNumbers, pause_garbage_collectio
 from sacmil.errors import CohortError, CohortWarning
 
 VALIDATION_SHARE = 0.15
-"""Share of the training patients that chooses the epoch."""
+"""Share of the training patients in the validation set, which selects the epoch."""
+_SET_NAMES = {"train": "training", "val": "validation", "test": "test"}
 
 Strata = Mapping[str, int]
-"""The class each patient counts for."""
+"""The class of each patient for stratification."""
 
 
 class Fold(NamedTuple):
@@ -32,13 +33,13 @@ class Fold(NamedTuple):
 
     train: tuple[str, ...]
     val: tuple[str, ...]
-    """The inner validation part: chooses the epoch; a recipe that chooses none trains on it."""
+    """The validation set: selects the epoch; a recipe that selects none trains on it."""
     test: tuple[str, ...]
-    """Read once, after everything has been chosen."""
+    """The test set: used once, after everything has been selected."""
 
     def restrict_to(self, cohort: Cohort) -> Fold:
-        """The fold without slides that the cohort does not (any longer) have."""
-        train, val, test = (tuple(s for s in part if s in cohort.by_id) for part in self)
+        """Return the fold without slides that the cohort does not have."""
+        train, val, test = (tuple(s for s in ids if s in cohort.by_id) for ids in self)
         return Fold(train, val, test)
 
 
@@ -52,37 +53,37 @@ def make_folds(
     validation: float = VALIDATION_SHARE,
     preserve_sites: bool = False,
 ) -> list[Fold]:
-    """Divide a cohort into k test parts, each slide in exactly one, stratified, by patient.
+    """Make k folds, stratified, by patient; each slide is in exactly one test set.
 
     A patient whose slides have different labels counts for the rarest of them.
 
     Args:
         cohort: its patients are divided.
-        folds: how many parts.
-        seed: another seed, another division.
-        repeats: how often to divide anew; fold numbers count on.
-        validation: share of the patients not tested on that chooses the epoch.
-        preserve_sites: keep all patients of a site in one test part; and, where that leaves every
-            class on both sides, on one side of training and validation.
+        folds: number of folds.
+        seed: another seed gives other folds.
+        repeats: number of repeats; fold numbers continue.
+        validation: share of the other patients in the validation set.
+        preserve_sites: keep all patients of a site in one test set. If every class stays on both
+            sides, keep them also in one of training and validation.
     """
     _check_arguments(cohort, folds, repeats, validation, preserve_sites=preserve_sites)
     strata = compute_strata(cohort)
     made = []
     for repeat in range(repeats):
         salt = f"{seed}/{repeat}"
-        parts = (
+        test_sets = (
             assign_sites_to_folds(_get_sites(cohort), strata, folds, salt)
             if preserve_sites
             else _deal_patients(strata, folds, salt)
         )
-        for number, test in enumerate(parts):
+        for number, test in enumerate(test_sets):
             rest = dict(strata)
             for patient in test:
                 del rest[patient]
-            inner = _select_validation_patients(
+            val = _select_validation_patients(
                 cohort, rest, validation, f"{salt}/{number}", by_site=preserve_sites
             )
-            made.append(Fold(*cohort.index.divide_slides(inner, test)))
+            made.append(Fold(*cohort.index.divide_slides(val, test)))
     check_folds(cohort, made)
     return made
 
@@ -90,50 +91,50 @@ def make_folds(
 def add_validation_set(
     cohort: Cohort, fold: Fold, *, seed: int = 0, validation: float = VALIDATION_SHARE
 ) -> Fold:
-    """A fold that came without a validation part, with one cut from its training patients."""
-    of = {slide.patient_id for slide in cohort.get_slides(fold.train)}
-    rest = {patient: label for patient, label in compute_strata(cohort).items() if patient in of}
-    inner = select_stratified(rest, validation, f"{seed}/given")
-    is_inner = {s: cohort.by_id[s].patient_id in inner for s in fold.train}
+    """Return the fold with a validation set taken from its training patients."""
+    train = {slide.patient_id for slide in cohort.get_slides(fold.train)}
+    rest = {patient: label for patient, label in compute_strata(cohort).items() if patient in train}
+    val = select_stratified(rest, validation, f"{seed}/given")
+    is_val = {s: cohort.by_id[s].patient_id in val for s in fold.train}
     return Fold(
-        train=tuple(slide_id for slide_id in fold.train if not is_inner[slide_id]),
-        val=tuple(slide_id for slide_id in fold.train if is_inner[slide_id]),
+        train=tuple(slide_id for slide_id in fold.train if not is_val[slide_id]),
+        val=tuple(slide_id for slide_id in fold.train if is_val[slide_id]),
         test=fold.test,
     )
 
 
 def make_training_only_fold(cohort: Cohort) -> Fold:
-    """Everything in training: for the model that ships."""
+    """Return a fold with all slides in training, for a model to deploy."""
     return Fold(train=tuple(sorted(cohort.by_id)), val=(), test=())
 
 
 def compute_strata(cohort: Cohort) -> Strata:
-    """The class each patient counts for: of its slides' classes the one with fewest patients."""
+    """Return the class of each patient: of its slides' classes the one with fewest patients."""
     counts = cohort.patients_per_class
     rarest = sorted(range(len(counts)), key=lambda label: (counts[label], label))
     return dict(zip(cohort.patients, cohort.index.find_first_labels(rarest), strict=True))
 
 
 def select_stratified(strata: Strata, share: float, salt: str) -> frozenset[str]:
-    """A share of the patients, of every class alike; no class is taken whole or left out.
+    """Select a share of the patients of every class; never none and never all of a class.
 
     Args:
         strata: the class of each patient.
-        share: of the patients, above 0; 0 takes none.
-        salt: another text, another draw.
+        share: of the patients, above 0; 0 selects none.
+        salt: another text gives another selection.
     """
     if not share:
         return frozenset()
-    taken = _compute_quotas(Counter(strata.values()), share)
+    quotas = _compute_quotas(Counter(strata.values()), share)
     members = _group_by_class(strata)
-    chosen: set[str] = set()
-    for label, count in taken.items():
-        chosen.update(shuffle_by_hash(members[label], f"{salt}/validation")[:count])
-    return frozenset(chosen)
+    selected: set[str] = set()
+    for label, count in quotas.items():
+        selected.update(shuffle_by_hash(members[label], f"{salt}/validation")[:count])
+    return frozenset(selected)
 
 
 def shuffle_by_hash(names: Iterable[str], salt: str) -> list[str]:
-    """Names in an order that depends on nothing but themselves and the salt."""
+    """Return the names in a random order that depends only on them and the salt."""
     names, sha256, start = list(names), hashlib.sha256, f"{salt}/".encode()
     digests = b"".join([sha256(start + name).digest() for name in map(str.encode, names)])
     words = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 4)
@@ -145,11 +146,11 @@ def shuffle_by_hash(names: Iterable[str], salt: str) -> list[str]:
 
 
 def check_folds(cohort: Cohort, folds: Sequence[Fold]) -> None:
-    """Refuse folds that cannot be trained or tested on; warn of those that mislead.
+    """Reject folds that cannot be used for training or testing; warn of misleading ones.
 
     Args:
-        cohort: what the folds divide.
-        folds: made here, or given by somebody else.
+        cohort: whose slides the folds divide.
+        folds: made here or read from files.
     """
     rows = [_FoldRows(*map(cohort.index.find_rows, fold)) for fold in folds]
     numbered = enumerate(zip(folds, rows, strict=True))
@@ -188,18 +189,18 @@ def _find_site_problems(cohort: Cohort, folds: int) -> list[str]:
         return [f"{len(without)} slides have no site, such as {without[0]!r}; fill the column"]
     sites = {slide.site for slide in cohort.slides}
     if len(sites) < folds:
-        return [f"{len(sites)} sites cannot be kept whole in {folds} folds; use fewer folds"]
+        return [f"{len(sites)} sites are too few for {folds} folds; use fewer folds"]
     return []
 
 
 def _deal_patients(strata: Strata, folds: int, salt: str) -> list[frozenset[str]]:
-    """Patients dealt like cards, class after class, so that all hands differ by one at most."""
-    deck = [
+    """Deal patients to folds in turn, class after class, so that sizes differ by one at most."""
+    ordered = [
         patient
         for _, members in sorted(_group_by_class(strata).items())
         for patient in shuffle_by_hash(members, f"{salt}/test")
     ]
-    return [frozenset(deck[number::folds]) for number in range(folds)]
+    return [frozenset(ordered[number::folds]) for number in range(folds)]
 
 
 def _group_by_class(strata: Strata) -> dict[int, list[str]]:
@@ -219,15 +220,15 @@ def _select_validation_patients(
 
 
 def _compute_quotas(counts: Counter[int], share: float) -> dict[int, int]:
-    """How many of each class make up the share: largest remainders, but one at least stays."""
+    """Return how many of each class to select, by largest remainders; at least one remains."""
     exact = {label: share * count for label, count in sorted(counts.items())}
-    taken = {label: int(value) for label, value in exact.items()}
-    left = round(sum(exact.values())) - sum(taken.values())
-    for label in sorted(exact, key=lambda label: taken[label] - exact[label])[:left]:
-        taken[label] += 1
+    quotas = {label: int(value) for label, value in exact.items()}
+    left = round(sum(exact.values())) - sum(quotas.values())
+    for label in sorted(exact, key=lambda label: quotas[label] - exact[label])[:left]:
+        quotas[label] += 1
     return {
         label: max(min(1, counts[label] - 1), min(n, counts[label] - 1))
-        for label, n in taken.items()
+        for label, n in quotas.items()
     }
 
 
@@ -248,19 +249,19 @@ def _find_problems(cohort: Cohort, number: int, fold: Fold, found: _FoldRows) ->
     if (rows < 0).any():
         unknown = [slide_id for slide_id in slide_ids if slide_id not in cohort.by_id]
         yield f"fold {number}: {_list_names(unknown)} not in the cohort; expected ids of its slides"
-    if again := _find_repeated(slide_ids, rows):
-        yield f"fold {number}: {_list_names(again)} there more than once; expected in one part"
+    if repeated := _find_repeated(slide_ids, rows):
+        yield f"fold {number}: {_list_names(repeated)} listed more than once; expected in one set"
     for name in ("train", "test"):
         if not getattr(fold, name):
-            yield f"fold {number}: the {name} part is empty"
+            yield f"fold {number}: the {_SET_NAMES[name]} set is empty"
     present = cohort.index.find_labels(found.train)
     for label, name in enumerate(cohort.classes):
         if present and label not in present:
-            yield f"fold {number}: no slide of class {name!r} is in the train part"
+            yield f"fold {number}: no slide of class {name!r} is in the training set"
 
 
 def _find_repeated(slide_ids: Sequence[str], rows: RowNumbers) -> list[str]:
-    if np.bincount(rows + 1, minlength=1).max() < 2:  # far quicker than counting the ids
+    if np.bincount(rows + 1, minlength=1).max() < 2:  # much faster than counting the ids
         return []
     return [slide_id for slide_id, count in Counter(slide_ids).items() if count > 1]
 
@@ -280,12 +281,13 @@ def _find_warnings(
             ("val", _find_avoidably_absent_classes(cohort, fold, found)),
         ):
             if absent:
-                yield f"fold {number}: no slide of {', '.join(absent)} is in the {name} part"
+                where = f"the {_SET_NAMES[name]} set"
+                yield f"fold {number}: no slide of {', '.join(absent)} is in {where}"
     tests = [_mark_rows(found.test, len(cohort)) for found in rows]
     yield from _find_overlaps(tests)
     left = len(cohort) - int(np.any(tests, axis=0).sum())
     if left and len(folds) > 1:
-        yield f"{left} of {len(cohort)} slides are in no test part"
+        yield f"{left} of {len(cohort)} slides are in no test set"
 
 
 def _mark_rows(rows: RowNumbers, size: int) -> Mask:
@@ -295,13 +297,13 @@ def _mark_rows(rows: RowNumbers, size: int) -> Mask:
 
 
 def _find_absent_classes(cohort: Cohort, rows: RowNumbers) -> list[str]:
-    """Classes a part has no slide of; none where it has no slides at all."""
+    """Return the classes without a slide in a set; none if the set is empty."""
     present = cohort.index.find_labels(rows)
     return [name for label, name in enumerate(cohort.classes) if present and label not in present]
 
 
 def _find_avoidably_absent_classes(cohort: Cohort, fold: Fold, found: _FoldRows) -> list[str]:
-    """Classes that a validation part large enough for all has none of, and training could spare."""
+    """Return classes absent from validation although its size and training allow a patient."""
     absent = _find_absent_classes(cohort, found.val)
     if not absent or _count_patients(cohort, fold.val) < len(cohort.classes):
         return []
@@ -318,8 +320,14 @@ def _count_patients(cohort: Cohort, slide_ids: Sequence[str]) -> int:
 def _find_shared_patients(cohort: Cohort, number: int, found: _FoldRows) -> Iterable[str]:
     train, val, test = map(cohort.index.mark_patients, found)
     for mask, sides in (
-        ((train | val) & test, "in the test part and outside it, so the test is not fair"),
-        (train & val, "in the train part and in val, so the epoch is not fairly chosen"),
+        (
+            (train | val) & test,
+            "in the test set and in training or validation, so the test is biased",
+        ),
+        (
+            train & val,
+            "in the training set and the validation set, so the selection of the epoch is biased",
+        ),
     ):
         if shared := cohort.index.name_patients(mask):
             names = ", ".join(shared[:3]) + (", …" if len(shared) > 3 else "")
@@ -328,17 +336,17 @@ def _find_shared_patients(cohort: Cohort, number: int, found: _FoldRows) -> Iter
 
 
 def _find_overlaps(tests: Sequence[Mask]) -> Iterable[str]:
-    """Test slides met again before all had their turn: repeats of a partition are no overlap."""
+    """Warn of slides in several test sets; repeats of a complete partition are no overlap."""
     everything = np.any(tests, axis=0)
-    seen, again = np.zeros_like(everything), np.zeros_like(everything)
+    seen, repeated = np.zeros_like(everything), np.zeros_like(everything)
     for test in tests:
-        again |= seen & test
+        repeated |= seen & test
         seen |= test
         is_round_complete = np.array_equal(seen, everything)
-        if is_round_complete and not np.array_equal(test, everything) and not again.any():
+        if is_round_complete and not np.array_equal(test, everything) and not repeated.any():
             seen[:] = False
-    if again.any():
+    if repeated.any():
         yield (
-            f"{int(again.sum())} slides are in the test parts of several folds: these are repeated "
-            "draws, not a partition, and their results are not independent"
+            f"{int(repeated.sum())} slides are in the test sets of several folds: the test sets "
+            "are random samples, not a partition, and their results are not independent"
         )

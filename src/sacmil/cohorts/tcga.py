@@ -1,8 +1,8 @@
-"""TCGA-LUNG and TCGA-BRCA, from the files the Genomic Data Commons offers for download.
+"""TCGA-LUNG and TCGA-BRCA, from files of the Genomic Data Commons (GDC).
 
-A GDC sample sheet (gdc_sample_sheet.<date>.tsv) lists slides; only diagnostic ones (DX) are taken.
-Instead of it, a table of slides with labels may be given. The patient is the first 12 characters
-of the barcode, and the site the two after "TCGA-", so that splits can keep hospitals whole.
+A GDC sample sheet (gdc_sample_sheet.<date>.tsv) lists slides; only diagnostic ones (DX) are used.
+A table of slides with labels may be given instead. The patient is the first 12 characters of the
+barcode. The site is the two characters after "TCGA-", so that splits can keep sites in one set.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LOBULAR_PATTERN = re.compile(r"ilc|(infiltrating )?lobular carcinoma(, nos)?", 
 
 
 def read_tcga_lung(*sheets: str | Path) -> Cohort:
-    """Squamous cell carcinoma or adenocarcinoma; the project a slide is of says which.
+    """Read squamous cell carcinomas and adenocarcinomas of the lung; the project is the label.
 
     Args:
         sheets: GDC sample sheets, of both projects or one each; or one table with labels.
@@ -61,18 +61,18 @@ def read_tcga_lung(*sheets: str | Path) -> Cohort:
 def read_tcga_brca(
     sheet: str | Path, clinical: str | Path | None = None, *, column: str | None = None
 ) -> Cohort:
-    """Ductal or lobular carcinoma of the breast; patients of other types are left out.
+    """Read ductal and lobular carcinomas of the breast; patients of other types are left out.
 
     Args:
-        sheet: a GDC sample sheet; or, alone, a table with labels.
-        clinical: a table that has the histological type of each patient, or IDC and ILC for each
+        sheet: a GDC sample sheet; or, without clinical, a table with labels.
+        clinical: a table of the histological type of each patient, or IDC and ILC for each
             slide; needed with a sample sheet.
-        column: of the histological type, where it is not called so.
+        column: of the histological type, if it has an unusual name.
     """
     slides = read_sheet(sheet)
     if clinical is None:
         if _is_sample_sheet(slides):
-            raise CohortError(sheet, ["does not say what is ductal; give a clinical table too"])
+            raise CohortError(sheet, ["holds no histological types; give a clinical table as well"])
         return _read_labeled_table(slides, BRCA_CLASSES)
     listed = _list_diagnostic_slides(slides)
     types = _read_types(read_sheet(clinical), column)
@@ -85,10 +85,10 @@ def read_tcga_brca(
 
 
 def _read_labeled_table(table: Sheet, classes: tuple[str, ...]) -> Cohort:
-    """The cohort of a table that has labels itself; barcodes say the rest."""
+    """Read a table with labels; patients and sites come from the barcodes."""
     slide = table.find_column(*SLIDE_COLUMNS)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CohortWarning)  # that barcodes name patients is known here
+        warnings.simplefilter("ignore", CohortWarning)  # patients from barcodes are intended here
         cohort = read_cohort(table.path, slide=slide, site="barcode")
     if not set(cohort.classes) <= set(classes) and not all(c.isdecimal() for c in cohort.classes):
         found, wanted = ", ".join(cohort.classes), ", ".join(classes)
@@ -110,7 +110,7 @@ def _is_diagnostic(slide_id: str) -> bool:
 
 
 def _list_diagnostic_slides(sheet: Sheet) -> list[tuple[str, str, str]]:
-    """Line, id and project of the diagnostic slides in a sample sheet."""
+    """Return line, id and project of the diagnostic slides in a sample sheet."""
     if not _is_sample_sheet(sheet):
         listed = ", ".join(sheet.columns)
         raise CohortError(
@@ -135,12 +135,12 @@ def _list_diagnostic_slides(sheet: Sheet) -> list[tuple[str, str, str]]:
 
 def _make_row(where: str, slide_id: str, label: str) -> SlideRow:
     patient = parse_barcode(slide_id)
-    assert patient is not None, slide_id  # _diagnostic kept TCGA's alone
+    assert patient is not None, slide_id  # _list_diagnostic_slides returns only barcodes
     return SlideRow(where, slide_id, patient, label, patient.site)
 
 
 def _read_types(table: Sheet, column: str | None) -> dict[str, str]:
-    """Subtype by slide or by patient; one that is given two is of neither."""
+    """Return the subtype by slide or by patient; one with two subtypes has neither."""
     key = table.find_column(*SLIDE_COLUMNS) or table.find_column(*_PATIENT_COLUMNS)
     name = (
         table.require_column(column, "type")
@@ -167,11 +167,11 @@ def _read_types(table: Sheet, column: str | None) -> dict[str, str]:
 def _parse_subtype(text: str) -> str:
     if _DUCTAL_PATTERN.fullmatch(text):
         return BRCA_CLASSES[0]
-    return BRCA_CLASSES[1] if _LOBULAR_PATTERN.fullmatch(text) else text or "not told"
+    return BRCA_CLASSES[1] if _LOBULAR_PATTERN.fullmatch(text) else text or "unknown"
 
 
 def _find_type(slide_id: str, types: Mapping[str, str]) -> str:
-    return types.get(slide_id) or types.get(parse_barcode(slide_id) or "") or "not told"
+    return types.get(slide_id) or types.get(parse_barcode(slide_id) or "") or "unknown"
 
 
 def _warn_of_left_out(what: str, counts: Mapping[str, int]) -> None:
