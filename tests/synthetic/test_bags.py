@@ -102,7 +102,7 @@ def test_every_slide_has_exactly_its_share_of_tumour(cohort: list[LabeledBag]) -
         assert bag.labels.sum() == round(0.1 * len(bag))
 
 
-def test_sizes_stay_within_what_was_asked() -> None:
+def test_sizes_stay_within_the_given_range() -> None:
     sizes = [len(bag) for bag, _ in make_cluster_bags(30, seed=0, instances=(40, 43))]
     assert set(sizes) == {40, 41, 42, 43}
 
@@ -165,7 +165,7 @@ def test_a_slide_holds_exactly_the_cells_that_were_counted(task: str, difficulty
     number=st.integers(0, 10**6),
     size=st.integers(20, 400),
 )
-def test_any_slide_can_be_made_alone(
+def test_any_slide_can_be_made_without_the_others(
     task: str, difficulty: str, seed: int, number: int, size: int
 ) -> None:
     options = {"difficulty": difficulty, "instances": (size, size), "dim": 8}
@@ -187,7 +187,7 @@ def test_any_slide_can_be_made_alone(
 def test_where_position_decides_either_label_has_the_very_same_features_and_tissue(
     task: str, difficulty: str, seed: int, size: int
 ) -> None:
-    """So no function of the features alone, in whatever order, knows anything of the label."""
+    """So no function of only the features, in any order, can predict the label."""
     made = make_synthetic_cohort(
         task, 1, seed, difficulty=difficulty, instances=(size, size), dim=8
     )
@@ -292,7 +292,7 @@ def test_immune_cells_stand_inside_or_at_the_border() -> None:
         assert infiltrated > 1.5 * excluded
 
 
-def test_subtypes_are_told_by_the_mixture_and_may_be_three() -> None:
+def test_subtypes_differ_in_their_mixture_and_may_be_three() -> None:
     task = Subtype(classes=("a", "b", "c"), own=20, other=1)
     made = make_synthetic_cohort(task, 30, 0, **SMALL)
     assert [slide.label for slide in made.table.slides] == [0, 1, 2] * 10
@@ -306,7 +306,7 @@ def test_subtypes_are_told_by_the_mixture_and_may_be_three() -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_a_patient_has_one_label_one_site_and_no_more_slides_than_asked(
+def test_a_patient_has_one_label_one_site_and_no_more_slides_than_requested(
     most: int, classes: int
 ) -> None:
     task = Subtype(classes=tuple("abc"[:classes]))
@@ -333,8 +333,8 @@ def test_how_many_slides_a_patient_has_and_where_says_nothing_of_the_label() -> 
 
 def test_a_written_cohort_is_bags_and_a_table(tmp_path: Path) -> None:
     made = make_synthetic_cohort("margin", 6, 0, slides_per_patient=2, sites=2, **SMALL)
-    told = []
-    returned = write_synthetic_cohort(made, tmp_path, on_progress=lambda *event: told.append(event))
+    calls = []
+    returned = write_synthetic_cohort(made, tmp_path, on_progress=lambda *call: calls.append(call))
     with (tmp_path / "table.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["slide_id", "patient_id", "label", "site"]
@@ -345,7 +345,7 @@ def test_a_written_cohort_is_bags_and_a_table(tmp_path: Path) -> None:
         np.testing.assert_array_equal(stored.features, bag.features)
         np.testing.assert_array_equal(stored.labels, bag.labels)
         assert stored.provenance == bag.provenance
-    assert told[-1] == (6, 6)
+    assert calls[-1] == (6, 6)
     assert len(list((tmp_path / "bags").iterdir())) == 6
 
 
@@ -407,7 +407,7 @@ def test_the_oracle_is_at_chance_once_the_features_are_shuffled_over_the_places(
 
 
 @pytest.mark.parametrize("task", SPATIAL)
-def test_a_label_given_at_random_cannot_be_told(task: str) -> None:
+def test_a_label_given_at_random_cannot_be_reported(task: str) -> None:
     """The statistic reads the places, not the slide's number or size."""
     made = make_synthetic_cohort(task, 60, 1, difficulty="easy", instances=(400, 800), dim=8)
     scores = [
@@ -444,7 +444,7 @@ def test_shares_of_certain_cells_are_their_weighted_counts() -> None:
     np.testing.assert_allclose(weighted, [0.25, 0.75, 0])
 
 
-def test_an_average_around_a_place_is_over_tissue_alone() -> None:
+def test_an_average_around_a_position_is_over_tissue_only() -> None:
     places = make_tissue_coords(500, 0)
     constant = average_neighborhood(places, np.full(500, 3.0), 2.0, include_self=False)
     np.testing.assert_allclose(constant.mean, 3)
@@ -530,18 +530,18 @@ def test_outlines_are_read_and_those_without_area_left_out(tmp_path: Path, pack)
         b"\xff\xfe",
     ],
 )
-def test_what_holds_no_outlines_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+def test_what_holds_no_outlines_is_rejected_by_name(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "outlines.json"
     file.write_bytes(content)
     with pytest.raises(CohortError, match=r"outlines\.json"):
         read_shapes(file)
 
 
-# What is refused
+# What is rejected
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "expected"),
     [
         (lambda: make_synthetic_cohort("clustr", 2, 0), "did you mean 'cluster'"),
         (lambda: make_synthetic_cohort("cluster", 2, 0, difficulty="hrd"), "did you mean 'hard'"),
@@ -553,7 +553,7 @@ def test_what_holds_no_outlines_is_refused_by_name(tmp_path: Path, content: byte
         (lambda: make_synthetic_cohort("margin", 2, 0, sites=0), "sites 0"),
         (
             lambda: make_synthetic_cohort("subtype", 2, 0, outlines=(square(),)),
-            "no lesions to shape",
+            "has no lesions",
         ),
         (lambda: SyntheticBagSettings(task=Cluster(), slides_per_patient=0), "1 or more"),
         (lambda: Cluster(zones=0), "1 to 4"),
@@ -568,6 +568,6 @@ def test_what_holds_no_outlines_is_refused_by_name(tmp_path: Path, content: byte
         (lambda: Subtype(classes=("a",)), "two classes"),
     ],
 )
-def test_a_wrong_setting_is_refused_with_what_was_expected(call, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_wrong_setting_is_rejected_with_what_was_expected(call, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         call()

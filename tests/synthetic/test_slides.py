@@ -61,12 +61,12 @@ def written(tmp_path_factory):
 # --- the label -----------------------------------------------------------------------------------
 
 
-def test_either_class_has_the_same_nests_glands_fat_and_tissue() -> None:
+def test_either_class_has_the_same_clusters_glands_fat_and_tissue() -> None:
     def amounts(layout):
-        nests = sorted(round(polygon_area(nest.outline), 3) for nest in layout.clusters)
+        clusters = sorted(round(polygon_area(cluster.outline), 3) for cluster in layout.clusters)
         glands = [round(polygon_area(gland.outline), 3) for gland in layout.glands]
         return (
-            nests,
+            clusters,
             glands,
             *(round(polygon_area(b.outline), 2) for b in (layout.fat, layout.tissue)),
         )
@@ -89,7 +89,7 @@ def test_either_class_has_the_same_cells_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize("label", [0, 1])
-def test_no_tile_touches_two_nests_or_a_nest_and_a_gland(label: int) -> None:
+def test_no_tile_touches_two_clusters_or_a_cluster_and_a_gland(label: int) -> None:
     for layout in layouts(label):
         fields = [
             {(int(x), int(y)) for x, y in blob.outline // FIELD_SIDE}
@@ -100,21 +100,21 @@ def test_no_tile_touches_two_nests_or_a_nest_and_a_gland(label: int) -> None:
 
 
 @pytest.mark.parametrize("label", [0, 1])
-def test_the_tiles_of_nests_are_wholly_tissue_and_free_of_fat(label: int) -> None:
+def test_the_tiles_of_clusters_are_wholly_tissue_and_free_of_fat(label: int) -> None:
     for layout in layouts(label, 10):
         corners = np.array(
-            [nest.outline.min(axis=0) // FIELD_SIDE * FIELD_SIDE for nest in layout.clusters]
+            [cluster.outline.min(axis=0) // FIELD_SIDE * FIELD_SIDE for cluster in layout.clusters]
         )
         assert compute_covered_share(corners, FIELD_SIDE, (layout.tissue.outline,), ()).min() > 0.97
         assert compute_covered_share(corners, FIELD_SIDE, (layout.fat.outline,), ()).max() < 0.03
 
 
 def spread(layout) -> float:
-    middles = np.array([nest.center for nest in layout.clusters])
+    middles = np.array([cluster.center for cluster in layout.clusters])
     return float(np.hypot(*(middles - middles.mean(axis=0)).T).mean())
 
 
-def test_where_nests_stand_tells_the_classes_apart_without_exception() -> None:
+def test_positions_of_clusters_separate_the_classes_without_exception() -> None:
     gathered, dispersed = ([spread(layout) for layout in layouts(label)] for label in (0, 1))
     assert CLASSES == ("circumscribed", "infiltrative")
     assert max(gathered) < min(dispersed)
@@ -153,31 +153,31 @@ def test_a_slide_is_a_pyramid_that_states_its_resolution(written) -> None:
         assert [round(level.downsample) for level in slide.levels] == [1, 2, 4]
 
 
-def test_nests_are_purple_stroma_is_pink_and_glass_is_white(written) -> None:
+def test_clusters_are_purple_stroma_is_pink_and_glass_is_white(written) -> None:
     out, cohort = written
     layout = cohort[1].make_layout()
     with open_slide(out / "slides" / cohort[1].file_name) as slide:
         pixels = slide.read(0, 0, 0, *slide.size).astype(float)
-    nest = np.concatenate(
+    cluster = np.concatenate(
         [
             pixels[int(y) - 30 : int(y) + 30, int(x) - 30 : int(x) + 30].reshape(-1, 3)
-            for x, y in (nest.center for nest in layout.clusters)
+            for x, y in (cluster.center for cluster in layout.clusters)
         ]
     ).mean(axis=0)
     assert pixels[:40, :40].mean() > 235
     tissue = pixels[pixels.min(axis=2) < 215].mean(axis=0)
     assert tissue[0] > tissue[2] > tissue[1], "pink: red above blue above green"
-    assert nest[2] > nest[0] > nest[1], "purple: blue above red above green"
-    assert nest.mean() < tissue.mean() - 20
+    assert cluster[2] > cluster[0] > cluster[1], "purple: blue above red above green"
+    assert cluster.mean() < tissue.mean() - 20
 
 
 def test_the_truth_in_the_file_is_the_layout(written) -> None:
     out, cohort = written
     outlines = read_truth(out / "truth", cohort[1].slide_id)
-    nests = cohort[1].make_layout().clusters
-    assert len(outlines.positive) == len(nests)
-    for polygon, nest in zip(outlines.positive, nests, strict=True):
-        assert polygon_area(polygon) == pytest.approx(polygon_area(nest.outline), rel=1e-2)
+    clusters = cohort[1].make_layout().clusters
+    assert len(outlines.positive) == len(clusters)
+    for polygon, cluster in zip(outlines.positive, clusters, strict=True):
+        assert polygon_area(polygon) == pytest.approx(polygon_area(cluster.outline), rel=1e-2)
     whole = json.loads((out / "truth" / f"{cohort[1].slide_id}.geojson").read_text())
     assert all(feature["geometry"]["type"] == "Polygon" for feature in whole["features"])
 
@@ -212,7 +212,7 @@ def test_a_pen_mark_is_ink_and_not_tissue(tmp_path) -> None:
     assert inside.mean() < 0.1
 
 
-def test_glass_alone_has_no_tissue_and_no_truth(written) -> None:
+def test_bare_glass_has_no_tissue_and_no_truth(written) -> None:
     out, cohort = written
     assert cohort[-2].artefact == "no tissue"
     assert read_truth(out / "truth", cohort[-2].slide_id) is None
@@ -220,7 +220,7 @@ def test_glass_alone_has_no_tissue_and_no_truth(written) -> None:
         tissue_of(out, cohort[-2])
 
 
-def test_a_truncated_file_is_refused_in_a_sentence(written) -> None:
+def test_a_truncated_file_is_rejected_in_a_sentence(written) -> None:
     out, cohort = written
     assert cohort[-1].artefact == "truncated"
     with pytest.raises(SlideError, match="whole"):
@@ -231,16 +231,16 @@ def test_a_truncated_file_is_refused_in_a_sentence(written) -> None:
 
 
 @pytest.mark.parametrize("slides", [0, 2, 5, -4])
-def test_a_cohort_that_cannot_be_balanced_is_refused(slides: int) -> None:
+def test_a_cohort_that_cannot_be_balanced_is_rejected(slides: int) -> None:
     with pytest.raises(ConfigError, match="even number"):
         make_slide_cohort(slides)
 
 
-def test_amounts_that_do_not_fit_are_refused() -> None:
+def test_amounts_that_do_not_fit_are_rejected() -> None:
     with pytest.raises(ConfigError, match="does not fit"):
         LayoutSettings(size=(500, 500))
     crowded = dataclasses.replace(SMALL, glands=200)
-    with pytest.raises(ConfigError, match="fields for 3 nests and 200 glands"):
+    with pytest.raises(ConfigError, match="fields for 3 clusters and 200 glands"):
         make_layout(0, np.random.default_rng(0), crowded)
     fat = dataclasses.replace(SMALL, nest_radii=(140,))
     with pytest.raises(ConfigError, match="does not fit a field"):

@@ -1,1 +1,1 @@
-"""Synthetic cohorts whose truth is known: bags of features, and slides that look like H&E."""
+"""Synthetic cohorts with known truth: bags of features, and slides that look like H&E."""

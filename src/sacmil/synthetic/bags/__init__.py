@@ -1,4 +1,4 @@
-"""Cohorts made from a seed, with the truth of every instance known: four tasks."""
+"""Four tasks as cohorts made from a seed, with a known label of every instance."""
 
 from sacmil.synthetic.bags.cluster import Cluster
 from sacmil.synthetic.bags.cohort import (

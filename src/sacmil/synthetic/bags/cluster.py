@@ -29,9 +29,9 @@ from sacmil.synthetic.bags.task import (
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster(SyntheticTask):
-    """Do the tumour cells stand together?
+    """Task: are the tumour cells clustered?
 
-    How many there are is drawn without a look at the label, which only says where they go.
+    Their number does not depend on the label; only their positions do.
     """
 
     name: ClassVar[str] = "cluster"
@@ -39,21 +39,21 @@ class Cluster(SyntheticTask):
     tumour_share: Span = (0.05, 0.15)
     """Tumour cells among all."""
     clusters: int = 5
-    """How many clusters a slide's tumour is divided into."""
+    """Number of clusters on a slide."""
     density: float = 0.5
     """Tumour cells among the cells of a cluster."""
     clusteredness: tuple[Span, Span] = ((0.0, 0.0), (1.0, 1.0))
-    """Share of the tumour that stands in clusters, for each class; the rest is scattered."""
+    """Share of the tumour in clusters, for each class; the rest is scattered."""
     outlines: Polygons = ()
-    """Shapes of the clusters; random blobs where there are none."""
+    """Shapes of the clusters; random blobs if empty."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_valid("tumour_share", is_share(self.tumour_share), EXPECTED_SHARES)
         self.require_valid("density", 0 < self.density <= 1, "above 0 and up to 1")
         self.require_valid("clusters", self.clusters >= 1, "1 or more")
-        parts = all(is_fraction(span) for span in self.clusteredness)
-        self.require_valid("clusteredness", parts, EXPECTED_FRACTIONS)
+        is_valid = all(is_fraction(span) for span in self.clusteredness)
+        self.require_valid("clusteredness", is_valid, EXPECTED_FRACTIONS)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ class Cluster(SyntheticTask):
         return (*TISSUES[: self.zones], "tumour")
 
     def draw_counts(self, n: int, label: int, random: np.random.Generator) -> NDArray[np.int64]:
-        """The same for either label."""
+        """Draw counts that do not depend on the label."""
         tumour = draw_count(n, self.tumour_share, random)
         return np.array([*self.draw_healthy_counts(n - tumour, random), tumour])
 
@@ -72,25 +72,25 @@ class Cluster(SyntheticTask):
         label: int,
         random: np.random.Generator,
     ) -> CellKinds:
-        """Some of the tumour into clusters, the rest anywhere."""
+        """Place some of the tumour in clusters, the rest anywhere."""
         tumour = int(counts[self.zones])
-        together = round(tumour * random.uniform(*self.clusteredness[label]))
-        area = min(len(positions), round(together / self.density))
+        clustered = round(tumour * random.uniform(*self.clusteredness[label]))
+        area = min(len(positions), round(clustered / self.density))
         kinds = np.full(len(positions), UNASSIGNED)
-        if together:
+        if clustered:
             sizes = np.full(self.clusters, max(1.0, area / self.clusters))
             inside = select_lowest(
                 compute_lesion_distances(positions, sizes, random, self.outlines), area
             )
-            kinds[random.choice(inside, together, replace=False)] = self.zones
+            kinds[random.choice(inside, clustered, replace=False)] = self.zones
         free = np.flatnonzero(kinds == UNASSIGNED)
-        kinds[random.choice(free, tumour - together, replace=False)] = self.zones
+        kinds[random.choice(free, tumour - clustered, replace=False)] = self.zones
         return self.fill_healthy_tissue(kinds, positions, counts, random)
 
     def score_classes(
         self, positions: Positions, probabilities: KindProbabilities
     ) -> NDArray[np.float64]:
-        """How much more tumour stands around tumour cells than anywhere."""
+        """Score by how much more tumour is near tumour cells than on average."""
         tumour = probabilities[:, self.zones]
         area = max(1.0, float(tumour.sum()) / self.density / self.clusters)
         width = max(0.7, np.sqrt(area / np.pi) / 2)

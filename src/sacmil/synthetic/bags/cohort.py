@@ -1,4 +1,4 @@
-"""A synthetic cohort: slides made from a seed when they are asked for, or written to a folder."""
+"""A synthetic cohort: bags made from a seed on demand, or written to a folder."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from sacmil.synthetic.bags.presets import get_preset
 from sacmil.synthetic.bags.task import SyntheticTask
 
 ProgressCallback = Callable[[int, int], None]
-"""Called with how many slides are written and how many there are."""
+"""Called with the number of slides written so far and the total."""
 
 
 @dataclass(frozen=True)
 class SyntheticCohort:
-    """Slides that a seed and settings say everything about; small to send to another process."""
+    """Slides defined by a seed and settings; small to send to another process."""
 
     settings: SyntheticBagSettings
     slides: int
@@ -41,7 +41,7 @@ class SyntheticCohort:
 
     @property
     def bags(self) -> Sequence[LabeledBag]:
-        """The slides, each made anew whenever it is asked for."""
+        """The bags; each is made anew on every access."""
         return _LazyBags(self)
 
     @property
@@ -58,7 +58,7 @@ class SyntheticCohort:
         return Cohort(tuple(entries), self.classes)
 
     def compute_oracle_auc(self, *, oracle_input: OracleInput = "features") -> float:
-        """The AUC of an oracle over these slides (see ``oracle.py``); chance is 0.5."""
+        """Return the AUC of an oracle over these slides (see ``oracle.py``); chance is 0.5."""
         return compute_oracle_auc(self.settings, self.slides, self.seed, oracle_input=oracle_input)
 
 
@@ -76,7 +76,7 @@ class _LazyBags(Sequence[LabeledBag]):
     def __getitem__(self, index: int | slice) -> LabeledBag | list[LabeledBag]:
         number = range(len(self))[index]
         if isinstance(number, range):
-            return [self[one] for one in number]
+            return [self[i] for i in number]
         return make_labeled_bag(self.cohort.settings, self.cohort.seed, number)
 
 
@@ -92,28 +92,28 @@ def make_synthetic_cohort(
     slides_per_patient: int = 1,
     sites: int = 1,
 ) -> SyntheticCohort:
-    """A cohort of a task.
+    """Return a cohort of a task.
 
     Args:
         task: metastasis, subtype, cluster or margin; or a task with settings of your own.
-        slides: how many. A larger cohort begins with the smaller one.
+        slides: number of slides. A larger cohort begins with the slides of a smaller one.
         seed: the same seed gives the same cohort.
         difficulty: easy, medium or hard, for a task by name.
-        instances: fewest and most per slide, drawn evenly in logarithms.
+        instances: fewest and most per slide, log-uniform.
         dim: width of a feature vector.
-        outlines: shapes for the lesions (``read_shapes``), where the task has any.
+        outlines: shapes for the lesions (``read_shapes``), if the task has lesions.
         slides_per_patient: patients have one slide, two, … up to this, then one again.
-        sites: hospitals; they say nothing of the label.
+        sites: number of hospitals; they are independent of the label.
     """
     if slides < 1 or seed < 0:
         raise ConfigError(
-            f"slides is {slides} and seed {seed}; expected at least 1 slide, and 0 or more"
+            f"slides is {slides} and seed {seed}; expected 1 slide or more, and a seed of 0 or more"
         )
-    chosen = get_preset(task, difficulty) if isinstance(task, str) else task
+    task = get_preset(task, difficulty) if isinstance(task, str) else task
     if outlines:
-        chosen = _set_outlines(chosen, outlines)
+        task = _set_outlines(task, outlines)
     settings = SyntheticBagSettings(
-        task=chosen,
+        task=task,
         instances=instances,
         dim=dim,
         slides_per_patient=slides_per_patient,
@@ -125,14 +125,14 @@ def make_synthetic_cohort(
 def write_synthetic_cohort(
     cohort: SyntheticCohort, folder: str | Path, *, on_progress: ProgressCallback | None = None
 ) -> Cohort:
-    """Write what every command takes: ``bags/<slide_id>.h5`` and ``table.csv``.
+    """Write the input of every command: ``bags/<slide_id>.h5`` and ``table.csv``.
 
-    The table has slide_id, patient_id, label, and site where there are several.
+    The table has slide_id, patient_id, label, and site if there are several.
 
     Args:
         cohort: what to write.
-        folder: made where it is not there.
-        on_progress: told of every slide.
+        folder: created if missing.
+        on_progress: called after every slide.
     """
     out = Path(folder)
     for number, (bag, _) in enumerate(cohort.bags, start=1):
@@ -153,15 +153,15 @@ def make_cluster_bags(
     clusters: int = 3,
     contrast: float = 2.0,
 ) -> list[LabeledBag]:
-    """Small slides whose label is how the tumour cells stand, not how many there are.
+    """Return small bags whose label is the arrangement of tumour cells, not their number.
 
     Args:
-        slides: how many; labels alternate.
+        slides: number of slides; labels alternate.
         seed: the same seed gives the same cohort.
         instances: fewest and most per slide.
         dim: width of a feature vector.
         tumour_share: tumour instances among all.
-        clusters: how many clusters the tumour of a slide of label 1 stands in.
+        clusters: number of clusters on a slide of label 1.
         contrast: distance between tumour and other instances in standard deviations.
     """
     task = Cluster(
@@ -176,7 +176,7 @@ def make_cluster_bags(
 
 def _set_outlines(task: SyntheticTask, outlines: Polygons) -> SyntheticTask:
     if not isinstance(task, Metastasis | Cluster | Margin):
-        raise ConfigError(f"{task.name} has no lesions to shape; expected no outlines")
+        raise ConfigError(f"{task.name} has no lesions; expected no outlines, leave them out")
     return replace(task, outlines=outlines)
 
 

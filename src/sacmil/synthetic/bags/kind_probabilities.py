@@ -1,4 +1,4 @@
-"""How common every kind of cell is, and what each cell probably is, where the kinds are known."""
+"""Estimate the share of every kind of cell, and the kind of each cell, given the kinds' means."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EM_ITERATIONS = 30
 def compute_kind_probabilities(
     features: NDArray[np.floating], means: NDArray[np.float64]
 ) -> KindProbabilities:
-    """(N, kinds), probabilities of the kinds; how common each is comes from the slide itself.
+    """Return (N, kinds) probabilities; the share of each kind is estimated from the slide itself.
 
     Args:
         features: (N, D), noise of variance 1 about the mean of their kind.
@@ -27,20 +27,20 @@ def compute_kind_probabilities(
 def estimate_kind_shares(
     likelihood: NDArray[np.float64], weights: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
-    """(kinds,), the mixture that makes the cells likeliest, by expectation and maximisation.
+    """Return (kinds,) maximum-likelihood shares of the mixture, by expectation–maximisation.
 
     Args:
-        likelihood: (N, kinds), of each cell under each kind, up to a factor of the cell's own.
-        weights: (N,), how much each cell counts.
+        likelihood: (N, kinds), of each cell under each kind, up to a factor per cell.
+        weights: (N,), weight of each cell.
     """
-    found = np.full(likelihood.shape[1], 1 / likelihood.shape[1])
+    shares = np.full(likelihood.shape[1], 1 / likelihood.shape[1])
     for _ in range(EM_ITERATIONS):
-        found = np.average(_compute_posterior(likelihood, found), axis=0, weights=weights)
-    return np.asarray(found)
+        shares = np.average(_compute_posterior(likelihood, shares), axis=0, weights=weights)
+    return np.asarray(shares)
 
 
 def _compute_posterior(
     likelihood: NDArray[np.float64], prior: NDArray[np.float64]
 ) -> KindProbabilities:
-    weighed = likelihood * prior
-    return np.asarray(weighed / np.maximum(weighed.sum(1, keepdims=True), 1e-300))
+    weighted = likelihood * prior
+    return np.asarray(weighted / np.maximum(weighted.sum(1, keepdims=True), 1e-300))

@@ -1,4 +1,4 @@
-"""One synthetic slide, made from the settings, the cohort's seed and its own number alone."""
+"""One synthetic slide, made only from the settings, the cohort's seed and its number."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LabeledBag(NamedTuple):
 
 
 class SlideTruth(NamedTuple):
-    """What is true of a slide."""
+    """Position and kind of every cell of a slide, and the count of each kind."""
 
     positions: Positions
     kinds: CellKinds
@@ -38,11 +38,11 @@ class SlideTruth(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticBagSettings:
-    """What every slide of a synthetic cohort is drawn from."""
+    """Settings of a synthetic cohort."""
 
     task: SyntheticTask
     instances: tuple[int, int] = (500, 50_000)
-    """Fewest and most per slide, drawn evenly in logarithms."""
+    """Fewest and most per slide, log-uniform."""
     dim: int = 64
     """Width of a feature vector."""
     slides_per_patient: int = 1
@@ -61,43 +61,44 @@ class SyntheticBagSettings:
                 f"slides_per_patient is {self.slides_per_patient} and sites {self.sites}; "
                 "expected 1 or more"
             )
-        self.task.make_prototypes(self.dim, np.random.default_rng(0))  # refuses a dim too small
+        self.task.make_prototypes(self.dim, np.random.default_rng(0))  # rejects a dim too small
 
 
 def make_labeled_bag(
     settings: SyntheticBagSettings, seed: int, number: int, *, label: int | None = None
 ) -> LabeledBag:
-    """Slide number so-and-so of a cohort; needs no other slide to be made.
+    """Return one slide of a cohort, made without the other slides.
 
     Args:
         settings: of the cohort.
         seed: of the cohort.
         number: of the slide, from 0.
-        label: the class to draw it of, where not its own. Where position decides, this gives
-            the slide's twin: the same tissue and the very same features, at other places.
+        label: a class to use instead of its own. If only positions depend on the class, this gives
+            the slide's twin: the same tissue and the same features, at other positions.
     """
     if label is None:
         label = make_labeled_slide(settings, seed, number).label
-    drawn = draw_truth(settings, seed, number, label)
-    return LabeledBag(_make_bag(settings, seed, number, drawn), label)
+    truth = draw_truth(settings, seed, number, label)
+    return LabeledBag(_make_bag(settings, seed, number, truth), label)
 
 
 def draw_truth(settings: SyntheticBagSettings, seed: int, number: int, label: int) -> SlideTruth:
-    """Tissue and the kind of every cell on it."""
+    """Draw the tissue and the kind of every cell."""
     size, ground, composition, placement, _ = _make_generators(seed, number)
     few, many = settings.instances
     n = min(many, int(np.exp(size.uniform(np.log(few), np.log(many + 1)))))
-    places = make_tissue_coords(max(few, n), int(ground.integers(2**31)))
-    counts = settings.task.draw_counts(len(places), label, composition)
-    return SlideTruth(places, settings.task.place_cells(places, counts, label, placement), counts)
+    positions = make_tissue_coords(max(few, n), int(ground.integers(2**31)))
+    counts = settings.task.draw_counts(len(positions), label, composition)
+    kinds = settings.task.place_cells(positions, counts, label, placement)
+    return SlideTruth(positions, kinds, counts)
 
 
 def make_labeled_slide(settings: SyntheticBagSettings, seed: int, number: int) -> LabeledSlide:
-    """The slide's line in the cohort's table."""
+    """Return the slide's row in the cohort's table."""
     most, classes = settings.slides_per_patient, len(settings.task.classes)
     rounds, left = divmod(number, most * (most + 1) // 2)
     slot = next(slot for slot in range(most) if left < (slot + 1) * (slot + 2) // 2)
-    # Labels advance by one from round to round: patients of any slide count have all labels.
+    # Labels advance by one per round: patients with any number of slides have all labels.
     label = (rounds + slot) % classes
     site = rounds // classes % settings.sites
     return LabeledSlide(
@@ -109,13 +110,13 @@ def make_labeled_slide(settings: SyntheticBagSettings, seed: int, number: int) -
 
 
 def make_prototypes(settings: SyntheticBagSettings, seed: int) -> NDArray[np.float64]:
-    """(kinds, D), the mean feature of every kind of cell, the same for a whole cohort."""
+    """Return (kinds, D) the mean feature of every kind of cell, the same for the whole cohort."""
     random = np.random.default_rng(np.random.SeedSequence(seed))
     return settings.task.make_prototypes(settings.dim, random)
 
 
 def _make_generators(seed: int, number: int) -> list[np.random.Generator]:
-    """Independent random numbers for each step: what one draws changes nothing for the next."""
+    """Return an independent random generator for each step, so that steps do not interact."""
     sequence = np.random.SeedSequence(seed, spawn_key=(number,))
     return [np.random.default_rng(stream) for stream in sequence.spawn(5)]
 
@@ -136,7 +137,7 @@ def _make_bag(settings: SyntheticBagSettings, seed: int, number: int, truth: Sli
 def _make_features(
     settings: SyntheticBagSettings, seed: int, number: int, truth: SlideTruth
 ) -> NDArray[np.float32]:
-    """Drawn kind by kind, then put where the cells are: places alone depend on the label."""
+    """Draw features kind by kind, then assign them to the cells: only positions use the label."""
     random = _make_generators(seed, number)[-1]
     rows = random.standard_normal((len(truth.positions), settings.dim), dtype=np.float32)
     means = make_prototypes(settings, seed).astype(np.float32)
@@ -147,11 +148,11 @@ def _make_features(
 
 
 def _describe_settings(settings: SyntheticBagSettings) -> dict[str, Any]:
-    """The settings as JSON holds them; of outlines, how many there were."""
+    """Return the settings as JSON values, with the number of outlines instead of the outlines."""
     task = {field.name: getattr(settings.task, field.name) for field in fields(settings.task)}
     if "outlines" in task:
         task["outlines"] = len(task["outlines"])
-    told = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    told["task"] = {"name": settings.task.name, **task}
-    plain: dict[str, Any] = json.loads(json.dumps(told))
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    values["task"] = {"name": settings.task.name, **task}
+    plain: dict[str, Any] = json.loads(json.dumps(values))
     return plain

@@ -1,4 +1,4 @@
-"""What a lesion's outline looks like: a random blob, or one that a pathologist drew."""
+"""Shapes of lesions: random blobs, or outlines that a pathologist drew."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Points = NDArray[np.float64]
 Shape = Callable[[Points], NDArray[np.float64]]
 """Signed distance to the outline of a shape of area 1 about the origin; negative inside."""
 Polygons = tuple[Points, ...]
-"""Polygons, in any unit and anywhere."""
+"""Polygons, in any unit and at any position."""
 
 WAVES = 5
 RAGGEDNESS = 0.3
 MAX_CORNERS = 96
-"""Most corners of an outline; a lesion of a few hundred tiles shows no more."""
+"""Most corners of an outline; a lesion of a few hundred tiles needs no more."""
 
 
 def compute_lesion_distances(
@@ -30,45 +30,45 @@ def compute_lesion_distances(
     random: np.random.Generator,
     outlines: Polygons = (),
 ) -> NDArray[np.float64]:
-    """How far outside the nearest of several lesions each place is; the lowest are inside.
+    """Return the signed distance of each position to the nearest of several lesions.
 
     Args:
-        positions: where there is tissue; every lesion's centre is one of them.
+        positions: of tissue; every lesion's centre is one of them.
         areas: of the lesions, in patches.
         random: draws centres and shapes.
-        outlines: the shapes to choose from; random blobs where there are none.
+        outlines: the shapes to choose from; random blobs if empty.
     """
-    centres = positions[
+    centers = positions[
         random.choice(len(positions), len(areas), replace=len(areas) > len(positions))
     ]
-    away = np.full(len(positions), np.inf)
-    for centre, area in zip(centres, areas, strict=True):
+    distance = np.full(len(positions), np.inf)
+    for center, area in zip(centers, areas, strict=True):
         side = np.sqrt(area)
         shape = _pick_outline(outlines, random) if outlines else _make_blob(random)
-        np.minimum(away, side * shape((positions - centre) / side), out=away)
-    return away
+        np.minimum(distance, side * shape((positions - center) / side), out=distance)
+    return distance
 
 
 def select_lowest(rank: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """The places with the lowest rank."""
+    """Return the indices of the lowest ranks."""
     return np.argsort(rank, kind="stable")[:count]
 
 
 def read_shapes(path: str | Path) -> Polygons:
-    """The tumour outlines of every slide of a JSON file, to shape lesions with.
+    """Read the tumour outlines of every slide of a JSON file, as shapes for lesions.
 
     Args:
         path: ``{slide: {"positive": [polygon, …]}}``, as for CAMELYON16; gzipped or not.
     """
-    drawn = [polygon for slide in read_outlines(path).values() for polygon in slide.positive]
-    shapes = tuple(polygon for polygon in drawn if _polygon_area(polygon) > 0)
+    outlines = [polygon for slide in read_outlines(path).values() for polygon in slide.positive]
+    shapes = tuple(polygon for polygon in outlines if _polygon_area(polygon) > 0)
     if not shapes:
         raise CohortError(path, ["no tumour outline in it has an area; expected at least one"])
     return shapes
 
 
 def _make_blob(random: np.random.Generator) -> Shape:
-    """A disc whose radius swells and shrinks with the angle."""
+    """Make a disc whose radius varies with the angle."""
     wave = np.arange(1, WAVES + 1)
     height = random.standard_normal(WAVES) * RAGGEDNESS / np.sqrt(wave)
     phase = random.uniform(0, 2 * np.pi, WAVES)
@@ -87,7 +87,7 @@ def _make_blob(random: np.random.Generator) -> Shape:
 
 
 def _pick_outline(outlines: Polygons, random: np.random.Generator) -> Shape:
-    """One of the outlines, turned and perhaps mirrored."""
+    """Pick one of the outlines, rotated and perhaps mirrored."""
     polygon = outlines[random.integers(len(outlines))]
     step = -(-len(polygon) // MAX_CORNERS)
     thinned = polygon[::step] if _polygon_area(polygon[::step]) > 0 else polygon
@@ -99,25 +99,25 @@ def _pick_outline(outlines: Polygons, random: np.random.Generator) -> Shape:
 
 
 def _compute_distance(points: Points, corners: Points) -> NDArray[np.float64]:
-    """Signed distance to a polygon; far from it, that to the circle around it is enough."""
-    reach = np.hypot(*corners.T).max()
-    away: NDArray[np.float64] = np.hypot(*points.T) - reach
-    near = away < reach
-    away[near] = _compute_exact_distance(points[near], corners)
-    return away
+    """Return the signed distance to a polygon; far from it, that to the circle around it."""
+    radius = np.hypot(*corners.T).max()
+    distance: NDArray[np.float64] = np.hypot(*points.T) - radius
+    near = distance < radius
+    distance[near] = _compute_exact_distance(points[near], corners)
+    return distance
 
 
 def _compute_exact_distance(points: Points, corners: Points) -> NDArray[np.float64]:
-    away = np.full(len(points), np.inf)
+    distance = np.full(len(points), np.inf)
     inside = np.zeros(len(points), dtype=bool)
     for start, end in zip(corners, np.roll(corners, -1, axis=0), strict=True):
         edge, offset = end - start, points - start
         along = np.clip(offset @ edge / max(edge @ edge, 1e-12), 0, 1)
-        np.minimum(away, np.hypot(*(offset - along[:, None] * edge).T), out=away)
+        np.minimum(distance, np.hypot(*(offset - along[:, None] * edge).T), out=distance)
         crossed = (start[1] > points[:, 1]) != (end[1] > points[:, 1])
         left_of = edge[0] * offset[:, 1] - edge[1] * offset[:, 0]
         inside ^= crossed & ((left_of > 0) == (edge[1] > 0))
-    return np.where(inside, -away, away)
+    return np.where(inside, -distance, distance)
 
 
 def _polygon_area(polygon: Points) -> float:

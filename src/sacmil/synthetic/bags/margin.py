@@ -32,18 +32,18 @@ from sacmil.synthetic.bags.task import (
 ORACLE_WIDTH = 1.5
 ORACLE_EDGE = 0.7
 ORACLE_STEEPNESS = 6
-"""How the oracle tells inside from outside: in patches, and in a blob's own share of tumour."""
+"""How the oracle separates inside from outside: in patches, and in a blob's share of tumour."""
 
 MAX_SHARE = 0.9
-"""Of a slide for tumour and rim: a slide of twenty cells must hold them."""
+"""Largest share of a slide for tumour and rim, so that they fit on a slide of twenty cells."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Margin(SyntheticTask):
-    """Have the immune cells entered the tumour?
+    """Task: have the immune cells entered the tumour?
 
-    A tumour is a blob of tumour cells with gaps. Immune cells fill gaps, or stand in a rim around
-    the blob. Neither counts nor the places of tumour cells depend on the label.
+    A tumour is a blob of tumour cells with gaps. Immune cells are in gaps, or in a rim around the
+    blob. Neither counts nor the positions of tumour cells depend on the label.
     """
 
     name: ClassVar[str] = "margin"
@@ -55,15 +55,15 @@ class Margin(SyntheticTask):
     density: float = 0.6
     """Tumour cells among the cells of a blob; the others are gaps."""
     immune_share: float = 0.5
-    """Immune cells for every gap."""
+    """Immune cells per gap."""
     rim: float = 1.5
-    """Places in the rim for every immune cell."""
+    """Positions in the rim per immune cell."""
     stray: float = 0.2
-    """Share of the immune cells that stand anywhere else."""
+    """Share of the immune cells that are anywhere else."""
     infiltration: tuple[Span, Span] = ((0.0, 0.0), (1.0, 1.0))
-    """Share of the others that stand inside, for each class."""
+    """Share of the others that are inside, for each class."""
     outlines: Polygons = ()
-    """Shapes of the tumours; random blobs where there are none."""
+    """Shapes of the tumours; random blobs if empty."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,10 +71,10 @@ class Margin(SyntheticTask):
         self.require_valid("density", 0 < self.density < 1, "above 0 and below 1: gaps are needed")
         self.require_valid("lesions", self.lesions >= 1, "1 or more")
         self.require_valid("immune_share", 0 < self.immune_share <= 1, "above 0 and up to 1")
-        self.require_valid("rim", self.rim >= 1, "1 or more: a place for every immune cell")
+        self.require_valid("rim", self.rim >= 1, "1 or more: a position for every immune cell")
         self.require_valid("stray", 0 <= self.stray <= 1, "0 to 1")
-        parts = all(is_fraction(span) for span in self.infiltration)
-        self.require_valid("infiltration", parts, EXPECTED_FRACTIONS)
+        is_valid = all(is_fraction(span) for span in self.infiltration)
+        self.require_valid("infiltration", is_valid, EXPECTED_FRACTIONS)
         largest = self.tumour_share[1] / self.density
         gaps = largest * (1 - self.density)
         if largest + gaps * self.immune_share * (1 + self.rim) > MAX_SHARE:
@@ -89,7 +89,7 @@ class Margin(SyntheticTask):
         return (*TISSUES[: self.zones], "tumour", "immune")
 
     def draw_counts(self, n: int, label: int, random: np.random.Generator) -> NDArray[np.int64]:
-        """The same for either label."""
+        """Draw counts that do not depend on the label."""
         tumour = draw_count(n, self.tumour_share, random)
         immune = max(1, int(self.immune_share * (self._compute_area(tumour) - tumour)))
         return np.array([*self.draw_healthy_counts(n - tumour - immune, random), tumour, immune])
@@ -101,7 +101,7 @@ class Margin(SyntheticTask):
         label: int,
         random: np.random.Generator,
     ) -> CellKinds:
-        """The tumour first, the same for either label; then immune cells in gaps and rim."""
+        """Place the tumour first, independent of the label; then immune cells in gaps and rim."""
         tumour, immune = (int(count) for count in counts[self.zones :])
         blob, rim = self._grow_tumor_and_rim(positions, tumour, immune, random)
         kinds = np.full(len(positions), UNASSIGNED)
@@ -117,7 +117,7 @@ class Margin(SyntheticTask):
     def _grow_tumor_and_rim(
         self, positions: Positions, tumour: int, immune: int, random: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The places of the blobs and those of the rim around them, each in random order."""
+        """Return the positions of the blobs and of the rim around them, each in random order."""
         area = self._compute_area(tumour)
         sizes = area * random.dirichlet(np.full(self.lesions, 5.0))
         outwards = select_lowest(
@@ -129,7 +129,7 @@ class Margin(SyntheticTask):
     def score_classes(
         self, positions: Positions, probabilities: KindProbabilities
     ) -> NDArray[np.float64]:
-        """Which share of the immune cells is inside: where as much tumour is as in a blob."""
+        """Score by the share of immune cells inside, where tumour is as dense as in a blob."""
         tumour, common = probabilities[:, self.zones], np.maximum(probabilities.mean(0), 1e-12)
         near = (
             average_neighborhood(positions, tumour, ORACLE_WIDTH, include_self=False).mean
@@ -137,10 +137,10 @@ class Margin(SyntheticTask):
         )
         in_blob = max(float(tumour @ near) / max(float(tumour.sum()), 1e-12), 1e-12)
         inside = expit(ORACLE_STEEPNESS * (near / in_blob - ORACLE_EDGE)) + 1e-12
-        # Inside a blob kinds are mixed otherwise than elsewhere: their shares are found anew.
+        # Inside a blob the mixture of kinds differs, so their shares are estimated again.
         immune = inside.sum() * estimate_kind_shares(probabilities / common, inside)[-1]
         return make_two_class_scores(float(immune / (len(positions) * common[-1])))
 
     def _compute_area(self, tumour: int) -> int:
-        """Of the blob; a gap for an immune cell is always there."""
+        """Return the area of the blob, with at least one gap for an immune cell."""
         return max(tumour + 1, round(tumour / self.density))

@@ -27,20 +27,20 @@ from sacmil.synthetic.bags.task import (
 )
 
 ORACLE_WIDTHS = (0.7, 1.5, 3.0, 6.0)
-"""In patches: the sizes of lesion the oracle looks for."""
+"""Sizes of lesions that the oracle searches for, in patches."""
 MIN_TUMOR_CELLS = 4
 MAX_SHARE = 0.7
-"""Of a slide for lesions and mimics: a slide of twenty cells must hold them."""
+"""Largest share of a slide for lesions and mimics, so that they fit on one of twenty cells."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metastasis(SyntheticTask):
-    """Is there a lesion?"""
+    """Task: is there a lesion?"""
 
     name: ClassVar[str] = "metastasis"
     classes: tuple[str, ...] = ("normal", "tumour")
     lesion_share: Span = (0.005, 0.03)
-    """Tumour cells among all, where there is a lesion."""
+    """Tumour cells among all, on a slide with a lesion."""
     lesions: int = 3
     """Most lesions on a slide."""
     density: float = 0.8
@@ -48,9 +48,9 @@ class Metastasis(SyntheticTask):
     mimic_share: Span = (0.003, 0.03)
     """Scattered single cells that look like tumour, among all, on every slide."""
     likeness: float = 0.8
-    """How far from healthy tissue to tumour a mimic's mean feature is; at 1 it is tumour's."""
+    """Position of a mimic's mean feature between healthy tissue (0) and tumour (1)."""
     outlines: Polygons = ()
-    """Shapes of the lesions; random blobs where there are none."""
+    """Shapes of the lesions; random blobs if empty."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,16 +62,16 @@ class Metastasis(SyntheticTask):
         if self.lesion_share[1] + self.mimic_share[1] > MAX_SHARE:
             raise ConfigError(
                 f"lesions of {self.lesion_share[1]:g} and mimics of {self.mimic_share[1]:g} of a "
-                f"slide do not fit on it; expected {MAX_SHARE:g} or less together"
+                f"slide do not fit on it; expected {MAX_SHARE:g} or less in total"
             )
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Healthy tissue, tumour, and what only looks like it."""
+        """Healthy tissue, tumour, and cells that only look like tumour."""
         return (*TISSUES[: self.zones], "tumour", "mimic")
 
     def draw_counts(self, n: int, label: int, random: np.random.Generator) -> NDArray[np.int64]:
-        """Both classes draw the mimics alike; only tumour comes on top."""
+        """Draw counts; mimics do not depend on the label, tumour does."""
         mimic = draw_count(n, self.mimic_share, random)
         tumour = max(MIN_TUMOR_CELLS, draw_count(n, self.lesion_share, random)) if label else 0
         healthy = self.draw_healthy_counts(n - tumour - mimic, random)
@@ -84,7 +84,7 @@ class Metastasis(SyntheticTask):
         label: int,
         random: np.random.Generator,
     ) -> CellKinds:
-        """Lesions grow from their centres; mimics stand anywhere else."""
+        """Place lesions around their centres, and mimics anywhere else."""
         tumour, mimic = (int(count) for count in counts[self.zones :])
         kinds = np.full(len(positions), UNASSIGNED)
         if tumour:
@@ -99,7 +99,7 @@ class Metastasis(SyntheticTask):
         return self.fill_healthy_tissue(kinds, positions, counts, random)
 
     def make_prototypes(self, dim: int, random: np.random.Generator) -> NDArray[np.float64]:
-        """A mimic's lies between healthy tissue and tumour."""
+        """Return the prototypes; that of a mimic is between healthy tissue and tumour."""
         prototypes = super().make_prototypes(dim, random)
         healthy, tumour = prototypes[: self.zones].mean(0), prototypes[self.zones]
         prototypes[self.zones + 1] = healthy + self.likeness * (tumour - healthy)
@@ -108,7 +108,7 @@ class Metastasis(SyntheticTask):
     def score_classes(
         self, positions: Positions, probabilities: KindProbabilities
     ) -> NDArray[np.float64]:
-        """How much likelier a lesion somewhere makes the slide, over all places and widths."""
+        """Score by the likelihood ratio of a lesion, over all positions and widths."""
         tumour = np.clip(probabilities[:, self.zones], 1e-12, 1 - 1e-12)
         common = np.clip(tumour.mean(), 1e-9, 1 - 1e-9)
         ratio = tumour / (1 - tumour) * (1 - common) / common

@@ -1,4 +1,4 @@
-"""What stands around a place: averages over a soft disc of the tissue there is."""
+"""Averages over the neighbourhood of each position, weighted by a Gaussian."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from scipy import ndimage
 
 
 class NeighborhoodAverage(NamedTuple):
-    """An average for every place."""
+    """An average for every position."""
 
     mean: NDArray[np.float64]
-    """(N,), of the values about it."""
+    """(N,), of the values around it."""
     size: NDArray[np.float64]
-    """(N,), over how many places, as far as a soft disc has a number."""
+    """(N,), effective number of positions in the average."""
 
 
 def average_neighborhood(
@@ -25,21 +25,21 @@ def average_neighborhood(
     *,
     include_self: bool = True,
 ) -> NeighborhoodAverage:
-    """Average values about every place, nearer ones more.
+    """Average the values around every position, with more weight on nearer ones.
 
     Args:
         positions: (N, 2) on the patch grid.
         values: (N,).
-        width: standard deviation of the disc, in patches.
-        include_self: whether a place counts among its own neighbours.
+        width: standard deviation of the Gaussian, in patches.
+        include_self: whether a position counts among its own neighbours.
     """
-    at = tuple((positions - positions.min(0)).T)
+    cells = tuple((positions - positions.min(0)).T)
     total, tissue = (
-        _smooth_values(at, layer, width) for layer in (values, np.ones(len(positions)))
+        _smooth_values(cells, layer, width) for layer in (values, np.ones(len(positions)))
     )
     if not include_self:
-        centre = _smooth_values((np.array([0]), np.array([0])), np.ones(1), width)
-        total, tissue = total - centre * values, np.maximum(tissue - centre, 1e-12)
+        center = _smooth_values((np.array([0]), np.array([0])), np.ones(1), width)
+        total, tissue = total - center * values, np.maximum(tissue - center, 1e-12)
     return NeighborhoodAverage(total / tissue, tissue * 4 * np.pi * width**2)
 
 

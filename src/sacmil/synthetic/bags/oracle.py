@@ -1,14 +1,14 @@
-"""The best that can be hoped for: scores by one who knows how the slides were made.
+"""Oracles: scores computed with knowledge of how the slides were made.
 
-Two oracles, both with the task's own statistic of the places (``Task.evidence``):
+There are two oracles. Both use the task's own statistic (``SyntheticTask.score_classes``):
 
-* ``"truth"`` knows the kind of every cell. What it misses lies in how slides are drawn.
-* ``"features"`` sees the features, and knows what each kind looks like on average and how wide
-  the noise is; it turns them into probabilities of the kinds. What a model that has learnt
-  everything about single cells and about the task could reach.
+* ``"truth"`` knows the kind of every cell. Its errors come from the randomness of slides only.
+* ``"features"`` sees the features, and knows the mean of each kind and the noise. It converts
+  them to probabilities of the kinds. A model that has learned everything about single cells and
+  about the task could reach this.
 
-The statistic is not the exact likelihood ratio, except for the true kinds of ``subtype``: a
-ceiling to measure against, not a bound that no method can pass.
+The statistic is not the exact likelihood ratio, except for the true kinds of ``subtype``. So the
+oracle is a reference for comparison, not a bound on every method.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from sacmil.synthetic.bags.labeled_bag import (
 
 OracleInput = Literal["features", "truth"]
 CHANCE_AUC = 0.5
-"""The AUC of one who knows nothing."""
+"""The AUC of random scores."""
 
 
 def compute_oracle_scores(
     bag: Bag, settings: SyntheticBagSettings, seed: int
 ) -> NDArray[np.float64]:
-    """(C,), what the oracle that sees the features thinks of a slide; higher is likelier.
+    """Return (C,) scores of the oracle that sees the features; higher is more likely.
 
     Args:
         bag: of a synthetic cohort.
         settings: of that cohort.
-        seed: of that cohort: gives what each kind of cell looks like.
+        seed: of that cohort; it determines the mean feature of each kind of cell.
     """
-    places = np.round(bag.patch_coords).astype(np.int64)
+    positions = np.round(bag.patch_coords).astype(np.int64)
     return settings.task.score_classes(
-        places, compute_kind_probabilities(bag.features, make_prototypes(settings, seed))
+        positions, compute_kind_probabilities(bag.features, make_prototypes(settings, seed))
     )
 
 
@@ -57,28 +57,28 @@ def compute_oracle_auc(
     *,
     oracle_input: OracleInput = "features",
 ) -> float:
-    """The oracle's AUC over a cohort; of several classes, the mean of each against the rest.
+    """Return the oracle's AUC over a cohort; for several classes, the mean one-vs-rest AUC.
 
-    NaN where a class has no slide.
+    NaN if a class has no slide.
 
     Args:
         settings: of the cohort.
-        slides: how many; a hundred know the ceiling to about 0.03.
+        slides: number of slides; with a hundred, the AUC is known to about 0.03.
         seed: of the cohort.
         oracle_input: the features, or the true kinds of the cells.
     """
     labels = [make_labeled_slide(settings, seed, number).label for number in range(slides)]
-    look = _score_by_truth if oracle_input == "truth" else _score_by_features
-    scores = [look(settings, seed, number, label) for number, label in enumerate(labels)]
+    score = _score_by_truth if oracle_input == "truth" else _score_by_features
+    scores = [score(settings, seed, number, label) for number, label in enumerate(labels)]
     return _macro_auc(np.array(labels), np.array(scores))
 
 
 def _score_by_truth(
     settings: SyntheticBagSettings, seed: int, number: int, label: int
 ) -> NDArray[np.float64]:
-    drawn = draw_truth(settings, seed, number, label)
+    truth = draw_truth(settings, seed, number, label)
     return settings.task.score_classes(
-        drawn.positions, np.eye(len(settings.task.kinds))[drawn.kinds]
+        truth.positions, np.eye(len(settings.task.kinds))[truth.kinds]
     )
 
 
@@ -91,7 +91,7 @@ def _score_by_features(
 
 
 def _macro_auc(labels: NDArray[np.int64], scores: NDArray[np.float64]) -> float:
-    """The mean over classes of the area under the ROC curve, each against the rest."""
+    """Return the mean over classes of the one-vs-rest area under the ROC curve."""
     areas = []
     for label in range(scores.shape[1]):
         own = labels == label

@@ -42,7 +42,7 @@ PRESETS: Mapping[str, Mapping[str, SyntheticTask]] = {
 
 
 def get_preset(task: str, difficulty: str = "medium") -> SyntheticTask:
-    """The settings of a task by name.
+    """Return the settings of a task by name.
 
     Args:
         task: metastasis, subtype, cluster or margin.

@@ -1,4 +1,4 @@
-"""Task 2, subtype: the mixture of tumour cells differs; where they stand means nothing."""
+"""Task 2, subtype: the mixture of tumour cells differs; positions carry no information."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from sacmil.synthetic.bags.task import (
 
 @dataclass(frozen=True, kw_only=True)
 class Subtype(SyntheticTask):
-    """Which tumour is it?
+    """Task: which subtype is the tumour?
 
-    Every class has its own kind of tumour cell, and every slide some of each: shares within the
-    tumour are Dirichlet with parameters ``own`` for the class's own kind and ``other`` for the
-    others.
+    Every class has its own kind of tumour cell, and every slide has some of each. Shares within
+    the tumour are Dirichlet with parameters ``own`` for the class's own kind and ``other`` for
+    the others.
     """
 
     name: ClassVar[str] = "subtype"
@@ -56,11 +56,11 @@ class Subtype(SyntheticTask):
 
     @property
     def tumor_kinds(self) -> tuple[int, ...]:
-        """Which kinds are tumour."""
+        """Indices of the kinds that are tumour."""
         return tuple(range(self.zones, len(self.kinds)))
 
     def draw_counts(self, n: int, label: int, random: np.random.Generator) -> NDArray[np.int64]:
-        """How much tumour there is says nothing; what kind it is of does."""
+        """Draw counts; the amount of tumour does not depend on the label, its kinds do."""
         tumour = draw_count(n, self.tumour_share, random)
         shares = random.dirichlet(self._make_dirichlet_parameters()[label])
         kinds = np.diff(np.round(tumour * np.cumsum(shares)).astype(np.int64), prepend=0)
@@ -73,7 +73,7 @@ class Subtype(SyntheticTask):
         label: int,
         random: np.random.Generator,
     ) -> CellKinds:
-        """Tumour stands anywhere."""
+        """Place tumour at random positions."""
         kinds = np.full(len(positions), UNASSIGNED)
         tumour = np.repeat(self.tumor_kinds, counts[self.zones :])
         kinds[random.choice(len(positions), len(tumour), replace=False)] = tumour
@@ -82,14 +82,13 @@ class Subtype(SyntheticTask):
     def score_classes(
         self, positions: Positions, probabilities: KindProbabilities
     ) -> NDArray[np.float64]:
-        """The log-probability of each class given the shares: exact where kinds are known."""
-        found = (
-            probabilities[:, self.zones :].sum(0) + 0.5
-        )  # a kind that is not there has some share
-        likelihood = (self._make_dirichlet_parameters() - 1) @ np.log(found / found.sum())
+        """Return the log-probability of each class given the shares; exact for known kinds."""
+        # a kind without cells still gets some share
+        counts = probabilities[:, self.zones :].sum(0) + 0.5
+        likelihood = (self._make_dirichlet_parameters() - 1) @ np.log(counts / counts.sum())
         return np.asarray(log_softmax(likelihood))
 
     def _make_dirichlet_parameters(self) -> NDArray[np.float64]:
-        """(classes, classes), the Dirichlet parameters of each class."""
+        """Return (classes, classes) the Dirichlet parameters of each class."""
         count = len(self.classes)
         return self.other + (self.own - self.other) * np.eye(count)

@@ -1,4 +1,4 @@
-"""What a synthetic task is: how many cells of each kind, where they stand, and what betrays it."""
+"""A synthetic task: the count of each kind of cell, their positions, and the oracle's scores."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from sacmil.synthetic.tissue_shape import make_smooth_noise
 Positions = NDArray[np.int64]
 """(N, 2), patch-grid coordinates."""
 CellKinds = NDArray[np.int64]
-"""(N,), which kind of cell every instance is: an index into the task's kinds."""
+"""(N,), the kind of cell of every instance: an index into the task's kinds."""
 KindProbabilities = NDArray[np.float64]
-"""(N, kinds), how probable each kind is for every instance; certain where the truth is known."""
+"""(N, kinds), probability of each kind for every instance; 0 or 1 if the truth is known."""
 Span = tuple[float, float]
-"""Lowest and highest value; drawn evenly between them for every slide."""
+"""Lowest and highest value; a slide's value is uniform between them."""
 
 TISSUES = ("stroma", "epithelium", "muscle", "lymphoid")
-"""What healthy tissue is made of, as many of them as a task has zones."""
+"""Kinds of healthy tissue; a task uses as many as it has zones."""
 ZONE_PATCHES = 25
 UNASSIGNED = -1
 EXPECTED_SHARES = "lowest and highest share, above 0 and up to 1"
-EXPECTED_FRACTIONS = "lowest and highest part, from 0 to 1, for each of two classes"
+EXPECTED_FRACTIONS = "lowest and highest fraction, from 0 to 1, for each of two classes"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticTask(ABC):
-    """The settings of a task; drawing from them is the task."""
+    """The settings of a task, and how its slides are made."""
 
     name: ClassVar[str]
     classes: tuple[str, ...] = ()
@@ -39,14 +39,14 @@ class SyntheticTask(ABC):
     contrast: float = 2.0
     """Distance between any two kinds of cells in standard deviations of the noise."""
     zones: int = 3
-    """Kinds of healthy tissue, each in its own part of the slide."""
+    """Kinds of healthy tissue, each in its own area of the slide."""
 
     def __post_init__(self) -> None:
         self.require_valid("zones", 1 <= self.zones <= len(TISSUES), f"1 to {len(TISSUES)}")
         self.require_valid("contrast", self.contrast >= 0, "0 or more")
 
     def require_valid(self, name: str, is_valid: bool, expected: str) -> None:  # noqa: FBT001 - read aloud
-        """Refuse a setting that cannot be drawn from."""
+        """Raise an error for an invalid setting."""
         if not is_valid:
             raise ConfigError(f"{name} is {getattr(self, name)!r}; expected {expected}")
 
@@ -57,12 +57,12 @@ class SyntheticTask(ABC):
 
     @property
     def tumor_kinds(self) -> tuple[int, ...]:
-        """Which kinds are tumour."""
+        """Indices of the kinds that are tumour."""
         return (self.zones,)
 
     @abstractmethod
     def draw_counts(self, n: int, label: int, random: np.random.Generator) -> NDArray[np.int64]:
-        """How many of n instances are of each kind."""
+        """Draw how many of n instances are of each kind."""
 
     @abstractmethod
     def place_cells(
@@ -72,16 +72,16 @@ class SyntheticTask(ABC):
         label: int,
         random: np.random.Generator,
     ) -> CellKinds:
-        """Give every place its kind, exactly as many of each as counted."""
+        """Assign a kind to every position, exactly ``counts`` of each."""
 
     @abstractmethod
     def score_classes(
         self, positions: Positions, probabilities: KindProbabilities
     ) -> NDArray[np.float64]:
-        """One score per class, computed with full knowledge of how slides are made."""
+        """Return one score per class, computed with full knowledge of how slides are made."""
 
     def make_prototypes(self, dim: int, random: np.random.Generator) -> NDArray[np.float64]:
-        """(kinds, dim), the mean feature of each kind: a simplex whose edge is the contrast."""
+        """Return (kinds, dim) the mean feature of each kind, a simplex with edge ``contrast``."""
         kinds = len(self.kinds)
         if dim < kinds:
             raise ConfigError(
@@ -91,7 +91,7 @@ class SyntheticTask(ABC):
         return np.asarray(directions.T * self.contrast / np.sqrt(2))
 
     def draw_healthy_counts(self, total: int, random: np.random.Generator) -> NDArray[np.int64]:
-        """Divide what is not tumour among the zones, unevenly."""
+        """Divide the healthy cells among the zones, unevenly."""
         weights = random.uniform(0.5, 1.5, self.zones)
         cuts = np.round(total * np.cumsum(weights) / weights.sum()).astype(np.int64)
         return np.asarray(np.diff(cuts, prepend=0))
@@ -103,7 +103,7 @@ class SyntheticTask(ABC):
         counts: NDArray[np.int64],
         random: np.random.Generator,
     ) -> CellKinds:
-        """Give the places that are still empty to healthy tissue, zone by zone."""
+        """Assign the positions that are still empty to healthy tissue, zone by zone."""
         side = int(positions.max()) + 1
         height = make_smooth_noise(random, side, ZONE_PATCHES)[positions[:, 0], positions[:, 1]]
         empty = np.flatnonzero(kinds == UNASSIGNED)
@@ -113,21 +113,21 @@ class SyntheticTask(ABC):
 
 
 def is_share(span: Span) -> bool:
-    """Whether a span is of shares that logarithms can be taken of."""
+    """Whether a span is of shares above 0, as logarithms need."""
     return 0 < span[0] <= span[1] <= 1
 
 
 def is_fraction(span: Span) -> bool:
-    """Whether a span is of parts of a whole, from none to all of it."""
+    """Whether a span is of fractions from 0 to 1."""
     return 0 <= span[0] <= span[1] <= 1
 
 
 def draw_count(n: int, share: Span, random: np.random.Generator) -> int:
-    """How many a share of n is, at least one; the share drawn evenly in logarithms."""
+    """Draw a count, at least one: n times a share that is log-uniform."""
     low, high = np.log(share)
     return max(1, round(n * float(np.exp(random.uniform(low, high)))))
 
 
 def make_two_class_scores(evidence: float) -> NDArray[np.float64]:
-    """Scores of two classes, of which the evidence speaks for the second."""
+    """Return the scores of two classes from the evidence for the second."""
     return np.array([-evidence, evidence])

@@ -1,4 +1,4 @@
-"""Slides drawn on the spot that look like H&E, with outlines that are known to be true."""
+"""Synthetic slides that look like H&E, with exact outlines of the tumour."""
 
 from sacmil.synthetic.slides.cohort import (
     SyntheticSlide,

@@ -1,4 +1,4 @@
-"""What goes wrong with slides in every archive: a pen mark, a slide without tissue, half a file."""
+"""Common artefacts of slide archives: a pen mark, a slide without tissue, a truncated file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRUNCATED_SHARE = 0.35
 
 
 def add_pen_mark(pixels: Pixels, random: np.random.Generator) -> Pixels:
-    """With a stroke of a green felt-tip pen around a corner of the tissue, as on real slides."""
+    """Add a stroke of a green felt-tip pen around a corner of the tissue, as on real slides."""
     try:
         from PIL import Image, ImageDraw, ImageFilter
     except ImportError:
@@ -33,17 +33,17 @@ def add_pen_mark(pixels: Pixels, random: np.random.Generator) -> Pixels:
     ImageDraw.Draw(small).line(points, fill=255, width=width // 48, joint="curve")
     stroke = small.filter(ImageFilter.GaussianBlur(1.5)).resize((width, height))
     cover = 0.9 * np.asarray(stroke, np.float32)[..., None] / 255
-    # most of the tissue is hidden, some of its light and dark shines through
-    shining = 0.75 + 0.25 * pixels.mean(axis=2, keepdims=True, dtype=np.float32) / 255
-    return np.asarray(pixels * (1 - cover) + _PEN_COLOR * shining * cover, np.uint8)
+    # most of the tissue is hidden, some of its brightness remains visible
+    brightness = 0.75 + 0.25 * pixels.mean(axis=2, keepdims=True, dtype=np.float32) / 255
+    return np.asarray(pixels * (1 - cover) + _PEN_COLOR * brightness * cover, np.uint8)
 
 
 def draw_empty_slide(settings: LayoutSettings, random: np.random.Generator) -> Pixels:
-    """Bare glass, not quite clean."""
+    """Draw bare glass that is not quite clean."""
     smear = 0.02 + 0.012 * make_soft_noise(random, settings.size, 300)
     return Stain.sample(random).to_rgb(smear * 0.2, smear)
 
 
 def truncate_file(file: bytes) -> bytes:
-    """The beginning of a file, as a full disk or a broken copy leaves it."""
+    """Return the beginning of a file, as a full disk or an interrupted copy leaves it."""
     return file[: round(_TRUNCATED_SHARE * len(file))]

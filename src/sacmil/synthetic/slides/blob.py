@@ -1,4 +1,4 @@
-"""Rounded shapes of exactly the area asked for, as tissue, nests and glands have."""
+"""Rounded shapes of an exact area, for tissue, clusters and glands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Polygon = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Blob:
-    """A shape around its middle."""
+    """A shape around its center."""
 
     center: npt.NDArray[np.float64]
     """(2,), x and y."""
@@ -23,7 +23,7 @@ class Blob:
     outline: Polygon
 
     def compute_window(self, margin: float, size: tuple[int, int]) -> tuple[slice, slice]:
-        """Rows and columns of a picture of this size that hold the blob and a margin."""
+        """Return the rows and columns of an image that contain the blob and a margin."""
         low = np.floor(self.outline.min(axis=0) - margin).astype(int)
         high = np.ceil(self.outline.max(axis=0) + margin).astype(int) + 1
         x, y = (
@@ -42,14 +42,14 @@ def make_blob(
     stretch: float = 1.0,
     vertices: int = 96,
 ) -> Blob:
-    """A blob with lobes of random size, of the area of a disc.
+    """Make a blob with lobes of random size and the area of a disc.
 
     Args:
         center: x and y.
         radius: of that disc.
         random: of the lobes.
-        unevenness: how far the border strays from an ellipse, as a share of the radius.
-        stretch: how much longer than wide.
+        unevenness: deviation of the border from an ellipse, as a share of the radius.
+        stretch: ratio of length to width.
         vertices: of the outline.
     """
     angle = np.linspace(0, 2 * math.pi, vertices, endpoint=False)
@@ -60,12 +60,12 @@ def make_blob(
     points = np.maximum(distance, 0.4)[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)
     points *= [math.sqrt(stretch), 1 / math.sqrt(stretch)]
     scale = radius * math.sqrt(math.pi / polygon_area(points))
-    centre = np.asarray(center, np.float64)
-    return Blob(centre, radius, centre + scale * points)
+    origin = np.asarray(center, np.float64)
+    return Blob(origin, radius, origin + scale * points)
 
 
 def polygon_area(polygon: Polygon) -> float:
-    """What it encloses, in squares of its unit.
+    """Return the enclosed area, in squares of the polygon's unit.
 
     >>> polygon_area(np.array([[0.0, 0.0], [2.0, 0.0], [2.0, 3.0], [0.0, 3.0]]))
     6.0

@@ -1,4 +1,4 @@
-"""A cohort of drawn slides: labels that counts do not betray, and three slides with a mishap."""
+"""A cohort of synthetic slides: labels do not depend on counts, three slides have artefacts."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ _OUTLINE_COLOR = [200, 30, 30]
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticSlide:
-    """A slide that can be drawn; small to send to another process."""
+    """The description of a synthetic slide; small to send to another process."""
 
     slide_id: str
     patient_id: str
     label: int
     """Index into CLASSES."""
     seeds: tuple[int, int]
-    """The cohort's seed and the slide's number: they decide about every pixel."""
+    """The cohort's seed and the slide's number: they determine every pixel."""
     artefact: Artefact = "none"
     settings: LayoutSettings = field(default_factory=LayoutSettings)
 
     @property
     def file_name(self) -> str:
-        """Of the slide."""
+        """File name of the slide."""
         return f"{self.slide_id}.tif"
 
     def make_layout(self) -> SlideLayout:
-        """What is where on it."""
+        """Return the layout of the slide."""
         return make_layout(self.label, np.random.default_rng([*self.seeds, 0]), self.settings)
 
 
 def make_slide_cohort(
     slides: int, seed: int = 0, *, settings: LayoutSettings | None = None
 ) -> tuple[SyntheticSlide, ...]:
-    """Slides with tissue, half of each label, then one without tissue and one that is truncated.
+    """Return slides with tissue, half of each label, then one without tissue and a truncated one.
 
-    The first of them has a pen mark, which harms nothing.
+    The first of them has a pen mark, which does no harm.
 
     Args:
-        slides: how many have tissue.
+        slides: number of slides with tissue.
         seed: the same seed gives the same cohort.
-        settings: what is on every slide.
+        settings: of every slide.
     """
     if slides < 4 or slides % 2 or seed < 0:
         raise ConfigError(
@@ -65,35 +65,35 @@ def make_slide_cohort(
             "and a seed of 0 or more"
         )
     labels = np.random.default_rng(seed).permutation(np.arange(slides) % len(CLASSES)).tolist()
-    sound: list[Artefact] = ["none"] * (slides - 1)
-    mishaps: list[Artefact] = ["pen mark", *sound, "no tissue", "truncated"]
-    digits = len(str(len(mishaps)))
+    intact: list[Artefact] = ["none"] * (slides - 1)
+    artefacts: list[Artefact] = ["pen mark", *intact, "no tissue", "truncated"]
+    digits = len(str(len(artefacts)))
     return tuple(
         SyntheticSlide(
             slide_id=f"slide-{number:0{digits}}",
             patient_id=f"patient-{number:0{digits}}",
             label=label,
             seeds=(seed, number),
-            artefact=mishap,
+            artefact=artefact,
             settings=settings or LayoutSettings(),
         )
-        for number, (label, mishap) in enumerate(
-            zip([*labels, 0, 1], mishaps, strict=True), start=1
+        for number, (label, artefact) in enumerate(
+            zip([*labels, 0, 1], artefacts, strict=True), start=1
         )
     )
 
 
 def make_cohort(slides: tuple[SyntheticSlide, ...]) -> Cohort:
-    """The slides with their labels, as tables have them."""
+    """Return the slides with their labels as a cohort."""
     rows = (LabeledSlide(slide.slide_id, slide.patient_id, slide.label) for slide in slides)
     return Cohort(tuple(rows), CLASSES)
 
 
 def write_slide(slide: SyntheticSlide, slides: Path, truth: Path) -> None:
-    """Draw a slide and write it, and the outlines of its tumour nests as GeoJSON.
+    """Draw a slide and write it, and the outlines of its tumour clusters as GeoJSON.
 
     Args:
-        slide: which.
+        slide: to draw.
         slides: folder of the pyramid.
         truth: folder of the outlines; a slide without tissue has none.
     """
@@ -112,21 +112,21 @@ def write_slide(slide: SyntheticSlide, slides: Path, truth: Path) -> None:
 
 
 def _write_truth(path: Path, layout: SlideLayout) -> None:
-    """Annotations QuPath opens, each nest a polygon in level-0 pixels."""
+    """Write annotations for QuPath, each cluster as a polygon in level-0 pixels."""
     features = [
         {
             "type": "Feature",
             "geometry": {
                 "type": "Polygon",
-                "coordinates": [np.round([*nest.outline, nest.outline[0]], 1).tolist()],
+                "coordinates": [np.round([*cluster.outline, cluster.outline[0]], 1).tolist()],
             },
             "properties": {
                 "objectType": "annotation",
                 "classification": {"name": "Tumor", "color": _OUTLINE_COLOR},
             },
         }
-        for nest in layout.clusters
+        for cluster in layout.clusters
     ]
     with atomic_write(path) as partial:
-        whole = {"type": "FeatureCollection", "features": features}
-        partial.write_text(json.dumps(whole) + "\n", encoding="utf-8")
+        collection = {"type": "FeatureCollection", "features": features}
+        partial.write_text(json.dumps(collection) + "\n", encoding="utf-8")

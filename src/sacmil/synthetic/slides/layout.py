@@ -1,10 +1,10 @@
-"""Where everything on a drawn slide is: the label decides where tumour nests stand, nothing else.
+"""The layout of a synthetic slide: the label determines only the positions of tumour clusters.
 
-Nests of a *circumscribed* tumour keep together in one place, those of an *infiltrative* one are
-dispersed through the stroma. Either has the same number of nests of the same sizes, of tumour
-cells, glands, fat and stroma cells. Each nest and each gland stands in a field of its own, as large
-as a tile: otherwise nests that are close would share tiles, and one tile would betray the label.
-Who counts, or looks at tiles one by one, cannot tell the classes apart; who sees places can.
+The clusters of a *circumscribed* tumour are adjacent, those of an *infiltrative* one are dispersed
+through the stroma. Both have the same number of clusters of the same sizes, and the same numbers
+of tumour cells, glands, fat and stroma cells. Each cluster and each gland is in a field of its own,
+as large as a tile: otherwise close clusters would share tiles, and one tile would reveal the label.
+So counts or single tiles cannot separate the classes; positions can.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ MPP = 0.5
 FIELD_SIDE = 224
 """Side of the fields in pixels: those of tiles of 224 pixels at 0.5 µm, from the upper left."""
 _FIELD_MARGIN = 10.0
-"""Pixels between a nest and the border of its field, at least."""
+"""Fewest pixels between a cluster and the border of its field."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutSettings:
-    """What is on a slide, whatever its label; lengths in level-0 pixels."""
+    """What is on a slide, independent of its label; lengths in level-0 pixels."""
 
     size: tuple[int, int] = (2688, 2464)
     """Width and height."""
     tissue_radius: float = 1090.0
     nest_radii: tuple[float, ...] = (86, 83, 81, 79, 77, 75, 73, 71, 69, 67)
-    """One for each nest."""
+    """Radius of each cluster."""
     cell_spacing: float = 23.0
-    """From one tumour cell to the next."""
+    """Distance between neighbouring tumour cells."""
     glands: int = 6
     gland_radius: float = 66.0
     fat_radius: float = 260.0
@@ -56,7 +56,7 @@ class LayoutSettings:
             )
 
     def count_tumor_cells(self, radius: float) -> int:
-        """Tumour cells of a nest."""
+        """Return the number of tumour cells of a cluster."""
         return round(0.78 * math.pi * radius**2 / (self.cell_spacing**2 * math.sqrt(3) / 2))
 
 
@@ -75,12 +75,12 @@ class SlideLayout:
 def make_layout(
     label: int, random: np.random.Generator, settings: LayoutSettings | None = None
 ) -> SlideLayout:
-    """Place everything; tissue and fat first, which know nothing of the label.
+    """Make a layout; tissue and fat come first and do not depend on the label.
 
     Args:
         label: index into CLASSES.
-        random: decides about every shape and place.
-        settings: what there is to place.
+        random: determines every shape and position.
+        settings: number and size of everything.
     """
     settings = settings or LayoutSettings()
     tissue = _make_tissue(settings, random)
@@ -89,39 +89,39 @@ def make_layout(
     count = len(settings.nest_radii)
     if len(fields) < count + settings.glands:
         raise ConfigError(
-            f"the tissue has {len(fields)} fields for {count} nests and {settings.glands} glands; "
-            "expected more tissue, or fewer of them"
+            f"the tissue has {len(fields)} fields for {count} clusters and {settings.glands} "
+            "glands; expected a field for each: use more tissue, or fewer of them"
         )
-    chosen = (
+    rows = (
         _choose_adjacent_fields if CLASSES[label] == "circumscribed" else _choose_dispersed_fields
     )(fields, count, random)
-    free = np.delete(fields, chosen, axis=0)
-    nests = tuple(
+    free = np.delete(fields, rows, axis=0)
+    clusters = tuple(
         _make_blob_in_field(field, radius, random, unevenness=0.09)
-        for field, radius in zip(fields[chosen], settings.nest_radii, strict=True)
+        for field, radius in zip(fields[rows], settings.nest_radii, strict=True)
     )
     glands = tuple(
         _make_blob_in_field(field, settings.gland_radius, random, unevenness=0.07)
         for field in random.permutation(free)[: settings.glands]
     )
     return SlideLayout(
-        settings=settings, label=label, tissue=tissue, fat=fat, clusters=nests, glands=glands
+        settings=settings, label=label, tissue=tissue, fat=fat, clusters=clusters, glands=glands
     )
 
 
 def _make_tissue(settings: LayoutSettings, random: np.random.Generator) -> Blob:
-    room = np.array(settings.size)
+    size = np.array(settings.size)
     for _ in range(200):
         blob = make_blob(
-            room / 2,
+            size / 2,
             settings.tissue_radius,
             random,
             unevenness=0.08,
             stretch=random.uniform(1, 1.2),
         )
         low, high = blob.outline.min(axis=0), blob.outline.max(axis=0)
-        if (high - low < 0.96 * room).all():
-            return _move_blob(blob, room / 2 - (low + high) / 2)
+        if (high - low < 0.96 * size).all():
+            return _move_blob(blob, size / 2 - (low + high) / 2)
     raise ConfigError(f"tissue of radius {settings.tissue_radius:g} does not fit; expected smaller")
 
 
@@ -130,15 +130,15 @@ def _move_blob(blob: Blob, offset: npt.NDArray[np.float64]) -> Blob:
 
 
 def _make_fat(tissue: Blob, settings: LayoutSettings, random: np.random.Generator) -> Blob:
-    """At the border, as fat lies around an organ."""
+    """Make fat at the border, as around an organ."""
     inwards = tissue.center - random.choice(tissue.outline)
-    far = float(np.hypot(*inwards))
-    spot = tissue.center - inwards * (1 - 0.75 * settings.fat_radius / far)
-    return make_blob(spot, settings.fat_radius, random, unevenness=0.12)
+    distance = float(np.hypot(*inwards))
+    center = tissue.center - inwards * (1 - 0.75 * settings.fat_radius / distance)
+    return make_blob(center, settings.fat_radius, random, unevenness=0.12)
 
 
 def _find_fields(tissue: Blob, fat: Blob, settings: LayoutSettings) -> npt.NDArray[np.float64]:
-    """(N, 2), the middles of fields that lie wholly in the tissue and outside the fat."""
+    """Return (N, 2) the centers of fields completely inside the tissue and outside the fat."""
     step = 8
     inside = fill_polygons([tissue.outline], settings.size, step)
     inside &= ~fill_polygons([fat.outline], settings.size, step)
@@ -152,35 +152,35 @@ def _find_fields(tissue: Blob, fat: Blob, settings: LayoutSettings) -> npt.NDArr
 def _choose_adjacent_fields(
     fields: npt.NDArray[np.float64], count: int, random: np.random.Generator
 ) -> npt.NDArray[np.intp]:
-    """The fields nearest to one of them, in any order."""
-    far = np.hypot(*(fields - random.choice(fields)).T)
-    far += random.uniform(0, 0.5 * FIELD_SIDE, len(fields))
-    return random.permutation(np.argsort(far)[:count])
+    """Return the fields nearest to a random one, in random order."""
+    distance = np.hypot(*(fields - random.choice(fields)).T)
+    distance += random.uniform(0, 0.5 * FIELD_SIDE, len(fields))
+    return random.permutation(np.argsort(distance)[:count])
 
 
 def _choose_dispersed_fields(
     fields: npt.NDArray[np.float64], count: int, random: np.random.Generator
 ) -> npt.NDArray[np.intp]:
-    """Fields one by one, each among those far from the ones before, in any order."""
-    chosen = [int(random.integers(len(fields)))]
-    nearest = np.hypot(*(fields - fields[chosen[0]]).T)
-    while len(chosen) < count:
-        loosened = nearest * random.uniform(0.7, 1, len(fields))
-        chosen.append(int(loosened.argmax()))
-        nearest = np.minimum(nearest, np.hypot(*(fields - fields[chosen[-1]]).T))
-    return random.permutation(np.array(chosen, np.intp))
+    """Choose fields one by one, each far from the previous ones; return them in random order."""
+    rows = [int(random.integers(len(fields)))]
+    nearest = np.hypot(*(fields - fields[rows[0]]).T)
+    while len(rows) < count:
+        jittered = nearest * random.uniform(0.7, 1, len(fields))
+        rows.append(int(jittered.argmax()))
+        nearest = np.minimum(nearest, np.hypot(*(fields - fields[rows[-1]]).T))
+    return random.permutation(np.array(rows, np.intp))
 
 
 def _make_blob_in_field(
     field: npt.NDArray[np.float64], radius: float, random: np.random.Generator, *, unevenness: float
 ) -> Blob:
-    """A blob anywhere in its field, but not across its border."""
+    """Make a blob at a random position inside its field."""
     for _ in range(100):
         stretch = random.uniform(0.85, 1.18)
         blob = make_blob(field, radius, random, unevenness=unevenness, stretch=stretch)
         low, high = blob.outline.min(axis=0) - field, blob.outline.max(axis=0) - field
-        room = FIELD_SIDE / 2 - _FIELD_MARGIN
-        least, most = -room - low, room - high
+        half_side = FIELD_SIDE / 2 - _FIELD_MARGIN
+        least, most = -half_side - low, half_side - high
         if (least <= most).all():
             return _move_blob(blob, random.uniform(least, most))
     raise ConfigError(f"a blob of radius {radius:g} does not fit a field; expected a smaller one")

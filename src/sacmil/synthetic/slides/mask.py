@@ -1,4 +1,4 @@
-"""Polygons as pixels."""
+"""Rasterise polygons."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def fill_polygons(
     step: float = 1.0,
     origin: tuple[float, float] = (0.0, 0.0),
 ) -> npt.NDArray[np.bool_]:
-    """Which pixels lie in one of the polygons.
+    """Return a mask of the pixels inside any of the polygons.
 
     Args:
         polygons: in level-0 pixels.
-        size: width and height of the part that is looked at, in level-0 pixels.
+        size: width and height of the window, in level-0 pixels.
         step: level-0 pixels per pixel.
-        origin: x and y of the part's corner.
+        origin: x and y of the window's corner.
     """
     try:
         from PIL import Image, ImageDraw
@@ -32,6 +32,6 @@ def fill_polygons(
     mask = Image.new("1", (max(1, round(size[0] / step)), max(1, round(size[1] / step))))
     draw = ImageDraw.Draw(mask)
     for polygon in polygons:
-        points = (polygon - origin) / step - 0.5  # pixels count from their middle
+        points = (polygon - origin) / step - 0.5  # a pixel's coordinates are those of its center
         draw.polygon([(x, y) for x, y in points.tolist()], fill=1)
     return np.array(mask, dtype=bool)

@@ -1,4 +1,4 @@
-"""Noise as tissue has it: soft at a chosen scale, or drawn out into fibres."""
+"""Noise for synthetic tissue: smooth at a given scale, or stretched into fibres."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Floats = npt.NDArray[np.float32]
 
 
 def make_soft_noise(random: np.random.Generator, size: tuple[int, int], scale: float) -> Floats:
-    """(h, w), about −1 to 1, changing over so many pixels.
+    """Return (h, w) smooth noise of about −1 to 1.
 
     Args:
-        random: where it comes from.
+        random: the generator.
         size: width and height.
         scale: pixels between two independent values.
     """
@@ -26,7 +26,7 @@ def make_soft_noise(random: np.random.Generator, size: tuple[int, int], scale: f
 
 
 def enlarge_image(values: Floats, size: tuple[int, int]) -> Floats:
-    """Values on a coarse grid as a smooth picture of this width and height."""
+    """Interpolate values on a coarse grid to a smooth image of this width and height."""
     try:
         from PIL import Image
     except ImportError:
@@ -35,17 +35,17 @@ def enlarge_image(values: Floats, size: tuple[int, int]) -> Floats:
 
 
 class Fibers(NamedTuple):
-    """Wavy bundles."""
+    """Wavy bundles of fibres."""
 
     strength: Floats
     """(h, w), 0 to 1."""
     across: Floats
-    """(h, w), pixels across the bundles: they run where it stays the same."""
+    """(h, w), distance in pixels across the bundles; a bundle follows its level lines."""
     step: int
-    """Pixels of the slide per pixel of both."""
+    """Pixels of the slide per pixel of both arrays."""
 
     def compute_directions(self, positions: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """(N,), the angle of the bundles at places (N, 2) of x and y."""
+        """Return (N,) the angle of the bundles at positions (N, 2) of x and y."""
         x, y = (positions / self.step).astype(int).T
         high, wide = self.across.shape
         right, left = np.minimum(x + 4, wide - 1), np.maximum(x - 4, 0)
@@ -58,18 +58,18 @@ class Fibers(NamedTuple):
 def make_fibers(
     random: np.random.Generator, size: tuple[int, int], width: float, *, step: int = 2
 ) -> Fibers:
-    """Bundles about so many pixels wide, that bend, swell and thin out.
+    """Make bundles about ``width`` pixels wide that bend and vary in width.
 
-    Every pixel looks up a row of random strengths at its distance across the bundles, twice; the
-    distance is bent by soft noise, and so are the bundles.
+    The strength of a pixel is interpolated from random values at its distance across the bundles,
+    at three widths. Soft noise bends the distance, and with it the bundles.
     """
     across = _make_bent_distances(random, (size[0] // step, size[1] // step), step)
     strengths = random.uniform(0, 1, 8192).astype(np.float32)
     found = np.zeros_like(across)
     for share, wide in ((0.5, width), (0.3, width / 2.7), (0.2, width / 6)):
-        place = across / np.float32(wide)
-        before = place.astype(np.int32)
-        between = place - before
+        position = across / np.float32(wide)
+        before = position.astype(np.int32)
+        between = position - before
         between *= between * (3 - 2 * between)
         low, high = strengths[before & 8191], strengths[(before + 1) & 8191]
         found += np.float32(share) * (low + (high - low) * between)
@@ -77,13 +77,13 @@ def make_fibers(
 
 
 def _make_bent_distances(random: np.random.Generator, size: tuple[int, int], step: int) -> Floats:
-    """(h, w), level-0 pixels across the bundles, above zero."""
+    """Return (h, w) the distance across the bundles in level-0 pixels, from zero."""
     wide, high = size
     turn = random.uniform(0, np.pi)
     x = np.arange(wide, dtype=np.float32) * np.float32(step * np.cos(turn))
     y = np.arange(high, dtype=np.float32) * np.float32(step * np.sin(turn))
     across = y[:, None] + x[None, :]
-    # heights well below scales, or bundles would close to rings
+    # heights well below scales: otherwise bundles would close to rings
     for scale, height in ((900, 250), (260, 34), (90, 8)):
         across += np.float32(height) * make_soft_noise(random, size, scale / step)
     return np.asarray(across - across.min(), np.float32)

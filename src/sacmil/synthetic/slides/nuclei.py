@@ -1,4 +1,4 @@
-"""Nuclei: a few dozen of each kind, drawn once and stamped wherever a cell is."""
+"""Nuclei: a few dozen of each kind, drawn once and stamped at each cell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class NucleusKind:
-    """What nuclei of one kind look like; lengths in pixels of half a micron."""
+    """The appearance of one kind of nucleus; lengths in pixels of half a micron."""
 
     length: float
     """Longer radius."""
@@ -27,7 +27,7 @@ class NucleusKind:
     darkness: float
     """Haematoxylin, about 0 to 2."""
     chromatin: float
-    """Contrast of what is inside."""
+    """Contrast of the chromatin."""
     unevenness: float
     """Of the border."""
     nucleoli: int = 0
@@ -55,7 +55,7 @@ LYMPHOCYTE = NucleusKind(
 
 @dataclass(frozen=True, eq=False)
 class NucleusStamps:
-    """Nuclei of one kind, turned in steps: (turns, variants, side, side)."""
+    """Nuclei of one kind, rotated in steps: (turns, variants, side, side)."""
 
     strength: Floats
     """Haematoxylin."""
@@ -65,29 +65,29 @@ class NucleusStamps:
 
 @cache
 def make_stamps(kind: NucleusKind, *, variants: int = 24, turns: int = 16) -> NucleusStamps:
-    """Draw nuclei of a kind, always the same ones.
+    """Draw nuclei of a kind; the result is always the same.
 
     Args:
-        kind: what they look like.
-        variants: how many.
-        turns: directions each of them is drawn in, over half a circle.
+        kind: the appearance.
+        variants: number of different nuclei.
+        turns: number of directions of each, over half a circle.
     """
     random = np.random.default_rng(round(1000 * kind.length))
-    reach = math.ceil(kind.length * (1 + 2.2 * kind.variation)) + 3
-    y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1].astype(np.float32)
+    radius = math.ceil(kind.length * (1 + 2.2 * kind.variation)) + 3
+    y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1].astype(np.float32)
     angles = math.pi * np.arange(turns)[:, None, None] / turns
     along = np.cos(angles) * x + np.sin(angles) * y
     across = np.cos(angles) * y - np.sin(angles) * x
-    drawn = [_draw_nucleus(kind, along, across, random) for _ in range(variants)]
-    strength, cover = (np.stack(layers, axis=1) for layers in zip(*drawn, strict=True))
+    nuclei = [_draw_nucleus(kind, along, across, random) for _ in range(variants)]
+    strength, cover = (np.stack(layers, axis=1) for layers in zip(*nuclei, strict=True))
     return NucleusStamps(strength.astype(np.float32), cover.astype(np.float32))
 
 
 def _draw_nucleus(
     kind: NucleusKind, along: Doubles, across: Doubles, random: np.random.Generator
 ) -> tuple[Doubles, Doubles]:
-    grown = 1 + kind.variation * np.clip(random.normal(size=2), -2, 2)
-    length, width = kind.length * grown[0], kind.width * grown[1]
+    scale = 1 + kind.variation * np.clip(random.normal(size=2), -2, 2)
+    length, width = kind.length * scale[0], kind.width * scale[1]
     angle = np.arctan2(across / width, along / length)
     border = 1 + kind.unevenness * sum(
         random.normal() / wave * np.cos(wave * angle + random.uniform(0, 2 * math.pi))
@@ -100,8 +100,8 @@ def _draw_nucleus(
     rim = 0.25 * np.exp(-(((distance - 0.88) / 0.12) ** 2))
     strength = kind.darkness * random.uniform(0.85, 1.15) * (inside * 0.88 + rim)
     for _ in range(kind.nucleoli):
-        at = 0.5 * random.uniform(-1, 1, 2) * (length, width)
-        spot = np.exp(-((along - at[0]) ** 2 + (across - at[1]) ** 2) / (2 * 1.7**2))
+        center = 0.5 * random.uniform(-1, 1, 2) * (length, width)
+        spot = np.exp(-((along - center[0]) ** 2 + (across - center[1]) ** 2) / (2 * 1.7**2))
         strength = strength + 0.55 * kind.darkness * spot
     return cover * strength, cover
 
@@ -119,23 +119,23 @@ def stamp_nuclei(
     angles: Doubles,
     random: np.random.Generator,
 ) -> None:
-    """Put a nucleus at each place; those that would stick out of the picture are left out.
+    """Draw a nucleus at each position; those that cross the border of the image are skipped.
 
     Args:
         hematoxylin: (h, w), changed.
-        eosin: (h, w), changed: a nucleus takes little of it.
-        stamps: the kind.
+        eosin: (h, w), changed: a nucleus takes up little of it.
+        stamps: of the kind.
         positions: (N, 2), x and y.
         angles: (N,), the direction of each.
-        random: chooses.
+        random: chooses the variants.
     """
     turns, variants, side, _ = stamps.strength.shape
-    turned = np.rint(angles / math.pi * turns).astype(int) % turns
-    which = random.integers(variants, size=len(positions))
+    turn_of = np.rint(angles / math.pi * turns).astype(int) % turns
+    variant_of = random.integers(variants, size=len(positions))
     corners = np.rint(positions).astype(int) - side // 2
     fits = (corners >= 0).all(1) & (corners + side <= hematoxylin.shape[::-1]).all(1)
-    chosen = zip(corners[fits].tolist(), turned[fits].tolist(), which[fits].tolist(), strict=True)
-    for (x, y), turn, variant in chosen:
+    columns = (corners[fits].tolist(), turn_of[fits].tolist(), variant_of[fits].tolist())
+    for (x, y), turn, variant in zip(*columns, strict=True):
         window = (slice(y, y + side), slice(x, x + side))
         np.maximum(hematoxylin[window], stamps.strength[turn, variant], out=hematoxylin[window])
         eosin[window] *= 1 - 0.55 * stamps.cover[turn, variant]

@@ -1,4 +1,4 @@
-"""Pixels as a file of the kind scanners write: a tiled pyramid of JPEGs that states its scale."""
+"""Encode pixels as scanners do: a tiled pyramid of JPEGs with its resolution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TILE = 256
 
 
 def encode_pyramid(pixels: Pixels, mpp: float) -> bytes:
-    """The bytes of a TIFF with levels of half, and half of half, the size.
+    """Return the bytes of a TIFF with levels of full, half and quarter size.
 
     Args:
         pixels: of level 0.

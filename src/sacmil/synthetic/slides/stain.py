@@ -1,4 +1,4 @@
-"""From amounts of haematoxylin and eosin to the colours a scanner sees."""
+"""Convert amounts of haematoxylin and eosin to the colours of a scanner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEMATOXYLIN = np.array([0.69, 0.71, 0.29])
 _EOSIN = np.array([0.13, 0.86, 0.42])
 """Optical density in red, green and blue."""
 _MAX_AMOUNT = 2.6
-"""Of either stain; more is as dark."""
+"""Largest amount of either stain; more is not darker."""
 _STEPS = 128
 
 
@@ -25,19 +25,19 @@ class Stain:
     hematoxylin: float = 1.0
     eosin: float = 1.0
     warmth: float = 0.0
-    """Of the eosin: below zero bluish, above zero orange."""
+    """Hue of the eosin: below zero bluish, above zero orange."""
     glass: tuple[float, float, float] = (244.0, 243.0, 245.0)
-    """Where there is nothing."""
+    """Colour of bare glass."""
 
     @classmethod
     def sample(cls, random: np.random.Generator) -> Stain:
-        """One of many."""
-        haematoxylin, eosin = random.uniform(0.92, 1.08, 2)
+        """Return a random staining."""
+        hematoxylin, eosin = random.uniform(0.92, 1.08, 2)
         glass = 243 + random.uniform(-2, 2, 3)
-        return cls(haematoxylin, eosin, random.uniform(-0.05, 0.05), tuple(glass.tolist()))
+        return cls(hematoxylin, eosin, random.uniform(-0.05, 0.05), tuple(glass.tolist()))
 
     def to_rgb(self, hematoxylin: Floats, eosin: Floats) -> Pixels:
-        """(h, w, 3), by a table of all pairs of amounts: powers of every pixel would take long."""
+        """Return (h, w, 3), by a table of all pairs of amounts: exponents per pixel are slow."""
         steps = np.linspace(0, _MAX_AMOUNT, _STEPS)
         vector = _EOSIN + [0, 0, self.warmth]
         density = (
