@@ -278,7 +278,7 @@ def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path, kind: st
 
 @posix_only
 @both
-def test_what_another_writer_is_at_is_left_alone(
+def test_what_another_writer_is_writing_is_not_removed(
     tmp_path: Path, whole: Any, fill: Callable[[Path], None]
 ) -> None:
     with whole(tmp_path / "final") as one:

@@ -1,4 +1,4 @@
-"""A Bag refuses what is not one, in a sentence, and keeps what is."""
+"""A Bag rejects what is not one, in a sentence, and keeps what is."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ def test_one_missing_value_among_many_is_found_wherever_it_stands() -> None:
         ({"slide_size": (1000,)}, "slide_size is (1000,)", "two whole numbers"),
         ({"slide_size": "ab"}, "'ab'", "two whole numbers"),
         ({"bounds_origin": (0.5, 1)}, "(0.5, 1)", "two whole numbers"),
-        ({"encoder": "uni"}, "'uni'", "Encoder(name, hash)"),
-        ({"encoder": (None, None)}, "(None, None)", "Encoder(name, hash)"),
-        ({"encoder": EncoderId("uni", "")}, "hash=''", "Encoder(name, hash)"),
-        ({"encoder": EncoderId("u\0ni")}, "u\\x00ni", "Encoder(name, hash)"),
+        ({"encoder": "uni"}, "'uni'", "EncoderId(name, hash)"),
+        ({"encoder": (None, None)}, "(None, None)", "EncoderId(name, hash)"),
+        ({"encoder": EncoderId("uni", "")}, "hash=''", "EncoderId(name, hash)"),
+        ({"encoder": EncoderId("u\0ni")}, "u\\x00ni", "EncoderId(name, hash)"),
         ({"slide_id": ""}, "''", "as text"),
         ({"slide_id": 7}, "7", "as text"),
         ({"slide_id": "a\0b"}, "'a\\x00b'", "UTF-8"),
@@ -98,7 +98,7 @@ def test_one_missing_value_among_many_is_found_wherever_it_stands() -> None:
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_what_is_not_a_bag_is_refused_in_one_sentence(
+def test_what_is_not_a_bag_is_rejected_in_one_sentence(
     changes: dict[str, Any], found: str, expected: str
 ) -> None:
     with pytest.raises(BagError) as raised:
@@ -123,7 +123,7 @@ def test_equal_coordinates_are_allowed_with_a_warning_that_points_at_the_caller(
 
 
 @pytest.mark.parametrize("coords", [COORDS, [[0, 0], [0, 1], [1, 0], [1, 1]]])
-def test_equal_rows_or_columns_alone_are_no_duplicates(coords: Any) -> None:
+def test_equal_rows_or_columns_by_themselves_are_no_duplicates(coords: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bag(coords=coords)
@@ -225,9 +225,9 @@ def test_a_window_of_a_bag_without_labels_has_none() -> None:
 @pytest.mark.parametrize(
     ("index", "found"),
     [
-        ([], "chooses none of 4 instances"),
-        (slice(4, 9), "chooses none of 4 instances"),
-        ([False] * 4, "chooses none of 4 instances"),
+        ([], "selects none of 4 instances"),
+        (slice(4, 9), "selects none of 4 instances"),
+        ([False] * 4, "selects none of 4 instances"),
         ([True] * 3, r"is bool of shape \(3,\); expected .* mask of shape \(4,\)"),
         (4, "runs from 4 to 4; expected whole numbers from -4 to 3"),
         ([0, -5], "runs from -5 to 0; expected whole numbers from -4 to 3"),

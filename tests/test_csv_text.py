@@ -132,7 +132,7 @@ def test_a_run_goes_on_with_the_splits_of_an_earlier_version(tmp_path: Path) -> 
     folds = [Fold(("=a", "b"), (), ("-c",))]
     old = ",train,val,test\n0,=a,,-c\n1,b,,\n"
     (tmp_path / "splits_0.csv").write_text(old)
-    write_splits(tmp_path, folds)  # equal, so nothing is replaced and nothing refused
+    write_splits(tmp_path, folds)  # equal, so nothing is replaced and nothing rejected
     assert (tmp_path / "splits_0.csv").read_text() == old.replace("=a", "'=a").replace("-c", "'-c")
 
 
@@ -156,7 +156,7 @@ def test_tables_for_spreadsheets_escape_models_and_leave_negative_numbers() -> N
     assert render_table(table, "csv") == "model,difference\n'=1+1,-0.5\n"
 
 
-def test_a_table_of_extraction_with_an_endless_cell_is_refused(tmp_path: Path) -> None:
+def test_a_table_of_extraction_with_an_endless_cell_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "extraction.csv"
     path.write_text("slide_id," + "x" * 200_000)
     with pytest.raises(FormatError, match=r"cannot be read as a table.*move it away"):

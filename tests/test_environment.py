@@ -1,4 +1,4 @@
-"""What doctor tells is what pyproject.toml says."""
+"""What doctor reports agrees with pyproject.toml."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_extra_lacks_exactly_its_packages_that_are_not_installed(
         assert {package.lower() for package in extra.missing} == packages(EXTRAS[extra.name])
 
 
-def test_every_package_sacmil_needs_has_its_version_told() -> None:
+def test_every_package_sacmil_needs_is_listed_with_its_version() -> None:
     assert packages(PROJECT["dependencies"]) <= {
         name.lower() for name in environment.list_versions()
     }
@@ -58,7 +58,7 @@ def test_a_missing_extra_is_an_import_error_with_the_command() -> None:
 
 
 @pytest.mark.parametrize("error", [ImportError("no libcudart"), OSError("bad library")])
-def test_a_torch_that_does_not_load_is_told_not_raised(
+def test_a_torch_that_does_not_load_is_reported_not_raised(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     class Broken:
@@ -74,14 +74,14 @@ def test_a_torch_that_does_not_load_is_told_not_raised(
 
 
 @pytest.mark.parametrize(
-    ("triton", "told"),
+    ("triton", "expected"),
     [
-        ("3.7.1", "Triton 3.7.1 (SAC-MIL takes its fast path"),
-        (None, "no fast path for SAC-MIL"),
+        ("3.7.1", "Triton 3.7.1 (SAC-MIL uses its fast kernels"),
+        (None, "no fast kernels for SAC-MIL"),
     ],
 )
-def test_a_gpu_is_told_with_its_fast_path(
-    monkeypatch: pytest.MonkeyPatch, triton: str | None, told: str
+def test_a_gpu_is_listed_with_its_fast_kernels(
+    monkeypatch: pytest.MonkeyPatch, triton: str | None, expected: str
 ) -> None:
     found = SimpleNamespace(name="Some GPU", total_memory=16 * 2**30)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -90,4 +90,4 @@ def test_a_gpu_is_told_with_its_fast_path(
     monkeypatch.setattr(environment, "_find_version", versions.get)
     line = environment.list_devices()[1]
     assert line.startswith("cuda:0: Some GPU, 16 GiB, ")
-    assert told in line
+    assert expected in line

@@ -1,4 +1,4 @@
-"""Data of an HDF5 file comes from that file alone."""
+"""Data of an HDF5 file comes only from that file."""
 
 from __future__ import annotations
 

@@ -34,10 +34,10 @@ def python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def loaded_after(code: str) -> set[str]:
-    told = (
+    report = (
         "import json, sys; print('\\n' + json.dumps([n for n in sys.argv[1:] if n in sys.modules]))"
     )
-    done = python(f"{code}\n{told}", *HEAVY)
+    done = python(f"{code}\n{report}", *HEAVY)
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1]))
 

@@ -56,10 +56,10 @@ except sacmil.errors.SlideError as error:
 """
     found = run_with_plugin(site, "-c", script)
     assert not found.returncode, found.stderr
-    total, width, refused = found.stdout.splitlines()
+    total, width, rejected = found.stdout.splitlines()
     assert float(total) == pytest.approx(1)
     assert width == "3"
-    assert "the reader of another lab was here" in refused
+    assert "the reader of another lab was here" in rejected
 
 
 def test_a_package_that_cannot_be_imported_is_left_out_with_a_warning(tmp_path: Path) -> None:

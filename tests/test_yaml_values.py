@@ -61,7 +61,7 @@ BILLION = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("on: x", "a key 'on', which is bool"),
         ("? [a]\n: x", "a key of several values"),
         (BILLION, "more than 10,000 values"),
-        ("a: &a [*a]", "an alias of what it stands in"),
+        ("a: &a [*a]", "an alias of a value that contains it"),
         ("a: " + "[" * 60 + "]" * 60, "more than 50 levels"),
         ("9" * 5000, "cannot be read"),
         ("!!int x", "cannot be read"),
@@ -69,7 +69,7 @@ BILLION = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: " + "x" * 1_000_001, "expected at most 1,000,000"),
     ],
 )
-def test_yaml_without_one_plain_meaning_is_refused_with_the_line(text: str, reason: str) -> None:
+def test_yaml_without_one_plain_meaning_is_rejected_with_the_line(text: str, reason: str) -> None:
     with pytest.raises(yaml.YAMLError) as raised:
         read_yaml(text)
     assert reason in str(raised.value)

@@ -1,6 +1,6 @@
-"""SAC-MIL and its rivals: whole-slide classification by multiple instance learning.
+"""SAC-MIL and other models: whole-slide classification by multiple instance learning.
 
-The names below are loaded on first use, so importing the package costs neither torch nor h5py.
+Names are loaded on first use, so importing the package imports neither torch nor h5py.
 """
 
 from importlib import import_module
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from sacmil.results import Prediction
 
-_HOMES = {
+_MODULE_OF_NAME = {
     "Bag": "bag",
     "EncoderId": "bag",
     "MILModel": "models",
@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 
-_MODULES = frozenset(
+_SUBMODULES = frozenset(
     {
         "encoders",
         "errors",
@@ -85,12 +85,12 @@ _MODULES = frozenset(
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES and name not in _MODULES:
+    if name not in _MODULE_OF_NAME and name not in _SUBMODULES:
         raise AttributeError(f"module 'sacmil' has no attribute {name!r}")
     try:
-        if name in _MODULES:
+        if name in _SUBMODULES:
             return import_module(f"sacmil.{name}")
-        return getattr(import_module(f"sacmil.{_HOMES[name]}"), name)
+        return getattr(import_module(f"sacmil.{_MODULE_OF_NAME[name]}"), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

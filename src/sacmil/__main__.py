@@ -1,4 +1,4 @@
-"""``python -m sacmil`` is the command ``sacmil``."""
+"""Run the command ``sacmil`` as ``python -m sacmil``."""
 
 from sacmil.cli.main import main
 

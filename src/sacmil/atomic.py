@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside, forced to disk, then renamed."""
+"""Atomic writes: a file is written under a temporary name, forced to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 try:
     import fcntl
-except ModuleNotFoundError:  # Windows: what killed processes leave stays
+except ModuleNotFoundError:  # Windows: partial files of killed processes are not removed
     fcntl = None  # type: ignore[assignment]
 
 _PARTIAL_SUFFIX = ".partial"
@@ -22,9 +22,9 @@ _PARTIAL_SUFFIX = ".partial"
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
-    """A path to write to; it takes its final name only when the block ends without an error.
+    """Yield a path to write to; the file gets its final name if the block raises no error.
 
-    What a killed process left of the same file is removed.
+    A partial file that a killed process left for the same path is removed.
     """
     final = Path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -41,9 +41,9 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_directory(path: str | Path) -> Iterator[Path]:
-    """A folder to fill; it takes its final name, replacing an older one, only when complete.
+    """Yield a folder to fill; when complete it gets its final name and replaces an older one.
 
-    What killed processes left of the same folder is removed.
+    Partial folders that killed processes left for the same path are removed.
     """
     final = Path(path).resolve()  # a link to a folder stays one
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
 
 
 def remove_if_abandoned(partial: Path) -> None:
-    """Remove a partial file or folder, unless its writer lives or cannot be asked."""
+    """Remove a partial file or folder, unless its writer is alive or locks are unavailable."""
     if fcntl is None:
         return
     try:
@@ -81,21 +81,21 @@ def remove_if_abandoned(partial: Path) -> None:
 
 @contextmanager
 def report_final_path(final: Path) -> Iterator[None]:
-    """Let every error of the disk name the file the user knows: a full disk names none."""
+    """Put the final path into every OSError; an error of a full disk names no file itself."""
     try:
         yield
     except OSError as error:
-        whole, mark, inside = str(error.filename or _PARTIAL_SUFFIX).partition(_PARTIAL_SUFFIX)
-        if mark and not whole.endswith(os.sep):
+        before, suffix, inside = str(error.filename or _PARTIAL_SUFFIX).partition(_PARTIAL_SUFFIX)
+        if suffix and not before.endswith(os.sep):
             error.filename, error.filename2 = str(final / inside.lstrip(os.sep)), None
         raise
 
 
 @contextmanager
 def _hold_partial(final: Path, create: Callable[[Path], None]) -> Iterator[Path]:
-    """A new file or folder beside the final one, locked until it has been renamed or removed.
+    """Yield a new file or folder beside the final one, locked until it is renamed or removed.
 
-    The lock ends with the process, so it tells what is being written from what is left over.
+    The lock ends with the process: a partial file without a lock has no writer any more.
     """
     if fcntl is None:
         partial = _make_partial_path(final)
@@ -110,7 +110,7 @@ def _hold_partial(final: Path, create: Callable[[Path], None]) -> Iterator[Path]
 
 
 def _create_and_lock(final: Path, create: Callable[[Path], None]) -> tuple[Path, int]:
-    # The name is always the same for a file, so that the next writer finds what is left over.
+    # A file's partial name is always the same, so that the next writer finds an abandoned one.
     partial = (
         _make_partial_path(final, "0" * 8) if create is _create_file else _make_partial_path(final)
     )
@@ -118,7 +118,7 @@ def _create_and_lock(final: Path, create: Callable[[Path], None]) -> tuple[Path,
         remove_if_abandoned(partial)
         try:
             create(partial)
-        except FileExistsError:  # another writer of the same file is at work
+        except FileExistsError:  # another process is writing the same file
             partial = _make_partial_path(final)
             continue
         try:
@@ -136,7 +136,7 @@ def _create_file(path: Path) -> None:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Whether the file or folder is ours alone now; False too where there are no locks."""
+    """Whether the exclusive lock was taken; False also where there are no locks."""
     if fcntl is None:
         return False
     try:
@@ -164,11 +164,11 @@ def _find_partials(final: Path) -> Iterator[Path]:
 
 
 def _shorten_name(final: Path) -> str:
-    return os.fsdecode(os.fsencode(final.name)[:200])  # names may hold 255 bytes
+    return os.fsdecode(os.fsencode(final.name)[:200])  # names may have 255 bytes
 
 
 def force_to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a folder, would survive a power cut."""
+    """Wait until a file, or the list of names in a folder, would survive a power cut."""
     if os.name == "nt":  # Windows cannot open folders, and flushes files on close
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -179,7 +179,7 @@ def force_to_disk(path: Path) -> None:
 
 
 def _move_into_place(partial: Path, final: Path) -> None:
-    """The partial folder gets the final name; what had it before, if anything, is removed."""
+    """Give the partial folder its final name; remove the folder that had it before, if any."""
     if not final.exists():
         partial.rename(final)
     elif not _exchange_paths(partial, final):
@@ -194,7 +194,7 @@ def _move_into_place(partial: Path, final: Path) -> None:
 
 
 def _exchange_paths(one: Path, other: Path) -> bool:
-    """Swap two names in one step, so that neither is ever missing; False where that cannot be."""
+    """Swap two names in one step, so that neither is ever missing; False if not supported."""
     if not sys.platform.startswith("linux"):
         return False
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)  # absent from old C libraries

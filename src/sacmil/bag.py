@@ -1,4 +1,4 @@
-"""A bag: the located features of one slide, in numpy, which checks itself."""
+"""A bag: the features and coordinates of one slide, in numpy, checked when it is made."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from sacmil.errors import BagError, BagWarning, InputError
 from sacmil.units import Level0Px, Microns, MicronsPerPixel, TilePx, to_microns
 
 TILE_SIZE_TOLERANCE = 0.05
-"""How far the sides of two bags' tiles on the glass may be apart, and still be called the same."""
+"""Largest relative difference between the tile sizes in µm of two bags that count as equal."""
 _CHUNK_SIZE = 2**18
-"""Values looked at together: they fit into a cache."""
+"""Values checked at a time: they fit into a CPU cache."""
 _MIN_LENGTH, _MAX_LENGTH = 1e-6, 1e9
-"""Sides of tiles in pixels, and µm per pixel; beyond them arithmetic on places overflows."""
+"""Bounds of tile sides in pixels and of µm per pixel; beyond them coordinates overflow."""
 _MAX_PIXELS = 2**53
-"""Of a slide's side: up to here float64 holds every whole number."""
+"""Largest side of a slide: up to here float64 represents every whole number."""
 
 
 class EncoderId(NamedTuple):
-    """What turned tiles into vectors: its name, and a hash of its weights where known."""
+    """Name of the encoder that made the features, and a hash of its weights where known."""
 
     name: str
     hash: str | None = None
@@ -34,11 +34,11 @@ class EncoderId(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Bag:
-    """The located features of one slide.
+    """The features and coordinates of one slide.
 
-    Row i of every array speaks of instance i. Construction converts to the stored types (features
-    float16 or float32, coordinates int64 where they are whole, else float64) and refuses what is
-    not a bag; equal coordinates are allowed with a warning.
+    Row i of every array belongs to instance i. Construction converts to the stored types: features
+    float16 or float32, coordinates int64 where they are whole, else float64. It rejects invalid
+    values. Equal coordinates are allowed with a warning.
     """
 
     slide_id: str
@@ -69,13 +69,13 @@ class Bag:
     encoder: EncoderId | None = None
     """What made the features."""
     provenance: Mapping[str, Any] | None = None
-    """How they were made, as far as JSON can say it: settings, versions, hashes."""
+    """How the features were made, as JSON values: settings, versions, hashes."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.slide_id, str) or not self.slide_id:
             raise BagError(f"slide_id is {self.slide_id!r}; expected the slide's name, as text")
         if not _is_storable(self.slide_id):
-            raise BagError(f"slide_id is {self.slide_id!r}; expected text that UTF-8 can hold")
+            raise BagError(f"slide_id is {self.slide_id!r}; expected text that UTF-8 can encode")
         features = _convert_features(self.slide_id, self.features)
         coords = _convert_coords(self.slide_id, self.coords, len(features))
         object.__setattr__(self, "features", features)
@@ -102,9 +102,9 @@ class Bag:
         return self.take(index)
 
     def take(self, index: slice | SupportsIndex | npt.ArrayLike) -> Bag:
-        """A new bag of some of the instances; ``bag[index]`` is the same.
+        """Return a new bag of some of the instances; ``bag[index]`` is the same.
 
-        Everything that is not per instance, such as the slide's name and size, stays.
+        Everything that is not per instance, such as the slide's name and size, is kept.
 
         >>> bag = Bag("s", np.eye(3, dtype=np.float32), [[0, 0], [256, 0], [512, 0]], Level0Px(256))
         >>> bag.take(bag.coords[:, 0] >= 256), bag[0], bag[:2]
@@ -114,7 +114,7 @@ class Bag:
             index: a slice, a whole number, whole numbers, or a mask with a value per instance.
 
         Raises:
-            InputError: nothing is chosen, or the index does not fit the bag.
+            InputError: the index selects nothing, or does not fit the bag.
         """
         rows = _select_rows(self, index)
         labels = None if self.labels is None else self.labels[rows]
@@ -127,14 +127,14 @@ class Bag:
 
     @property
     def patch_coords(self) -> npt.NDArray[np.float64]:
-        """(N, 2), coordinates in patch units, as models take them."""
+        """(N, 2), coordinates in patch units, the input of models."""
         return np.asarray(self.coords / float(self.patch_size), dtype=np.float64)
 
     @property
     def patch_size_px(self) -> Level0Px | None:
-        """Side of a tile that was cut by a count of pixels, without any µm; else None.
+        """Side of a tile if its size was set in pixels, without µm; else None.
 
-        A bag of another tool may merely not say its resolution: that is not the same.
+        None also for bags of other tools that only leave out the resolution.
         """
         cut = self.provenance or {}
         by_pixels = self.mpp is None and "mpp" in cut and cut["mpp"] is None
@@ -149,11 +149,11 @@ class Bag:
 def _select_rows(
     bag: Bag, index: slice | SupportsIndex | npt.ArrayLike
 ) -> slice | npt.NDArray[Any]:
-    """The rows an index means, checked; a slice stays one, so that nothing is copied."""
+    """Return the checked rows of an index; a slice stays a slice, so that nothing is copied."""
     rows = np.arange(len(bag))[index] if isinstance(index, slice) else _convert_index(bag, index)
     if len(rows) == 0 or (rows.dtype == np.bool_ and not rows.any()):
         raise InputError(
-            f"{bag.slide_id}: the index chooses none of {len(bag)} instances; a bag needs at least "
+            f"{bag.slide_id}: the index selects none of {len(bag)} instances; expected at least "
             "one, check the mask or the bounds of the window"
         )
     return index if isinstance(index, slice) else rows
@@ -171,7 +171,7 @@ def _convert_index(bag: Bag, index: SupportsIndex | npt.ArrayLike) -> npt.NDArra
             return rows
         raise InputError(
             f"{bag.slide_id}: the index runs from {rows.min()} to {rows.max()}; expected whole "
-            f"numbers from {-count} to {count - 1}, for the bag has {count} instances"
+            f"numbers from {-count} to {count - 1}, as the bag has {count} instances"
         )
     raise InputError(
         f"{bag.slide_id}: the index is {rows.dtype} of shape {rows.shape}; expected a slice, whole "
@@ -204,7 +204,7 @@ def _convert_features(slide_id: str, values: npt.ArrayLike) -> npt.NDArray[np.fl
             "least one instance, leave slides without tissue out of the cohort"
         )
     if features.dtype not in (np.float16, np.float32):
-        with np.errstate(over="ignore"):  # what overflows is infinite, and told below
+        with np.errstate(over="ignore"):  # overflow gives infinity, which is reported below
             features = features.astype(np.float32)
     features = np.ascontiguousarray(features)
     if not _is_all_finite(features):
@@ -216,7 +216,7 @@ def _is_all_finite(values: npt.NDArray[np.floating]) -> bool:
     """Whether no value is infinite or missing."""
     if values.dtype != np.float16:
         return bool(np.isfinite(values).all())
-    # numpy makes a float32 of each float16 first; a look at the exponents takes a seventh of it.
+    # numpy converts each float16 to float32 first; checking the exponents takes a seventh of that.
     bits, highest = values.reshape(-1).view(np.uint16), np.uint16(0x7C00)
     starts = range(0, bits.size, _CHUNK_SIZE)
     return all((bits[i : i + _CHUNK_SIZE] & highest).max() < highest for i in starts)
@@ -260,8 +260,8 @@ def _check_coord_range(slide_id: str, lowest: float, highest: float) -> None:
     farthest = highest if highest > -lowest else lowest
     if abs(farthest) >= _MAX_PIXELS:
         raise BagError(
-            f"{slide_id}: coordinates reach {farthest:g}; expected level-0 pixels, no slide is so "
-            "wide: look for stray values in the file"
+            f"{slide_id}: coordinates reach {farthest:g}; expected level-0 pixels, no slide is "
+            "that wide: look for wrong values in the file"
         )
 
 
@@ -314,9 +314,11 @@ def _check_provenance(bag: Bag) -> None:
             f"{bag.slide_id}: provenance is nested too deeply; expected a few levels"
         ) from error
     except (TypeError, ValueError) as error:
-        raise BagError(f"{bag.slide_id}: provenance is not what JSON can hold ({error})") from error
+        raise BagError(f"{bag.slide_id}: provenance cannot be written as JSON ({error})") from error
     if not is_same:
-        raise BagError(f"{bag.slide_id}: provenance is changed by JSON; expected text as its keys")
+        raise BagError(
+            f"{bag.slide_id}: provenance is changed by JSON; expected keys that are text"
+        )
 
 
 def _is_pair(value: object) -> bool:
@@ -334,7 +336,7 @@ def _convert_encoder(slide_id: str, value: tuple[str, str | None] | None) -> Enc
     encoder = EncoderId(*value) if is_pair else EncoderId("")
     texts = [encoder.name] if encoder.hash is None else list(encoder)
     if not all(isinstance(text, str) and text and _is_storable(text) for text in texts):
-        raise BagError(f"{slide_id}: encoder is {value!r}; expected Encoder(name, hash), as text")
+        raise BagError(f"{slide_id}: encoder is {value!r}; expected EncoderId(name, hash), as text")
     return encoder
 
 
@@ -352,7 +354,7 @@ def _warn_of_duplicates(slide_id: str, coords: npt.NDArray[np.number]) -> None:
     if duplicates:
         warnings.warn(
             f"{slide_id}: {duplicates} of {len(coords)} instances repeat another's coordinates; "
-            "tiles of several slides or resolutions may have been put in one bag",
+            "the bag may mix tiles of several slides or resolutions",
             BagWarning,
             stacklevel=4,
         )

@@ -1,4 +1,4 @@
-"""Text cells of CSV files, written so that no spreadsheet runs a slide's name as a formula."""
+"""Text cells of CSV files, escaped so that no spreadsheet runs a slide's name as a formula."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 _TRIGGERS = "=+\\-@\t\r\n＝＋－＠"
-"""First characters that make Excel or LibreOffice calculate a cell; the last four in Japanese."""
+"""First characters that make Excel or LibreOffice run a cell; the last four in Japanese."""
 _RISKY_PATTERN = re.compile(f"'*[{_TRIGGERS}]")
 _ESCAPED_PATTERN = re.compile(f"'+[{_TRIGGERS}]")
 _RISKY_STARTS = frozenset(_TRIGGERS.replace("\\", "") + "'")
@@ -14,10 +14,10 @@ _NUMBER_PATTERN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECAS
 
 
 def escape_cell(text: str) -> str:
-    """The text with an apostrophe before it if a spreadsheet would calculate it.
+    """Return the text, with an apostrophe before it if a spreadsheet would run it as a formula.
 
-    Numbers stay as they are. Text that already begins with apostrophes and a formula gets one
-    more, so that restore_cell returns exactly what was given.
+    Numbers are unchanged. A formula that already has apostrophes before it gets one more, so that
+    restore_cell returns the original text.
 
     >>> [escape_cell(text) for text in ("slide_1", "=1+1", "'=1+1", "-0.5")]
     ['slide_1', "'=1+1", "''=1+1", '-0.5']
@@ -27,7 +27,7 @@ def escape_cell(text: str) -> str:
 
 
 def restore_cell(text: str) -> str:
-    """What escape_cell was given; text that was never escaped stays as it is.
+    """Undo escape_cell; text that was never escaped is returned unchanged.
 
     >>> [restore_cell(text) for text in ("slide_1", "'=1+1", "=1+1", "'quoted'")]
     ['slide_1', '=1+1', '=1+1', "'quoted'"]
@@ -36,12 +36,12 @@ def restore_cell(text: str) -> str:
 
 
 def escape_cells(cells: Iterable[object]) -> list[object]:
-    """A row for csv.writer: its texts escaped, everything else as it is."""
+    """Escape the texts of a row for csv.writer; everything else is unchanged."""
     return [escape_cell(cell) if isinstance(cell, str) else cell for cell in cells]
 
 
 def escape_column(cells: Sequence[str]) -> Sequence[str]:
-    """As escape_cell of each text; a column without a formula is returned as it is.
+    """Apply escape_cell to each text; a column without a formula is returned unchanged.
 
     >>> escape_column(["slide_1", "=1+1"])
     ['slide_1', "'=1+1"]
@@ -52,5 +52,5 @@ def escape_column(cells: Sequence[str]) -> Sequence[str]:
 
 
 def restore_cells(cells: Iterable[str]) -> list[str]:
-    """A row of csv.reader with the texts that escape_cells was given."""
+    """Undo escape_cells for a row of csv.reader."""
     return [restore_cell(cell) for cell in cells]

@@ -1,4 +1,4 @@
-"""What this installation has: versions, devices, extras; read from the package's own metadata."""
+"""Versions, devices and extras of this installation, read from the package's own metadata."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _DEVELOPER_EXTRAS = frozenset({"all", "dev"})
 
 
 class Extra(NamedTuple):
-    """An optional part of sacmil."""
+    """An optional set of dependencies."""
 
     name: str
     missing: tuple[str, ...]
-    """Packages it needs that are not installed."""
+    """Packages of this extra that are not installed."""
 
 
 def keep_freed_memory() -> None:
     """Let torch reuse the memory of one batch for the next; call it before torch is imported.
 
     On Arm, torch allocates with mimalloc, which returns freed memory to the system after 10 ms.
-    The next batch then faults every page in again, a fifth of the time to encode a tile. What the
-    user has set stays.
+    The next batch then faults every page in again, a fifth of the time to encode a tile. A value
+    that the user has set is kept.
     """
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
 
 
 def list_versions() -> dict[str, str]:
-    """Of Python, sacmil and every package sacmil itself needs, optional ones where present."""
+    """Return the versions of Python, sacmil and its dependencies; optional ones if installed."""
     found = {"sacmil": __version__, "python": f"{platform.python_version()} on {sys.platform}"}
     for package in sorted({package for package, extra in _list_requirements() if extra != "dev"}):
         version = _find_version(package)
@@ -47,19 +47,19 @@ def list_versions() -> dict[str, str]:
 
 
 def list_extras() -> list[Extra]:
-    """The extras a user may install, with what each still lacks."""
-    needs: dict[str, list[str]] = {}
+    """Return the extras a user may install, with the missing packages of each."""
+    packages_by_extra: dict[str, list[str]] = {}
     for package, extra in _list_requirements():
         if extra and extra not in _DEVELOPER_EXTRAS:
-            needs.setdefault(extra, []).append(package)
+            packages_by_extra.setdefault(extra, []).append(package)
     return [
         Extra(name, tuple(package for package in packages if not _find_version(package)))
-        for name, packages in needs.items()
+        for name, packages in packages_by_extra.items()
     ]
 
 
 def list_devices() -> list[str]:
-    """Where a model can run here, in words."""
+    """Return a description of each device that a model can run on."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found = [f"cpu: {cores} cores, {platform.machine()}"]
     if not _find_version("torch"):
@@ -80,12 +80,12 @@ def list_devices() -> list[str]:
 def _describe_kernels() -> str:
     version = _find_version("triton")
     if version:
-        return f"Triton {version} (SAC-MIL takes its fast path; SACMIL_KERNELS=off: the plain one)"
-    return "no fast path for SAC-MIL (pip install triton)"
+        return f"Triton {version} (SAC-MIL uses its fast kernels; SACMIL_KERNELS=off disables them)"
+    return "no fast kernels for SAC-MIL (pip install triton)"
 
 
 def select_device(name: str) -> torch.device:
-    """The device of that name, tried out; ``auto`` is the first GPU, or the CPU."""
+    """Return the device of that name after a test; ``auto`` is the first GPU, or the CPU."""
     import torch
 
     if name == "auto":
@@ -97,13 +97,13 @@ def select_device(name: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise DeviceError(
             f"the device {name!r} cannot be used ({reason}); expected auto, cpu, cuda:0, …: "
-            "`sacmil doctor` lists what is here"
+            "`sacmil doctor` lists the devices"
         ) from error
     return device
 
 
 def _list_requirements() -> list[tuple[str, str | None]]:
-    """(package, extra or None) for everything pyproject.toml names."""
+    """Return (package, extra or None) for every dependency in pyproject.toml."""
     pairs = []
     for line in _read_requirements():
         package = re.match(r"[A-Za-z0-9._-]+", line)

@@ -1,29 +1,29 @@
-"""Every error sacmil raises on purpose, in one tree.
+"""Every error that sacmil raises on purpose.
 
 ::
 
-    SacMILError                 says what was found, what was expected, what to type next
-    ├── BagError                arrays that do not make a bag: shapes, NaN, no instances
+    SacMILError                 says what was found, what was expected and how to fix it
+    ├── BagError                invalid arrays for a bag: wrong shapes, NaN, no instances
     │   └── InputError          a bag that does not fit the model, or an index that does not fit it
-    ├── FormatError             a file that is not what its layout promises; names the file
-    ├── SlideError              a slide that cannot be read, or not as asked; names the file
-    │   ├── ResolutionError     µm per pixel is missing, absurd, or coarser than asked for
+    ├── FormatError             a file that does not follow its layout; names the file
+    ├── SlideError              a slide that cannot be read as requested; names the file
+    │   ├── ResolutionError     µm per pixel is missing, absurd, or coarser than requested
     │   └── NoTissueError       nothing on the slide looks like tissue
-    ├── EncoderError            an encoder that is unknown, or whose weights are not there
+    ├── EncoderError            an unknown encoder, or one whose weights are missing
     ├── ModelError
     │   ├── UnknownModelError   no model is registered under that name
-    │   ├── OptionError         an option the model does not have, or a value it cannot take
-    │   └── ModelFolderError    a model folder that is incomplete, damaged or from elsewhere
-    ├── CohortError             labels, splits or bags that make no cohort; lists every problem
-    ├── ConfigError             a setting that is unknown, or a value it cannot take
-    ├── DeviceError             a device that is not there, or that torch cannot use
+    │   ├── OptionError         an option the model does not have, or an invalid value
+    │   └── ModelFolderError    a model folder that is incomplete, damaged or no model folder
+    ├── CohortError             invalid labels, splits or bags; lists every problem
+    ├── ConfigError             an unknown setting, or an invalid value
+    ├── DeviceError             a device that is missing, or that torch cannot use
     ├── RunError                a run folder that is incomplete, or of another configuration
     └── MissingExtraError       an optional dependency that is not installed
 
-    BagWarning                  a bag that works but probably is not what was meant
-    CohortWarning               a cohort or split that works but may mislead
-    PluginWarning               a package that adds members and cannot be loaded
-    RunWarning                  a run that answers, though not all of it is finished
+    BagWarning                  a valid bag that is probably not what was intended
+    CohortWarning               a valid cohort or split that may mislead
+    PluginWarning               a plugin package that cannot be loaded
+    RunWarning                  predictions of a run that is not completely finished
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ import errno
 from collections.abc import Iterable
 
 _MAX_PROBLEMS_SHOWN = 20
-"""How many problems of a list are told."""
+"""Problems of a list that a message shows."""
 _MAX_VALUE_CHARACTERS = 80
 """Characters of a value that a message shows."""
 
 
 class SacMILError(Exception):
-    """The root: catch this to catch everything deliberate."""
+    """Base class of all errors of this package."""
 
 
 class BagError(SacMILError, ValueError):
-    """Arrays that do not make a bag."""
+    """Invalid arrays for a bag."""
 
 
 class InputError(BagError):
-    """A bag that does not fit the model it is given to, or an index that does not fit a bag."""
+    """A bag that does not fit the model, or an index that does not fit the bag."""
 
 
 class FormatError(SacMILError):
-    """A file that is not what its layout promises."""
+    """A file that does not follow its layout."""
 
 
 class SlideError(SacMILError):
-    """A slide that cannot be read, or not as asked."""
+    """A slide that cannot be read as requested."""
 
 
 class ResolutionError(SlideError):
-    """Microns per pixel are missing, absurd, or coarser than asked for."""
+    """Microns per pixel are missing, absurd, or coarser than requested."""
 
 
 class NoTissueError(SlideError):
@@ -67,11 +67,11 @@ class NoTissueError(SlideError):
 
 
 class EncoderError(SacMILError):
-    """An encoder that is unknown, or whose weights are not there."""
+    """An unknown encoder, or one whose weights are missing."""
 
 
 class ModelError(SacMILError):
-    """Anything wrong with asking for, saving or loading a model."""
+    """A problem with creating, saving or loading a model."""
 
 
 class UnknownModelError(ModelError):
@@ -79,19 +79,19 @@ class UnknownModelError(ModelError):
 
 
 class OptionError(ModelError, ValueError):
-    """An option the model does not have, or a value it cannot take."""
+    """An option the model does not have, or an invalid value."""
 
 
 class ModelFolderError(ModelError):
-    """A model folder that is incomplete, damaged or from elsewhere."""
+    """A model folder that is incomplete, damaged or no model folder."""
 
 
 class CohortError(SacMILError):
-    """Labels, splits or bags that do not make a cohort.
+    """Invalid labels, splits or bags of a cohort.
 
     Args:
-        where: the file or folder at fault.
-        problems: everything wrong with it, so that one look is enough to mend it all.
+        where: the file or folder with the problems.
+        problems: all of them, so that they can be fixed at once.
     """
 
     def __init__(self, where: object, problems: Iterable[str]) -> None:
@@ -100,15 +100,16 @@ class CohortError(SacMILError):
         left = len(self.problems) - len(shown)
         listed = "\n".join(f"  - {problem}" for problem in shown)
         more = f"\n  … and {left} more" if left else ""
-        super().__init__(f"{where}: {len(self.problems)} to mend:\n{listed}{more}")
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        super().__init__(f"{where}: {count}:\n{listed}{more}")
 
 
 class ConfigError(SacMILError, ValueError):
-    """A setting that is unknown, or a value it cannot take."""
+    """An unknown setting, or an invalid value."""
 
 
 class DeviceError(SacMILError):
-    """A device that is not there, or that torch cannot use."""
+    """A device that is missing, or that torch cannot use."""
 
 
 class RunError(SacMILError):
@@ -126,11 +127,11 @@ class MissingExtraError(SacMILError, ImportError):
 
 
 class BagWarning(UserWarning):
-    """A bag that works but probably is not what was meant."""
+    """A valid bag that is probably not what was intended."""
 
 
 class CohortWarning(UserWarning):
-    """A cohort or split that works but may mislead."""
+    """A valid cohort or split that may mislead."""
 
 
 class PluginWarning(UserWarning):
@@ -138,11 +139,11 @@ class PluginWarning(UserWarning):
 
 
 class RunWarning(UserWarning):
-    """A run that answers, though not all of it is finished."""
+    """Predictions of a run that is not completely finished."""
 
 
 def shorten_value(value: object) -> str:
-    """A value as Python writes it, for a message: a long one is cut.
+    """Return the repr of a value for a message, cut if it is long.
 
     >>> shorten_value("abmil"), shorten_value([0] * 1000)
     ("'abmil'", '[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,…')
@@ -152,11 +153,11 @@ def shorten_value(value: object) -> str:
 
 
 def explain_os_error(error: OSError, file: object = None) -> str:
-    """Which file the system complained about, why, and what to do.
+    """Return a message with the file, the reason and how to fix it.
 
     Args:
         error: what was raised.
-        file: the file at work, where the error itself does not name one.
+        file: the file in use, if the error itself names none.
 
     >>> explain_os_error(OSError(errno.ENOSPC, "No space left on device"), "out/a.h5")
     'out/a.h5: No space left on device; the disk is full: free some space, or choose another folder'
@@ -166,12 +167,12 @@ def explain_os_error(error: OSError, file: object = None) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         reason += "; the disk is full: free some space, or choose another folder"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        reason += "; look at its permissions, or choose another folder"
+        reason += "; check its permissions, or choose another folder"
     return f"{named}: {reason}" if named else reason
 
 
 def suggest_names(wrong: str, known: Iterable[str]) -> str:
-    """The end of an error message: the nearest known names, or all of them.
+    """Return the end of an error message: the nearest known names, or all of them.
 
     >>> suggest_names("sacmil", ["abmil", "sac_mil"])
     "did you mean 'sac_mil' or 'abmil'?"

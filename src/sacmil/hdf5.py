@@ -1,4 +1,4 @@
-"""HDF5 files from strangers: opened only if their data is in the file itself, and fits."""
+"""Open untrusted HDF5 files: only if their data is in the file itself and fits the limits."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from sacmil.errors import FormatError
 from sacmil.limits import check_declared_size
 
 _BAG_ARRAYS = ("features", "feats", "coords", "labels", "patch_labels", "inst_labels")
-"""What the readers of bags and tiles read; other arrays of a file may be as large as they like."""
+"""The arrays that readers of bags and tiles load; only their size is limited."""
 _MAX_DEPTH, _MAX_LINKS = 16, 10_000
-"""Groups in groups, and entries in all: a visit of more can take minutes."""
+"""Depth of groups, and entries in total: visiting more can take minutes."""
 
 
 @contextmanager
 def open_hdf5(path: str | Path, *, only: Sequence[str] = ()) -> Iterator[h5py.File]:
-    """An HDF5 file open for reading.
+    """Open an HDF5 file for reading.
 
-    HDF5 can name other files as the place of its data. A downloaded bag could so copy any file the
-    user may read into a result, so such a file is rejected before anything in it is read. It can
-    also declare arrays that were never written, which take memory all the same (limits.py).
+    An HDF5 file can store its data in other files. A downloaded bag could thus copy any file that
+    the user may read into a result, so such a file is rejected before anything in it is read. It
+    can also declare arrays that were never written, which still take memory (limits.py).
 
     Args:
         path: of the file.
-        only: the arrays whose shapes and attributes are read and nothing else; the rest of the
-            file is not visited then, which takes half of the time.
+        only: if only the shapes and attributes of these arrays are read, their names. The rest of
+            the file is then not visited, which takes half of the time.
 
     Raises:
         FormatError: data is in another file, an array is too large, or there are too many groups.
@@ -42,25 +42,25 @@ def open_hdf5(path: str | Path, *, only: Sequence[str] = ()) -> Iterator[h5py.Fi
         if found.is_too_large:
             raise FormatError(
                 f"{path}: holds more than {_MAX_LINKS:,} entries, or groups more than {_MAX_DEPTH} "
-                "deep; expected features and coords: this is no bag"
+                "deep; expected features and coords: this is not a bag"
             )
         if found.external_reference:
             raise FormatError(
                 f"{path}: {found.external_reference}; expected a file that holds all its data "
-                "itself: write "
-                "it again without external links, external storage and virtual datasets"
+                "itself: write it again without external links, external storage and virtual "
+                "datasets"
             )
         _check_sizes(path, found.find_arrays())
         yield file
 
 
 def _encode_path(path: str | Path) -> bytes:
-    """A file's name as HDF5 takes it, which is UTF-8 on Windows."""
+    """Return a file's name in the encoding HDF5 expects, which is UTF-8 on Windows."""
     return str(path).encode() if os.name == "nt" else os.fsencode(path)
 
 
 def _is_stored_in_file(file: h5py.File, name: str) -> bool:
-    """Whether an array is in the file itself, or there is none of that name."""
+    """Whether an array is stored in the file itself, or does not exist."""
     if not file.id.links.exists(name.encode()):
         return True
     if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
@@ -73,14 +73,13 @@ def _is_stored_in_file(file: h5py.File, name: str) -> bool:
 
 
 def open_dataset(file: h5py.File, name: str) -> h5py.h5d.DatasetID | None:
-    """An array of a file, without h5py's objects, which cost most of a header's time.
+    """Return an array of a file, or None if there is none of that name.
+
+    It avoids h5py's high-level objects, which take most of the time of reading a header.
 
     Args:
         file: open for reading.
         name: of the array.
-
-    Returns:
-        The array; None where there is none of that name.
     """
     try:
         found = h5py.h5o.open(file.id, name.encode())
@@ -90,16 +89,16 @@ def open_dataset(file: h5py.File, name: str) -> h5py.h5d.DatasetID | None:
 
 
 def _check_sizes(path: str | Path, arrays: Mapping[str, h5py.h5d.DatasetID]) -> None:
-    """Reject arrays that one file may not ask for, singly or together."""
+    """Reject arrays that are too large, one by one or in total."""
     sizes = {name: _count_bytes(array) for name, array in arrays.items()}
     for name, array in arrays.items():
         check_declared_size(path, repr(name), sizes[name], array.get_storage_size())
-    together = sum(sizes.values())
-    check_declared_size(path, " and ".join(map(repr, arrays)), together, together)
+    total = sum(sizes.values())
+    check_declared_size(path, " and ".join(map(repr, arrays)), total, total)
 
 
 def _count_bytes(array: h5py.h5d.DatasetID) -> int:
-    """What an array takes in memory; one without a shape takes nothing."""
+    """Return the bytes an array takes in memory; one without a shape takes none."""
     return int(array.get_space().get_simple_extent_npoints() * array.dtype.itemsize)
 
 
@@ -114,16 +113,16 @@ class _Hdf5Contents:
         self._file = file
         self._links: set[bytes] = set()
         self.is_too_large = False
-        """Whether the visit was given up."""
+        """Whether the visit stopped early."""
         self._arrays: dict[bytes, h5py.h5d.DatasetID] = {}
         # Neither visit follows a link out of the file.
         self.external_reference: str | None = file.id.links.visit(self._inspect_link, info=True)
-        """What leads out of the file, in words; None where nothing does."""
+        """Description of a reference to another file; None if there is none."""
         if self.external_reference is None:
             self.external_reference = h5py.h5o.visit(file.id, self._inspect_object, info=True)
 
     def find_arrays(self) -> dict[str, h5py.h5d.DatasetID]:
-        """The arrays that readers read, by name."""
+        """Return the arrays of a bag, by name."""
         found = {name: self._find_array(name) for name in _BAG_ARRAYS}
         return {name: array for name, array in found.items() if array is not None}
 

@@ -1,4 +1,4 @@
-"""What one file may ask for: bytes of memory and seconds, the same in every command."""
+"""Limits on the memory and time that reading one file may take, the same in every command."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ BAG_LIMIT_S = 600.0
 _GIB = 2**30
 _DEFAULT_MAX_GIB = 4.0
 _MAX_RATIO = 100
-"""Declared bytes per stored byte. Compressed features reach 10, and 100 leaves room."""
+"""Largest ratio of declared to stored bytes. Compressed features reach 10; 100 leaves a margin."""
 _MAX_UNCHECKED_BYTES = 16 * 2**20
 """Arrays up to this size may be stored in any number of bytes: constant labels compress well."""
 _COPIES_IN_MEMORY = 3
-"""Times a bag is in the memory of the process that reads it: the array, its check, its message."""
+"""Copies of a bag in the process that reads it: the array, its check, its message."""
 
 
 def max_bag_bytes() -> int:
-    """Bytes that the arrays of one file may take in memory."""
+    """Return the bytes that the arrays of one file may take in memory."""
     text = os.environ.get(MAX_BAG_VARIABLE, "")
     try:
         size = float(text) if text else _DEFAULT_MAX_GIB
@@ -34,14 +34,13 @@ def max_bag_bytes() -> int:
     if not 0 < size < math.inf:
         raise ConfigError(
             f"the environment variable {MAX_BAG_VARIABLE} is {text!r}; expected a number of GiB "
-            "above "
-            f"zero, such as {MAX_BAG_VARIABLE}=16"
+            f"above zero, such as {MAX_BAG_VARIABLE}=16"
         )
     return int(size * _GIB)
 
 
 def max_worker_bytes() -> int:
-    """Bytes of address space of a process that reads files from elsewhere."""
+    """Return the bytes of address space for a process that reads untrusted files."""
     return _COPIES_IN_MEMORY * max(max_bag_bytes(), int(_DEFAULT_MAX_GIB * _GIB))
 
 
@@ -55,29 +54,28 @@ def check_declared_size(path: str | Path, name: str, declared: int, stored: int)
         stored: bytes in the file.
 
     Raises:
-        FormatError: the array is too large, or hardly any of it was written.
+        FormatError: the array is too large, or almost none of it was written.
     """
     if declared > max(_MAX_UNCHECKED_BYTES, _MAX_RATIO * stored):
         raise FormatError(
             f"{path}: {name} declares {_format_size(declared)} but stores {_format_size(stored)}; "
-            "expected at "
-            f"most {_MAX_RATIO} times what is stored: the file is incomplete or damaged, write it "
-            "again"
+            f"expected at most {_MAX_RATIO} times what is stored: the file is incomplete or "
+            "damaged, write it again"
         )
     if declared > max_bag_bytes():
         raise FormatError(
             f"{path}: {name} needs {_format_size(declared)} of memory; expected at most "
-            f"{_format_size(max_bag_bytes())} for one bag: split the slide, or raise the limit by "
-            "the "
-            f"environment variable {MAX_BAG_VARIABLE}={math.ceil(declared / _GIB)}"
+            f"{_format_size(max_bag_bytes())} for one bag: split the slide, or raise the limit "
+            f"with the environment variable {MAX_BAG_VARIABLE}={math.ceil(declared / _GIB)}"
         )
 
 
 def check_zip_size(path: Path) -> None:
-    """Reject an archive, as numpy.savez and torch.save write, that unpacks to too much.
+    """Reject a zip archive, as numpy.savez and torch.save write, that is too large unpacked.
 
     Raises:
-        FormatError: see check_declared_size. What is no archive passes: its reader will say so.
+        FormatError: see check_declared_size. A file that is no archive passes: its reader
+            reports that.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -89,7 +87,7 @@ def check_zip_size(path: Path) -> None:
 
 
 def _format_size(count: int) -> str:
-    """Bytes in words.
+    """Format a number of bytes.
 
     >>> _format_size(6144), _format_size(5 * 2**30)
     ('6.0 KiB', '5.0 GiB')

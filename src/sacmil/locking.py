@@ -1,4 +1,4 @@
-"""A folder that one command at a time works in, and what killed ones left there."""
+"""Lock a folder for one writer at a time, and remove partial files of killed commands."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from sacmil.errors import SacMILError
 
 @contextmanager
 def exclusive(folder: Path, *, purpose: str = "extraction") -> Iterator[None]:
-    """A time during which nothing else of this kind may work in a folder."""
+    """Hold the exclusive lock of a folder for one purpose.
+
+    Raises:
+        SacMILError: another process holds it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f".{purpose}.lock").open("a") as lock:
         try:
             import fcntl
-        except ModuleNotFoundError:  # Windows: two runs at once are not noticed there
+        except ModuleNotFoundError:  # Windows: two runs at once are not detected there
             yield
             return
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # let go when the process ends
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
         except BlockingIOError:
             raise SacMILError(
-                f"another {purpose} is at work in {folder}; wait for it, or give another --out"
+                f"another {purpose} is running in {folder}; wait for it, or give another --out"
             ) from None
         except OSError:  # a file system without locks
             pass
@@ -32,6 +36,6 @@ def exclusive(folder: Path, *, purpose: str = "extraction") -> Iterator[None]:
 
 
 def remove_partial_files(folder: Path) -> None:
-    """What a killed command had begun to write under names of its own."""
+    """Remove the partial files that killed commands left in a folder."""
     for leftover in list(folder.rglob(".*.????????.partial")):
         remove_if_abandoned(leftover)

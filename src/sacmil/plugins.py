@@ -1,12 +1,12 @@
-"""What other packages add through entry points: models, formats, encoders and slide readers.
+"""Plugins: models, formats, encoders and slide readers that other packages add.
 
-A package adds a member without a fork by naming a module in its pyproject.toml::
+A package adds one by an entry point in its pyproject.toml::
 
     [project.entry-points."sacmil.models"]
     my_model = "my_package.my_model"
 
-The module holds what a file of ``sacmil/models`` (``formats``, ``encoders``, ``slides/readers``)
-would hold. It is imported when the members of that kind are first listed.
+The module defines what a file of ``sacmil/models`` (``formats``, ``encoders``, ``slides/readers``)
+defines. It is imported when the members of that kind are first listed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 from sacmil.errors import PluginWarning
 
 BUILT_IN = "sacmil"
-"""The origin of members that this package has itself."""
+"""The origin of members of this package itself."""
 
 
 class Plugin(NamedTuple):
-    """A member of another package, loaded."""
+    """A loaded member of another package."""
 
     name: str
     value: Any
@@ -34,9 +34,9 @@ class Plugin(NamedTuple):
 
 @cache
 def load_plugins(kind: str) -> tuple[Plugin, ...]:
-    """Everything installed packages add of one kind, in the order of names.
+    """Return the plugins of one kind, sorted by name.
 
-    A package that cannot be imported is left out with a warning, so that the others still work.
+    A package that cannot be imported is skipped with a warning, so that the others still work.
 
     Args:
         kind: models, formats, encoders or readers.

@@ -1,4 +1,4 @@
-"""The three lengths that get confused: microns, pixels of the scan, pixels of a tile.
+"""Types for three units of length: microns, pixels of the scan, pixels of a tile.
 
 A tile of 256 pixels cut at 0.5 µm per pixel from a slide scanned at 0.25 covers 128 microns and
 512 level-0 pixels. Coordinates are always level-0 pixels; a model sees them in patch units
@@ -23,7 +23,7 @@ MicronsPerPixel = NewType("MicronsPerPixel", float)
 
 
 def to_microns(length: Level0Px, mpp: MicronsPerPixel) -> Microns:
-    """How long a level-0 length is on the glass.
+    """Convert level-0 pixels to microns.
 
     >>> to_microns(Level0Px(512), MicronsPerPixel(0.25))
     128.0
@@ -32,7 +32,7 @@ def to_microns(length: Level0Px, mpp: MicronsPerPixel) -> Microns:
 
 
 def to_level0(length: Microns, mpp: MicronsPerPixel) -> Level0Px:
-    """How many level-0 pixels a length on the glass spans.
+    """Convert microns to level-0 pixels.
 
     >>> to_level0(Microns(128.0), MicronsPerPixel(0.25))
     512.0
@@ -45,7 +45,7 @@ _OBJECTIVE_BOUNDS = ((0.16, 80), (0.2, 60), (0.3, 40), (0.6, 20), (1.2, 10), (2.
 
 
 def nominal_magnification(mpp: MicronsPerPixel) -> int | None:
-    """The objective power peers call this resolution, or None below 5x.
+    """Return the nominal objective power of this resolution, or None below 5x.
 
     >>> nominal_magnification(MicronsPerPixel(0.25))
     40

@@ -1,4 +1,4 @@
-"""YAML as people write it: 1e-4 is a number, a key stands once, and 1:30:30 is text."""
+"""Strict YAML: 1e-4 is a number, 1:30:30 is text, and duplicate keys are errors."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ import yaml
 _MAX_DEPTH = 50
 """Levels of nesting; a configuration has three."""
 _MAX_VALUES = 10_000
-"""Values with every alias written out; aliases of aliases make billions."""
+"""Values with every alias expanded; aliases of aliases can make billions."""
 _MAX_CHARACTERS = 1_000_000
-"""Characters."""
 
 _TAG_PREFIX = "tag:yaml.org,2002:"
 _ALLOWED_TAGS = ("str", "int", "float", "bool", "null", "seq", "map", "merge")
-"""What values may be; sets, dates and bytes fit no setting."""
+"""Allowed types; no setting is a set, a date or bytes."""
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """A safe loader of bounded size, for mappings whose keys are text and stand once."""
+    """A safe loader of bounded size, for mappings with unique text keys."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self.depth = 0
         self.sizes: dict[int, int] = {}
-        """Values in each finished node, by its identity."""
+        """Values in each finished node, by its id."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Check each node as soon as it is complete, before anything is made of it."""
+        """Check each node as soon as it is complete, before an object is built from it."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
         self.depth += 1
         if self.depth > _MAX_DEPTH:
@@ -38,18 +37,18 @@ class _StrictLoader(yaml.SafeLoader):
         self.depth -= 1
         if isinstance(event, yaml.AliasEvent):
             if id(node) not in self.sizes:
-                raise _make_error(event, "an alias of what it stands in")
+                raise _make_error(event, "an alias of a value that contains it")
         else:
             _check_tag(node)
-            self.sizes[id(node)] = 1 + sum(self.sizes[id(part)] for part in _list_children(node))
+            self.sizes[id(node)] = 1 + sum(self.sizes[id(child)] for child in _list_children(node))
         if self.sizes[id(node)] > _MAX_VALUES:
-            raise _make_error(event, f"more than {_MAX_VALUES:,} values, with aliases written out")
+            raise _make_error(event, f"more than {_MAX_VALUES:,} values, with aliases expanded")
         return node
 
 
 def _list_children(node: Any) -> list[Any]:
     if isinstance(node, yaml.MappingNode):
-        return [part for pair in node.value for part in pair]
+        return [child for pair in node.value for child in pair]
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
@@ -98,7 +97,7 @@ for _kind, _rule in (
 
 
 def read_yaml(text: str) -> Any:
-    """What the text holds; yaml.YAMLError where it is no YAML, or has no single plain meaning."""
+    """Return the value of a YAML text; raise yaml.YAMLError if it is invalid or ambiguous."""
     if len(text) > _MAX_CHARACTERS:
         raise yaml.YAMLError(f"{len(text):,} characters; expected at most {_MAX_CHARACTERS:,}")
     try:

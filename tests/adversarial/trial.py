@@ -192,7 +192,7 @@ def _judge(ended: Ended, folder: Path) -> str:
 
 
 class Reading(NamedTuple):
-    """What a command predicted, and what it said besides."""
+    """What a command predicted, and its warnings and errors."""
 
     predictions: list[list[str]]
     words: set[str]

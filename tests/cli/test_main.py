@@ -82,7 +82,7 @@ def test_the_traceback_is_shown_to_who_asks_as_the_sentence_says(sacmil_process:
     assert "SACMIL_TRACEBACK=1" in sacmil_process("doctor", before=PLANT).err
 
 
-CLOSED = "; look at its permissions, or choose another folder"
+CLOSED = "; check its permissions, or choose another folder"
 FULL = "; the disk is full: free some space, or choose another folder"
 
 

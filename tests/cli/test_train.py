@@ -95,7 +95,7 @@ def test_a_bag_that_crashes_hdf5_is_a_problem_and_not_the_end_of_the_command(
     (tmp_path / "bags/s5.h5").unlink()
     done = sacmil("crossval", *given(table, "run"), *SMALL)
     assert done.code == 1, done
-    assert "s3.h5: reading its header failed: the process at it died (SIGABRT)" in done.err
+    assert "s3.h5: reading its header failed: the worker process died (SIGABRT)" in done.err
     assert "s5: has no bag" in done.err
 
 
@@ -129,7 +129,7 @@ def test_everything_wrong_with_the_material_is_told_at_once(sacmil: Callable, ta
         file.write("p0,s0.svs,low\np16,s16.svs,low\np1,s1-b,odd\n")
     done = sacmil("train", *given(table, "run"), *SMALL)
     assert done.code == 1
-    for problem in ("'s0' stands 2 times", "s16: has no bag", "class 'odd' has 1 patient"):
+    for problem in ("'s0' occurs 2 times", "s16: has no bag", "class 'odd' has 1 patient"):
         assert problem in done.err
     assert not (table.parent / "run").exists()
 
@@ -210,7 +210,7 @@ def test_bags_that_need_hints_point_to_convert(sacmil: Callable, table: Path) ->
     done = sacmil(*call, *SMALL)
     assert done.code == 1
     assert "sacmil convert" in done.err
-    assert "16 to mend" in done.err
+    assert "16 problems:" in done.err
 
 
 def rewritten(table: Path, number: int, **changes: object) -> None:
@@ -240,7 +240,7 @@ def test_bags_that_do_not_go_together_are_refused(sacmil: Callable, table: Path,
     done = sacmil("crossval", *given(table, "run"), "--folds", 2, *SMALL)
     assert done.code == 1
     assert told in done.err
-    assert f"{2 if what == 'twice' else 1} to mend" in done.err
+    assert f"{'2 problems' if what == 'twice' else '1 problem'}:" in done.err
 
 
 def test_what_headers_tell_of_bags_is_one_list_with_the_missing(
@@ -253,7 +253,7 @@ def test_what_headers_tell_of_bags_is_one_list_with_the_missing(
     rewritten(table, 3, features=np.ones((12, 7), np.float32))
     done = sacmil("train", *given(table, "run"), "--all", *SMALL)
     assert done.code == 1
-    assert "4 to mend" in done.err
+    assert "4 problems:" in done.err
     for name in ("s0", "s1", "s2", "s3"):
         assert f"- {name}: has no bag" in done.err or f"{name}.h5: " in done.err
 
