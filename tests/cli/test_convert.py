@@ -318,7 +318,7 @@ def test_names_that_are_not_text_are_told(
         done = sacmil_process("convert", path.parent, "--out", out, "--workers", 1)
         assert done.code == 1
         assert expected in done.out
-        assert "UTF-8 can hold" in done.err
+        assert "UTF-8 can encode" in done.err
 
 
 # Damage.

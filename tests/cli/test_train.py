@@ -233,7 +233,7 @@ def test_bags_that_do_not_go_together_are_refused(sacmil: Callable, table: Path,
         told = "s4.h5: tiles of 256 µm; expected tiles of 128 µm"
     elif what == "slide":
         rewritten(table, 3, slide_id="another")
-        told = "holds the slide 'another', by its name 's3'"
+        told = "holds the slide 'another' but is named 's3'"
     else:
         (bags / "s3.h5").write_bytes((bags / "s5.h5").read_bytes())
         told = "is the same file as"

@@ -545,7 +545,7 @@ def test_what_holds_no_outlines_is_rejected_by_name(tmp_path: Path, content: byt
     [
         (lambda: make_synthetic_cohort("clustr", 2, 0), "did you mean 'cluster'"),
         (lambda: make_synthetic_cohort("cluster", 2, 0, difficulty="hrd"), "did you mean 'hard'"),
-        (lambda: make_synthetic_cohort("cluster", 0, 0), "at least 1 slide"),
+        (lambda: make_synthetic_cohort("cluster", 0, 0), "1 slide or more"),
         (lambda: make_synthetic_cohort("cluster", 2, -1), "seed -1"),
         (lambda: make_synthetic_cohort("cluster", 2, 0, instances=(900, 300)), "fewest and most"),
         (lambda: make_synthetic_cohort("cluster", 2, 0, instances=(2, 300)), "at least 20"),
