@@ -61,7 +61,7 @@ def test_turning_a_pair_turns_the_signs() -> None:
     assert (other.p_permutation, other.p_t) == pytest.approx((one.p_permutation, one.p_t))
 
 
-def test_the_best_of_many_can_still_be_told_after_correction() -> None:
+def test_the_best_of_many_can_still_be_significant_after_correction() -> None:
     skills = {"best": 4.0} | {f"m{i:02d}": 0.0 for i in range(12)}
     found = compare_models(answers(skills, patients=80, folds=2), draws=100)
     assert len(found) == 13 * 12 / 2
@@ -77,7 +77,7 @@ def test_row_order_changes_nothing_and_the_seed_decides() -> None:
     assert one != compare_models(given, draws=100, seed=2)
 
 
-def test_all_pairs_or_those_asked_for_or_one_against_the_rest() -> None:
+def test_all_pairs_or_those_given_or_one_against_the_rest() -> None:
     given = answers({"c": 1, "a": 1, "b": 1}, patients=30)
 
     def named(**options: object) -> list[tuple[str, str]]:
@@ -88,7 +88,7 @@ def test_all_pairs_or_those_asked_for_or_one_against_the_rest() -> None:
     assert named(against="b") == [("b", "a"), ("b", "c")]
 
 
-def test_one_model_alone_has_no_one_to_compare_with() -> None:
+def test_a_single_model_has_nothing_to_compare_with() -> None:
     assert compare_models(answers({"a": 1})) == []
     assert compare_models(answers({"a": 1}), against="a") == []
 
@@ -202,13 +202,13 @@ def test_models_that_are_not_compared_need_not_be_alike() -> None:
 
 
 @pytest.mark.parametrize("options", [{"against": "sacmil"}, {"pairs": [("abmil", "sacmil")]}])
-def test_an_unknown_model_is_told_with_the_nearest(options: dict[str, object]) -> None:
+def test_an_unknown_model_is_reported_with_the_nearest(options: dict[str, object]) -> None:
     with pytest.raises(RunError, match="'sacmil'; did you mean 'sac_mil'"):
         compare_models(answers({"sac_mil": 1, "abmil": 1}), **options)
 
 
 @pytest.mark.parametrize("options", [{"metric": "acu"}, {"level": 1}, {"draws": -1}])
-def test_a_wrong_setting_is_told(options: dict[str, object]) -> None:
+def test_a_wrong_setting_is_reported(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         compare_models(answers({"a": 1, "b": 1}), **options)
 

@@ -20,7 +20,7 @@ def pair(
 
 
 @pytest.mark.parametrize(
-    ("told", "sentence"),
+    ("comparison", "sentence"),
     [
         (
             pair(0.031, 0.03),
@@ -40,17 +40,17 @@ def pair(
         ),
         (
             pair(0.01, 0.3),
-            "No difference can be claimed between a and b: 0.010 AUC [-0.010, 0.040], "
+            "No significant difference between a and b: 0.010 AUC [-0.010, 0.040], "
             "p = 0.300 after Holm.",
         ),
         (
             pair(math.nan, None),
-            "No difference can be claimed between a and b: AUC is not defined in every fold.",
+            "No significant difference between a and b: AUC is not defined in every fold.",
         ),
     ],
 )
-def test_a_pair_becomes_a_sentence(told: PairComparison, sentence: str) -> None:
-    assert list_conclusions([told]) == [sentence]
+def test_a_pair_becomes_a_sentence(comparison: PairComparison, sentence: str) -> None:
+    assert list_conclusions([comparison]) == [sentence]
 
 
 def test_in_percent_differences_are_points() -> None:
@@ -60,46 +60,46 @@ def test_in_percent_differences_are_points() -> None:
 
 def test_without_a_p_value_nothing_is_claimed() -> None:
     (sentence,) = list_conclusions([pair(0.4, None)])
-    assert sentence.startswith("No difference can be claimed")
+    assert sentence.startswith("No significant difference")
     assert sentence.endswith("no p-value.")
 
 
 def test_the_level_decides_what_is_claimed() -> None:
     assert "better" in list_conclusions([pair(0.1, 0.03)], level=0.95)[0]
-    assert "No difference" in list_conclusions([pair(0.1, 0.03)], level=0.99)[0]
+    assert "No significant difference" in list_conclusions([pair(0.1, 0.03)], level=0.99)[0]
 
 
-def test_the_largest_difference_is_told_first_and_the_undecided_last() -> None:
-    told = list_conclusions(
+def test_the_largest_difference_is_first_and_the_undecided_last() -> None:
+    sentences = list_conclusions(
         [pair(0.0, 1.0), pair(0.1, 0.01, names="cd"), pair(-0.2, 0.01, names="ef")]
     )
-    assert [sentence.split()[0] for sentence in told] == ["f", "c", "No"]
+    assert [sentence.split()[0] for sentence in sentences] == ["f", "c", "No"]
 
 
 def test_a_cohort_too_small_for_any_p_to_pass_is_named() -> None:
     few = replace(pair(0.2, 0.0625), patients=5)
     assert list_conclusions([few]) == [
-        "The cohort is too small to tell a from b: it has 5 patients, and p < 0.05 needs "
+        "The cohort is too small to compare a and b: it has 5 patients, and p < 0.05 needs "
         "at least 6."
     ]
     assert list_conclusions([replace(few, patients=8)] * 15) == [
-        "The cohort is too small to tell the models apart: it has 8 patients, and p < 0.05 needs "
+        "The cohort is too small to compare the models: it has 8 patients, and p < 0.05 needs "
         "at least 10 for 15 pairs."
     ]
-    assert "No difference" in list_conclusions([replace(few, patients=6)])[0]
+    assert "No significant difference" in list_conclusions([replace(few, patients=6)])[0]
 
 
 def test_an_interval_without_zero_is_no_claim() -> None:
     (sentence,) = list_conclusions([pair(0.2, 0.125)])  # the interval is 0.18 to 0.23
-    assert sentence.startswith("No difference can be claimed between a and b")
+    assert sentence.startswith("No significant difference between a and b")
 
 
 def test_many_undecided_pairs_are_counted() -> None:
-    told = list_conclusions([pair(0.1, 0.01)] + [pair(0.0, 1.0)] * 30)
-    assert told[1:] == ["No difference can be claimed in the other 30 pairs."]
+    sentences = list_conclusions([pair(0.1, 0.01)] + [pair(0.0, 1.0)] * 30)
+    assert sentences[1:] == ["No significant difference in the other 30 pairs."]
 
 
-def test_many_claims_are_told_by_winner() -> None:
+def test_many_significant_pairs_are_summarized_by_winner() -> None:
     won = [
         pair(0.1 + i / 100, 0.01 + i / 1000, names=f"a{loser}") for i, loser in enumerate("hgfedcb")
     ]
@@ -111,8 +111,8 @@ def test_many_claims_are_told_by_winner() -> None:
 
 
 def test_names_cannot_steer_a_terminal() -> None:
-    (told,) = list_conclusions([pair(0.1, 0.01, names=["\x1b[2J", "b\nc"])])
-    assert told.isprintable()
+    (sentence,) = list_conclusions([pair(0.1, 0.01, names=["\x1b[2J", "b\nc"])])
+    assert sentence.isprintable()
 
 
 @pytest.mark.parametrize("metric", ["auc", "log_loss"])

@@ -202,10 +202,10 @@ def test_folds_count_by_what_was_drawn_of_them_where_hardly_a_draw_is_whole() ->
 
 @pytest.mark.parametrize(("folds", "rare", "common"), [(10, 1, 1), (5, 1, 10), (5, 2, 2)])
 def test_a_lone_patient_of_a_class_proves_nothing(folds: int, rare: int, common: int) -> None:
-    """Equally good models: they must not be told apart because a draw keeps who cannot be lost."""
+    """Equally good models must not differ because resamples keep every patient of a class."""
     random = np.random.default_rng(0)
     labels = np.r_[np.zeros(common, np.int64), np.ones(rare, np.int64)]
-    told = 0
+    significant = 0
     for number in range(60):
         both = []
         for fold in range(folds):
@@ -216,8 +216,8 @@ def test_a_lone_patient_of_a_class_proves_nothing(folds: int, rare: int, common:
         assert counts is not None
         first, second = (fold_means(each, counts, "auc") for each in zip(*both, strict=True))
         low, high = percentile_interval(first - second, 0.95)
-        told += not low <= 0 <= high
-    assert told <= 9, "of 60, three expected; drawn within folds it is up to 50"
+        significant += not low <= 0 <= high
+    assert significant <= 9, "of 60, three expected; drawn within folds it is up to 50"
 
 
 def test_one_or_two_patients_of_a_class_in_all_have_no_interval() -> None:
@@ -242,10 +242,12 @@ def test_small_folds_with_a_rare_class_bias_no_figure() -> None:
     assert counts is not None
     for metric in ("accuracy", "brier", "log_loss"):
         drawn = fold_means(trials, counts, metric)
-        truth = np.mean([each.value(metric) for each in trials])
+        truth = np.mean([each.compute_metric(metric) for each in trials])
         assert abs(drawn.mean() - truth) < 0.2 * drawn.std(), metric
     auc = fold_means(trials, counts, "auc")
-    assert abs(auc.mean() - np.mean([each.value("auc") for each in trials])) < 0.5 * auc.std()
+    assert (
+        abs(auc.mean() - np.mean([each.compute_metric("auc") for each in trials])) < 0.5 * auc.std()
+    )
     assert np.isnan(fold_means(trials, counts, "f1")).all(), "no weights are right for it"
 
 
@@ -281,11 +283,11 @@ def test_large_tests_are_computed_in_parts_with_the_same_result(
 
 
 @pytest.mark.parametrize("level", [0, 1, 95, math.nan])
-def test_a_level_that_is_no_share_is_told(level: float) -> None:
+def test_a_level_that_is_no_share_is_reported(level: float) -> None:
     with pytest.raises(ConfigError, match=r"level is .*0\.95"):
         check_level_and_draws(level=level, draws=10)
 
 
-def test_no_draws_are_told() -> None:
+def test_no_draws_are_reported() -> None:
     with pytest.raises(ConfigError, match=r"draws is 0.*2000"):
         check_level_and_draws(level=0.9, draws=0)

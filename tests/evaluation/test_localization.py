@@ -34,14 +34,14 @@ def test_figures_are_those_of_scikit_learn() -> None:
 
 def test_a_slide_of_one_kind_counts_only_in_the_pool() -> None:
     scores, truth = made(1)
-    alone = measure_localization(scores, truth)
+    single = measure_localization(scores, truth)
     more = measure_localization(scores | {"n": np.full(5, 9.0)}, truth | {"n": np.zeros(5)})
     assert (more.auc, more.average_precision, more.slides) == (
-        alone.auc,
-        alone.average_precision,
+        single.auc,
+        single.average_precision,
         4,
     )
-    assert more.pooled_auc < alone.pooled_auc
+    assert more.pooled_auc < single.pooled_auc
 
 
 def test_instances_of_unknown_truth_are_left_out() -> None:
@@ -66,14 +66,14 @@ def test_boolean_truth_will_do() -> None:
 
 
 @pytest.mark.parametrize("truth", [{}, {"a": np.zeros(3)}, {"a": np.full(3, -1)}])
-def test_slides_that_cannot_tell_give_nan(truth: dict[str, np.ndarray]) -> None:
+def test_slides_without_both_labels_give_nan(truth: dict[str, np.ndarray]) -> None:
     found = measure_localization({slide: np.arange(3.0) for slide in truth}, truth)
     assert all(map(math.isnan, (found.auc, found.average_precision, found.pooled_auc)))
     assert found.slides == 0
 
 
 def test_scores_without_truth_and_of_another_length_are_named() -> None:
-    with pytest.raises(RunError, match="b: has scores but no truth"):
+    with pytest.raises(RunError, match="b: has scores but no instance labels"):
         measure_localization({"b": [1.0]}, {"a": [1]})
     with pytest.raises(RunError, match=r"a: .*\(2,\).*\(3,\)"):
         measure_localization({"a": [1.0, 2.0]}, {"a": [0, 1, 1]})

@@ -69,7 +69,7 @@ def test_the_better_model_is_claimed_and_equal_ones_are_not() -> None:
     assert first.startswith("strong is better than ")
     assert " Localisation AUC [" in first
     assert second.startswith("strong is better than ")
-    assert third.startswith("No difference can be claimed between ")
+    assert third.startswith("No significant difference between ")
 
 
 def test_p_can_survive_the_correction_for_many_pairs() -> None:

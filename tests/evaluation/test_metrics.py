@@ -154,7 +154,9 @@ def test_certain_and_right_is_the_best_there_is(name: str, classes: int) -> None
 @pytest.mark.parametrize("name", ["auc", "average_precision", "kappa"])
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("label", [0, 1])
-def test_what_one_class_cannot_tell_is_nan(name: str, classes: int, label: int) -> None:
+def test_metrics_that_need_two_classes_are_nan_with_one(
+    name: str, classes: int, label: int
+) -> None:
     labels = np.full(4, label)
     assert math.isnan(METRICS[name](labels, np.eye(classes)[labels]))
 

@@ -17,7 +17,7 @@ def made(*rows: tuple[str, str, str, int, float]) -> Predictions:
     return Predictions.from_rows(("no", "yes"), keys, [[1 - row[-1], row[-1]] for row in rows])
 
 
-def test_a_mistake_is_told_with_who_made_it() -> None:
+def test_a_misclassification_names_the_wrong_models() -> None:
     found = find_misclassified(
         made(
             ("s1", "p1", "a", 1, 0.9),
@@ -45,7 +45,7 @@ def test_a_model_is_judged_by_the_mean_over_its_seeds() -> None:
     assert find_misclassified(made(("s", "p", "a", 1, 0.1), ("s", "p", "a", 1, 0.95))) == []
 
 
-def test_where_labels_differ_within_a_patient_slides_are_told() -> None:
+def test_where_labels_differ_within_a_patient_slides_are_listed() -> None:
     table = misclassified_table(made(("s1", "p1", "a", 1, 0.1), ("s2", "p1", "a", 0, 0.1)))
     assert table.header[0] == "slide"
     assert [row[0].text for row in table.rows] == ["s1"]

@@ -83,14 +83,17 @@ def test_what_stands_beside_a_model_does_not_change_its_figures() -> None:
     """Two runs that number their patients alike, with other labels."""
     one = answers_of("one", [0, 0, 1])
     two = answers_of("two", [1, 1, 0])
-    alone, beside = average_by_patient(one), average_by_patient(Predictions.concatenate([one, two]))
+    single, beside = (
+        average_by_patient(one),
+        average_by_patient(Predictions.concatenate([one, two])),
+    )
     assert find_unit_by_model(Predictions.concatenate([one, two])) == {
         "one": "patient",
         "two": "patient",
     }
     rows = beside.model == "one"
-    np.testing.assert_array_equal(beside.probabilities[rows], alone.probabilities)
-    assert beside.slide_id[rows].tolist() == alone.slide_id.tolist() == ["p0", "p1", "p2"]
+    np.testing.assert_array_equal(beside.probabilities[rows], single.probabilities)
+    assert beside.slide_id[rows].tolist() == single.slide_id.tolist() == ["p0", "p1", "p2"]
 
 
 def test_the_order_of_slides_breaks_no_ties() -> None:

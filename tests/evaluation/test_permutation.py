@@ -39,7 +39,7 @@ def test_one_image_in_each_of_four_patients_is_no_evidence() -> None:
     # four signs alike: 2 of 16 arrangements, whatever the twelve other patients are
     (found,) = compare_models(make_images(errors=[0, 1, 2, 3]), metric="accuracy")
     assert found.p_permutation == 0.125
-    assert list_conclusions([found])[0].startswith("No difference can be claimed between a and b")
+    assert list_conclusions([found])[0].startswith("No significant difference between a and b")
 
 
 def test_six_patients_that_agree_are_evidence() -> None:

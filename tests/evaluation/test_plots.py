@@ -80,8 +80,8 @@ def test_a_curve_per_fold_is_the_mean_over_its_seeds() -> None:
 
 def test_of_three_classes_the_curve_is_the_mean_of_each_against_the_rest() -> None:
     three = predicted(("a",), classes=("x", "y", "z"), folds=1)
-    alone = [interpolate_roc(three.label == c, three.probabilities[:, c]) for c in range(3)]
-    np.testing.assert_allclose(compute_fold_curves(three)[0], np.mean(alone, axis=0))
+    by_class = [interpolate_roc(three.label == c, three.probabilities[:, c]) for c in range(3)]
+    np.testing.assert_allclose(compute_fold_curves(three)[0], np.mean(by_class, axis=0))
 
 
 def test_a_fold_of_one_class_has_no_curve() -> None:
@@ -93,7 +93,7 @@ def test_a_fold_of_one_class_has_no_curve() -> None:
     assert render_figure(draw_roc(nobody), "png")
 
 
-def test_the_legend_tells_auc_the_best_first() -> None:
+def test_the_legend_shows_auc_the_best_first() -> None:
     figure = draw_roc(predicted(("weak", "strong"), strengths=(0.2, 3.0)))
     names = [text.split()[0] for text in legend(figure)]
     values = [float(text.split()[1]) for text in legend(figure)]
@@ -194,7 +194,7 @@ def pairs(names: str, different: set[str]) -> list[PairComparison]:
         ({"ab", "ac", "ad", "bc", "bd", "cd"}, []),
     ],
 )
-def test_a_bar_joins_exactly_those_who_cannot_be_told_apart(
+def test_a_bar_joins_exactly_the_models_that_do_not_differ(
     different: set[str], groups: list[str]
 ) -> None:
     found = find_indistinct_groups("abcd", pairs("abcd", different))
@@ -223,7 +223,7 @@ def test_ranks_are_drawn_with_the_best_on_top() -> None:
     assert labels == ["a", "b", "c"]
     low, high = figure.axes[0].get_ylim()
     assert low > high
-    assert "cannot be told apart" in texts(figure)
+    assert "do not differ significantly" in texts(figure)
 
 
 # --- all of them ---------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_equal_figures_are_equal_files() -> None:
     )
 
 
-def test_drawing_leaves_the_callers_matplotlib_alone() -> None:
+def test_drawing_does_not_change_the_callers_matplotlib() -> None:
     import matplotlib
 
     before = dict(matplotlib.rcParams)

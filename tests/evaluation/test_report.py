@@ -21,7 +21,7 @@ EVIL = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
 
 
 def report(predictions: Predictions, **changed: object) -> Report:
-    known = {"title": "My run", "figures": summarize(predictions, draws=20)}
+    known = {"title": "My run", "estimates": summarize(predictions, draws=20)}
     if "comparisons" not in changed:
         known["comparisons"] = compare_models(predictions, draws=20)
     return Report(predictions=predictions, **known | changed)
@@ -61,7 +61,7 @@ def evil_page() -> str:
     rows = zip(patients, patients, *(getattr(predictions, key) for key in keys), strict=True)
     made = Predictions.from_rows(predictions.classes, rows, predictions.probabilities)
     return render_report(
-        report(made, title=EVIL, data=EVIL, asked={EVIL: EVIL + "\n" + EVIL}, warnings=[EVIL])
+        report(made, title=EVIL, data=EVIL, settings={EVIL: EVIL + "\n" + EVIL}, warnings=[EVIL])
     )
 
 
@@ -70,7 +70,7 @@ def test_nothing_written_in_a_report_can_run(evil_page: str) -> None:
     assert "script" not in seen.tags
     assert not [name for name, _ in seen.attributes if name.startswith("on")]
     assert seen.open == []
-    assert seen.text.count("alert('x')") > 5  # told, as text
+    assert seen.text.count("alert('x')") > 5  # shown as text
     assert "\x1b" not in evil_page
 
 
@@ -94,12 +94,12 @@ def test_a_report_fetches_nothing(evil_page: str) -> None:
 
 
 def test_a_report_has_every_section() -> None:
-    text = render_report(report(predicted(), asked={"config.yaml": "epochs: 200"}))
+    text = render_report(report(predicted(), settings={"config.yaml": "epochs: 200"}))
     headings = re.findall("<h2>(.*?)</h2>", text)
     assert headings == [
-        "What was asked",
+        "Settings",
         "Summary",
-        "Who is better than whom, and how sure that is",
+        "Comparison",
         "Plots",
         "Fold by fold",
         "Misclassified",
@@ -132,7 +132,7 @@ def test_twenty_models_and_three_classes_fit() -> None:
     text = render_report(report(predictions, comparisons=undecided))
     assert Seen(text).open == []
     assert "190 lines" in text
-    assert "No difference can be claimed in the" in text
+    assert "No significant difference in the" in text
 
 
 def test_a_folder_holds_the_page_the_tables_and_the_plots(tmp_path: Path) -> None:

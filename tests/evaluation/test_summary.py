@@ -92,17 +92,17 @@ def test_slides_are_summed_up_as_patients() -> None:
 
 def test_a_model_does_not_change_by_what_stands_beside_it() -> None:
     given = answers({"a": 1, "b": 1})
-    alone = given.select(given.model == "a")
-    assert summarize(given, draws=20)["a"] == summarize(alone, draws=20)["a"]
+    single = given.select(given.model == "a")
+    assert summarize(given, draws=20)["a"] == summarize(single, draws=20)["a"]
 
 
 @pytest.mark.parametrize("wrong", [{"level": 1.0}, {"level": 95}, {"draws": 0}])
-def test_a_wrong_setting_is_told(wrong: dict[str, float]) -> None:
+def test_a_wrong_setting_is_reported(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         summarize(answers({"a": 1}), **wrong)  # type: ignore[arg-type]
 
 
-def test_an_unknown_metric_is_told_with_the_nearest() -> None:
+def test_an_unknown_metric_is_reported_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'brier'"):
         summarize(answers({"a": 1}), metrics=["briar"])
 

@@ -61,7 +61,7 @@ def pair(first: str = "a", second: str = "b", **changed: object) -> PairComparis
         (TableStyle(percent=True), "91.2 ± 1.0 [80.0, 90.0]"),
     ],
 )
-def test_a_figure_is_printed_in_the_style_asked_for(style: TableStyle, shown: str) -> None:
+def test_an_estimate_is_printed_in_the_chosen_style(style: TableStyle, shown: str) -> None:
     assert style.format_estimate(figure(0.9123)) == shown
 
 
@@ -80,7 +80,7 @@ def test_nothing_is_printed_as_minus_zero(value: float, style: TableStyle) -> No
 @pytest.mark.parametrize(
     ("p", "shown"), [(None, "–"), (NAN, "–"), (0.0004, "<0.001"), (0.001, "0.001"), (1.0, "1.000")]
 )
-def test_small_p_values_are_only_told_to_be_small(p: float | None, shown: str) -> None:
+def test_small_p_values_are_printed_as_a_bound(p: float | None, shown: str) -> None:
     assert format_p_value(p) == shown
 
 
@@ -179,7 +179,7 @@ def test_tables_without_lines_can_be_written(layout: str) -> None:
         assert render_table(table, layout) is not None
 
 
-def test_a_pair_is_told_with_the_tests_that_apply() -> None:
+def test_a_pair_is_listed_with_the_tests_that_apply() -> None:
     table = comparison_table([pair(), pair(p_delong=0.0001)])
     assert table.header == (
         *("first", "second", "AUC: first − second", "p (permutation)", "p (Holm)", "p (DeLong)"),
@@ -227,7 +227,7 @@ def test_localisation_of_one_test_set_without_intervals_mentions_neither() -> No
     assert "interval" not in table.caption
 
 
-def test_labels_in_one_fold_alone_do_not_make_a_cross_validation_one_test_set() -> None:
+def test_labels_in_one_fold_only_do_not_make_a_cross_validation_one_test_set() -> None:
     found = {"a": localised(0.7, folds=1)}
     table = localization_table(found, folds=5)
     assert table.caption.startswith("Localisation (out of fold): ")
@@ -250,19 +250,19 @@ def test_intervals_are_explained_only_where_one_is_printed(
     by_metric = {"a": dict(zip(METRIC_TITLES, figures, strict=False))}
     assert has_intervals(by_metric, style) is shown
     assert any("[" in style.format_estimate(one) for one in figures) is shown
-    told = make_caption(predicted(patients=6), style=style, with_intervals=shown)
-    assert ("interval" in told) is shown
+    caption = make_caption(predicted(patients=6), style=style, with_intervals=shown)
+    assert ("interval" in caption) is shown
 
 
-def test_the_caption_tells_unit_folds_seeds_patients_interval_and_data() -> None:
-    told = make_caption(predicted(slides=2, seeds=2), data="my run", level=0.9, draws=1500)
-    assert told == (
+def test_the_caption_names_unit_folds_seeds_patients_interval_and_data() -> None:
+    caption = make_caption(predicted(slides=2, seeds=2), data="my run", level=0.9, draws=1500)
+    assert caption == (
         "Unit: the patient (60 patients, 120 slides); 3 folds, 2 seeds; mean ± standard deviation "
         "over folds [90 % interval: patients resampled, 1,500 draws]; data: my run."
     )
 
 
-def test_the_caption_of_runs_with_different_folds_tells_how_many_each_has() -> None:
+def test_the_caption_of_runs_with_different_folds_has_a_range() -> None:
     both = predicted({"a": 1, "b": 1}, seeds=2)
     some = both.select((both.model == "a") | ((both.fold != both.fold.max()) & (both.seed == 0)))
     folds = len(np.unique(both.fold))
@@ -272,8 +272,8 @@ def test_the_caption_of_runs_with_different_folds_tells_how_many_each_has() -> N
 def test_the_caption_says_when_slides_are_the_unit() -> None:
     predictions = predicted(patients=6, folds=1)
     predictions.patient_id[:] = "p0"
-    told = make_caption(predictions, style=TableStyle(percent=True, spread="none"))
-    assert told == "Unit: the slide (6 slides of 1 patient); 1 fold, 1 seed; mean; in percent."
+    caption = make_caption(predictions, style=TableStyle(percent=True, spread="none"))
+    assert caption == "Unit: the slide (6 slides of 1 patient); 1 fold, 1 seed; mean; in percent."
 
 
 def test_validation_rows_do_not_count() -> None:

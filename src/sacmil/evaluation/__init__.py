@@ -1,1 +1,1 @@
-"""From predictions to claims, without torch."""
+"""Metrics, comparisons and reports of predictions, without torch."""

@@ -1,4 +1,4 @@
-"""Who is better than whom, and how sure that is."""
+"""Paired comparisons of models, with intervals and significance tests."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from sacmil.results import Predictions
 
 Floats = npt.NDArray[np.float64]
 _OVERSAMPLING = 2
-"""How many times more arrangements are sampled than the smallest p needs to survive Holm."""
+"""Factor by which more arrangements are sampled than the smallest p needs to survive Holm."""
 
 
 @dataclass(frozen=True)
 class PairComparison:
-    """Two models over the same patients; a test that does not apply is None."""
+    """Comparison of two models on the same patients; a test that does not apply is None."""
 
     first: str
     second: str
@@ -45,7 +45,7 @@ class PairComparison:
     """First minus second, mean over folds."""
     low: float
     high: float
-    """Its interval; NaN where patients are too few to be drawn again."""
+    """Its confidence interval; NaN if there are too few patients to resample."""
     p_permutation: float | None
     """Paired permutation test: the two models' predictions of a patient are swapped."""
     p_t: float | None
@@ -55,7 +55,7 @@ class PairComparison:
     p_holm: float | None
     """p_permutation, corrected for the number of comparisons (Holm 1979)."""
     patients: int
-    """How many both models were tested on."""
+    """Number of patients both models were tested on."""
 
 
 def compare_models(
@@ -73,29 +73,33 @@ def compare_models(
     Args:
         predictions: of two or more models; rows of other splits than test are left out.
         metric: a name in METRICS.
-        pairs: which models; every two of them when left out.
-        against: instead of pairs: one model, which is compared with each of the others.
-        level: of the intervals.
-        draws: how many times patients are drawn again for intervals. The permutation test samples
-            at least as many arrangements, and more where many pairs are compared.
-        seed: of those draws and arrangements.
+        pairs: models to compare; all pairs if omitted.
+        against: instead of pairs, one model to compare with each of the others.
+        level: confidence level of the intervals.
+        draws: number of resamples of patients for intervals. The permutation test samples at least
+            as many arrangements, and more if many pairs are compared.
+        seed: of resamples and arrangements.
 
     Raises:
-        RunError: a model is not there, or the models saw different patients or folds.
+        RunError: a model is missing, or the models were tested on different patients or folds.
     """
     check_metric(metric)
     check_level_and_draws(level=level, draws=draws)
-    trials = collect_fold_results(predictions)
-    chosen = choose_pairs(list(trials), pairs, against)
+    fold_results = collect_fold_results(predictions)
+    chosen = choose_pairs(list(fold_results), pairs, against)
     _check_same_test_sets(
-        [trials[model] for model in dict.fromkeys(m for pair in chosen for m in pair)]
+        [fold_results[model] for model in dict.fromkeys(m for pair in chosen for m in pair)]
     )
-    resampled = _resample_models(trials, chosen, metric, draws, seed)
+    resampled = _resample_models(fold_results, chosen, metric, draws, seed)
     enough = count_needed_draws(draws, len(chosen), level)
     found = [
         replace(
-            _compare_pair(trials[a], trials[b], metric, resampled.get(a), resampled.get(b), level),
-            p_permutation=permutation_test(trials[a], trials[b], metric, draws=enough, seed=seed),
+            _compare_pair(
+                fold_results[a], fold_results[b], metric, resampled.get(a), resampled.get(b), level
+            ),
+            p_permutation=permutation_test(
+                fold_results[a], fold_results[b], metric, draws=enough, seed=seed
+            ),
         )
         for a, b in chosen
     ]
@@ -103,56 +107,56 @@ def compare_models(
 
 
 def count_needed_draws(draws: int, pairs: int, level: float) -> int:
-    """Random arrangements with which the smallest p of so many pairs survives Holm."""
+    """Return how many random arrangements let the smallest p of that many pairs survive Holm."""
     return max(MIN_DRAWS, draws, math.ceil(_OVERSAMPLING * pairs / (1 - level)))
 
 
 def correct_for_multiple_pairs(comparisons: Sequence[PairComparison]) -> list[PairComparison]:
-    """The comparisons with p_holm, corrected for their number."""
+    """Return the comparisons with p_holm, corrected for their number."""
     corrected = holm([one.p_permutation for one in comparisons])
     return [replace(one, p_holm=p) for one, p in zip(comparisons, corrected, strict=True)]
 
 
 def mean_ranks(predictions: Predictions, metric: str = "auc") -> dict[str, float]:
-    """Mean rank of each model over the folds: 1 is the best, equals share the mean of their ranks.
+    """Return the mean rank of each model over the folds; 1 is best, and ties share the mean rank.
 
     Raises:
-        RunError: the models saw different patients or folds.
+        RunError: the models were tested on different patients or folds.
     """
     check_metric(metric)
-    trials = collect_fold_results(predictions)
-    _check_same_test_sets(list(trials.values()))
-    values = np.stack([compute_fold_metrics(each, metric) for each in trials.values()])
+    fold_results = collect_fold_results(predictions)
+    _check_same_test_sets(list(fold_results.values()))
+    values = np.stack([compute_fold_metrics(each, metric) for each in fold_results.values()])
     cost = values if metric in LOWER_IS_BETTER else -values
-    # what is equal but for rounding is equal
-    places = rankdata(np.round(cost, 12), axis=0).mean(1)
-    return dict(zip(trials, places.tolist(), strict=True))
+    # values that differ only by rounding are ties
+    ranks = rankdata(np.round(cost, 12), axis=0).mean(1)
+    return dict(zip(fold_results, ranks.tolist(), strict=True))
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down correction; None stays None and does not count.
+    """Return p values after Holm's step-down correction; None stays None and does not count.
 
     >>> holm([0.01, 0.04, None, 0.03])
     [0.03, 0.06, None, 0.06]
     """
-    order = sorted((p, place) for place, p in enumerate(values) if p is not None)
+    order = sorted((p, index) for index, p in enumerate(values) if p is not None)
     corrected: list[float | None] = [None] * len(values)
     least = 0.0
-    for done, (p, place) in enumerate(order):
+    for done, (p, index) in enumerate(order):
         least = min(1.0, max(least, p * (len(order) - done)))
-        corrected[place] = least
+        corrected[index] = least
     return corrected
 
 
 def corrected_t_test(differences: npt.ArrayLike, test_over_train: float) -> float | None:
-    """Two-sided p of the corrected resampled t-test (Nadeau and Bengio 2003).
+    """Return the two-sided p of the corrected resampled t-test (Nadeau and Bengio 2003).
 
-    Training sets of different folds overlap, so that differences vary less than they would among
-    independent experiments: their variance is multiplied by 1/J + test/train instead of 1/J.
+    Training sets of different folds overlap, so differences vary less than among independent
+    experiments. Their variance is therefore multiplied by 1/J + test/train instead of 1/J.
 
     Args:
         differences: (J,), one per fold.
-        test_over_train: how many are tested for each one trained on.
+        test_over_train: ratio of the test set's size to the training set's.
     """
     values = np.asarray(differences, dtype=np.float64)
     if np.abs(values).max() < 1e-12:
@@ -166,7 +170,7 @@ def corrected_t_test(differences: npt.ArrayLike, test_over_train: float) -> floa
 def choose_pairs(
     models: Sequence[str], pairs: Iterable[tuple[str, str]] | None, against: str | None
 ) -> list[tuple[str, str]]:
-    """The pairs to compare: those given, one model against the others, or every two."""
+    """Return the pairs to compare: those given, one model against the others, or all."""
     if against is not None:
         _check_known([against], models)
         return [(against, other) for other in models if other != against]
@@ -182,21 +186,21 @@ def _check_known(names: Iterable[str], models: Sequence[str]) -> None:
 
 
 def _check_same_test_sets(models: Sequence[Sequence[FoldResult]]) -> None:
-    """Refuse models that were tested on different folds, units or labels."""
+    """Reject models that were tested on different folds, units or labels."""
     for other in models[1:]:
         first = models[0]
         names = f"{first[0].model} and {other[0].model}"
-        folds = [[trial.fold for trial in each] for each in (first, other)]
+        folds = [[result.fold for result in each] for each in (first, other)]
         if folds[0] != folds[1]:
             raise RunError(
                 f"{names} were tested on different folds ({folds[0]} and {folds[1]}); expected the "
-                "same for both, run sacmil crossval to its end"
+                "same folds for both: finish the run with sacmil crossval"
             )
         for a, b in zip(first, other, strict=True):
             if differs := describe_difference(a, b):
                 raise RunError(
                     f"{names} were tested on {differs} in fold {a.fold}; expected the same for "
-                    "both: give sacmil crossval the same --splits"
+                    "both: run sacmil crossval with the same --splits"
                 )
 
 
@@ -207,7 +211,7 @@ def _resample_models(
     draws: int,
     seed: int,
 ) -> dict[str, Floats]:
-    """The fold mean of each model in every resample, the same resamples for all."""
+    """Return the fold mean of each model in every resample; all models share the resamples."""
     models = dict.fromkeys(model for pair in pairs for model in pair)
     if not models:
         return {}
@@ -240,25 +244,27 @@ def _compare_pair(
         p_t=_test_over_folds(first, differences),
         p_delong=_test_by_delong(first, second) if metric == "auc" else None,
         p_holm=None,
-        patients=len({patient for trial in first for patient in trial.patients.tolist()}),
+        patients=len({patient for result in first for patient in result.patients.tolist()}),
     )
 
 
 def _test_over_folds(fold_results: Sequence[FoldResult], differences: Floats) -> float | None:
-    """The t-test, where every fold leaves patients to train on and so was tested apart."""
-    everyone = len({patient for trial in fold_results for patient in trial.patients.tolist()})
-    tested = np.array([len(np.unique(trial.patients)) for trial in fold_results])
+    """Return p of the t-test, or None unless every fold leaves patients to train on."""
+    everyone = len({patient for result in fold_results for patient in result.patients.tolist()})
+    tested = np.array([len(np.unique(result.patients)) for result in fold_results])
     if len(fold_results) < 2 or np.isnan(differences).any() or (tested == everyone).any():
         return None
     return corrected_t_test(differences, float(np.mean(tested / (everyone - tested))))
 
 
 def _test_by_delong(first: Sequence[FoldResult], second: Sequence[FoldResult]) -> float | None:
-    alone = len(first) == 1 and len(first[0].probabilities) == len(second[0].probabilities) == 1
+    is_single_set = (
+        len(first) == 1 and len(first[0].probabilities) == len(second[0].probabilities) == 1
+    )
     one, other = first[0], second[0]
     # slides of one patient are not independent, which DeLong assumes
     independent = len(np.unique(one.patients)) == len(one.patients)
-    if not (alone and independent and one.probabilities.shape[2] == 2):
+    if not (is_single_set and independent and one.probabilities.shape[2] == 2):
         return None
     p = delong_test(one.labels, one.probabilities[0, :, 1], other.probabilities[0, :, 1]).p
     return None if math.isnan(p) else p

@@ -1,4 +1,4 @@
-"""Comparisons in words: who is better than whom, and how sure that is."""
+"""Comparisons as sentences: which models differ significantly, and by how much."""
 
 from __future__ import annotations
 
@@ -12,57 +12,56 @@ from sacmil.evaluation.printable import make_printable
 from sacmil.evaluation.tables import UNDEFINED, TableStyle, format_count, format_p_value
 
 _MAX_LISTED_PAIRS = 12
-"""How many pairs of a kind are told one by one; more are told together."""
+"""Maximum number of pairs with a sentence each; more pairs are summarised."""
 
 
 def list_conclusions(
     comparisons: Sequence[PairComparison], *, level: float = 0.95, style: TableStyle | None = None
 ) -> list[str]:
-    """What can be claimed, largest differences first, then what cannot.
+    """Return a sentence per comparison: significant differences by size, then the others.
 
     Args:
-        comparisons: of one metric, as compare gives them.
-        level: a difference is claimed when p, after Holm, is below one minus this.
-        style: how figures are printed.
+        comparisons: of one metric, from compare_models.
+        level: a difference is significant if p after Holm is below 1 - level.
+        style: number format.
     """
     style = style or TableStyle()
     if small := _describe_small_cohort(comparisons, level):
         return [small]
-    sure = [pair for pair in comparisons if is_significant(pair, level=level)]
+    significant = [pair for pair in comparisons if is_significant(pair, level=level)]
     left = [pair for pair in comparisons if not is_significant(pair, level=level)]
-    sure.sort(key=lambda pair: -abs(pair.difference))
-    told = (
-        [_describe_significant_pair(pair, style) for pair in sure]
-        if len(sure) <= _MAX_LISTED_PAIRS
-        else _describe_winners(sure, style)
+    significant.sort(key=lambda pair: -abs(pair.difference))
+    sentences = (
+        [_describe_significant_pair(pair, style) for pair in significant]
+        if len(significant) <= _MAX_LISTED_PAIRS
+        else _describe_winners(significant, style)
     )
     if len(left) <= _MAX_LISTED_PAIRS:
-        return told + [_describe_undecided_pair(pair, style) for pair in left]
-    others = "other " if sure else ""
-    return [*told, f"No difference can be claimed in the {others}{len(left)} pairs."]
+        return sentences + [_describe_undecided_pair(pair, style) for pair in left]
+    others = "other " if significant else ""
+    return [*sentences, f"No significant difference in the {others}{len(left)} pairs."]
 
 
 def _describe_small_cohort(comparisons: Sequence[PairComparison], level: float) -> str | None:
-    """That no p could pass, where so few patients make it so."""
+    """Return a sentence if there are too few patients for any p to pass, else None."""
     tested = [pair for pair in comparisons if pair.p_permutation is not None]
     if not tested:
         return None
     patients, needed = tested[0].patients, count_needed_patients(len(tested), level)
     if patients >= needed:
         return None
-    names = "the models apart"
+    names = "the models"
     if len(tested) == 1:
-        names = " from ".join(map(make_printable, order_better_first(tested[0])))
+        names = " and ".join(map(make_printable, order_better_first(tested[0])))
     corrected = f" for {format_count(len(tested), 'pair')}" if len(tested) > 1 else ""
     return (
-        f"The cohort is too small to tell {names}: it has {format_count(patients, 'patient')}, "
-        "and p < "
-        f"{1 - level:.2g} needs at least {needed}{corrected}."
+        f"The cohort is too small to compare {names}: it has {format_count(patients, 'patient')}, "
+        f"and p < {1 - level:.2g} needs at least {needed}{corrected}."
     )
 
 
 def _describe_winners(significant: Sequence[PairComparison], style: TableStyle) -> list[str]:
-    """A sentence per model that is better than others, who beats most of them first."""
+    """Return a sentence per model that is better than others, the one that beats most first."""
     beaten: dict[str, list[PairComparison]] = {}
     for pair in significant:
         beaten.setdefault(order_better_first(pair)[0], []).append(pair)
@@ -86,12 +85,12 @@ def _describe_winner(winner: str, pairs: Sequence[PairComparison], style: TableS
 
 
 def is_significant(pair: PairComparison, *, level: float = 0.95) -> bool:
-    """Whether the two differ by more than chance would explain, after Holm's correction."""
+    """Whether the two models differ significantly after Holm's correction."""
     return pair.p_holm is not None and pair.p_holm < 1 - level
 
 
 def order_better_first(pair: PairComparison) -> tuple[str, str]:
-    """The two models, the better one first."""
+    """Return the names of the two models, the better one first."""
     ahead = (pair.difference < 0) == (pair.metric in LOWER_IS_BETTER)
     return (pair.first, pair.second) if ahead else (pair.second, pair.first)
 
@@ -106,14 +105,14 @@ def _describe_significant_pair(pair: PairComparison, style: TableStyle) -> str:
 
 def _describe_undecided_pair(pair: PairComparison, style: TableStyle) -> str:
     ahead, behind = map(make_printable, order_better_first(pair))
-    text = f"No difference can be claimed between {ahead} and {behind}"
+    text = f"No significant difference between {ahead} and {behind}"
     if not math.isfinite(pair.difference):
         return f"{text}: {METRIC_TITLES[pair.metric]} is not defined in every fold."
     return f"{text}: {_format_difference(pair, style)}, {_describe_p_value(pair)}."
 
 
 def _format_difference(pair: PairComparison, style: TableStyle) -> str:
-    """How far the better one is ahead, and its interval turned the same way."""
+    """Format the better model's lead and its interval with the same sign."""
     ends = [pair.low, pair.high]
     if pair.difference < 0:
         ends = [-pair.high, -pair.low]
@@ -127,7 +126,7 @@ def _format_points(style: TableStyle) -> str:
 
 
 def _describe_p_value(pair: PairComparison) -> str:
-    told = format_p_value(pair.p_holm)
-    if told == UNDEFINED:
+    text = format_p_value(pair.p_holm)
+    if text == UNDEFINED:
         return "no p-value"
-    return f"p {'< 0.001' if told.startswith('<') else f'= {told}'} after Holm"
+    return f"p {'< 0.001' if text.startswith('<') else f'= {text}'} after Holm"

@@ -1,8 +1,8 @@
-"""DeLong, DeLong and Clarke-Pearson 1988: how sure an AUC is, and whether two of one set differ.
+"""Variance of an AUC, and a test of two AUCs on one set (DeLong, DeLong and Clarke-Pearson 1988).
 
-The share of negatives below a positive, and of positives above a negative, are its placement
-values; their covariances give that of the AUCs. Midranks find them in O(n log n), as
-Sun and Xu 2014 showed.
+The placement value of a positive is the share of negatives below it, that of a negative the share
+of positives above it. Their covariances give that of the AUCs. Midranks compute them in
+O(n log n) (Sun and Xu 2014).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class DeLongResult(NamedTuple):
     """Of the difference."""
     z: float
     p: float
-    """Two-sided; NaN where nothing varies although the AUCs differ."""
+    """Two-sided; NaN if the variance is zero although the AUCs differ."""
 
 
 def delong_test(labels: npt.ArrayLike, first: npt.ArrayLike, second: npt.ArrayLike) -> DeLongResult:
@@ -32,8 +32,8 @@ def delong_test(labels: npt.ArrayLike, first: npt.ArrayLike, second: npt.ArrayLi
 
     Args:
         labels: (n,), zero or one; the units must be independent of each other.
-        first: (n,), one score of each.
-        second: (n,), the other.
+        first: (n,), scores of the first model.
+        second: (n,), scores of the second model.
     """
     areas, covariance = _auc_covariance(labels, np.stack([np.asarray(first), np.asarray(second)]))
     variance = float(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
@@ -43,7 +43,7 @@ def delong_test(labels: npt.ArrayLike, first: npt.ArrayLike, second: npt.ArrayLi
 
 
 def delong_variance(labels: npt.ArrayLike, scores: npt.ArrayLike) -> tuple[float, float]:
-    """An AUC and its variance; NaN for a class of fewer than two."""
+    """Return an AUC and its variance; NaN if a class has fewer than two units."""
     areas, covariance = _auc_covariance(labels, np.asarray(scores)[None])
     return float(areas[0]), float(covariance[0, 0])
 
@@ -57,7 +57,7 @@ def _standardize(difference: float, variance: float) -> float:
 def _auc_covariance(
     labels: npt.ArrayLike, scores: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """AUC of each row of scores, and their covariance."""
+    """Return the AUC of each row of scores, and their covariance."""
     positive = np.asarray(labels).astype(np.bool_)
     m, n = int(positive.sum()), int((~positive).sum())
     rows = len(scores)

@@ -1,4 +1,4 @@
-"""What a model answered on the test part of a fold, seed by seed: what statistics are made of."""
+"""Predictions of a model on the test set of each fold, by seed."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from sacmil.results import Predictions
 
 @dataclass(frozen=True, eq=False)
 class FoldResult:
-    """A model on the test part of one fold."""
+    """Predictions of a model on the test set of one fold."""
 
     model: str
     fold: int
     units: npt.NDArray[np.str_]
     """(n,), ids of patients, or of slides where a patient's slides differ in label."""
     patients: npt.NDArray[np.str_]
-    """(n,), whose they are."""
+    """(n,), patient of each unit."""
     labels: npt.NDArray[np.int64]
     """(n,)."""
     probabilities: npt.NDArray[np.float64]
     """(seeds, n, C)."""
 
     def compute_metric(self, metric: str) -> float:
-        """The metric, mean over the seeds."""
+        """Return the metric, averaged over seeds."""
         return float(np.mean([METRICS[metric](self.labels, p) for p in self.probabilities]))
 
 
 def collect_fold_results(predictions: Predictions) -> dict[str, list[FoldResult]]:
-    """The trials of each model in the order of folds, models by name; validation rows are left out.
+    """Return the fold results of each model, sorted by model and fold, from the test rows.
 
     Raises:
-        RunError: nothing was tested, a slide was tested twice, or seeds saw different slides.
+        RunError: nothing was tested, a slide was tested twice, or seeds have different slides.
     """
     tested = predictions.select(predictions.split == "test")
     if not len(tested):
         found = ", ".join(sorted({*predictions.split.tolist()})) or "no rows"
         raise RunError(
-            f"nothing was tested: expected rows of the split 'test', found {found}; "
-            "run sacmil crossval to its end"
+            f"there are no test predictions: found {found}, expected rows of the split 'test'; "
+            "finish the run with sacmil crossval"
         )
     _check_no_duplicates(sort_rows(tested))
     units = sort_rows(average_by_patient(tested))
@@ -59,12 +59,12 @@ def collect_fold_results(predictions: Predictions) -> dict[str, list[FoldResult]
 def compute_fold_metrics(
     fold_results: Sequence[FoldResult], metric: str
 ) -> npt.NDArray[np.float64]:
-    """The metric in each fold: (folds,)."""
-    return np.array([trial.compute_metric(metric) for trial in fold_results])
+    """Return the metric in each fold: (folds,)."""
+    return np.array([result.compute_metric(metric) for result in fold_results])
 
 
 def describe_difference(one: FoldResult, other: FoldResult) -> str | None:
-    """How the units of two trials differ, in words for an error; None when they do not."""
+    """Return how the units of two fold results differ, for an error; None if they are equal."""
     odd = sorted({unit for _, unit in _collect_patient_units(one) ^ _collect_patient_units(other)})
     if odd:
         return f"different slides or patients ({_format_names(odd)} in one only)"
@@ -72,8 +72,8 @@ def describe_difference(one: FoldResult, other: FoldResult) -> str | None:
     return f"different labels ({_format_names(relabelled)})" if relabelled else None
 
 
-def _collect_patient_units(trial: FoldResult) -> set[tuple[str, str]]:
-    return set(zip(trial.patients.tolist(), trial.units.tolist(), strict=True))
+def _collect_patient_units(result: FoldResult) -> set[tuple[str, str]]:
+    return set(zip(result.patients.tolist(), result.units.tolist(), strict=True))
 
 
 def _merge_seeds(rows: Predictions) -> FoldResult:
@@ -83,10 +83,10 @@ def _merge_seeds(rows: Predictions) -> FoldResult:
         if differs := describe_difference(first, other):
             raise RunError(
                 f"{first.model}, fold {first.fold}: seeds {seeds[0]} and {seed} were tested on "
-                f"{differs}; expected the same for every seed, run sacmil crossval to its end"
+                f"{differs}; expected the same for every seed: finish the run with sacmil crossval"
             )
-    together = [first.probabilities, *(other.probabilities for other in others)]
-    return replace(first, probabilities=np.concatenate(together))
+    probabilities = [first.probabilities, *(other.probabilities for other in others)]
+    return replace(first, probabilities=np.concatenate(probabilities))
 
 
 def _make_fold_result(rows: Predictions) -> FoldResult:
@@ -112,6 +112,6 @@ def _check_no_duplicates(rows: Predictions) -> None:
         row = int(np.flatnonzero(again)[0])
         raise RunError(
             f"slide {rows.slide_id[row]} was tested twice by {rows.model[row]} in fold "
-            f"{rows.fold[row]}, seed {rows.seed[row]}; expected one row each: were two runs joined "
-            "whose models have the same name?"
+            f"{rows.fold[row]}, seed {rows.seed[row]}; expected one row per slide: rename the "
+            "models if two runs with the same model name were joined"
         )

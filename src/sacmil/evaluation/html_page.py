@@ -1,4 +1,4 @@
-"""What all pages share: one HTML file that needs nothing else, no network and no script."""
+"""Building blocks of all pages: one self-contained HTML file without scripts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sacmil.evaluation.printable import make_printable
 
 
 def render_page(title: str, body: str, *, style: str = "", banner: str = "", footer: str) -> str:
-    """A whole page as text.
+    """Return a complete HTML page.
 
     Args:
         title: any text.
-        body: HTML, of safe parts.
-        style: CSS beyond what every page has.
+        body: HTML with escaped text.
+        style: additional CSS.
         banner: HTML above the title.
         footer: HTML after the version.
     """
@@ -30,12 +30,12 @@ def render_page(title: str, body: str, *, style: str = "", banner: str = "", foo
 
 
 def render_section(heading: str, content: str) -> str:
-    """A part of a page with a heading, both HTML; nothing where there is no content."""
+    """Return an HTML section with a heading, or "" if there is no content."""
     return f"<section><h2>{heading}</h2>\n{content}</section>" if content else ""
 
 
 def escape_text(text: str) -> str:
-    """Text on one line that is neither markup nor steers what stands around it.
+    """Return text on one line, escaped so that it is neither markup nor control characters.
 
     >>> escape_text("<b>")
     '&lt;b&gt;'
@@ -44,7 +44,7 @@ def escape_text(text: str) -> str:
 
 
 def render_warnings(texts: Sequence[str]) -> str:
-    """What a reader must know before believing anything."""
+    """Return the warnings as HTML paragraphs."""
     return "".join(f'<p class="warning">{escape_text(text)}</p>' for text in texts)
 
 

@@ -1,4 +1,4 @@
-"""Whether a model's scores are high where the truth is: instances, when their labels are known."""
+"""Localisation metrics: instance scores compared with instance labels."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from sacmil.evaluation.metrics import auc, average_precision
 
 @dataclass(frozen=True)
 class Localization:
-    """How well scores find the instances of the class; NaN where no slide can tell."""
+    """How well scores find the instances of a class; NaN if no slide has both kinds."""
 
     auc: float
     """Mean over the slides that have instances of both kinds."""
     average_precision: float
     """The same mean; chance is a slide's share of positives, not a half."""
     pooled_auc: float
-    """Over the instances of all slides together; fair only if scores compare between slides."""
+    """Over the instances of all slides; meaningful only if scores compare between slides."""
     pooled_average_precision: float
     slides: int
-    """How many have instances of both kinds."""
+    """Number of slides that have instances of both kinds."""
 
 
 class LocalizationMetrics(NamedTuple):
     """How well the scores of one slide find its positive instances."""
 
     instances: int
-    """Those with a known label."""
+    """Number of instances with a known label."""
     positives: int
     auc: float
     """NaN unless there are positive and negative instances."""
@@ -45,7 +45,7 @@ def measure_slide_localization(
     """Compare the scores of one slide with the labels of its instances.
 
     Args:
-        slide_id: for errors.
+        slide_id: name for error messages.
         scores: (N,).
         labels: (N,): above zero is positive, zero negative, below zero unknown.
     """
@@ -60,7 +60,7 @@ def measure_localization(
     """Compare instance scores with instance truth.
 
     Args:
-        scores_by_slide: slide id to (N,) scores, higher where the model looks.
+        scores_by_slide: slide id to (N,) scores, higher for the model's class.
         truth_by_slide: slide id to (N,) labels: above zero is positive, zero negative, and below
             zero unknown, which is left out.
     """
@@ -84,12 +84,12 @@ def _select_labeled(
     slide: str, scores_by_slide: Mapping[str, npt.ArrayLike], truth: Mapping[str, npt.ArrayLike]
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
     if slide not in truth:
-        raise RunError(f"{slide}: has scores but no truth; expected labels of its instances")
+        raise RunError(f"{slide}: has scores but no instance labels; expected a label per instance")
     labels = np.asarray(truth[slide])
     scores = np.asarray(scores_by_slide[slide], dtype=np.float64)
     if labels.shape != scores.shape or labels.ndim != 1:
         raise RunError(
-            f"{slide}: has scores of shape {scores.shape} and truth of shape {labels.shape}; "
+            f"{slide}: has scores of shape {scores.shape} and labels of shape {labels.shape}; "
             "expected one of each per instance"
         )
     known = labels >= 0

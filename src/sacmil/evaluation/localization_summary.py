@@ -1,4 +1,4 @@
-"""Localisation of each model over patients, and which model localises better.
+"""Localisation metrics of each model over patients, and comparisons of models.
 
 The unit is the patient: a patient's value is the mean over slides, a slide's the mean over folds
 and seeds. Only slides with positive and negative instances count.
@@ -29,7 +29,7 @@ from sacmil.results import SlideLocalization
 Floats = npt.NDArray[np.float64]
 _COLUMNS = {"localisation_auc": "auc", "localisation_ap": "average_precision"}
 _MIN_PATIENTS = 3
-"""Patients that an interval needs; two are in nearly every resample."""
+"""Minimum number of patients for an interval; two are in nearly every resample."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,19 @@ class LocalizationSummary:
     """Average precision of random scores: the mean share of positive instances."""
     patients: int
     slides: int
-    """Those with positive and negative instances."""
+    """Number of slides with positive and negative instances."""
     folds: int
 
 
 def summarize_localization(
     rows: Sequence[SlideLocalization], *, level: float = 0.95, draws: int = 2000, seed: int = 0
 ) -> dict[str, LocalizationSummary]:
-    """Localisation AUC and average precision of every model, with intervals over patients.
+    """Return localisation AUC and average precision of every model, with intervals over patients.
 
     Args:
-        rows: as read_localisation gives them, of one or more models.
-        level: of the intervals.
-        draws: how many times patients are resampled.
+        rows: from read_localization, of one or more models.
+        level: confidence level of the intervals.
+        draws: number of resamples of patients.
         seed: of the resampling.
     """
     check_level_and_draws(level=level, draws=draws)
@@ -73,15 +73,15 @@ def compare_localization(
     draws: int = 2000,
     seed: int = 0,
 ) -> list[PairComparison]:
-    """Compare how well models localise on the same slides; p is of the permutation test.
+    """Compare the localisation of models on the same slides with a permutation test.
 
     Args:
         rows: of two or more models.
         metric: localisation_auc or localisation_ap.
-        against: one model, compared with each other one; every two models if left out.
-        level: of the intervals.
-        draws: how many times patients are resampled; swapped at least as often.
-        seed: of both.
+        against: one model to compare with each of the others; all pairs if omitted.
+        level: confidence level of the intervals.
+        draws: number of resamples; the permutation test samples at least as many arrangements.
+        seed: of resamples and arrangements.
 
     Raises:
         RunError: a model is missing, or the models were tested on different slides.
@@ -118,17 +118,16 @@ def compare_localization(
 
 
 def check_localization_metric(name: str) -> str:
-    """The name, if it is a metric of localisation."""
+    """Return the name; reject it if it is not a localisation metric."""
     if name not in LOCALIZATION_TITLES:
         raise ConfigError(
-            f"there is no metric of localisation {name!r}; "
-            f"{suggest_names(name, LOCALIZATION_TITLES)}"
+            f"there is no localisation metric {name!r}; {suggest_names(name, LOCALIZATION_TITLES)}"
         )
     return name
 
 
 def _group_by_model(rows: Sequence[SlideLocalization]) -> dict[str, list[SlideLocalization]]:
-    """The rows that count, by model in alphabetical order."""
+    """Return the rows of slides with both kinds of instances, by model, sorted by name."""
     models: dict[str, list[SlideLocalization]] = {}
     for row in sorted(rows, key=lambda row: row.model):
         if row.has_both_labels:
@@ -163,7 +162,7 @@ def _patient_values(rows: Sequence[SlideLocalization], metric: str) -> Floats:
 
 
 def _mean_by_patient(rows: Sequence[SlideLocalization], values: Sequence[float]) -> Floats:
-    """(patients,), in the order of their names: the mean over slides of the mean over rows."""
+    """Return the mean over slides of the mean over rows: (patients,), sorted by name."""
     slides: dict[tuple[str, str], list[float]] = {}
     for row, value in zip(rows, values, strict=True):
         slides.setdefault((row.patient_id, row.slide_id), []).append(value)
@@ -174,7 +173,7 @@ def _mean_by_patient(rows: Sequence[SlideLocalization], values: Sequence[float])
 
 
 def _bootstrap_interval(values: Floats, level: float, draws: int, seed: int) -> tuple[float, float]:
-    """Of the mean over patients, who are resampled; the same for every model of one seed."""
+    """Return the interval of the mean over patients; a seed gives every model equal resamples."""
     count = len(values)
     if count < _MIN_PATIENTS:
         return math.nan, math.nan

@@ -1,4 +1,4 @@
-"""Figures of merit over the units of one test set."""
+"""Metrics over the units of one test set."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _PREDICTION_TITLES: Mapping[str, str] = {
     "calibration_error": "Calibration error",
     "log_loss": "Log loss",
 }
-"""How each metric of predictions is called in a table; the order is that of the tables."""
+"""Titles of prediction metrics in tables, in the order of the columns."""
 
 LOCALIZATION_TITLES: Mapping[str, str] = {
     "localisation_auc": "Localisation AUC",
     "localisation_ap": "Localisation AP",
 }
-"""Metrics of instance scores, made of localisation_by_slide.csv instead of predictions."""
+"""Titles of localisation metrics, computed from localisation_by_slide.csv."""
 
 METRIC_TITLES: Mapping[str, str] = {**_PREDICTION_TITLES, **LOCALIZATION_TITLES}
-"""How every metric is called in a table."""
+"""Titles of all metrics in tables."""
 
 LOWER_IS_BETTER = frozenset({"brier", "calibration_error", "log_loss"})
 
 WEIGHTED_METRICS: Mapping[str, weighted.WeightedMetric] = {
     name: getattr(weighted, name) for name in _PREDICTION_TITLES
 }
-"""The same for many resamples at once."""
+"""The prediction metrics for many resamples at once."""
 
 
 def accuracy(labels: npt.ArrayLike, predicted: npt.ArrayLike) -> float:
-    """Share of slides whose predicted class is the true one."""
+    """Return the share of slides whose predicted class is the true one."""
     return float(np.mean(np.asarray(labels) == np.asarray(predicted)))
 
 
@@ -67,7 +67,7 @@ def average_precision(labels: npt.ArrayLike, scores: npt.ArrayLike) -> float:
 
 
 def check_metric(name: str) -> str:
-    """The name, when there is such a metric."""
+    """Return the name; reject it if there is no such metric."""
     if name not in METRICS:
         raise ConfigError(f"there is no metric {name!r}; {suggest_names(name, METRICS)}")
     return name

@@ -1,4 +1,4 @@
-"""Who is misclassified: patients, or slides where those are the unit, that models get wrong."""
+"""Misclassified patients, or slides where slides are the unit."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ class Misclassification(NamedTuple):
     name: str
     truth: str
     predicted: str
-    """By most of the models that are wrong."""
+    """Class predicted by most of the wrong models."""
     num_wrong: int
-    """How many models."""
+    """Number of models that are wrong."""
     num_models: int
-    """Of how many that were tested on it."""
+    """Number of models tested on it."""
     probability: float
-    """Of the true class, the mean over models."""
+    """Probability of the true class, mean over models."""
 
 
 def find_misclassified(predictions: Predictions) -> list[Misclassification]:
-    """Everyone misclassified, those most models get wrong first.
+    """Return the misclassified units, those that most models get wrong first.
 
-    A model's answer is the mean of its probabilities over seeds, and over folds where
+    A model's prediction is the mean of its probabilities over seeds, and over folds if
     cross-validation was repeated.
     """
     units = average_by_patient(select_test_rows(predictions))
     found = [_summarize_unit(units.select(rows)) for rows in _group_rows(units.slide_id)]
-    wrong = [mistake for mistake in found if mistake.num_wrong]
+    wrong = [unit for unit in found if unit.num_wrong]
     return sorted(wrong, key=lambda m: (-m.num_wrong / m.num_models, m.probability, m.name))
 
 
 def misclassified_table(predictions: Predictions) -> ResultTable:
-    """The mistakes as a table; how many they are stands in its caption."""
+    """Return the misclassified units as a table, with their number in the caption."""
     found, unit = find_misclassified(predictions), find_unit(select_test_rows(predictions))
     style = TableStyle()
     rows = [
@@ -55,31 +55,31 @@ def misclassified_table(predictions: Predictions) -> ResultTable:
         )
         for m in found
     ]
-    header = (unit, "true class", "taken for", "models wrong", "mean p of the true class")
+    header = (unit, "true class", "predicted class", "models wrong", "mean p of the true class")
     caption = f"{format_count(len(found), unit)} misclassified by at least one model."
     return ResultTable(caption, header, tuple(rows), tuple(m._asdict() for m in found))
 
 
 def _summarize_unit(rows: Predictions) -> Misclassification:
-    """Of the rows of one patient or slide."""
-    answers = np.array(
+    """Summarise the rows of one patient or slide."""
+    probabilities = np.array(
         [rows.probabilities[group].mean(axis=0) for group in _group_rows(rows.model)]
     )
     truth = int(rows.label[0])
-    taken = answers.argmax(axis=1)
-    wrong = Counter(taken[taken != truth].tolist())
+    predicted = probabilities.argmax(axis=1)
+    wrong = Counter(predicted[predicted != truth].tolist())
     return Misclassification(
         name=str(rows.slide_id[0]),
         truth=rows.classes[truth],
         predicted=rows.classes[wrong.most_common(1)[0][0]] if wrong else "",
         num_wrong=wrong.total(),
-        num_models=len(answers),
-        probability=float(answers[:, truth].mean()),
+        num_models=len(probabilities),
+        probability=float(probabilities[:, truth].mean()),
     )
 
 
 def _group_rows(names: npt.NDArray[np.str_]) -> list[npt.NDArray[np.int64]]:
-    """Rows of each name."""
-    _, place = np.unique(names, return_inverse=True)
-    order = np.argsort(place, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(place[order])) + 1) if len(names) else []
+    """Return the rows of each name."""
+    _, group = np.unique(names, return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(group[order])) + 1) if len(names) else []

@@ -1,4 +1,4 @@
-"""A paired permutation test over patients: do two models differ by more than chance?
+"""A paired permutation test over patients: do two models differ significantly?
 
 If two models are equally good, either could have made either prediction of a patient. The test
 therefore swaps the two models' predictions of some patients, with all slides, folds and seeds, and
@@ -21,16 +21,16 @@ from sacmil.evaluation.metrics import WEIGHTED_METRICS
 
 Floats = npt.NDArray[np.float64]
 Swaps = npt.NDArray[np.bool_]
-"""(arrangements, patients): whose predictions are swapped."""
+"""(arrangements, patients): True where a patient's predictions are swapped."""
 
 MIN_DRAWS = 10_000
-"""Random arrangements, at least: p near 0.005 then varies by 0.0007 among seeds."""
+"""Minimum number of random arrangements: p near 0.005 then varies by 0.0007 among seeds."""
 _MAX_EXACT_ARRANGEMENTS = 2**15
-"""Arrangements that are all enumerated instead of sampled."""
+"""Maximum number of arrangements that are enumerated; more are sampled."""
 _RANK_METRICS = frozenset({"auc", "average_precision"})
-"""Metrics of the order alone: ranks within a fold make the scales of two models comparable."""
+"""Metrics of the order only: ranks within a fold make the scales of two models comparable."""
 _CLASS_METRICS = frozenset({"accuracy", "balanced_accuracy", "f1", "kappa"})
-"""Metrics of the most probable class alone."""
+"""Metrics of the most probable class only."""
 _ADDITIVE_METRICS = frozenset({"accuracy", "auc", "balanced_accuracy", "brier", "log_loss"})
 """Metrics whose difference is a sum of patients' effects; a swap turns the sign of one.
 
@@ -38,9 +38,9 @@ For the AUC: whether two patients' predictions are swapped alike or not, the dif
 of units is a sum of one term for each patient.
 """
 _TOLERANCE = 1e-10
-"""Differences that are equal but for rounding are equal."""
+"""Differences below this are rounding errors."""
 _CHUNK_WEIGHTS = 120_000
-"""Weights computed with at a time: few enough for the processor's cache."""
+"""Weights per chunk: few enough for the processor's cache."""
 
 
 class _PairedFold(NamedTuple):
@@ -53,7 +53,7 @@ class _PairedFold(NamedTuple):
     patients: npt.NDArray[np.intp]
     """(n,), index of each row's patient among all."""
     widening: float
-    """What arrangements are multiplied by; see _widening."""
+    """Factor of the arrangements; see _compute_widening."""
 
 
 def permutation_test(
@@ -64,17 +64,17 @@ def permutation_test(
     draws: int = MIN_DRAWS,
     seed: int = 0,
 ) -> float | None:
-    """Two-sided p of the difference of two models, mean over folds; None where it is undefined.
+    """Return the two-sided p of the mean difference of two models over folds, or None if undefined.
 
-    The test is exact where up to 16 patients make a difference, and Monte Carlo beyond. For ranks
-    it is the larger p of two tests: swaps of patients, which assume that both ROC curves have the
-    same shape, and sign flips of patients' influences, which do not but need more patients.
+    The test is exact if the predictions of at most 16 patients differ, and Monte Carlo beyond. For
+    ranks it is the larger p of two tests. Swaps of patients assume that both ROC curves have the
+    same shape. Sign flips of patients' influences do not, but need more patients.
 
     Args:
-        first: trials of one model, a fold each.
+        first: fold results of one model.
         second: of the other model, on the same folds and patients.
         metric: a name in METRICS.
-        draws: random arrangements, where there are too many to enumerate.
+        draws: number of random arrangements, if there are too many to enumerate.
         seed: of these arrangements.
     """
     patients, folds = _pair_folds(first, second, metric)
@@ -100,35 +100,35 @@ def permutation_test(
 def sign_flip_test(
     effects: npt.ArrayLike, *, observed: float | None = None, draws: int = MIN_DRAWS, seed: int = 0
 ) -> float:
-    """Two-sided p of a difference that is a sum of patients' effects: a swap turns one's sign.
+    """Return the two-sided p of a sum of patients' effects; a swap changes the sign of one effect.
 
     >>> sign_flip_test([1.0, 1.0, 1.0])
     0.25
 
     Args:
-        effects: (patients,), what each patient adds to the difference.
-        observed: the difference; the sum of the effects if left out.
-        draws: random arrangements, where there are too many to enumerate.
+        effects: (patients,), contribution of each patient to the difference.
+        observed: the difference; the sum of the effects if omitted.
+        draws: number of random arrangements, if there are too many to enumerate.
         seed: of these arrangements.
     """
     values = np.asarray(effects, dtype=np.float64)
     difference = float(values.sum()) if observed is None else observed
     values = values[np.abs(values) > _TOLERANCE]
     swaps, exact = _make_arrangements(len(values), draws, seed)
-    sums = np.concatenate([(1.0 - 2.0 * part) @ values for part in _split_chunks(swaps, 1)])
+    sums = np.concatenate([(1.0 - 2.0 * chunk) @ values for chunk in _split_chunks(swaps, 1)])
     return _compute_p_value(sums, difference, exact=exact)
 
 
 def _compute_p_value(values: Floats, observed: float, *, exact: bool) -> float:
-    """p; an arrangement without a defined difference counts against a claim."""
+    """Return p; an arrangement with an undefined difference counts as extreme."""
     extreme = int(np.sum(~(np.abs(values) < abs(observed) - _TOLERANCE)))
     return extreme / len(values) if exact else (extreme + 1) / (len(values) + 1)
 
 
 def count_needed_patients(pairs: int, level: float) -> int:
-    """The fewest patients with which one of so many pairs could pass, after Holm's correction.
+    """Return how few patients suffice for one of that many pairs to pass after Holm's correction.
 
-    n patients have 2^(n - 1) arrangements that differ in size, so that p is at least 2^(1 - n).
+    n patients have 2^(n - 1) arrangements that differ in size, so p is at least 2^(1 - n).
 
     >>> count_needed_patients(1, 0.95), count_needed_patients(78, 0.95)
     (6, 12)
@@ -137,7 +137,7 @@ def count_needed_patients(pairs: int, level: float) -> int:
 
 
 class _DifferenceCalculator:
-    """The difference of two models, mean over folds, of many arrangements at once."""
+    """Computes the mean difference of two models over folds for many arrangements at once."""
 
     def __init__(self, folds: Sequence[_PairedFold], metric: str) -> None:
         self._folds, self._metric = folds, metric
@@ -151,7 +151,7 @@ class _DifferenceCalculator:
         return mean
 
     def compute_observed(self) -> float:
-        """The difference as it is, nothing swapped and nothing widened."""
+        """Return the difference without swaps or widening."""
         nobody = [np.zeros((1, len(fold.patients)), np.bool_) for fold in self._folds]
         return float(
             np.mean(
@@ -160,7 +160,7 @@ class _DifferenceCalculator:
         )
 
     def compute_patient_effects(self, patients: int) -> Floats:
-        """How much each patient adds to the difference: half of what a swap takes away."""
+        """Return each patient's contribution to the difference: half of what a swap takes away."""
         effects = np.zeros(patients)
         for fold in self._folds:
             present = np.unique(fold.patients)
@@ -172,7 +172,7 @@ class _DifferenceCalculator:
         return effects
 
     def compute_patient_influences(self, patients: int) -> Floats:
-        """How far each patient pulls the difference: twice what half of the weight takes away.
+        """Return each patient's influence on the difference: twice the effect of half the weight.
 
         The squares sum to the variance of the difference. A weight of one half is between the two
         jackknives: of m patients it gives m/(m - 1/2), where the infinitesimal one gives too
@@ -189,27 +189,27 @@ class _DifferenceCalculator:
         return influences
 
     def _compute_halved(self, fold: _PairedFold, halved: Swaps) -> Floats:
-        """Of rows (arrangements, n) that count half, for both models."""
+        """Return the differences if the marked rows (arrangements, n) count half."""
         found = []
-        for part in _split_chunks(halved, 2):
-            weights, nothing = 1 - 0.5 * part, np.zeros(part.shape)
+        for chunk in _split_chunks(halved, 2):
+            weights, nothing = 1 - 0.5 * chunk, np.zeros(chunk.shape)
             first, second = np.hstack([weights, nothing]), np.hstack([nothing, weights])
             found.append(self._compute_weighted(fold, first, second))
         return np.concatenate(found)
 
     def _compute_swapped(self, fold: _PairedFold, swapped: Swaps) -> Floats:
-        """Of swapped rows (arrangements, n); a row counts for the model that it is given to."""
+        """Return the differences if the marked rows (arrangements, n) are swapped."""
         found = []
-        for part in _split_chunks(swapped, 2):
-            weights = np.hstack([~part, part]).astype(np.float64)
+        for chunk in _split_chunks(swapped, 2):
+            weights = np.hstack([~chunk, chunk]).astype(np.float64)
             found.append(self._compute_weighted(fold, weights, 1 - weights))
         return np.concatenate(found)
 
     def _compute_weighted(self, fold: _PairedFold, first: Floats, second: Floats) -> Floats:
-        """Of how much each row counts for the two models, (arrangements, 2n) each."""
-        figure = WEIGHTED_METRICS[self._metric]
+        """Return the differences for row weights of the two models, (arrangements, 2n) each."""
+        metric = WEIGHTED_METRICS[self._metric]
         each = [
-            figure(fold.labels, p, first) - figure(fold.labels, p, second) for p in fold.predictions
+            metric(fold.labels, p, first) - metric(fold.labels, p, second) for p in fold.predictions
         ]
         mean: Floats = np.mean(each, axis=0)
         return mean
@@ -218,7 +218,7 @@ class _DifferenceCalculator:
 def _pair_folds(
     first: Sequence[FoldResult], second: Sequence[FoldResult], metric: str
 ) -> tuple[int, list[_PairedFold]]:
-    everyone = np.unique(np.concatenate([trial.patients for trial in first]))
+    everyone = np.unique(np.concatenate([result.patients for result in first]))
     folds = []
     for one, other in zip(first, second, strict=True):
         # a model with fewer seeds repeats them, so that both have a prediction for each
@@ -242,10 +242,10 @@ def _pair_folds(
 
 
 def _compute_widening(fold_result: FoldResult, metric: str) -> float:
-    """How much wider arrangements of ranks have to be in a fold of N patients: √(N/(N - 2)).
+    """Return the factor by which to widen arrangements of ranks, √(N/(N - 2)) for N patients.
 
-    Ranks of a fold sum to a constant, so that swaps of them vary less than the AUC does. In four
-    repeats of folds of six simulated patients 10 % of the claims were false without a correction,
+    Ranks of a fold sum to a constant, so swaps of them vary less than the AUC does. In four repeats
+    of folds of six simulated patients, 10 % of the tests were false positives without a correction,
     8 % with N - 1, and 3 % with N - 2. Patients with unequal numbers of slides count as fewer, as
     in an effective sample size.
     """
@@ -257,7 +257,7 @@ def _compute_widening(fold_result: FoldResult, metric: str) -> float:
 
 
 def _to_comparable_scale(probabilities: Floats, metric: str) -> Floats:
-    """What of (seeds, n, C) the metric sees, on a scale that two models share."""
+    """Return what the metric uses of (seeds, n, C), on a scale comparable between models."""
     if metric in _RANK_METRICS:
         ranks: Floats = rankdata(probabilities, axis=1)
         return ranks
@@ -268,7 +268,7 @@ def _to_comparable_scale(probabilities: Floats, metric: str) -> Floats:
 
 
 def _find_differing_patients(folds: Sequence[_PairedFold], patients: int) -> npt.NDArray[np.intp]:
-    """Patients whose predictions differ; to swap the others would change nothing."""
+    """Return the patients whose predictions differ; swapping others changes nothing."""
     differing = np.zeros(patients, np.bool_)
     for fold in folds:
         one, other = np.split(fold.predictions, 2, axis=1)
@@ -277,8 +277,8 @@ def _find_differing_patients(folds: Sequence[_PairedFold], patients: int) -> npt
 
 
 def _make_arrangements(patients: int, draws: int, seed: int) -> tuple[Swaps, bool]:
-    """All arrangements, or random ones, and whether they are all."""
-    # to swap everyone only turns the sign, so the last patient is never swapped
+    """Return all arrangements or random ones, and whether they are all."""
+    # swapping everyone only changes the sign, so the last patient is never swapped
     everything = 2 ** max(patients - 1, 0)
     if everything <= _MAX_EXACT_ARRANGEMENTS:
         numbers = np.arange(everything)[:, None]

@@ -1,10 +1,10 @@
-"""Names that come from files of others, made harmless for terminals, tables and pages."""
+"""Names from other people's files, made safe for terminals, tables and pages."""
 
 from __future__ import annotations
 
 
 def make_printable(text: str) -> str:
-    """Text on one line that cannot steer a terminal.
+    """Return text on one line without control characters.
 
     >>> make_printable("a\\x1b[31mb")
     'a�[31mb'

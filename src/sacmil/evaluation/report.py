@@ -1,4 +1,4 @@
-"""The report of an evaluation: one HTML page that needs nothing else, no network and no script."""
+"""The report of an evaluation: one self-contained HTML page without scripts."""
 
 from __future__ import annotations
 
@@ -37,37 +37,37 @@ from sacmil.evaluation.tables import (
 from sacmil.results import Predictions
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+    from matplotlib.figure import Figure
 
 MAX_UNFOLDED_ROWS = 40
-"""Tables of more lines are folded up."""
+"""Maximum number of rows of a table that is not folded up."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a page is made of."""
+    """Content of a report page."""
 
     title: str
     predictions: Predictions
     estimates: Mapping[str, Mapping[str, MetricEstimate]]
-    """As summarise gives them."""
+    """By model and metric, from summarize."""
     comparisons: Sequence[PairComparison] = ()
-    """As compare gives them, of the metric below."""
+    """From compare_models, of the metric below."""
     metric: str = "auc"
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings and versions: a heading, and the text under it as it is."""
+    """Settings and versions: text by heading."""
     warnings: Sequence[str] = ()
-    """What a reader must know before believing anything, such as slides that failed."""
+    """Warnings at the top of the page, such as failed slides."""
     extra_tables: Mapping[str, ResultTable] = field(default_factory=dict)
     """Other tables, by their heading."""
     data: str = ""
-    """Where the predictions come from, in a few words."""
+    """Short description of the predictions' source."""
     level: float = 0.95
     draws: int = 2000
     style: TableStyle = field(default_factory=TableStyle)
 
     def make_summary_caption(self) -> str:
-        """Unit, folds, seeds, patients, interval, data."""
+        """Return the caption: unit, folds, seeds, patients, interval and data."""
         return make_caption(
             self.predictions,
             data=self.data,
@@ -78,9 +78,9 @@ class Report:
         )
 
     def describe_comparison(self) -> str:
-        """How models are compared."""
+        """Return a description of the test."""
         text = (
-            "Paired permutation test over patients; a difference is claimed when p after Holm's "
+            "Paired permutation test over patients; a difference is significant if p after Holm's "
             f"correction is below {1 - self.level:.2g}."
         )
         if any(math.isfinite(pair.low + pair.high) for pair in self.comparisons):
@@ -88,8 +88,8 @@ class Report:
         return text
 
     @cached_property
-    def plots(self) -> dict[str, Picture]:
-        """The plots by file stem, in the order of the page."""
+    def plots(self) -> dict[str, Figure]:
+        """The plots by file stem, in page order."""
         found = {
             "roc": draw_roc(self.predictions),
             "calibration": draw_calibration(self.predictions),
@@ -110,11 +110,11 @@ class Report:
 
 
 def write_report_folder(out: Path, report: Report) -> Path:
-    """Write the page, its tables in every format and its plots; the page is the last.
+    """Write the tables in every format, the plots and last the page; return the page's path.
 
     Args:
-        out: folder of report.html, summary and comparison (.csv, .md, .tex), plots/.
-        report: what they are made of.
+        out: folder for report.html, summary and comparison (.csv, .md, .tex), plots/.
+        report: content.
     """
     summary = summary_table(
         report.estimates, caption=report.make_summary_caption(), style=report.style
@@ -127,7 +127,7 @@ def write_report_folder(out: Path, report: Report) -> Path:
         _write_tables(out / "comparison", compared)
     for heading, table in report.extra_tables.items():
         _write_tables(out / heading.lower().replace(" ", "_"), table)
-    # the SVG are all drawn first: matplotlib lays out a figure a little differently each time
+    # draw all SVGs first: matplotlib lays out a figure slightly differently each time
     for stem, svg in report.svg_plots.items():
         with atomic_write(out / "plots" / f"{stem}.svg") as partial:
             partial.write_bytes(svg)
@@ -143,28 +143,26 @@ def _write_tables(stem: Path, table: ResultTable) -> None:
 
 
 def write_report(path: str | Path, report: Report) -> None:
-    """Write the page, whole or not at all."""
+    """Write the page atomically."""
     with atomic_write(path) as partial:
         partial.write_text(render_report(report), encoding="utf-8")
 
 
 def render_report(report: Report) -> str:
-    """The page as text."""
-    body = "\n".join(part for part in _render_sections(report) if part)
+    """Return the page as text."""
+    body = "\n".join(section for section in _render_sections(report) if section)
     footer = "For research use; not a medical device."
     return render_page(report.title, body, style=_STYLE, footer=footer)
 
 
 def _render_sections(report: Report) -> Iterator[str]:
     yield render_warnings(report.warnings)
-    yield render_section("What was asked", _render_settings(report.settings))
+    yield render_section("Settings", _render_settings(report.settings))
     summary = summary_table(
         report.estimates, caption=report.make_summary_caption(), style=report.style
     )
     yield render_section("Summary", _render_html_table(summary))
-    yield render_section(
-        "Who is better than whom, and how sure that is", _render_comparisons(report)
-    )
+    yield render_section("Comparison", _render_comparisons(report))
     for heading, table in report.extra_tables.items():
         yield render_section(escape_text(heading), _render_html_table(table))
     images = "".join(_render_image(*named) for named in report.svg_plots.items())
@@ -188,8 +186,8 @@ def _render_settings(settings: Mapping[str, str]) -> str:
 def _render_comparisons(report: Report) -> str:
     if not report.comparisons:
         return ""
-    told = list_conclusions(report.comparisons, level=report.level, style=report.style)
-    sentences = "".join(f"<li>{escape_text(sentence)}</li>" for sentence in told)
+    conclusions = list_conclusions(report.comparisons, level=report.level, style=report.style)
+    sentences = "".join(f"<li>{escape_text(sentence)}</li>" for sentence in conclusions)
     table = comparison_table(
         report.comparisons, caption=report.describe_comparison(), style=report.style
     )
@@ -230,7 +228,7 @@ _PLOT_TITLES = {
 
 
 def _render_image(stem: str, svg: bytes) -> str:
-    # within an image nothing of the drawing can run or be fetched
+    # inside an image the SVG can neither run scripts nor fetch anything
     source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
     return f'<figure><img alt="{_PLOT_TITLES[stem]}" src="{source}"></figure>\n'
 

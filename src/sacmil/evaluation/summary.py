@@ -1,4 +1,4 @@
-"""How good each model is: mean and spread over folds, and an interval for the mean."""
+"""Metrics of each model: mean and standard deviation over folds, and an interval."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ DEFAULT_METRICS = ("accuracy", "auc", "f1")
 
 @dataclass(frozen=True)
 class MetricEstimate:
-    """One metric of one model; what is undefined is NaN."""
+    """Estimate of one metric of one model; undefined values are NaN."""
 
     values: tuple[float, ...]
     """One per fold, each the mean over seeds."""
     mean: float
     """Over folds."""
     std: float
-    """Sample standard deviation over folds, as in the paper; NaN for a single one."""
+    """Sample standard deviation over folds, as in the paper; NaN for a single fold."""
     low: float
     high: float
-    """The interval of the mean, patients being drawn again."""
+    """Bootstrap interval of the mean over patients."""
 
 
 def summarize(
@@ -46,22 +46,24 @@ def summarize(
     draws: int = 2000,
     seed: int = 0,
 ) -> dict[str, dict[str, MetricEstimate]]:
-    """Every metric of every model over the test rows.
+    """Estimate every metric of every model over the test rows.
 
     Args:
         predictions: of one or more models; rows of other splits than test are left out.
         metrics: names in METRICS.
-        level: of the intervals.
-        draws: how many times patients are drawn again.
-        seed: of those draws.
+        level: confidence level of the intervals.
+        draws: number of resamples of patients.
+        seed: of the resampling.
     """
     check_level_and_draws(level=level, draws=draws)
     names = [check_metric(name) for name in metrics]
-    figures = {}
-    for model, trials in collect_fold_results(predictions).items():
-        counts = resample_patients(trials, draws=draws, seed=seed)
-        figures[model] = {name: _make_estimate(trials, counts, name, level) for name in names}
-    return figures
+    estimates = {}
+    for model, fold_results in collect_fold_results(predictions).items():
+        counts = resample_patients(fold_results, draws=draws, seed=seed)
+        estimates[model] = {
+            name: _make_estimate(fold_results, counts, name, level) for name in names
+        }
+    return estimates
 
 
 def _make_estimate(

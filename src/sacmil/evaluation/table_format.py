@@ -1,6 +1,6 @@
-"""A table, and how it is written: text, Markdown, LaTeX or CSV.
+"""Tables as text, Markdown, LaTeX or CSV.
 
-What is printed is rounded; the records beside it, which CSV is made of, are not.
+Printed cells are rounded; the records, which CSV uses, are not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sacmil.evaluation.printable import make_printable
 
 
 class Cell(NamedTuple):
-    """One field of a table, as it is read."""
+    """One formatted cell of a table."""
 
     text: str
     best: bool = False
@@ -26,7 +26,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class ResultTable:
-    """Cells under a header, and the unrounded values they were made of."""
+    """Cells under a header, and their unrounded values."""
 
     caption: str
     header: tuple[str, ...]
@@ -35,7 +35,7 @@ class ResultTable:
 
 
 def render_table(table: ResultTable, layout: str = "text") -> str:
-    """The table in one of FORMATS, ending in a newline."""
+    """Return the table in one of FORMATS, with a final newline."""
     return FORMATS[layout](table)
 
 
@@ -56,7 +56,7 @@ def _render_text(table: ResultTable) -> str:
 
 
 def _display_width(text: str) -> int:
-    """How wide a terminal shows it: Chinese, Japanese and Korean letters take two columns."""
+    """Return the columns of a terminal it takes: Chinese, Japanese and Korean letters take two."""
     return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
@@ -126,7 +126,7 @@ def _make_footer(caption: str) -> list[str]:
 
 
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*|<>&~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_]))")
-"""What Markdown or HTML would read as markup; _ within a word, as in sac_mil, it would not."""
+"""Characters that are markup in Markdown or HTML; _ within a word, as in sac_mil, is not."""
 
 
 def _escape_markdown(text: str) -> str:

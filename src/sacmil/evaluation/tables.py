@@ -1,4 +1,4 @@
-"""Figures as tables: which rows and columns there are, and what they say."""
+"""Tables of metrics, comparisons and localisation, with captions."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from sacmil.results import Predictions
 
 Spread = Literal["both", "std", "interval", "none"]
 UNDEFINED = "–"
-"""What stands for a figure that is not defined."""
+"""Text of an undefined value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableStyle:
-    """How figures are printed."""
+    """Number format of tables."""
 
     percent: bool = False
-    """One decimal of a percentage, as in the paper, instead of three of a fraction."""
+    """Percentages with one decimal, as in the paper, instead of fractions with three."""
     spread: Spread = "both"
-    """What stands beside a mean: standard deviation over folds, interval, both or none."""
+    """Printed with a mean: standard deviation over folds, interval, both or none."""
 
     def format_number(self, value: float, sign: str = "") -> str:
-        """A figure, rounded; never minus zero."""
+        """Return a rounded number, never minus zero."""
         if not math.isfinite(value):
             return UNDEFINED
         shown = round(100 * value, 1) if self.percent else round(value, 3)
         return f"{shown + 0.0:{sign}.{1 if self.percent else 3}f}"
 
     def format_interval(self, low: float, high: float, sign: str = "") -> str:
-        """Both ends, in brackets."""
+        """Return both ends in brackets."""
         return f"[{self.format_number(low, sign)}, {self.format_number(high, sign)}]"
 
     def format_estimate(self, estimate: MetricEstimate) -> str:
-        """A mean with what was chosen to stand beside it, as far as it is defined."""
+        """Return a mean with its standard deviation and interval, as chosen and if defined."""
         text = self.format_number(estimate.mean)
         if text == UNDEFINED:
             return text
@@ -61,12 +61,12 @@ def summary_table(
     caption: str = "",
     style: TableStyle | None = None,
 ) -> ResultTable:
-    """A line per model, a column per metric, the best of each column marked.
+    """Return a table with a row per model and a column per metric; the best values are marked.
 
     Args:
-        estimates: by model and metric, as summarise gives them.
-        caption: see caption().
-        style: how figures are printed.
+        estimates: by model and metric, from summarize.
+        caption: see make_caption.
+        style: number format.
     """
     style = style or TableStyle()
     metrics = list(dict.fromkeys(metric for row in estimates.values() for metric in row))
@@ -79,9 +79,9 @@ def summary_table(
         for model, row in estimates.items()
     ]
     records = [
-        {"model": model, "metric": metric, **_to_record(figure)}
+        {"model": model, "metric": metric, **_to_record(estimate)}
         for model, row in estimates.items()
-        for metric, figure in row.items()
+        for metric, estimate in row.items()
     ]
     header = ("model", *(METRIC_TITLES[metric] for metric in metrics))
     return ResultTable(caption, header, tuple(rows), tuple(records))
@@ -94,7 +94,7 @@ def fold_table(
     *,
     style: TableStyle | None = None,
 ) -> ResultTable:
-    """A line per model, a column per fold of the predictions, of one metric."""
+    """Return a table of one metric with a row per model and a column per fold."""
     style = style or TableStyle()
     test = select_test_rows(predictions)
     values = {
@@ -122,7 +122,7 @@ def _list_folds(test: Predictions, model: str) -> list[int]:
 def comparison_table(
     comparisons: Sequence[PairComparison], *, caption: str = "", style: TableStyle | None = None
 ) -> ResultTable:
-    """A line per pair of models: the difference, and every test that applies to it."""
+    """Return a table with a row per pair: the difference and every test that applies."""
     style = style or TableStyle()
     tests = {name: title for name, title in _TESTS.items() if _has_test(name, comparisons)}
     rows = []
@@ -130,8 +130,8 @@ def comparison_table(
         difference = style.format_number(pair.difference, "+")
         if math.isfinite(pair.low + pair.high):
             difference += f" {style.format_interval(pair.low, pair.high, '+')}"
-        told = (Cell(format_p_value(getattr(pair, name))) for name in tests)
-        rows.append((Cell(pair.first), Cell(pair.second), Cell(difference), *told))
+        p_values = (Cell(format_p_value(getattr(pair, name))) for name in tests)
+        rows.append((Cell(pair.first), Cell(pair.second), Cell(difference), *p_values))
     names = ("first", "second", "metric", "difference", "low", "high", *_TESTS, "patients")
     records = [{name: getattr(pair, name) for name in names} for pair in comparisons]
     title = METRIC_TITLES[comparisons[0].metric] if comparisons else "difference"
@@ -147,18 +147,18 @@ def localization_table(
     draws: int = 2000,
     style: TableStyle | None = None,
 ) -> ResultTable:
-    """A line per model: how well its scores find the labelled instances of test slides.
+    """Return a table of localisation on test slides with a row per model.
 
     Args:
-        summaries: by model, as summarise_localisation gives it.
-        folds: that the models were tested on; if left out, those with labelled slides.
-        level: of the intervals.
-        draws: of the bootstrap.
-        style: how figures are printed.
+        summaries: by model, from summarize_localization.
+        folds: number of folds tested; if omitted, those with labelled slides.
+        level: confidence level of the intervals.
+        draws: number of resamples.
+        style: number format.
     """
     style = style or TableStyle()
-    figures = {model: summary.estimates for model, summary in summaries.items()}
-    best = {metric: _find_best(metric, figures, style) for metric in LOCALIZATION_TITLES}
+    estimates = {model: summary.estimates for model, summary in summaries.items()}
+    best = {metric: _find_best(metric, estimates, style) for metric in LOCALIZATION_TITLES}
     rows = [
         (
             Cell(model),
@@ -172,11 +172,11 @@ def localization_table(
         {
             "model": model,
             "metric": metric,
-            **_to_record(figure),
+            **_to_record(estimate),
             **_count_columns(summaries[model], metric),
         }
-        for model, row in figures.items()
-        for metric, figure in row.items()
+        for model, row in estimates.items()
+        for metric, estimate in row.items()
     ]
     header = ("model", *LOCALIZATION_TITLES.values(), "AP by chance", "patients", "slides")
     labelled = max((summary.folds for summary in summaries.values()), default=0)
@@ -198,8 +198,10 @@ def _localization_caption(
     draws: int,
     style: TableStyle,
 ) -> str:
-    shows = has_intervals({model: one.estimates for model, one in summaries.items()}, style)
-    interval = f" {_describe_interval(level, draws)}" if shows else ""
+    with_intervals = has_intervals(
+        {model: one.estimates for model, one in summaries.items()}, style
+    )
+    interval = f" {_describe_interval(level, draws)}" if with_intervals else ""
     return (
         f"Localisation ({where}): instance scores against instance labels, within each slide that "
         f"has positive and negative instances; mean over patients{interval}. By chance AUC is "
@@ -220,7 +222,7 @@ def _has_test(test: str, comparisons: Sequence[PairComparison]) -> bool:
 
 
 def format_p_value(p: float | None) -> str:
-    """A probability to three decimals; small ones are only told to be small."""
+    """Format a p value with three decimals, or as <0.001."""
     if p is None or not math.isfinite(p):
         return UNDEFINED
     return "<0.001" if p < 0.001 else f"{p:.3f}"
@@ -235,42 +237,44 @@ def make_caption(
     style: TableStyle | None = None,
     with_intervals: bool = True,
 ) -> str:
-    """What a reader must know of the figures: unit, folds, seeds, patients, interval, data.
+    """Return the caption of a table: unit, folds, seeds, patients, interval and data.
 
     Args:
-        predictions: what the figures were made of; only the test part counts.
-        data: where they come from.
-        level: of the intervals.
-        draws: of the bootstrap.
-        style: how figures are printed.
-        with_intervals: whether any figure has an interval; see has_intervals().
+        predictions: of which test rows count.
+        data: source of the predictions.
+        level: confidence level of the intervals.
+        draws: number of resamples.
+        style: number format.
+        with_intervals: whether any estimate has an interval; see has_intervals.
     """
     style = style or TableStyle()
     test = select_test_rows(predictions)
     interval = (
         _describe_interval(level, draws) if with_intervals and _can_show_interval(style) else ""
     )
-    parts = [
+    phrases = [
         _describe_units(test),
         _describe_repeats(test),
         _describe_spread(test, style, interval),
     ]
     if style.percent:
-        parts.append("in percent")
+        phrases.append("in percent")
     if data:
-        parts.append(f"data: {data}")
-    return "; ".join(part for part in parts if part) + "."
+        phrases.append(f"data: {data}")
+    return "; ".join(filter(None, phrases)) + "."
 
 
 def _describe_units(test: Predictions) -> str:
-    """What was counted; where models differ in it, of which models."""
-    told: dict[str, list[str]] = {}
+    """Describe the unit and its count, by model if models differ."""
+    models_by_text: dict[str, list[str]] = {}
     for model, unit in find_unit_by_model(test).items():
         rows = test.select(test.model == model)
-        told.setdefault(_describe_unit_counts(rows, unit), []).append(model)
-    if len(told) < 2:
-        return f"Unit: {next(iter(told), 'none')}"
-    return "Unit: " + "; ".join(f"{text} for {', '.join(of)}" for text, of in told.items())
+        models_by_text.setdefault(_describe_unit_counts(rows, unit), []).append(model)
+    if len(models_by_text) < 2:
+        return f"Unit: {next(iter(models_by_text), 'none')}"
+    return "Unit: " + "; ".join(
+        f"{text} for {', '.join(models)}" for text, models in models_by_text.items()
+    )
 
 
 def _describe_unit_counts(rows: Predictions, unit: str) -> str:
@@ -288,7 +292,7 @@ def _describe_repeats(test: Predictions) -> str:
 
 
 def _describe_count_range(test: Predictions, values: npt.NDArray[np.int64], word: str) -> str:
-    """How many a model has; runs side by side need not have as many."""
+    """Describe how many values a model has, as a range if models differ."""
     found = {len(np.unique(values[test.model == model])) for model in np.unique(test.model)}
     few, many = min(found, default=0), max(found, default=0)
     return format_count(many, word) if few == many else f"{few} to {format_count(many, word)}"
@@ -302,8 +306,8 @@ def _describe_spread(test: Predictions, style: TableStyle, interval: str) -> str
 
 
 def has_intervals(estimates: Mapping[str, Mapping[str, MetricEstimate]], style: TableStyle) -> bool:
-    """Whether any figure is printed with its interval; too few patients give none."""
-    every = [figure for row in estimates.values() for figure in row.values()]
+    """Whether any estimate is printed with an interval; too few patients give none."""
+    every = [estimate for row in estimates.values() for estimate in row.values()]
     return _can_show_interval(style) and any(
         math.isfinite(one.mean + one.low + one.high) for one in every
     )
@@ -318,12 +322,12 @@ def _describe_interval(level: float, draws: int) -> str:
 
 
 def select_test_rows(predictions: Predictions) -> Predictions:
-    """The rows that figures are made of."""
+    """Return the rows of test sets."""
     return predictions.select(predictions.split == "test")
 
 
 def format_count(number: int, noun: str) -> str:
-    """A number and its noun.
+    """Return a number and its noun.
 
     >>> format_count(1, "fold"), format_count(1200, "slide")
     ('1 fold', '1,200 slides')
@@ -338,13 +342,13 @@ def _to_record(estimate: MetricEstimate) -> dict[str, object]:
 def _find_best(
     metric: str, estimates: Mapping[str, Mapping[str, MetricEstimate]], style: TableStyle
 ) -> frozenset[str]:
-    """Who prints the best mean; among one model nobody is best."""
+    """Return the models with the best printed mean; none if there is one model only."""
     means = {name: row[metric].mean for name, row in estimates.items() if metric in row}
     defined = {name: mean for name, mean in means.items() if math.isfinite(mean)}
     if len(means) < 2 or not defined:
         return frozenset()
     top = (min if metric in LOWER_IS_BETTER else max)(defined.values())
-    # to a reader two means are equal when they are printed alike
+    # means that are printed alike are ties to a reader
     return frozenset(
         n for n, mean in defined.items() if style.format_number(mean) == style.format_number(top)
     )

@@ -1,8 +1,8 @@
-"""Figures of merit of many resamples at once: a resample is a row of weights over the test rows.
+"""Metrics of many resamples at once: a resample is a row of weights over the test rows.
 
 Every function takes labels (n,), probabilities (n, C) and weights (B, n), the number of times each
-row was drawn, and returns (B,): what the figure would be had the rows been repeated that often.
-NaN stands where it is undefined, which for most means that one class only was drawn.
+row is in the resample. It returns (B,), the metric of rows repeated that often. NaN means
+undefined, for most metrics because the resample has one class only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 WeightedMetric = Callable[[Labels, Floats, Floats], Floats]
 
 BINS = 15
-"""Of the calibration error, equally wide, as in Guo et al. 2017."""
+"""Bins of the calibration error, of equal width as in Guo et al. 2017."""
 
 
 def accuracy(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
@@ -50,17 +50,17 @@ def kappa(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
 
 
 def auc(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
-    """Area under the ROC curve of class 1; of more than two classes the mean, each against rest."""
+    """Area under the ROC curve of class 1, or the mean over more classes, each against the rest."""
     return _average_one_vs_rest(binary_auc, labels, probabilities, weights)
 
 
 def average_precision(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
-    """Average precision of class 1; of more than two classes the mean, each against the rest."""
+    """Average precision of class 1, or the mean over more classes, each against the rest."""
     return _average_one_vs_rest(binary_average_precision, labels, probabilities, weights)
 
 
 def brier(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
-    """Mean squared error of class 1's probability; of more than two classes summed over all."""
+    """Mean squared error of class 1's probability, or summed over more classes."""
     if probabilities.shape[1] == 2:
         return _weighted_mean(np.square(probabilities[:, 1] - labels), weights)
     truth = np.eye(probabilities.shape[1])[labels]
@@ -75,17 +75,17 @@ def log_loss(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
 
 
 def calibration_error(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
-    """Mean gap between how sure the answers of a bin are and how often they are right."""
-    sure = probabilities.max(1)
-    gap = (probabilities.argmax(1) == labels) - sure
-    # a bin includes its upper edge, so that certainty has a place
-    place = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], sure, side="left")
-    gaps = weights @ (gap[:, None] * np.eye(BINS)[place])
+    """Mean gap between confidence and accuracy over the bins of confidence."""
+    confidence = probabilities.max(1)
+    gap = (probabilities.argmax(1) == labels) - confidence
+    # a bin includes its upper edge, so that a confidence of 1 has a bin
+    bins = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], confidence, side="left")
+    gaps = weights @ (gap[:, None] * np.eye(BINS)[bins])
     return _ratio(np.abs(gaps).sum(1), weights.sum(1))
 
 
 def confusion_matrix(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
-    """How often each class was taken for each: (B, C, C), truth first."""
+    """Return counts (B, C, C): true class, then predicted class."""
     size = probabilities.shape[1]
     pair = labels * size + probabilities.argmax(1)
     counts: Floats = weights @ np.eye(size * size)[pair]
@@ -93,7 +93,7 @@ def confusion_matrix(labels: Labels, probabilities: Floats, weights: Floats) -> 
 
 
 def binary_auc(positive: npt.NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:
-    """Area under the ROC curve, which is the share of pairs in order, ties half: (B,)."""
+    """Area under the ROC curve, the share of ordered pairs with ties as a half: (B,)."""
     hits, alarms = _cumulate_counts(positive, scores, weights)
     area = (np.diff(alarms) * (hits[:, 1:] + hits[:, :-1])).sum(1) / 2
     return _ratio(area, _count_pairs(hits, alarms, scores))
@@ -113,7 +113,7 @@ def binary_average_precision(
 def _cumulate_counts(
     positive: npt.NDArray[np.bool_], scores: Floats, weights: Floats
 ) -> tuple[Floats, Floats]:
-    """Positives and negatives down to each distinct score from the highest, and at first none."""
+    """Return cumulative positives and negatives at each distinct score, highest first, from 0."""
     order = np.argsort(-scores, kind="stable")
     ranked, falling = weights[:, order], scores[order]
     last = np.ones(len(scores), dtype=np.bool_)  # of the rows with its score
@@ -125,7 +125,7 @@ def _cumulate_counts(
 
 
 def _count_pairs(hits: Floats, alarms: Floats, scores: Floats) -> Floats:
-    """How many pairs of a positive and a negative there are; NaN among the scores makes it NaN."""
+    """Return the number of pairs of a positive and a negative; NaN if a score is NaN."""
     pairs: Floats = hits[:, -1] * alarms[:, -1] + (np.nan if np.isnan(scores).any() else 0)
     return pairs
 
@@ -147,7 +147,7 @@ def _weighted_mean(values: Floats, weights: Floats) -> Floats:
 
 
 def _mean_of_defined(values: Floats) -> Floats:
-    """Mean over the classes that occur; a class that is not there has no figure."""
+    """Return the mean over the classes that occur; absent classes are NaN."""
     defined = ~np.isnan(values)
     return _ratio(np.where(defined, values, 0).sum(1), defined.sum(1))
 

@@ -1,9 +1,9 @@
-"""Pictures of predictions: ROC, calibration, confusion and ranks; each function returns a Figure.
+"""Plots of predictions: ROC, calibration, confusion and ranks; each function returns a Figure.
 
-Only the test part is drawn, a point of evidence being a patient wherever it can be.
-Figures are made without pyplot, so that no window, style or open figure of a caller is touched.
-Colours are those of Okabe and Ito, which colour-blind readers can tell apart; every line has a
-dash pattern of its own too, for printers.
+Only test sets are plotted, with the patient as the unit where possible.
+Figures are made without pyplot, so a caller's windows, styles and open figures are untouched.
+Colours are those of Okabe and Ito, which colour-blind readers can distinguish. Every line also has
+its own dash pattern, for printers.
 """
 
 from sacmil.evaluation.plots._calibration import (

@@ -1,4 +1,4 @@
-"""Whether probabilities come true as often as they promise."""
+"""Calibration plots: predicted probability against observed frequency."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ BINS = 10
 
 
 class ReliabilityCurve(NamedTuple):
-    """What was promised and what came true, per bin of the promise."""
+    """Predicted probability and observed frequency per bin."""
 
     predicted: Floats
     """(BINS,), mean probability; NaN in an empty bin."""
     observed: Floats
-    """(BINS,), share that came true."""
+    """(BINS,), observed frequency."""
     share: Floats
-    """(BINS,), of all predictions."""
+    """(BINS,), share of all predictions."""
 
 
 def reliability_curve(predictions: Predictions) -> ReliabilityCurve:
-    """Of two classes, how often class 1 is true when promised; of more, the likeliest class."""
-    promise, truth = _select_predicted(predictions)
-    place = np.minimum((promise * BINS).astype(int), BINS - 1)
-    counts = np.bincount(place, minlength=BINS).astype(np.float64)
+    """Return the reliability of class 1 of two classes, or of the most probable class of more."""
+    probability, truth = _select_predicted(predictions)
+    bins = np.minimum((probability * BINS).astype(int), BINS - 1)
+    counts = np.bincount(bins, minlength=BINS).astype(np.float64)
     with np.errstate(invalid="ignore"):
-        promised = np.bincount(place, promise, BINS) / counts
-        observed = np.bincount(place, truth, BINS) / counts
-    return ReliabilityCurve(promised, observed, counts / max(len(promise), 1))
+        predicted = np.bincount(bins, probability, BINS) / counts
+        observed = np.bincount(bins, truth, BINS) / counts
+    return ReliabilityCurve(predicted, observed, counts / max(len(probability), 1))
 
 
 def _select_predicted(predictions: Predictions) -> tuple[Floats, Floats]:
@@ -59,25 +59,25 @@ def _select_predicted(predictions: Predictions) -> tuple[Floats, Floats]:
 
 
 def draw_calibration(predictions: Predictions) -> Figure:
-    """Promised against observed, over a histogram of what is promised.
+    """Draw predicted probability against observed frequency, over a histogram of predictions.
 
-    A point is as large as its bin is full: small ones mean little.
+    The area of a point is its bin's share of the predictions.
     """
     test = average_by_patient(select_test_rows(predictions))
     ranked = rank_by_auc(test)
     figure, (axes, below) = make_stacked_figure()
     axes.plot([0, 1], [0, 1], color=PALE, linewidth=1, zorder=1)
-    for place, (name, _) in enumerate(ranked[:MAX_MODELS]):
+    for index, (name, _) in enumerate(ranked[:MAX_MODELS]):
         found = reliability_curve(select_model(test, name))
         full = found.share > 0
-        x, y, colour = found.predicted[full], found.observed[full], COLORS[place]
-        axes.plot(x, y, label=shorten_name(name), linewidth=1.5, zorder=3, **line_style(place))
-        axes.scatter(x, y, s=8 + 400 * found.share[full], color=colour, linewidth=0, zorder=4)
-        below.stairs(found.share, np.linspace(0, 1, BINS + 1), color=colour, linewidth=1.6)
+        x, y, color = found.predicted[full], found.observed[full], COLORS[index]
+        axes.plot(x, y, label=shorten_name(name), linewidth=1.5, zorder=3, **line_style(index))
+        axes.scatter(x, y, s=8 + 400 * found.share[full], color=color, linewidth=0, zorder=4)
+        below.stairs(found.share, np.linspace(0, 1, BINS + 1), color=color, linewidth=1.6)
     axes.legend(loc="upper left", frameon=False)
     two = len(test.classes) == 2
-    what = shorten_name(test.classes[1]) if two else "the likeliest class"
-    label_axes(axes, "", "share that came true", f"Calibration{describe_omitted_models(ranked)}")
-    label_axes(below, f"probability of {what}", "predictions", "")
+    subject = shorten_name(test.classes[1]) if two else "the most probable class"
+    label_axes(axes, "", "observed frequency", f"Calibration{describe_omitted_models(ranked)}")
+    label_axes(below, f"probability of {subject}", "predictions", "")
     below.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     return figure

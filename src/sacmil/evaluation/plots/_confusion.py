@@ -1,4 +1,4 @@
-"""Which class is taken for which, a matrix for each model."""
+"""Confusion matrices, one per model."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def count_confusions(predictions: Predictions) -> npt.NDArray[np.int64]:
-    """(C, C): true class by row, likeliest class by column, over all folds and seeds."""
+    """Return counts over folds and seeds, (C, C): true class by row, predicted by column."""
     size = len(predictions.classes)
-    taken = predictions.probabilities.argmax(axis=1)
-    return np.bincount(predictions.label * size + taken, minlength=size**2).reshape(size, size)
+    predicted = predictions.probabilities.argmax(axis=1)
+    return np.bincount(predictions.label * size + predicted, minlength=size**2).reshape(size, size)
 
 
 def draw_confusion(predictions: Predictions) -> Figure:
-    """A matrix per model: shares of each true class, and counts over folds and seeds."""
+    """Draw a matrix per model: shares of each true class, and counts over folds and seeds."""
     from matplotlib.figure import Figure
 
     test = average_by_patient(select_test_rows(predictions))
@@ -54,7 +54,7 @@ def draw_confusion(predictions: Predictions) -> Figure:
         names = [shorten_name(text, 14) for text in test.classes]
         axes.set_xticks(range(len(names)), names, rotation=0 if len(names) < 4 else 45)
         axes.set_yticks(range(len(names)), names if number % columns == 0 else [])
-    figure.supxlabel(f"taken for{describe_omitted_models(everyone)}", fontsize=11, color=INK)
+    figure.supxlabel(f"predicted class{describe_omitted_models(everyone)}", fontsize=11, color=INK)
     figure.supylabel("true class", fontsize=11, color=INK)
     return figure
 
@@ -64,7 +64,7 @@ def _draw_matrix(axes: Axes, counts: npt.NDArray[np.int64]) -> None:
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1.15)
     for (line, column), share in np.ndenumerate(shares):
         text = f"{100 * share:.0f} %\n{counts[line, column]:,}"
-        colour = "white" if share > 0.6 else INK
-        axes.text(column, line, text, ha="center", va="center", color=colour, fontsize=10)
+        color = "white" if share > 0.6 else INK
+        axes.text(column, line, text, ha="center", va="center", color=color, fontsize=10)
     axes.tick_params(length=0, labelsize=10, labelcolor=INK)
     axes.spines[:].set_visible(False)

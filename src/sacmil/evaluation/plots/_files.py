@@ -1,4 +1,4 @@
-"""From a figure to a file."""
+"""Files of figures."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def check_matplotlib(purpose: str = "drawing figures") -> None:
-    """Say what is missing before anything is computed."""
+    """Raise an error if matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         raise MissingExtraError("plots", purpose)
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure as the suffix says (.png, .svg, .pdf), whole or not at all."""
+    """Write a figure in the format of the suffix (.png, .svg, .pdf), atomically."""
     with atomic_write(path) as partial:
         partial.write_bytes(render_figure(figure, Path(path).suffix.lstrip(".").lower()))
 
 
 def render_figure(figure: Figure, kind: str) -> bytes:
-    """A figure as the bytes of a file; equal figures give equal bytes."""
+    """Return a figure as the bytes of a file; equal figures give equal bytes."""
     from matplotlib import rc_context
 
     buffer = io.BytesIO()
@@ -37,7 +37,7 @@ def render_figure(figure: Figure, kind: str) -> bytes:
         rc_context({"svg.fonttype": "none", "svg.hashsalt": "sacmil"}),  # text stays text
         warnings.catch_warnings(),
     ):
-        # whoever looks at the SVG has letters that matplotlib's font lacks
+        # the viewer of the SVG has the letters that matplotlib's font lacks
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         figure.savefig(buffer, format=kind, dpi=200, metadata=dates.get(kind))
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Mean ranks of models, and who cannot be told apart."""
+"""Plot of mean ranks, with groups of models that do not differ significantly."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def draw_ranks(
     metric: str = "auc",
     level: float = 0.95,
 ) -> Figure:
-    """Mean rank per model, the best on top; a bar joins models that cannot be told apart.
+    """Draw the mean rank per model, best on top; a bar joins models without significant difference.
 
     Args:
         ranks: mean rank over folds by model.
-        comparisons: of every pair; where some are missing no bars are drawn.
-        metric: what was ranked.
-        level: a difference counts when p, after Holm, is below one minus this.
+        comparisons: of every pair; if some are missing, no bars are drawn.
+        metric: metric of the ranks.
+        level: a difference is significant if p after Holm is below 1 - level.
     """
     from matplotlib.figure import Figure
 
@@ -44,17 +44,17 @@ def draw_ranks(
             text, (ranks[name], line), (9, 0), textcoords="offset points", va="center", color=INK
         )
     right = max(len(ordered), 2)
-    for place, group in enumerate(groups):
-        x = right + 0.06 * right * (place + 1.5)
+    for index, group in enumerate(groups):
+        x = right + 0.06 * right * (index + 1.5)
         axes.plot([x, x], [group[0] - 0.25, group[-1] + 0.25], color=INK, linewidth=3.5)
     axes.set_yticks(range(len(ordered)), [shorten_name(name) for name in ordered])
     axes.set_ylim(len(ordered) - 0.5, -0.5)
     axes.set_xlim(0.9, right * (1.06 + 0.06 * (len(groups) + 1)))
     axes.set_xticks(_integer_ticks(right))
-    told = ": models joined by a bar cannot be told apart" if groups else ""
+    note = ": models joined by a bar do not differ significantly" if groups else ""
     if not groups and _has_all_pairs(ordered, comparisons):
-        told = ": every two models can be told apart"
-    label_axes(axes, f"mean rank by {METRIC_TITLES[metric]} (1 is best)", "", f"Ranks{told}")
+        note = ": all models differ significantly"
+    label_axes(axes, f"mean rank by {METRIC_TITLES[metric]} (1 is best)", "", f"Ranks{note}")
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     return figure
@@ -63,15 +63,17 @@ def draw_ranks(
 def find_indistinct_groups(
     ordered: Sequence[str], comparisons: Sequence[PairComparison], *, level: float = 0.95
 ) -> list[range]:
-    """The longest runs of neighbours in rank among whom no difference can be claimed."""
+    """Return the longest runs of neighbours in rank without a significant difference."""
     if not _has_all_pairs(ordered, comparisons):
-        return []  # who was not compared must not look equal
-    sure = {frozenset((c.first, c.second)) for c in comparisons if is_significant(c, level=level)}
+        return []  # models that were not compared must not look equal
+    significant = {
+        frozenset((c.first, c.second)) for c in comparisons if is_significant(c, level=level)
+    }
     found: list[range] = []
     for start in range(len(ordered)):
         end = start + 1
         while end < len(ordered) and not any(
-            frozenset((ordered[end], name)) in sure for name in ordered[start:end]
+            frozenset((ordered[end], name)) in significant for name in ordered[start:end]
         ):
             end += 1
         if end - start > 1 and (not found or end > found[-1].stop):

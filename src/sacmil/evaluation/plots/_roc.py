@@ -1,4 +1,4 @@
-"""ROC curves, a mean over folds for each model."""
+"""ROC curves, averaged over folds for each model."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_BANDS = 3
-"""More than so many bands hide one another."""
+"""Maximum number of bands; more hide one another."""
 ROC_GRID = np.linspace(0, 1, 201)
 
 
 def draw_roc(predictions: Predictions) -> Figure:
-    """Mean curve over folds per model; a band of one standard deviation for a few models.
+    """Draw the mean curve over folds per model; up to three models have a standard deviation band.
 
-    Of more than two classes the curve is the mean of those of each class against the rest.
+    With more than two classes, the curve is the mean over classes, each against the rest.
     """
     test = average_by_patient(select_test_rows(predictions))
     ranked = rank_by_auc(test)
@@ -50,12 +50,12 @@ def draw_roc(predictions: Predictions) -> Figure:
             linewidth=1,
             zorder=2,
         )
-    for place, (name, auc) in enumerate(ranked[:MAX_MODELS]):
+    for index, (name, auc) in enumerate(ranked[:MAX_MODELS]):
         curves = compute_fold_curves(select_model(test, name))
         label = f"{shorten_name(name)}  {TableStyle().format_number(auc)}"
-        _draw_curve(axes, curves, label=label, linewidth=2, zorder=9 - place, **line_style(place))
+        _draw_curve(axes, curves, label=label, linewidth=2, zorder=9 - index, **line_style(index))
         if len(ranked) <= MAX_BANDS and len(curves) > 1:
-            _draw_band(axes, curves, COLORS[place])
+            _draw_band(axes, curves, COLORS[index])
     if len(ranked) > MAX_MODELS:
         axes.plot([], [], color="#dddddd", label=f"{len(ranked) - MAX_MODELS} others")
     kind = "AUC" if len(test.classes) == 2 else "AUC, mean over classes"
@@ -74,11 +74,13 @@ def _make_title(test: Predictions, ranked: Sequence[tuple[str, float]]) -> str:
 
 
 def compute_fold_curves(predictions: Predictions) -> Floats:
-    """(folds, GRID): sensitivity of one model in each fold, the mean over its seeds and classes."""
+    """Return the sensitivity of a model, averaged over seeds and classes: (folds, ROC_GRID)."""
     curves = []
     for fold in np.unique(predictions.fold):
-        part = predictions.select(predictions.fold == fold)
-        seeds = [part.select(part.seed == seed) for seed in np.unique(part.seed)]
+        rows_of_fold = predictions.select(predictions.fold == fold)
+        seeds = [
+            rows_of_fold.select(rows_of_fold.seed == seed) for seed in np.unique(rows_of_fold.seed)
+        ]
         found = [curve for seed in seeds for curve in _compute_class_curves(seed)]
         if found:
             curves.append(np.mean(found, axis=0))
@@ -94,7 +96,7 @@ def _compute_class_curves(rows: Predictions) -> Iterator[Floats]:
 
 
 def interpolate_roc(positive: npt.NDArray[np.bool_], scores: Floats) -> Floats:
-    """The ROC curve at every 1 − specificity of GRID; equal scores are one step, a slanted one."""
+    """Return the ROC curve at each 1 − specificity of ROC_GRID; ties are one slanted step."""
     order = np.argsort(-scores, kind="stable")
     last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
     hits = np.cumsum(positive[order])[last]

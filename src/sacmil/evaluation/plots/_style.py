@@ -1,4 +1,4 @@
-"""What the pictures share: colours, frames, names that fit, and who is drawn first."""
+"""Shared style of the plots: colours, axes, short names and the order of models."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Floats = npt.NDArray[np.float64]
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)), (0, (1, 1)), (0, (10, 3)))
 MAX_MODELS = len(COLORS)
-"""How many models are told apart by colour; the others are drawn in grey or left out."""
+"""Number of models with a colour of their own; the others are grey or omitted."""
 INK, PALE = "#333333", "#bbbbbb"
 MAX_NAME_CHARS = 32
-"""Characters of a name that fit."""
+"""Maximum length of a displayed name."""
 
 
 def select_model(predictions: Predictions, model: str) -> Predictions:
@@ -34,7 +34,7 @@ def select_model(predictions: Predictions, model: str) -> Predictions:
 
 
 def rank_by_auc(test: Predictions) -> list[tuple[str, float]]:
-    """Models and their fold-mean AUC, the best first: so a model has one colour everywhere."""
+    """Return models and their mean AUC, best first, so a model has one colour in all plots."""
     found = [
         (str(name), _mean_fold_auc(select_model(test, name))) for name in np.unique(test.model)
     ]
@@ -62,10 +62,10 @@ def describe_omitted_models(ranked: Sequence[tuple[str, float]]) -> str:
 
 
 def shorten_name(name: str, max_chars: int = MAX_NAME_CHARS) -> str:
-    """A name that fits and that matplotlib does not take for mathematics."""
+    """Return a short name that matplotlib does not read as mathematics."""
     plain = make_printable(str(name))
     cut = plain if len(plain) <= max_chars else plain[: max_chars - 1] + "…"
-    # an underscore in front would hide a line from the legend
+    # a leading underscore would hide a line from the legend
     return (" " + cut if cut.startswith("_") else cut or UNDEFINED).replace("$", r"\$")
 
 
