@@ -22,10 +22,12 @@ LUNG = [f"TCGA-{n:02d}-000{n}-01Z-00-DX1.ABC" for n in range(1, 7)]
 
 
 def bags(folder: Path, names: list[str], encoder: str | None, dim: int = 1024) -> Path:
-    told = None if encoder is None else EncoderId(encoder, None)
+    encoder_id = None if encoder is None else EncoderId(encoder, None)
     for name in names:
         features = np.ones((2, dim), dtype=np.float32)
-        write_bag(folder / f"{name}.h5", Bag(name, features, [[0, 0], [512, 0]], 512, encoder=told))
+        write_bag(
+            folder / f"{name}.h5", Bag(name, features, [[0, 0], [512, 0]], 512, encoder=encoder_id)
+        )
     return folder
 
 
@@ -52,14 +54,14 @@ def test_a_stand_in_is_made_once(tmp_path, monkeypatch) -> None:
     assert load_datasets(tmp_path, correlations.PAPER_TABLE, SMALL) == [first]
 
 
-def test_a_stand_in_that_was_cut_short_is_made_again(tmp_path, monkeypatch) -> None:
+def test_a_synthetic_cohort_that_was_interrupted_is_made_again(tmp_path, monkeypatch) -> None:
     real = synthetic_bags.write_synthetic_cohort
 
-    def cut_short(cohort, folder, *, progress):
+    def interrupt(cohort, folder, *, on_progress):
         (folder / "bags").mkdir()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(synthetic_bags, "write_synthetic_cohort", cut_short)
+    monkeypatch.setattr(synthetic_bags, "write_synthetic_cohort", interrupt)
     with pytest.raises(KeyboardInterrupt):
         load_datasets(tmp_path, correlations.PAPER_TABLE, SMALL)
     monkeypatch.setattr(synthetic_bags, "write_synthetic_cohort", real)
@@ -74,19 +76,19 @@ def test_a_stand_in_that_was_cut_short_is_made_again(tmp_path, monkeypatch) -> N
     ids=str,
 )
 def test_another_stand_in_goes_to_another_folder(tmp_path, other) -> None:
-    asked = replace(SMALL, synthetic=replace(SMALL.synthetic, **other))
+    changed = replace(SMALL, synthetic=replace(SMALL.synthetic, **other))
     (one,) = load_datasets(tmp_path, correlations.PAPER_TABLE, SMALL)
-    (two,) = load_datasets(tmp_path, correlations.PAPER_TABLE, asked)
+    (two,) = load_datasets(tmp_path, correlations.PAPER_TABLE, changed)
     assert one.name != two.name
 
 
-def test_only_the_datasets_asked_for_are_made(tmp_path) -> None:
+def test_only_the_requested_datasets_are_made(tmp_path) -> None:
     (one,) = load_datasets(tmp_path, positions.PAPER_TABLE, replace(SMALL, only=("tcga-brca",)))
     assert one.dataset == "tcga-brca"
 
 
 def test_a_dataset_the_table_does_not_have_is_refused(tmp_path) -> None:
-    with pytest.raises(ConfigError, match="is about camelyon16"):
+    with pytest.raises(ConfigError, match="expected at least one of camelyon16"):
         load_datasets(tmp_path, correlations.PAPER_TABLE, replace(SMALL, only=("tcga-brca",)))
 
 
@@ -107,7 +109,7 @@ def test_the_official_test_slides_of_camelyon_are_in_no_fold(tmp_path) -> None:
 def test_tables_over_other_features_do_not_share_runs(tmp_path) -> None:
     request = replace(SMALL, data={"camelyon16": camelyon(tmp_path, encoder=None)})
     tables = (table1, correlations, table2)
-    names = [load_datasets(tmp_path, table.PAPER, request)[0].name for table in tables]
+    names = [load_datasets(tmp_path, table.PAPER_TABLE, request)[0].name for table in tables]
     assert names == ["camelyon16-resnet50", "camelyon16-resnet50", "camelyon16-uni_v1"]
 
 
@@ -127,14 +129,14 @@ def test_the_table_s_own_encoder_is_taken_without_a_word(tmp_path, encoder) -> N
 
 
 @pytest.mark.parametrize(
-    ("encoder", "dim", "told"),
-    [("uni_v1", 1024, "1024 features by uni_v1"), (None, 2048, "2048 features by an encoder")],
+    ("encoder", "dim", "features"),
+    [("uni_v1", 1024, "1024 features by uni_v1"), (None, 2048, "2048 features by an unnamed encoder")],
 )
-def test_features_of_another_encoder_are_told(tmp_path, encoder, dim, told) -> None:
+def test_features_of_another_encoder_are_reported(tmp_path, encoder, dim, features) -> None:
     request = replace(SMALL, data={"camelyon16": camelyon(tmp_path, encoder, dim)})
-    with pytest.warns(CohortWarning, match=f"{told}.*sacmil extract --encoder resnet50"):
+    with pytest.warns(CohortWarning, match=f"{features}.*sacmil extract --encoder resnet50"):
         (one,) = load_datasets(tmp_path, correlations.PAPER_TABLE, request)
-    assert told in one.description
+    assert features in one.description
 
 
 def test_more_folds_than_patients_are_refused_before_a_bag_is_made(tmp_path) -> None:

@@ -53,7 +53,7 @@ def means(paper: PaperTable, row: str, dataset: str) -> list[float]:
 def test_every_figure_of_the_source_was_carried_over(
     table: ModuleType, count: int, mean_sum: float, spread_sum: float
 ) -> None:
-    printed = [figure for *_, figure in cells(table.PAPER)]
+    printed = [figure for *_, figure in cells(table.PAPER_TABLE)]
     assert len(printed) == count
     counted = list(enumerate(printed, start=1))
     assert round(sum(n * figure.mean for n, figure in counted), 1) == mean_sum
@@ -80,7 +80,7 @@ def test_the_paper_s_own_model_is_the_same_run_in_every_table() -> None:
 
 @each_table
 def test_exactly_what_exceeds_the_bold_row_is_marked_for_it(table: ModuleType) -> None:
-    paper: PaperTable = table.PAPER
+    paper: PaperTable = table.PAPER_TABLE
     best = paper.results[BOLD[table.NAME]]
     higher = {
         (row, dataset, metric)
@@ -101,7 +101,7 @@ def test_exactly_what_exceeds_the_bold_row_is_marked_for_it(table: ModuleType) -
 
 @each_table
 def test_a_misprint_names_rows_and_figures_that_exist(table: ModuleType) -> None:
-    paper: PaperTable = table.PAPER
+    paper: PaperTable = table.PAPER_TABLE
     assert paper.misprints
     for misprint in paper.misprints:
         assert set(misprint.rows) <= set(paper.results)

@@ -62,7 +62,7 @@ def test_a_dataset_without_data_says_so_and_still_shows_the_paper(tmp_path) -> N
     text = written(tmp_path, positions.PAPER_TABLE, {"camelyon16": outcome("PROPE")})[".txt"]
     lung = text[text.index("TCGA-LUNG\n") : text.index("TCGA-BRCA\n")]
     assert fields(lung, "PROPE") == ["90.4", "–", "95.0", "–", "90.1", "–"]
-    assert "Ours was not run" in lung
+    assert "Not reproduced" in lung
 
 
 def test_a_misprint_is_marked_where_it_stands_and_explained_beneath(tmp_path) -> None:

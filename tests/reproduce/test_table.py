@@ -1,4 +1,4 @@
-"""A table made anew: trained, resumed, told honestly."""
+"""A reproduced table: trained, resumed and described."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ ROWS = {"One": Variant("mean_pool"), "Two": Variant("max_pool")}
 
 
 class Engine:
-    """Stands for cross_validate: answers at once, and remembers what it was asked."""
+    """Stands for cross_validate: returns at once, and stores its arguments."""
 
     def __init__(self, missing: set[tuple[str, int]] = frozenset()) -> None:
         self.missing = missing
         self.calls = []
 
-    def __call__(self, out, cohort, bags, folds, configs, *, seeds, resources, progress):
+    def __call__(self, out, cohort, bags, folds, configs, *, seeds, resources, on_progress):
         self.calls.append((out, configs, seeds, resources))
-        if progress:
-            progress("epochs", 0, 4, "loss 0.7")
+        if on_progress:
+            on_progress("epochs", 0, 4, "loss 0.7")
         rows, values = [], []
         for seed in [*seeds, 99]:  # runs of other seeds lie in the same folder
             for number, fold in enumerate(folds):
                 for name in [*configs, "of_another_table"]:
                     if (name, number) in self.missing:
                         continue
-                    for slide in cohort.of(fold.test):
+                    for slide in cohort.get_slides(fold.test):
                         key = (slide.slide_id, slide.patient_id, "test", number, seed, name)
                         rows.append((*key, slide.label))
                         right = seed != 99 and name != "max_pool"
@@ -81,9 +81,9 @@ def test_each_row_has_the_figures_of_its_own_runs(tmp_path) -> None:
 
 
 @pytest.mark.usefixtures("engine")
-def test_a_dataset_nobody_asked_for_is_not_shown(tmp_path) -> None:
-    asked = replace(QUICK, only=("tcga-brca",))
-    text, *_ = reproduce_table(tmp_path, "a", positions.PAPER_TABLE, positions.ROWS, asked)
+def test_a_dataset_that_is_not_requested_is_not_shown(tmp_path) -> None:
+    request = replace(QUICK, only=("tcga-brca",))
+    text, *_ = reproduce_table(tmp_path, "a", positions.PAPER_TABLE, positions.ROWS, request)
     shown = text.read_text(encoding="utf-8").splitlines()
     assert "TCGA-BRCA" in shown
     assert not {"CAMELYON-16", "TCGA-LUNG"} & set(shown)
@@ -97,22 +97,22 @@ def test_the_caption_says_what_ours_was_measured_on(tmp_path) -> None:
         "8 slides",
         "2 folds, 3 seeds",
         "a synthetic cohort, not CAMELYON-16 (task metastasis, medium, 20 to 30 instances",
-        "The paper's are means over five folds of the slides of CAMELYON-16, resnet50 features",
-        "other data, so compare the rows of a column",
+        "Paper: means over five folds of the slides of CAMELYON-16, resnet50 features",
+        "the data differ, so compare rows within a column",
     ):
         assert fact in about
 
 
-def test_what_was_asked_reaches_the_engine(tmp_path, engine) -> None:
-    told = []
-    asked = replace(
+def test_the_request_reaches_the_engine(tmp_path, engine) -> None:
+    events = []
+    request = replace(
         QUICK,
         seeds=2,
         devices=("cpu", "cuda:0"),
         workers=2,
-        progress=lambda *line: told.append(line),
+        progress=lambda *line: events.append(line),
     )
-    ran(tmp_path, asked)
+    ran(tmp_path, request)
     ((out, configs, seeds, resources),) = engine.calls
     assert out.parent == tmp_path / "runs"
     assert list(seeds) == [0, 1]
@@ -121,7 +121,7 @@ def test_what_was_asked_reaches_the_engine(tmp_path, engine) -> None:
         "mean_pool": 1,
         "max_pool": 1,
     }
-    assert told[-1] == ("CAMELYON-16: epochs", 0, 4, "loss 0.7")
+    assert events[-1] == ("CAMELYON-16: epochs", 0, 4, "loss 0.7")
 
 
 def test_the_paper_s_recipe_is_the_default(tmp_path, engine) -> None:
@@ -135,9 +135,9 @@ def test_the_paper_s_recipe_is_the_default(tmp_path, engine) -> None:
     )
 
 
-def test_a_row_with_a_failed_fold_is_left_open_and_told(tmp_path, monkeypatch) -> None:
+def test_a_row_with_a_failed_fold_is_left_empty_and_reported(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(cross_validate, "cross_validate", Engine(missing={("max_pool", 1)}))
-    with pytest.raises(RunError, match=r"1 training failed.*\n.*max_pool, fold 1: it broke"):
+    with pytest.raises(RunError, match=r"1 job failed.*\n.*max_pool, fold 1: it broke"):
         ran(tmp_path)
     table = read(tmp_path)
     assert table["Two", "auc"]["ours_mean"] == ""
@@ -156,9 +156,9 @@ def test_a_call_that_is_refused_leaves_the_table_there_is(tmp_path) -> None:
 def test_a_table_of_which_nothing_came_out_is_still_written(tmp_path, monkeypatch) -> None:
     lost = {(name, fold) for name in ("mean_pool", "max_pool") for fold in (0, 1)}
     monkeypatch.setattr(cross_validate, "cross_validate", Engine(missing=lost))
-    with pytest.raises(RunError, match="4 trainings failed"):
+    with pytest.raises(RunError, match="4 jobs failed"):
         ran(tmp_path)
-    assert "did not come out" in read(tmp_path)["One", "auc"]["about"]
+    assert "No row is finished" in read(tmp_path)["One", "auc"]["about"]
 
 
 def test_trained_parts_are_used_again_and_by_other_tables(tmp_path) -> None:

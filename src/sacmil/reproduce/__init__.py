@@ -1,1 +1,1 @@
-"""The paper's tables and figures, one file each: a NAME, ``run(out, request)`` yields its files."""
+"""The paper's tables and figures, one module each: a NAME and ``run(out, request)``."""

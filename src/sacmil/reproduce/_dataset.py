@@ -1,4 +1,4 @@
-"""What stands for a dataset of the paper: the user's own copy of it, or a synthetic cohort."""
+"""Datasets of the paper: the user's own copy, or a synthetic cohort instead."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from sacmil.training.cross_validate import ProgressCallback
 
 STAND_IN_TASKS = {"camelyon16": "metastasis", "tcga-lung": "subtype", "tcga-brca": "cluster"}
-"""The task most like each: a small lesion or none; two mixtures; cells in nests or scattered."""
+"""The task most like each: a small lesion or none; two subtypes; cells in clusters or not."""
 PAPER_FEATURE_DIM = 1024
-"""Of the features of both the paper's encoders."""
+"""Width of the features of both encoders in the paper."""
 SYNTHETIC_FEATURE_DIM = 64
 """Width of synthetic features."""
 
@@ -29,33 +29,33 @@ class ReproduceDataset(NamedTuple):
     """Slides to cross-validate on."""
 
     dataset: str
-    """Of the paper, which it is or stands for."""
+    """Name of the paper's dataset."""
     name: str
-    """Of the folder its runs go to."""
+    """Folder of its runs."""
     cohort: Cohort
     bags: Mapping[str, Path]
     folds: Sequence[Fold]
     description: str
-    """What it is, for the caption."""
+    """Description for the caption."""
     synthetic: bool
 
 
 def load_datasets(
     out: Path, paper: PaperTable, request: ReproduceRequest
 ) -> list[ReproduceDataset]:
-    """What there is to train on for each dataset of a table, all of it checked before any is.
+    """Load and check the datasets of a table.
 
     Args:
-        out: where synthetic cohorts are kept.
+        out: folder for synthetic cohorts.
         paper: the table.
-        request: what was asked for; datasets without data are left out where others have some.
+        request: if data are given for some datasets, the others are left out.
     """
-    there = request.data or paper.datasets
-    wanted = [name for name in paper.datasets if request.is_requested(name) and name in there]
+    available = request.data or paper.datasets
+    wanted = [name for name in paper.datasets if request.is_requested(name) and name in available]
     if not wanted:
         raise ConfigError(
-            f"nothing to train on: {paper.title!r} is about {', '.join(paper.datasets)}, and none "
-            "of it was asked for or given; see --data and --dataset"
+            f"no dataset of {paper.title!r} was requested; expected at least one of "
+            f"{', '.join(paper.datasets)}: see --data and --dataset"
         )
     if request.data:
         return [
@@ -64,7 +64,7 @@ def load_datasets(
     return [_make_synthetic_dataset(out, name, request) for name in wanted]
 
 
-# --- the user's own ------------------------------------------------------------------------------
+# --- the user's data ------------------------------------------------------------------------------
 
 
 def _load_user_dataset(
@@ -77,10 +77,10 @@ def _load_user_dataset(
     bags = locate_bags(cohort, source.bags)
     check_bags(bags)
     features = _describe_features(next(iter(bags.values())), paper.encoder)
-    about = f"{DATASETS[dataset]} ({source.table.name}; {source.bags.name}, {features})"
+    description = f"{DATASETS[dataset]} ({source.table.name}; {source.bags.name}, {features})"
     name = f"{dataset}-{paper.encoder}"  # Table II has the same rows over other bags
     return ReproduceDataset(
-        dataset, name, cohort, bags, make_folds(cohort, folds), about, synthetic=False
+        dataset, name, cohort, bags, make_folds(cohort, folds), description, synthetic=False
     )
 
 
@@ -89,30 +89,30 @@ def _read_cohort(dataset: str, table: Path, folds: int) -> Cohort:
     from sacmil.cohorts.tcga import read_tcga_brca, read_tcga_lung
 
     if dataset == "camelyon16":
-        # As in the paper, folds divide the training slides; the official test set stays apart.
+        # As in the paper, folds divide the training slides; the official test set is not used.
         return read_camelyon16(table, folds=folds).training
     return read_tcga_lung(table) if dataset == "tcga-lung" else read_tcga_brca(table)
 
 
 def _describe_features(path: Path, encoder: str) -> str:
-    """What the features of a bag are; a warning where they are not those of the table."""
+    """Describe the features of a bag; warn if they are not those of the table."""
     from sacmil.formats import read_bag
 
     bag = read_bag(path)
     found = bag.encoder.name if bag.encoder else None
-    told = f"{bag.dim} features by {found or 'an encoder it does not name'}"
-    family = encoder.split("_")[0]  # peers call it uni, we uni_v1
+    description = f"{bag.dim} features by {found or 'an unnamed encoder'}"
+    family = encoder.split("_")[0]  # other tools call it uni, we call it uni_v1
     if bag.dim != PAPER_FEATURE_DIM or (found and family not in found.lower()):
         warnings.warn(
-            f"{path}: has {told}; the paper's table is over {PAPER_FEATURE_DIM} by {encoder}: "
-            f"sacmil extract --encoder {encoder}",
+            f"{path}: has {description}; the paper's table uses {PAPER_FEATURE_DIM} by {encoder}: "
+            f"extract them with sacmil extract --encoder {encoder}",
             CohortWarning,
             stacklevel=2,
         )
-    return told
+    return description
 
 
-# --- the synthetic -------------------------------------------------------------------------------
+# --- synthetic cohorts ---------------------------------------------------------------------------
 
 
 def _make_synthetic_dataset(out: Path, dataset: str, request: ReproduceRequest) -> ReproduceDataset:
@@ -121,7 +121,7 @@ def _make_synthetic_dataset(out: Path, dataset: str, request: ReproduceRequest) 
 
     settings = request.synthetic
     task = settings.task or STAND_IN_TASKS[dataset]
-    made = make_synthetic_cohort(
+    synthetic = make_synthetic_cohort(
         task,
         settings.slides,
         settings.seed,
@@ -129,31 +129,35 @@ def _make_synthetic_dataset(out: Path, dataset: str, request: ReproduceRequest) 
         instances=settings.instances,
         dim=SYNTHETIC_FEATURE_DIM,
     )
-    folds = make_folds(made.table, request.folds)
+    folds = make_folds(synthetic.table, request.folds)
     low, high = settings.instances
     name = f"{task}-{settings.difficulty}-{settings.slides}x{low}-{high}-seed{settings.seed}"
     folder = out / "cohorts" / name
     if not folder.is_dir():
-        _write_synthetic_cohort(made, folder, request.progress)
-    bags = {slide.slide_id: folder / "bags" / f"{slide.slide_id}.h5" for slide in made.table.slides}
-    about = (
+        _write_synthetic_cohort(synthetic, folder, request.progress)
+    bags = {
+        slide.slide_id: folder / "bags" / f"{slide.slide_id}.h5" for slide in synthetic.table.slides
+    }
+    description = (
         f"a synthetic cohort, not {DATASETS[dataset]} (task {task}, {settings.difficulty}, "
         f"{low:,} to {high:,} instances a slide, {SYNTHETIC_FEATURE_DIM} features, seed "
         f"{settings.seed})"
     )
-    return ReproduceDataset(dataset, name, made.table, bags, folds, about, synthetic=True)
+    return ReproduceDataset(
+        dataset, name, synthetic.table, bags, folds, description, synthetic=True
+    )
 
 
 def _write_synthetic_cohort(
     cohort: SyntheticCohort, folder: Path, progress: ProgressCallback | None
 ) -> None:
-    """Make the bags; a folder that is there is whole."""
+    """Write the bags atomically; an existing folder is complete."""
     from sacmil.atomic import atomic_directory
     from sacmil.synthetic.bags import write_synthetic_cohort
 
-    def tell(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         if progress:
             progress(f"making {folder.name}", done, total)
 
     with atomic_directory(folder) as partial:
-        write_synthetic_cohort(cohort, partial, on_progress=tell)
+        write_synthetic_cohort(cohort, partial, on_progress=report)

@@ -1,4 +1,4 @@
-"""The rows of Tables I and II: the methods, and what is wrong with both tables."""
+"""The rows of Tables I and II, and the misprint they share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of the paper as printed, and what in it cannot be a target."""
+"""A table of the paper as printed, with its misprints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARKS = "†‡§¶"
 
 
 class PaperResult(NamedTuple):
-    """One figure of the paper, in per cent."""
+    """One value of the paper, in percent."""
 
     mean: float
     std: float
@@ -26,12 +26,12 @@ PaperResults = Mapping[str, Mapping[str, Mapping[str, PaperResult]]]
 
 
 class Misprint(NamedTuple):
-    """Something printed that cannot be right, or cannot be meant."""
+    """A printed value that cannot be right."""
 
     note: str
     rows: tuple[str, ...]
     datasets: tuple[str, ...] = ()
-    """None named: it is the row as a whole."""
+    """Empty: the whole row."""
     metrics: tuple[str, ...] = tuple(METRICS)
 
 
@@ -41,21 +41,21 @@ class PaperTable:
 
     title: str
     encoder: str
-    """What made the features, by its name among ``sacmil encoders``."""
+    """Encoder of the features; see ``sacmil encoders``."""
     results: PaperResults
     misprints: tuple[Misprint, ...]
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """Those the table is about."""
+        """Datasets of the table."""
         return tuple(next(iter(self.results.values())))
 
     def list_notes(self) -> dict[str, str]:
-        """What each mark says."""
+        """Return the note of each mark."""
         return {mark: misprint.note for mark, misprint in self._mark_misprints()}
 
     def find_row_marks(self, row: str) -> str:
-        """The marks of a row as a whole."""
+        """Return the marks of a whole row."""
         return "".join(
             mark
             for mark, misprint in self._mark_misprints()
@@ -63,7 +63,7 @@ class PaperTable:
         )
 
     def find_cell_marks(self, row: str, dataset: str, metric: str) -> str:
-        """The marks of one figure."""
+        """Return the marks of one cell."""
         return "".join(
             mark
             for mark, misprint in self._mark_misprints()
@@ -76,12 +76,12 @@ class PaperTable:
 
 
 def parse_results(text: str) -> PaperResults:
-    """Figures from lines of ``row | mean_spread mean_spread mean_spread | …``.
+    """Parse lines of ``row | mean_std mean_std mean_std | …``.
 
-    The three are accuracy, AUC and F1; datasets follow each other as in DATASETS.
+    The three are accuracy, AUC and F1; datasets are in the order of DATASETS.
 
     >>> parse_results("SAC-MIL | 90.3_0.6 96.1_1.2 89.3_1.6")["SAC-MIL"]["camelyon16"]["auc"]
-    Printed(mean=96.1, spread=1.2)
+    PaperResult(mean=96.1, std=1.2)
     """
     lines = [line.split("|") for line in text.strip().splitlines()]
     return {
@@ -91,5 +91,5 @@ def parse_results(text: str) -> PaperResults:
 
 
 def _parse_cell(cell: str) -> dict[str, PaperResult]:
-    values = [PaperResult(*map(float, figure.split("_"))) for figure in cell.split()]
+    values = [PaperResult(*map(float, value.split("_"))) for value in cell.split()]
     return dict(zip(METRICS, values, strict=True))

@@ -1,4 +1,4 @@
-"""The paper's means beside ours, as text, Markdown, LaTeX and CSV."""
+"""Tables of the paper's means and ours, as text, Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
 LINE_WIDTH = 100
 LAYOUT_BY_SUFFIX = {"txt": "text", "md": "markdown", "tex": "latex", "csv": "csv"}
-"""The layout of each file."""
+"""Layout by file suffix."""
 
 
 class DatasetResult(NamedTuple):
-    """What came out for one dataset."""
+    """Our results on one dataset."""
 
     description: str
-    """What ours was measured on, and how."""
+    """Data and protocol of our results."""
     estimates: Mapping[str, Mapping[str, MetricEstimate]]
-    """By row and metric; rows that did not come out are left out."""
+    """By row and metric; unfinished rows are omitted."""
 
 
-NOT_RUN = DatasetResult("Ours was not run on it.", {})
+NOT_RUN = DatasetResult("Not reproduced on this dataset.", {})
 
 
 def write_tables(
     out: Path, name: str, paper: PaperTable, outcomes: Mapping[str, DatasetResult]
 ) -> list[Path]:
-    """Write the table in every layout, a part for each dataset; text comes first."""
+    """Write the table in every layout, a section per dataset; return the files, text first."""
     tables = {
         dataset: make_comparison_table(paper, dataset, outcome)
         for dataset, outcome in outcomes.items()
@@ -51,12 +51,12 @@ def write_tables(
 
 
 def make_comparison_table(paper: PaperTable, dataset: str, outcome: DatasetResult) -> ResultTable:
-    """One dataset's part: a line per row of the paper, and beneath what to know of it."""
+    """Return the table of one dataset, with a row per row of the paper and notes in the caption."""
     from sacmil.evaluation.table_format import ResultTable
 
     header = [
         "",
-        *(f"{title} {whose}" for title in METRICS.values() for whose in ("paper", "ours")),
+        *(f"{title} {source}" for title in METRICS.values() for source in ("paper", "ours")),
     ]
     return ResultTable(
         " ".join([outcome.description, *_collect_notes(paper, dataset)]),
@@ -82,7 +82,7 @@ def _make_cells(
 
 
 def _collect_notes(paper: PaperTable, dataset: str) -> list[str]:
-    """What the marks in one dataset's part say."""
+    """Return the notes of the marks in one dataset's table."""
     used = "".join(
         paper.find_row_marks(row) + paper.find_cell_marks(row, dataset, metric)
         for row in paper.results
@@ -117,7 +117,7 @@ def _to_percent(estimate: MetricEstimate | None, key: str) -> float | str:
     return "" if estimate is None else 100 * float(getattr(estimate, key))
 
 
-# --- the four layouts ----------------------------------------------------------------------------
+# --- layouts -------------------------------------------------------------------------------------
 
 
 def _render_document(layout: str, title: str, tables: Mapping[str, ResultTable]) -> str:
@@ -126,9 +126,9 @@ def _render_document(layout: str, title: str, tables: Mapping[str, ResultTable])
     if layout == "csv":
         joined = [record for table in tables.values() for record in table.records]
         return render_table(replace(next(iter(tables.values())), records=tuple(joined)), "csv")
-    parts = [_render_section(layout, DATASETS[dataset], table) for dataset, table in tables.items()]
-    whole = "\n".join([_TITLE_FORMATS[layout].format(title), *parts])
-    return whole.translate(_LATEX_SYMBOLS) if layout == "latex" else whole
+    sections = [_render_section(layout, DATASETS[name], table) for name, table in tables.items()]
+    text = "\n".join([_TITLE_FORMATS[layout].format(title), *sections])
+    return text.translate(_LATEX_SYMBOLS) if layout == "latex" else text
 
 
 _TITLE_FORMATS = {"text": "{}\n", "markdown": "# {}\n", "latex": "% {}"}
@@ -149,4 +149,4 @@ def _render_section(layout: str, heading: str, table: ResultTable) -> str:
 _LATEX_SYMBOLS = str.maketrans(
     {"†": r"$\dagger$", "‡": r"$\ddagger$", "§": r"\S{}", "¶": r"\P{}", "λ": r"$\lambda$"}
 )
-"""What a plain LaTeX has no letters for."""
+"""Characters that plain LaTeX lacks."""

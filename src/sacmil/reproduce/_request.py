@@ -1,4 +1,4 @@
-"""What can be asked of an experiment: on which data, how long, how often, with what."""
+"""Settings of an experiment: data, protocol and resources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class DatasetPaths(NamedTuple):
-    """Where a user keeps a dataset."""
+    """Paths of a user's copy of a dataset."""
 
     table: Path
     bags: Path
@@ -22,47 +22,47 @@ class DatasetPaths(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticSettings:
-    """The cohort that stands in where no data are given."""
+    """The synthetic cohort that is used if no data are given."""
 
     task: str | None = None
     """None: for each dataset the task most like it."""
     difficulty: str = "medium"
     slides: int = 200
     instances: tuple[int, int] = (500, 5000)
-    """Fewest and most of a slide."""
+    """Minimum and maximum number per slide."""
     seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceRequest:
-    """What was asked for; as it stands, the paper's protocol over synthetic cohorts."""
+    """A requested experiment; by default, the paper's protocol on synthetic cohorts."""
 
     data: Mapping[str, DatasetPaths] = field(default_factory=dict)
-    """By dataset; where any is given, only those are run."""
+    """By dataset; if any is given, only those are run."""
     only: tuple[str, ...] = ()
-    """The datasets wanted; all where none is named."""
+    """Datasets to run; empty means all."""
     synthetic: SyntheticSettings = SyntheticSettings()
     epochs: int | None = None
-    """None: as many as the recipe says."""
+    """None: as many as in the recipe."""
     folds: int = 5
     seeds: int = 1
     devices: tuple[str, ...] = ("auto",)
     workers: int = 1
-    """Trainings at once on each device."""
+    """Jobs at once on each device."""
     engine: Literal["local", "ray"] = "local"
     address: str | None = None
-    """Of the Ray cluster; None uses one that runs here, or starts one."""
+    """Ray cluster to use; None uses a running one or starts one."""
     truth: Path | None = None
-    """Outlines of the slides, a file or a folder: for heatmaps."""
+    """Annotations of the slides, a file or a folder: for heatmaps."""
     images: Path | None = None
-    """Folder of the slides themselves: for heatmaps."""
+    """Folder of the slides: for heatmaps."""
     progress: ProgressCallback | None = field(default=None, compare=False)
 
     def is_requested(self, dataset: str) -> bool:
-        """Whether a dataset was asked for."""
+        """Whether a dataset is requested."""
         return not self.only or dataset in self.only
 
     def check_no_options(self, experiment: str) -> None:
-        """Refuse what an experiment that trains nothing could not heed."""
+        """Reject options for an experiment that trains nothing and would ignore them."""
         if self != ReproduceRequest():
-            raise ConfigError(f"{experiment} trains nothing; expected no option but --out")
+            raise ConfigError(f"{experiment} trains nothing; expected no options except --out")

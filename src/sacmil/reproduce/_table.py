@@ -1,4 +1,4 @@
-"""Makes a table of the paper anew: every row cross-validated on every dataset there is."""
+"""Reproduces a table of the paper: cross-validates every row on every available dataset."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ RUNS = "runs"
 def reproduce_table(
     out: Path, name: str, paper: PaperTable, rows: Mapping[str, Variant], request: ReproduceRequest
 ) -> Iterator[Path]:
-    """Train what is not trained yet, write the table, and name its files.
+    """Train what is not trained yet, write the table and yield its files.
 
-    The table is written anew after each dataset, so that a long run can be looked at.
+    The table is rewritten after each dataset, so that a long run can be followed.
 
     Args:
-        out: folder of the table; runs/ in it is shared by all tables.
-        name: of the table's files.
-        paper: what was printed.
-        rows: what stands behind each row.
-        request: what was asked for.
+        out: folder of the table; all tables share runs/ in it.
+        name: stem of the table's files.
+        paper: the printed table.
+        rows: model of each row.
+        request: settings.
     """
-    outcomes = {dataset: NOT_RUN for dataset in paper.datasets if request.is_requested(dataset)}
+    outcomes = {name: NOT_RUN for name in paper.datasets if request.is_requested(name)}
     failures: list[str] = []
     written: list[Path] = []
-    for material in load_datasets(out, paper, request):
-        done = cross_validate_rows(out / RUNS / material.name, material, rows, request)
-        failures += [f"{material.name}, {part}: {why}" for part, why in done.failures.items()]
-        outcomes[material.dataset] = _summarize_dataset(
-            done.predictions, paper, material, rows, request
+    for dataset in load_datasets(out, paper, request):
+        done = cross_validate_rows(out / RUNS / dataset.name, dataset, rows, request)
+        failures += [f"{dataset.name}, {job}: {why}" for job, why in done.failures.items()]
+        outcomes[dataset.dataset] = _summarize_dataset(
+            done.predictions, paper, dataset, rows, request
         )
         written = write_tables(out, name, paper, outcomes)
     yield from written
@@ -58,16 +58,15 @@ def _describe_failures(failures: list[str]) -> str:
     from sacmil.evaluation.tables import format_count
 
     return (
-        f"{format_count(len(failures), 'training')} failed, and what needs them is left open; the "
-        "same "
-        "command tries again:\n" + "\n".join(f"  - {failure}" for failure in failures)
+        f"{format_count(len(failures), 'job')} failed, and their rows are left empty; run the "
+        "command again to retry:\n" + "\n".join(f"  - {failure}" for failure in failures)
     )
 
 
 def cross_validate_rows(
     out: Path, dataset: ReproduceDataset, rows: Mapping[str, Variant], request: ReproduceRequest
 ) -> CrossValidationResult:
-    """Every row trained on every fold of the material, what is there already left alone."""
+    """Train every row on every fold of the dataset; skip finished jobs."""
     from sacmil.training.cross_validate import cross_validate
 
     return cross_validate(
@@ -102,10 +101,10 @@ def _prefix_progress(title: str, progress: ProgressCallback | None) -> ProgressC
     if progress is None:
         return None
 
-    def tell(task: str, done: int, total: int, note: str = "") -> None:
+    def report(task: str, done: int, total: int, note: str = "") -> None:
         progress(f"{title}: {task}", done, total, note)
 
-    return tell
+    return report
 
 
 def _summarize_dataset(
@@ -119,18 +118,18 @@ def _summarize_dataset(
 
     finished = None if predictions is None else _select_finished(predictions, rows, request)
     if finished is None:
-        return DatasetResult(f"Ours did not come out on {dataset.description}.", {})
-    figures = summarize(finished, metrics=tuple(METRICS))
+        return DatasetResult(f"No row is finished on {dataset.description}.", {})
+    estimates = summarize(finished, metrics=tuple(METRICS))
     return DatasetResult(
         _describe_results(finished, paper, dataset, request),
-        {row: figures[v.name] for row, v in rows.items() if v.name in figures},
+        {row: estimates[v.name] for row, v in rows.items() if v.name in estimates},
     )
 
 
 def _select_finished(
     predictions: Predictions, rows: Mapping[str, Variant], request: ReproduceRequest
 ) -> Predictions | None:
-    """The rows of variants tested on every fold with every seed asked for; a mean needs all."""
+    """Return the rows of variants tested on every fold with every requested seed."""
     import numpy as np
 
     known = predictions.select((predictions.split == "test") & (predictions.seed < request.seeds))
@@ -145,8 +144,8 @@ def _select_finished(
 def _count_jobs(predictions: Predictions, model: str) -> int:
     import numpy as np
 
-    of_model = predictions.select(predictions.model == model)
-    return len(np.unique(np.stack([of_model.fold, of_model.seed]), axis=1).T)
+    rows = predictions.select(predictions.model == model)
+    return len(np.unique(np.stack([rows.fold, rows.seed]), axis=1).T)
 
 
 def _describe_results(
@@ -158,13 +157,13 @@ def _describe_results(
     from sacmil.evaluation.tables import TableStyle, format_count, make_caption
 
     epochs = "200 epochs" if request.epochs is None else format_count(request.epochs, "epoch")
-    told = make_caption(
+    caption = make_caption(
         predictions, data=dataset.description, style=TableStyle(percent=True, spread="std")
     )
     theirs = (
-        f"The paper's are means over five folds of the slides of {DATASETS[dataset.dataset]}, "
+        f"Paper: means over five folds of the slides of {DATASETS[dataset.dataset]}, "
         f"{paper.encoder} features, after 200 epochs"
     )
     if dataset.synthetic:
-        theirs += ": other data, so compare the rows of a column, not the columns"
-    return f"Ours, after {epochs}: {told} {theirs}."
+        theirs += "; the data differ, so compare rows within a column, not the columns"
+    return f"Ours, after {epochs}: {caption} {theirs}."

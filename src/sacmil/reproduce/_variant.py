@@ -1,4 +1,4 @@
-"""What stands behind a row of a table: a model, and how it differs from its defaults."""
+"""The model of a table row, and its options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """How its runs are called; the same in every table, so that none trains it again.
+        """Name of its runs, the same in every table so that tables share them.
 
         >>> Variant("sac_mil", position="rope").name
         'sac_mil+position=rope'

@@ -1,4 +1,4 @@
-"""Table IV: how instances meet in SAC-MIL."""
+"""Table IV: mixing of instances in SAC-MIL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAC-MIL     | 90.3_0.6 96.1_1.2 89.3_1.6
 """
 
 PAPER_TABLE = PaperTable(
-    "Table IV: how instances meet in SAC-MIL",
+    "Table IV: mixing of instances in SAC-MIL",
     "resnet50",
     parse_results(RESULTS),
     (

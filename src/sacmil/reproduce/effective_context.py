@@ -20,17 +20,17 @@ NAME = "ecl"
 LENGTHS = (256, 512, 4096, 16384, 65536)
 DEPTH = 3
 BAG_LENGTH = 10_000
-"""Length at which change per index and growth with layers are drawn."""
+"""Bag length of the plots of change per index and growth with layers."""
 MAX_LAYERS = 12
-"""How far growth is followed; ChordMixer needs eleven layers for 10,000 instances."""
+"""Layers in the plot of growth; ChordMixer needs eleven for 10,000 instances."""
 K = 64
 DIM = 64
-"""The narrowest that gives each of SAC's folds a channel."""
+"""The smallest width that gives each of SAC's folds a channel."""
 COLORS = {"SAC": "#1b6ca8", "ChordMixer": "#d1495b", "CycleMLP": "#66a182"}
 
 
 class EffectiveContextRow(NamedTuple):
-    """One line of the table."""
+    """One row of the table."""
 
     model: str
     instances: int
@@ -39,7 +39,7 @@ class EffectiveContextRow(NamedTuple):
 
 
 def run(out: Path, request: ReproduceRequest) -> Iterator[Path]:
-    """Write the table and the three figures, each named as it is done."""
+    """Write the table and the three figures, and yield each file."""
     request.check_no_options(NAME)
     _check_matplotlib()
     rows = [
@@ -64,14 +64,14 @@ def run(out: Path, request: ReproduceRequest) -> Iterator[Path]:
 
 
 def make_block(name: str, level: int) -> nn.Module:
-    """Layer ``level`` of a network, its weights as it would start training."""
+    """Return layer ``level`` of a network with initial weights."""
     from sacmil.models.sac_mil import SACBlock
     from sacmil.nn.chordmixer import ChordMixerBlock
     from sacmil.nn.cyclemlp import CycleBlock
 
     makers: dict[str, Callable[[], nn.Module]] = {
-        # The paper's 4,096 after two layers of 10,000 needs its remainder split off; absorbed, as
-        # is our default, it is 5,904. From the fourth level on a ring is the whole bag.
+        # The paper's 4,096 after two layers of 10,000 needs the remainder split off; absorbed, our
+        # default, it is 5,904. From the fourth level on, a ring is the original bag.
         "SAC": lambda: SACBlock(DIM, K, min(level, DEPTH), "linear", "split", residual=True),
         "ChordMixer": lambda: ChordMixerBlock(DIM),
         "CycleMLP": lambda: CycleBlock(DIM),
@@ -80,29 +80,29 @@ def make_block(name: str, level: int) -> nn.Module:
 
 
 def compute_differences(name: str, length: int, depth: int = DEPTH) -> Iterator[Tensor]:
-    """(length, DIM) after each layer: the output minus that with the middle instance zeroed."""
+    """Yield (length, DIM) per layer: the output minus that with the middle instance zeroed."""
     import torch
 
     torch.manual_seed(0)
-    whole = torch.randn(length, DIM, dtype=torch.float64)
-    poked = whole.clone()
-    poked[length // 2] = 0
+    original = torch.randn(length, DIM, dtype=torch.float64)
+    zeroed = original.clone()
+    zeroed[length // 2] = 0
     with torch.no_grad():
         for level in range(depth):
             layer = make_block(name, level)
-            whole, poked = layer(whole), layer(poked)
-            yield whole - poked
+            original, zeroed = layer(original), layer(zeroed)
+            yield original - zeroed
 
 
 def count_changed_outputs(name: str, length: int, depth: int = DEPTH) -> list[int]:
-    """After each layer, how many outputs are not exactly what they were."""
+    """Return the number of changed outputs after each layer."""
     return [
         int((change != 0).any(dim=1).sum()) for change in compute_differences(name, length, depth)
     ]
 
 
 def measure_change_per_index(name: str, length: int) -> list[float]:
-    """The norm of each output's change after three layers."""
+    """Return the norm of each output's change after three layers."""
     *_, last = compute_differences(name, length)
     return [float(norm) for norm in last.norm(dim=1)]
 
@@ -111,7 +111,7 @@ def measure_change_per_index(name: str, length: int) -> list[float]:
 
 
 def write_table(path: Path, rows: Sequence[EffectiveContextRow]) -> Path:
-    """The counts as CSV."""
+    """Write the counts as CSV."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(EffectiveContextRow._fields)
@@ -120,12 +120,12 @@ def write_table(path: Path, rows: Sequence[EffectiveContextRow]) -> Path:
 
 
 def draw_lengths(rows: Sequence[EffectiveContextRow]) -> Figure:
-    """Changed instances per length, as bars on a logarithmic scale."""
+    """Draw changed instances per length, as bars on a logarithmic scale."""
     figure, (axes,) = _make_figure()
     lengths = sorted({row.instances for row in rows})
-    for place, name in enumerate(COLORS):
+    for offset, name in enumerate(COLORS):
         counts = [row.changed for row in rows if row.model == name]
-        at = [index + (place - 1) * 0.27 for index in range(len(lengths))]
+        at = [index + (offset - 1) * 0.27 for index in range(len(lengths))]
         bars = axes.bar(at, counts, width=0.25, color=COLORS[name], label=name)
         axes.bar_label(bars, labels=[f"{count:,}" for count in counts], fontsize=7, padding=2)
     axes.set_yscale("log", base=10)
@@ -138,7 +138,7 @@ def draw_lengths(rows: Sequence[EffectiveContextRow]) -> Figure:
 
 
 def draw_changes(changes: dict[str, list[float]]) -> Figure:
-    """How much each output changes, a panel per network."""
+    """Draw how much each output changes, a panel per network."""
     figure, panels = _make_figure(len(changes))
     for axes, (name, values) in zip(panels, changes.items(), strict=True):
         at, moved = zip(*((i, value) for i, value in enumerate(values) if value), strict=True)
@@ -155,11 +155,11 @@ def draw_changes(changes: dict[str, list[float]]) -> Figure:
 
 
 def draw_growth(rows: Sequence[EffectiveContextRow]) -> Figure:
-    """Changed instances after each layer."""
+    """Draw changed instances after each layer."""
     figure, (axes,) = _make_figure()
-    for name, colour in COLORS.items():
+    for name, color in COLORS.items():
         counts = [row.changed for row in rows if row.model == name]
-        axes.plot(range(1, len(counts) + 1), counts, "o-", color=colour, label=name, markersize=4)
+        axes.plot(range(1, len(counts) + 1), counts, "o-", color=color, label=name, markersize=4)
     axes.axhline(BAG_LENGTH, color="0.6", linewidth=0.8, linestyle="--")
     axes.set_yscale("log")
     axes.set_xticks(range(1, MAX_LAYERS + 1))
@@ -178,7 +178,7 @@ def _label_axes(axes: Axes, x: str, y: str, title: str) -> None:
 
 def _check_matplotlib() -> None:
     try:
-        import matplotlib  # noqa: F401 - says at once if it is missing, not after a minute
+        import matplotlib  # noqa: F401 - report a missing package now, not after a minute
     except ImportError as error:
         raise MissingExtraError("plots", "drawing figures") from error
 

@@ -1,4 +1,4 @@
-"""The paper's heatmaps: a row per slide, the truth and every model's scores side by side."""
+"""The paper's heatmaps: a row per slide with the annotation and every model's scores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 NAME = "heatmaps"
 DATASET = "camelyon16"
 ROWS = {name: METHODS[name] for name in ("SAC-MIL", "AB-MIL", "CLAM-SB", "Trans-MIL")}
-"""The columns of the figure, and what stands behind each."""
+"""Columns of the figure and their models."""
 NUM_SLIDES = 4
 CELL_PX = 380
 """Side of a map in pixels."""
@@ -39,61 +39,63 @@ _GAP_PX, _HEADER_PX = 16, 28
 
 
 class ScoredSlide(NamedTuple):
-    """A test slide with truth, and what the models made of it."""
+    """A test slide with instance labels, and the models' scores."""
 
     bag: Bag
     labels: npt.NDArray[np.integer]
-    """(N,), 1 where the truth is positive."""
+    """(N,), 1 where the tile is positive."""
     outlines: Outlines | None
     scores: Mapping[str, npt.NDArray[np.float32]]
     """By column."""
 
 
 def run(out: Path, request: ReproduceRequest) -> Iterator[Path]:
-    """Train each model on the first fold, and draw the test slides whose truth is known."""
+    """Train each model on the first fold, and draw the test slides with instance labels."""
     from sacmil.evaluation.localization import measure_localization
     from sacmil.heatmap.annotations import check_can_draw
 
     check_can_draw()
-    material = _load_dataset(out, request)
-    folder = out / RUNS / f"{material.name}-{NAME}"
-    done = cross_validate_rows(folder, material, ROWS, replace(request, seeds=1))
+    dataset = _load_dataset(out, request)
+    folder = out / RUNS / f"{dataset.name}-{NAME}"
+    done = cross_validate_rows(folder, dataset, ROWS, replace(request, seeds=1))
     if done.failures:
-        told = "\n".join(f"  - {part}: {why}" for part, why in done.failures.items())
-        raise RunError(f"a model of the figure could not be trained:\n{told}")
-    slides = _score_slides(folder, material, request)
+        listed = "\n".join(f"  - {job}: {why}" for job, why in done.failures.items())
+        raise RunError(f"training failed for a model of the figure:\n{listed}")
+    slides = _score_slides(folder, dataset, request)
     truth = {slide.bag.slide_id: slide.labels for slide in slides}
     found = {
         row: measure_localization({s.bag.slide_id: s.scores[row] for s in slides}, truth).auc
         for row in ROWS
     }
     yield _write_table(out / f"{NAME}.csv", slides, found)
-    yield _save_image(out / f"{NAME}.png", _draw_figure(slides, material, found, request.images))
+    yield _save_image(out / f"{NAME}.png", _draw_figure(slides, dataset, found, request.images))
 
 
-# --- what is drawn -------------------------------------------------------------------------------
+# --- scores --------------------------------------------------------------------------------------
 
 
 def _load_dataset(out: Path, request: ReproduceRequest) -> ReproduceDataset:
-    """The first fold of the user's own cohort, or of a synthetic one."""
+    """Return the first fold of the user's cohort, or of a synthetic one."""
     from sacmil.cohorts.bags import check_bags, locate_bags
     from sacmil.cohorts.splits import make_folds
 
     if not request.data:
         only = request.only[:1] or (DATASET,)
-        (made,) = load_datasets(out, PAPER_TABLE, replace(request, only=only))
-        return made._replace(folds=made.folds[:1])
-    dataset, source = next(iter(request.data.items()))
+        (synthetic_dataset,) = load_datasets(out, PAPER_TABLE, replace(request, only=only))
+        return synthetic_dataset._replace(folds=synthetic_dataset.folds[:1])
+    name, source = next(iter(request.data.items()))
     cohort = _read_cohort(source)
     bags = locate_bags(cohort, source.bags)
     check_bags(bags)
     folds = make_folds(cohort, request.folds)[:1]
-    about = f"{source.table.name}, bags of {source.bags.name}"
-    return ReproduceDataset(dataset, source.table.stem, cohort, bags, folds, about, synthetic=False)
+    description = f"{source.table.name}, bags of {source.bags.name}"
+    return ReproduceDataset(
+        name, source.table.stem, cohort, bags, folds, description, synthetic=False
+    )
 
 
 def _read_cohort(source: DatasetPaths) -> Cohort:
-    """CAMELYON16 without its official test set, or any other table."""
+    """Read CAMELYON16 without its official test set, or any other table."""
     from sacmil.cohorts.camelyon16 import read_camelyon16
     from sacmil.cohorts.cohort import read_cohort
 
@@ -107,7 +109,7 @@ def _read_cohort(source: DatasetPaths) -> Cohort:
 def _score_slides(
     folder: Path, dataset: ReproduceDataset, request: ReproduceRequest
 ) -> list[ScoredSlide]:
-    """Every test slide that has tiles of both kinds, the largest lesion first."""
+    """Score every test slide that has tiles of both kinds, the largest lesion first."""
     from sacmil.formats import read_bag
     from sacmil.models import load_model, predict
 
@@ -115,23 +117,23 @@ def _score_slides(
         row: load_model(folder / variant.name / "seed_0" / "fold_0")
         for row, variant in ROWS.items()
     }
-    drawn = []
+    scored = []
     for slide_id in dataset.folds[0].test:
         bag = read_bag(dataset.bags[slide_id])
         labels, outlines = _load_truth(bag, request.truth)
         if labels is None or not labels.any() or labels.all():
             continue
         scores = {row: predict(model, bag).scores for row, model in models.items()}
-        drawn.append(ScoredSlide(bag, labels, outlines, scores))
-    if not drawn:
+        scored.append(ScoredSlide(bag, labels, outlines, scores))
+    if not scored:
         raise CohortError(
             dataset.description,
             [
-                "no test slide of the first fold has truth of both kinds; expected bags with "
-                "labels of their tiles, or outlines by --truth"
+                "no test slide of the first fold has positive and negative tiles; expected bags "
+                "with instance labels, or annotations by --truth"
             ],
         )
-    return sorted(drawn, key=lambda slide: -float(slide.labels.mean()))
+    return sorted(scored, key=lambda slide: -float(slide.labels.mean()))
 
 
 def _load_truth(
@@ -149,11 +151,11 @@ def _load_truth(
 
 
 def select_slides(slides: Sequence[ScoredSlide], count: int = NUM_SLIDES) -> list[ScoredSlide]:
-    """Some of the slides, evenly from the largest lesion to the smallest: not the prettiest."""
+    """Select slides at even steps from the largest lesion to the smallest."""
     import numpy as np
 
-    places = np.linspace(0, len(slides) - 1, min(count, len(slides))).round().astype(int)
-    return [slides[place] for place in places.tolist()]
+    indices = np.linspace(0, len(slides) - 1, min(count, len(slides))).round().astype(int)
+    return [slides[index] for index in indices.tolist()]
 
 
 # --- the figure ----------------------------------------------------------------------------------
@@ -169,12 +171,11 @@ def _draw_figure(
 
     sheet = _draw_sheet(select_slides(slides), mean_auc, images)
     note = (
-        f"{dataset.description}; test slides of the first of its folds, from the largest lesion "
-        "to the "
-        f"smallest of {len(slides)} with truth. AUC: scores against the truth of tiles; means are "
+        f"{dataset.description}; test slides of the first fold, from the largest lesion to the "
+        f"smallest of {len(slides)} with labels. AUC: scores against labels of tiles; means are "
         "over all of these slides. Colours: rank of the score within each slide."
     )
-    title = "Where the models look, and where the truth is"
+    title = "Models' tile scores beside the annotations"
     return compose_figure(title, note, [Panel("", sheet)], ColorBar(0, 1, "rank"))
 
 
@@ -190,7 +191,7 @@ def _draw_sheet(
     size = (1 + len(ROWS)) * step - _GAP_PX, _HEADER_PX + len(rows) * line
     sheet = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(sheet)
-    heads = ["truth", *(f"{row} · mean AUC {mean_auc[row]:.2f}" for row in ROWS)]
+    heads = ["annotation", *(f"{row} · mean AUC {mean_auc[row]:.2f}" for row in ROWS)]
     for column, head in enumerate(heads):
         draw_text(draw, (column * step, 0), head, TEXT_PX, TEXT_COLOR)
     for number, slide in enumerate(rows):
@@ -202,7 +203,7 @@ def _draw_sheet(
 
 
 def _draw_cells(slide: ScoredSlide, images: Path | None) -> Iterator[tuple[str, Image]]:
-    """The truth, then every model's map, with a line about each."""
+    """Yield the annotation and every model's map, each with a caption."""
     import numpy as np
     from PIL import Image
 
@@ -215,36 +216,36 @@ def _draw_cells(slide: ScoredSlide, images: Path | None) -> Iterator[tuple[str, 
     from sacmil.results import InstanceScores
 
     bag = slide.bag
-    places = InstanceScores(bag.coords, float(bag.patch_size), np.zeros(len(bag), np.float32))
-    view = fit_viewport(places, slide_size=bag.slide_size, longer_side=CELL_PX)
-    pixels = _read_pixels(bag, places, view, images)
+    instances = InstanceScores(bag.coords, float(bag.patch_size), np.zeros(len(bag), np.float32))
+    view = fit_viewport(instances, slide_size=bag.slide_size, longer_side=CELL_PX)
+    pixels = _read_pixels(bag, instances, view, images)
     truth = slide.labels if slide.outlines is None else slide.outlines
-    first = Image.fromarray(draw_truth(places, truth, pixels, view))
+    first = Image.fromarray(draw_truth(instances, truth, pixels, view))
     draw_scale_bar(first, view.downsample, bag.mpp)
     yield f"{bag.slide_id}: {slide.labels.mean():.1%} positive", first
     for scores in slide.scores.values():
-        means, covered = rasterize(places, normalize_scores(scores, "rank"), view)
-        picture = Image.fromarray(blend_colors(pixels, means, covered))
-        yield f"AUC {auc(slide.labels, scores):.2f}", picture
+        means, covered = rasterize(instances, normalize_scores(scores, "rank"), view)
+        overlay = Image.fromarray(blend_colors(pixels, means, covered))
+        yield f"AUC {auc(slide.labels, scores):.2f}", overlay
 
 
 def _read_pixels(
-    bag: Bag, places: InstanceScores, view: Viewport, images: Path | None
+    bag: Bag, instances: InstanceScores, view: Viewport, images: Path | None
 ) -> npt.NDArray[np.uint8] | None:
     from sacmil.heatmap.viewport import check_slide_matches, read_viewport
     from sacmil.slides.readers import open_slide
     from sacmil.slides.search import find_slides
 
-    named = {path.stem: path for path in find_slides([images])} if images else {}
-    if bag.slide_id not in named:
+    paths = {path.stem: path for path in find_slides([images])} if images else {}
+    if bag.slide_id not in paths:
         return None
-    with open_slide(named[bag.slide_id]) as slide:
-        check_slide_matches(places, slide, bag.slide_size)
+    with open_slide(paths[bag.slide_id]) as slide:
+        check_slide_matches(instances, slide, bag.slide_size)
         return read_viewport(slide, view)
 
 
 def _write_table(path: Path, slides: Sequence[ScoredSlide], mean_auc: Mapping[str, float]) -> Path:
-    """AUC of every model's scores on every slide, and the mean."""
+    """Write the AUC of every model's scores on every slide, and the mean."""
     from sacmil.atomic import atomic_write
     from sacmil.evaluation.metrics import auc
 

@@ -1,4 +1,4 @@
-"""Table III and its two in the appendix: how positions enter SAC-MIL."""
+"""Table III and two tables in the appendix: position encodings of SAC-MIL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROPE      | 90.3_0.6 96.1_1.2 89.3_1.6 | 90.4_0.6 95.0_1.4 90.1_0.8 | 90.4_0.6 
 """
 
 PAPER_TABLE = PaperTable(
-    "Table III and the appendix: how positions enter SAC-MIL",
+    "Table III and the appendix: position encodings of SAC-MIL",
     "resnet50",
     parse_results(RESULTS),
     (
