@@ -47,10 +47,10 @@ def settings(tmp_path_factory):
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory, settings):
     out = tmp_path_factory.mktemp("demo") / "report"
-    told = []
+    events = []
     return run_demo(
-        out, settings, WorkflowCallbacks(on_progress=lambda *event: told.append(event))
-    ), told
+        out, settings, WorkflowCallbacks(on_progress=lambda *event: events.append(event))
+    ), events
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def out(shown):
     return shown[0].folder.out
 
 
-def test_the_two_broken_slides_are_told_and_the_others_go_on(shown, settings) -> None:
+def test_the_two_broken_slides_are_reported_and_the_others_go_on(shown, settings) -> None:
     found, _ = shown
     broken = {slide.slide_id: slide.artefact for slide in found.drawn[-2:]}
     assert sorted(broken.values()) == ["no tissue", "truncated"]
@@ -98,7 +98,7 @@ def test_every_slide_is_answered_by_a_part_that_has_not_seen_it(out, settings) -
 
 def test_the_exported_models_say_what_torch_says(out) -> None:
     trained, exported = (read_predictions(path) for path in (out / "run", out / "predictions.csv"))
-    said = {
+    expected = {
         (model, slide): p
         for model, slide, p in zip(
             trained.model, trained.slide_id, trained.probabilities, strict=True
@@ -107,7 +107,7 @@ def test_the_exported_models_say_what_torch_says(out) -> None:
     for model, slide, p in zip(
         exported.model, exported.slide_id, exported.probabilities, strict=True
     ):
-        assert p == pytest.approx(said[model, slide], abs=1e-4)
+        assert p == pytest.approx(expected[model, slide], abs=1e-4)
 
 
 def test_the_results_folder_needs_nothing_outside_itself(out, settings) -> None:
@@ -150,15 +150,15 @@ def test_scores_are_compared_with_the_outlines_that_were_drawn(out, shown) -> No
             outlines = read_truth(out / "results" / "truth", slide)
             labels = label_tiles(bag.coords, float(bag.patch_size), outlines, min_share=0.25)
             assert 1 <= labels.sum() <= len(outlines.positive)
-            told = read_scores(out / "results" / "scores" / name / f"{slide}.npz")
-            by_class = told.class_scores
+            stored = read_scores(out / "results" / "scores" / name / f"{slide}.npz")
+            by_class = stored.class_scores
             winner = answered[slide, name]
-            areas.append(auc(labels, told.scores if by_class is None else by_class[:, winner]))
+            areas.append(auc(labels, stored.scores if by_class is None else by_class[:, winner]))
         assert found.localization[name].auc == pytest.approx(np.mean(areas))
 
 
 def test_tiles_with_a_nest_look_unlike_the_others(shown, out) -> None:
-    """The truth lies where the pixels say: one linear rule finds the nests of every slide."""
+    """The truth lies where the pixels say: one linear rule finds the clusters of every slide."""
     features, labels = [], []
     for slide, path in shown[0].bags.files.items():
         bag = read_bag(path)
@@ -174,10 +174,10 @@ def test_new_slides_are_answered_by_the_exported_run(shown, out) -> None:
     found, _ = shown
     assert len(found.new) == 2
     runtime = load(out / "onnx" / "sac_mil_local")
-    for slide, said in found.new.items():
+    for slide, text in found.new.items():
         (path,) = (out / "new" / "answers" / "bags").glob(f"*/features_*/{slide}.h5")
         answer = runtime.predict(read_bag(path))
-        assert said == f"{answer.classes[answer.label]} {answer.probabilities.max():.2f}"
+        assert text == f"{answer.classes[answer.label]} {answer.probabilities.max():.2f}"
         assert (out / "new" / "answers" / "reports" / f"{slide}.html").is_file()
 
 
@@ -195,7 +195,7 @@ def test_the_page_needs_nothing_else(shown) -> None:
     assert f"sacmil view {shown[0].folder.results}" in page
 
 
-def test_progress_tells_every_task_to_its_end(shown) -> None:
+def test_progress_reports_every_task_to_its_end(shown) -> None:
     last = {task: (done, total) for task, done, total in shown[1]}
     assert {"drawing slides", "cross-validation, epochs", "exporting"} <= last.keys()
     assert all(done == total for done, total in last.values())
@@ -232,8 +232,8 @@ def test_what_is_lost_is_made_again_and_nothing_else(shown, out, settings) -> No
     (out / "results" / "results.json").unlink()  # as if killed before it was written
     again = run_demo(out, settings)
     assert again.steps_done["slides drawn"] == 1
-    assert again.steps_done["bags made"] == again.steps_done["parts trained"] == 0
-    assert again.steps_done["slides answered"] == settings.slides
+    assert again.steps_done["bags made"] == again.steps_done["models trained"] == 0
+    assert again.steps_done["slides predicted"] == settings.slides
     assert scores.read_bytes() == before
 
 

@@ -24,15 +24,15 @@ def test_a_run_answers_with_the_mean_of_its_parts(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     (ensemble,) = load_ensembles([run])
     bag = make_bag("s")
-    said = ensemble.predict(bag)
+    prediction = ensemble.predict(bag)
     parts = [
         predict(load_model(card.parent), bag) for card in sorted(run.glob("abmil/*/*/card.json"))
     ]
     probabilities = np.stack([part.probabilities for part in parts])
     assert len({tuple(row) for row in probabilities.tolist()}) == 3
-    np.testing.assert_allclose(said.probabilities, probabilities.mean(axis=0), atol=1e-12)
-    np.testing.assert_allclose(said.spread, probabilities.std(axis=0), atol=1e-12)
-    np.testing.assert_array_equal(said.member_probabilities, probabilities)
+    np.testing.assert_allclose(prediction.probabilities, probabilities.mean(axis=0), atol=1e-12)
+    np.testing.assert_allclose(prediction.spread, probabilities.std(axis=0), atol=1e-12)
+    np.testing.assert_array_equal(prediction.member_probabilities, probabilities)
 
 
 def test_what_is_no_number_is_no_answer(tmp_path: Path) -> None:
@@ -44,13 +44,13 @@ def test_what_is_no_number_is_no_answer(tmp_path: Path) -> None:
 
 
 def test_scores_of_members_are_joined_by_rank_for_their_scales_differ() -> None:
-    def said(*scores: float) -> MemberPredictions:
+    def make_member(*scores: float) -> MemberPredictions:
         given = np.array([0.5, 0.5])
         return MemberPredictions(given, given[None], np.array(scores, np.float32))
 
-    joint = average_predictions([said(1, 2, 3), said(3000, 1000, 2000)])
+    joint = average_predictions([make_member(1, 2, 3), make_member(3000, 1000, 2000)])
     np.testing.assert_allclose(joint.scores, [0.5, 0.25, 0.75])
-    scaled = average_predictions([said(10, 20, 30), said(3, 1, 2)])
+    scaled = average_predictions([make_member(10, 20, 30), make_member(3, 1, 2)])
     np.testing.assert_array_equal(joint.scores, scaled.scores)
 
 
@@ -58,20 +58,22 @@ def test_one_model_gives_its_own_answer_and_no_spread(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m")
     (ensemble,) = load_ensembles([folder])
     bag = make_bag("s")
-    said, alone = ensemble.predict(bag), predict(load_model(folder), bag)
-    np.testing.assert_array_equal(said.probabilities, alone.probabilities)
-    np.testing.assert_array_equal(said.scores, alone.scores)
-    assert said.spread is None
+    prediction, single = ensemble.predict(bag), predict(load_model(folder), bag)
+    np.testing.assert_array_equal(prediction.probabilities, single.probabilities)
+    np.testing.assert_array_equal(prediction.scores, single.scores)
+    assert prediction.spread is None
     assert ensemble.hash == read_card(folder)["weights_sha256"]
 
 
 def test_a_single_output_speaks_of_two_classes(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m", num_classes=1, classes=("tumour",))
     (ensemble,) = load_ensembles([folder])
-    said = ensemble.predict(make_bag("s"))
+    prediction = ensemble.predict(make_bag("s"))
     assert ensemble.classes == ("not tumour", "tumour")
-    assert said.probabilities.sum() == pytest.approx(1)
-    assert said.probabilities[1] == predict(load_model(folder), make_bag("s")).probabilities[0]
+    assert prediction.probabilities.sum() == pytest.approx(1)
+    assert (
+        prediction.probabilities[1] == predict(load_model(folder), make_bag("s")).probabilities[0]
+    )
 
 
 def test_a_model_without_class_names_gets_numbers(tmp_path: Path) -> None:
@@ -84,18 +86,18 @@ def test_the_hash_of_several_depends_on_each_and_on_their_order() -> None:
     assert len(found) == 4
 
 
-def test_models_are_called_by_as_much_of_their_path_as_tells_them_apart(tmp_path: Path) -> None:
+def test_models_are_named_by_as_much_of_their_path_as_needed(tmp_path: Path) -> None:
     for place in ("x/model", "y/model", "ensemble"):
         write_model(tmp_path / place)
     two = load_ensembles([tmp_path / "x/model", tmp_path / "y/model"])
     assert [one.name for one in two] == ["x/model", "y/model"]
     (joint,) = load_ensembles([tmp_path / "ensemble"])
-    assert joint.name == f"{tmp_path.name}/ensemble", "that name alone means all models together"
+    assert joint.name == f"{tmp_path.name}/ensemble", "that name is reserved for the ensemble"
     twice = load_ensembles([tmp_path / "x/model", tmp_path / "x" / ".." / "x" / "model"])
     assert len(twice) == 1
 
 
-def test_models_of_different_classes_are_not_asked_together(tmp_path: Path) -> None:
+def test_models_of_different_classes_are_rejected(tmp_path: Path) -> None:
     write_model(tmp_path / "one")
     write_model(tmp_path / "two", classes=("tumour", "normal"))
     with pytest.raises(ModelFolderError, match=r"one: normal, tumour; two: tumour, normal"):
@@ -113,7 +115,7 @@ def test_parts_of_different_classes_are_no_ensemble(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 2)
     card = run / "abmil" / "seed_0" / "fold_0" / "card.json"
     card.write_text(json.dumps(_without_hash(card) | {"classes": ["a", "b"]}))
-    with pytest.raises(ModelFolderError, match="its parts tell different classes apart"):
+    with pytest.raises(ModelFolderError, match="its models have different classes"):
         load_ensembles([run])
 
 
@@ -128,7 +130,7 @@ def test_a_card_whose_classes_are_not_the_outputs_is_refused(
         load_ensembles([folder])
 
 
-def test_what_is_no_model_is_told(tmp_path: Path) -> None:
+def test_what_is_no_model_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="neither a model folder"):
         load_ensembles([tmp_path])
 
@@ -174,7 +176,7 @@ def test_an_exported_run_that_lost_a_part_does_not_answer_without_it(
 def test_a_single_output_has_no_scores_per_class_but_its_own(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m", kind="dsmil", num_classes=1, classes=("tumour",))
     (ensemble,) = load_ensembles([folder])
-    alone = predict(load_model(folder), make_bag("s"))
-    said = ensemble.predict(make_bag("s"))
-    np.testing.assert_array_equal(said.scores, alone.class_scores[:, 0])
-    assert said.class_scores is None
+    single = predict(load_model(folder), make_bag("s"))
+    prediction = ensemble.predict(make_bag("s"))
+    np.testing.assert_array_equal(prediction.scores, single.class_scores[:, 0])
+    assert prediction.class_scores is None

@@ -86,10 +86,10 @@ def test_answers_are_those_of_predict(make_model: Callable, bags: dict[str, Path
 def test_a_run_is_the_mean_over_its_parts(make_model: Callable, bags: dict[str, Path]) -> None:
     parts = [make_model(f"run/abmil/seed_0/fold_{fold}") for fold in range(3)]
     whole = evaluate_models([parts[0].parents[2]], cohort(), bags)
-    alone = [evaluate_models([part], cohort(), bags) for part in parts]
-    mean = np.mean([one.predictions.probabilities for one in alone], axis=0)
+    single = [evaluate_models([part], cohort(), bags) for part in parts]
+    mean = np.mean([one.predictions.probabilities for one in single], axis=0)
     np.testing.assert_allclose(whole.predictions.probabilities, mean, rtol=1e-12)
-    for row, *each in zip(whole.localization, *(one.localization for one in alone), strict=True):
+    for row, *each in zip(whole.localization, *(one.localization for one in single), strict=True):
         assert row.auc == pytest.approx(np.mean([one.auc for one in each]))
 
 
@@ -115,9 +115,9 @@ def test_a_cohort_of_one_class_is_answered_as_in_a_cohort_of_both(
 ) -> None:
     path = make_model()
     both = evaluate_models([path], cohort(), bags).predictions
-    alone = Cohort(tuple(LabeledSlide(f"s{i}", "p1", 0) for i in (2, 3)), ("tumour",))
+    single = Cohort(tuple(LabeledSlide(f"s{i}", "p1", 0) for i in (2, 3)), ("tumour",))
     with pytest.warns(CohortWarning, match="no slide of normal"):
-        found = evaluate_models([path], alone, bags)
+        found = evaluate_models([path], single, bags)
     np.testing.assert_array_equal(found.predictions.probabilities, both.probabilities[2:4])
     assert found.predictions.classes == CLASSES
     assert found.predictions.label.tolist() == [1, 1]
@@ -125,19 +125,19 @@ def test_a_cohort_of_one_class_is_answered_as_in_a_cohort_of_both(
 
 def test_of_three_classes_one_may_be_missing(make_model: Callable, bags: dict[str, Path]) -> None:
     path = make_model(classes=("necrosis", *CLASSES), num_classes=3)
-    with pytest.warns(CohortWarning, match="no slide of necrosis; AUC is of the others"):
+    with pytest.warns(CohortWarning, match="no slide of necrosis; AUC is of the other classes"):
         found = evaluate_models([path], cohort(), bags).predictions
     assert found.label.tolist() == [1, 1, 2, 2, 1, 1]
     assert np.isfinite(METRICS["auc"](found.label, found.probabilities))
 
 
 @pytest.mark.parametrize(("names", "outputs"), [(("tumour",), 1), (None, 2)])
-def test_one_class_alone_is_refused_where_nothing_names_the_other(
+def test_a_single_class_is_rejected_if_nothing_names_the_other(
     make_model: Callable, bags: dict[str, Path], names: tuple[str, ...] | None, outputs: int
 ) -> None:
-    alone = Cohort((LabeledSlide("s2", "p1", 0),), ("tumour",))
+    single = Cohort((LabeledSlide("s2", "p1", 0),), ("tumour",))
     with pytest.raises(RunError, match="name both by --classes"):
-        evaluate_models([make_model(classes=names, num_classes=outputs)], alone, bags)
+        evaluate_models([make_model(classes=names, num_classes=outputs)], single, bags)
 
 
 @pytest.mark.parametrize("names", [("tumour",), CLASSES])
@@ -173,7 +173,7 @@ def test_one_bad_bag_does_not_stop_the_others(make_model: Callable, bags: dict[s
     assert found.failures[1].reason == "s2: has no bag"
 
 
-def test_bags_of_another_encoder_are_told_slide_by_slide(
+def test_bags_of_another_encoder_are_reported_slide_by_slide(
     make_model: Callable, bags: dict[str, Path]
 ) -> None:
     fits, wide = make_model("fits"), make_model("wide", in_dim=32)
@@ -224,7 +224,7 @@ def test_without_instance_labels_nothing_is_localised(
     assert evaluate_models([make_model()], rest, bags).localization == []
 
 
-def test_slides_a_model_was_made_from_are_told_wherever_it_lies(
+def test_slides_a_model_was_trained_on_are_reported_wherever_it_is(
     make_model: Callable, bags: dict[str, Path]
 ) -> None:
     table = cohort()
@@ -246,7 +246,7 @@ def test_splits_of_others_beside_a_model_are_no_reason_for_doubt(
     assert evaluate_models([path], cohort(), bags).warnings == []
 
 
-def test_a_damaged_model_is_told_before_any_bag_is_read(
+def test_a_damaged_model_is_reported_before_any_bag_is_read(
     make_model: Callable, bags: dict[str, Path]
 ) -> None:
     path = make_model()
@@ -255,7 +255,9 @@ def test_a_damaged_model_is_told_before_any_bag_is_read(
         evaluate_models([path], cohort(), {})
 
 
-def test_a_device_that_is_not_there_is_told(make_model: Callable, bags: dict[str, Path]) -> None:
+def test_a_device_that_is_not_there_is_reported(
+    make_model: Callable, bags: dict[str, Path]
+) -> None:
     with pytest.raises(DeviceError, match="'cuda:77' cannot be used"):
         evaluate_models([make_model()], cohort(), bags, device="cuda:77")
     with pytest.raises(DeviceError, match="'gpu' cannot be used"):
@@ -263,9 +265,9 @@ def test_a_device_that_is_not_there_is_told(make_model: Callable, bags: dict[str
 
 
 def test_progress_counts_slides(make_model: Callable, bags: dict[str, Path]) -> None:
-    told = []
-    evaluate_models([make_model()], cohort(), bags, progress=lambda *each: told.append(each))
-    assert told == [("evaluating", done, 6) for done in range(1, 7)]
+    events = []
+    evaluate_models([make_model()], cohort(), bags, progress=lambda *each: events.append(each))
+    assert events == [("evaluating", done, 6) for done in range(1, 7)]
 
 
 # --- runs side by side ---------------------------------------------------------------------------
@@ -303,7 +305,7 @@ def test_names_are_as_long_as_it_takes(
     assert make_distinct_names([(Path(path), name) for path, name in found]) == names
 
 
-def test_a_run_given_twice_is_told(tmp_path: Path) -> None:
+def test_a_run_given_twice_is_reported(tmp_path: Path) -> None:
     run = write(tmp_path / "run", predicted())
     with pytest.raises(RunError, match="given twice"):
         read_runs([run, run])
@@ -337,7 +339,7 @@ def test_runs_of_different_classes_are_refused(tmp_path: Path) -> None:
         read_runs([one, two])
 
 
-def test_what_was_asked_is_read_where_it_is(tmp_path: Path) -> None:
+def test_settings_are_read_from_their_files(tmp_path: Path) -> None:
     run = write(tmp_path / "run", predicted())
     (run / "config.yaml").write_bytes(b"epochs: 3 # \xff")
     assert read_run_settings([run, tmp_path]) == {str(run / "config.yaml"): "epochs: 3 # �"}
@@ -352,7 +354,7 @@ def test_only_what_lies_with_a_model_says_how_it_was_made(tmp_path: Path) -> Non
     assert list(read_run_settings([part]).values()) == ["epochs: 3"]
 
 
-def test_files_of_one_folder_are_told_apart_by_their_names(tmp_path: Path) -> None:
+def test_files_of_one_folder_are_distinguished_by_their_names(tmp_path: Path) -> None:
     header = "slide_id,patient_id,split,fold,seed,model,label,p_no,p_yes\n"
     for name in ("one", "two"):
         (tmp_path / f"{name}.csv").write_text(header + "s1,x,test,0,1,abmil,yes,0.25,0.75\n")
@@ -386,16 +388,16 @@ def test_bags_of_another_encoder_size_or_slide_are_failures_with_their_reasons(
         write_bag(path, replace(read_bag(path), **(known | changed)))
     found = evaluate_models([make_model(notes={"bags": facts})], cohort(), bags)
     assert found.predictions.slide_id.tolist() == ["s4", "s5"]
-    told = [failure.reason for failure in found.failures]
+    reasons = [failure.reason for failure in found.failures]
     for reason, words in zip(
-        told,
+        reasons,
         ["its encoder is other", "has other weights (def)", "µm wide", "holds the slide 'another'"],
         strict=True,
     ):
         assert words in reason
 
 
-def test_an_exported_model_is_told_from_a_broken_one(make_model: Callable) -> None:
+def test_an_exported_model_is_distinguished_from_a_broken_one(make_model: Callable) -> None:
     folder = make_model()
     (folder / "model.safetensors").rename(folder / "model.onnx")
     with pytest.raises(RunError, match="is an exported model"):

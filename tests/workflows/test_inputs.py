@@ -1,4 +1,4 @@
-"""Slides and bags are told apart, and each has a name of its own."""
+"""Slides and bags are distinguished, and each has its own name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def touched(folder: Path, *names: str) -> Path:
     return folder
 
 
-def test_files_are_told_apart_by_their_suffix(tmp_path: Path) -> None:
+def test_files_are_distinguished_by_their_suffix(tmp_path: Path) -> None:
     touched(tmp_path, "a.h5", "b.svs", "c.pt", "d.unknown")
     found = find_inputs(sorted(tmp_path.iterdir()), outside=tmp_path / "out")
     assert (sorted(found.bags), sorted(found.slides)) == (["a", "c"], ["b", "d"])
@@ -38,11 +38,11 @@ def test_what_an_earlier_run_made_is_no_item(tmp_path: Path) -> None:
 
 def test_a_slide_and_a_bag_of_one_name_are_not_both_answered(tmp_path: Path) -> None:
     touched(tmp_path, "a.svs", "a.h5")
-    with pytest.raises(FormatError, match=r"a is given twice.*--slides"):
+    with pytest.raises(FormatError, match=r"a is given as the bag.*--slides"):
         find_inputs([tmp_path / "a.svs", tmp_path / "a.h5"], outside=tmp_path / "out")
 
 
-def test_an_empty_folder_and_a_missing_file_are_told(tmp_path: Path) -> None:
+def test_an_empty_folder_and_a_missing_file_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SlideError, match=r"holds no bags .* and no slides found"):
         find_inputs([tmp_path], outside=tmp_path / "out")
     with pytest.raises(SlideError, match="there is no such file"):

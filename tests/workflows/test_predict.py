@@ -1,4 +1,4 @@
-"""Slides and bags become answers; what is done stays done, and what cannot be is told."""
+"""Slides and bags are predicted; what is done stays done, and failures are reported."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Ids of the slides that models were asked about."""
+def predicted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Ids of the slides that models predicted."""
     found: list[str] = []
-    ask = ensembles.Ensemble.predict
+    predict_bag = ensembles.Ensemble.predict
 
     def spied(self: ensembles.Ensemble, bag: Any) -> Any:
         found.append(bag.slide_id)
-        return ask(self, bag)
+        return predict_bag(self, bag)
 
     monkeypatch.setattr(ensembles.Ensemble, "predict", spied)
     return found
@@ -66,7 +66,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
-def test_tables_and_results_say_what_the_models_said(tmp_path: Path, model: Path) -> None:
+def test_tables_and_results_hold_the_predictions(tmp_path: Path, model: Path) -> None:
     bags = write_bags(tmp_path / "bags", "a", "b")
     run = write_run(tmp_path / "run", 2)
     answer(tmp_path, model, run)
@@ -78,11 +78,11 @@ def test_tables_and_results_say_what_the_models_said(tmp_path: Path, model: Path
     assert len(rows) == 6
     for slide in found.slides:
         bag = read_bag(bags / f"{slide.slide_id}.h5")
-        alone = predict(load_model(model), bag)
+        single = predict(load_model(model), bag)
         one, several, joint = slide.answers
-        assert one.probabilities == tuple(alone.probabilities.tolist())
+        assert one.probabilities == tuple(single.probabilities.tolist())
         assert one.spread is None
-        np.testing.assert_array_equal(read_scores(out / one.scores).scores, alone.scores)
+        np.testing.assert_array_equal(read_scores(out / one.scores).scores, single.scores)
         both = np.array([one.probabilities, several.probabilities])
         np.testing.assert_allclose(joint.probabilities, both.mean(axis=0), atol=1e-12)
         np.testing.assert_allclose(joint.spread, both.std(axis=0), atol=1e-12)
@@ -98,71 +98,71 @@ def test_tables_and_results_say_what_the_models_said(tmp_path: Path, model: Path
 
 
 def test_again_asks_nobody_and_changes_nothing(
-    tmp_path: Path, model: Path, asked: list[str]
+    tmp_path: Path, model: Path, predicted: list[str]
 ) -> None:
     write_bags(tmp_path / "bags", "a", "b")
     answer(tmp_path, model)
     before = tree(tmp_path / "out")
-    asked.clear()
+    predicted.clear()
     answer(tmp_path, model)
-    assert asked == []
+    assert predicted == []
     assert tree(tmp_path / "out") == before
 
 
-def test_only_what_has_changed_is_asked_again(
-    tmp_path: Path, model: Path, asked: list[str]
+def test_only_what_has_changed_is_predicted_again(
+    tmp_path: Path, model: Path, predicted: list[str]
 ) -> None:
     bags = write_bags(tmp_path / "bags", "a", "b", "c")
     answer(tmp_path, model)
-    asked.clear()
+    predicted.clear()
     write_bag(bags / "b.h5", make_bag("b", seed=9))
     (tmp_path / "out" / "scores" / "m" / "c.npz").unlink()
     answer(tmp_path, model)
-    assert asked == ["b", "c"]
-    asked.clear()
+    assert predicted == ["b", "c"]
+    predicted.clear()
     shutil.rmtree(model)
     answer(tmp_path, write_model(model, seed=5))
-    assert asked == ["a", "b", "c"], "other weights under the same name"
+    assert predicted == ["a", "b", "c"], "other weights under the same name"
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b"\xff", b'{"slide_id": "a"}'])
 def test_a_damaged_record_is_made_again(
-    tmp_path: Path, model: Path, asked: list[str], damage: bytes
+    tmp_path: Path, model: Path, predicted: list[str], damage: bytes
 ) -> None:
     write_bags(tmp_path / "bags", "a")
     answer(tmp_path, model)
     before = table(tmp_path / "out")
     (tmp_path / "out" / "answers" / "a.json").write_bytes(damage)
     answer(tmp_path, model)
-    assert asked == ["a", "a"]
+    assert predicted == ["a", "a"]
     after = table(tmp_path / "out")
     assert [row | {"seconds": ""} for row in after] == [row | {"seconds": ""} for row in before]
 
 
 def test_killed_in_the_middle_it_goes_on_where_it_was(
-    tmp_path: Path, model: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, model: Path, predicted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_bags(tmp_path / "bags", *"abcde")
-    ask = ensembles.Ensemble.predict
+    predict_bag = ensembles.Ensemble.predict
 
     def dying(self: ensembles.Ensemble, bag: Any) -> Any:
         if bag.slide_id == "c":
             raise KeyboardInterrupt
-        return ask(self, bag)
+        return predict_bag(self, bag)
 
     with monkeypatch.context() as patch:
         patch.setattr(ensembles.Ensemble, "predict", dying)
         with pytest.raises(KeyboardInterrupt):
             answer(tmp_path, model)
-    assert asked == ["a", "b"]
+    assert predicted == ["a", "b"]
     assert not (tmp_path / "out" / "results.json").exists()
-    asked.clear()
+    predicted.clear()
     answer(tmp_path, model)
-    assert asked == ["c", "d", "e"]
+    assert predicted == ["c", "d", "e"]
     assert [slide.slide_id for slide in read_results(tmp_path / "out").slides] == [*"abcde"]
 
 
-def test_one_bad_item_is_told_and_the_rest_goes_on(tmp_path: Path, model: Path) -> None:
+def test_one_bad_item_is_reported_and_the_rest_goes_on(tmp_path: Path, model: Path) -> None:
     bags = write_bags(tmp_path / "bags", *"abcd")
     (bags / "b.h5").write_bytes(b"no bag")
     write_bag(bags / "c.h5", make_bag("another slide"))
@@ -175,7 +175,7 @@ def test_one_bad_item_is_told_and_the_rest_goes_on(tmp_path: Path, model: Path) 
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"encoder": EncoderId("uni")}, "its encoder is uni, the model's lite0"),
         ({"encoder": EncoderId("lite0", "1234")}, "other weights (1234)"),
@@ -183,17 +183,17 @@ def test_one_bad_item_is_told_and_the_rest_goes_on(tmp_path: Path, model: Path) 
     ],
 )
 def test_a_mismatch_is_refused_unless_the_user_insists(
-    tmp_path: Path, model: Path, changes: dict[str, Any], told: str
+    tmp_path: Path, model: Path, changes: dict[str, Any], message: str
 ) -> None:
     write_bags(tmp_path / "bags", "a", **changes)
     refused = answer(tmp_path, model)
     (failure,) = refused.failures
-    assert told in failure.reason
+    assert message in failure.reason
     assert "sacmil extract SLIDE --encoder lite0 --mpp 0.5 --patch-size 256" in failure.reason
     assert "--allow-mismatch" in failure.reason
     assert "\n" not in failure.reason
     insisted = answer(tmp_path, model, allow_mismatch=True)
-    assert told in insisted.records[0].warnings[0]
+    assert message in insisted.records[0].warnings[0]
     assert answer(tmp_path, model).failures, "having insisted once is not insisting for ever"
 
 
@@ -209,9 +209,9 @@ def test_a_card_that_says_nothing_takes_bags_with_a_warning_and_no_slides(tmp_pa
     silent = write_model(tmp_path / "silent", bags=None)
     write_bags(tmp_path / "bags", "a")
     (record,) = answer(tmp_path, silent).records
-    assert "cannot be told" in record.warnings[0]
+    assert "could not be checked" in record.warnings[0]
     slide = write_slide(tmp_path / "s.tif", tissue_pixels(512, 512), mpp=0.5)
-    with pytest.raises(ModelFolderError, match=r"does not say which encoder.*sacmil extract"):
+    with pytest.raises(ModelFolderError, match=r"does not name the encoder.*sacmil extract"):
         answer(tmp_path, silent, bags=slide)
 
 
@@ -233,7 +233,9 @@ def test_a_slide_may_be_called_anything_and_stays_inside(
     assert "<img src=x>" not in page.read_text()
 
 
-def test_a_name_that_is_not_utf8_is_told_and_breaks_no_table(tmp_path: Path, model: Path) -> None:
+def test_a_name_that_is_not_utf8_is_reported_and_breaks_no_table(
+    tmp_path: Path, model: Path
+) -> None:
     bags = write_bags(tmp_path / "bags", "a", "b")
     (bags / "b.h5").rename(bags / os.fsdecode(b"\xff.h5"))
     done = answer(tmp_path, model, allow_mismatch=True)
@@ -244,7 +246,7 @@ def test_a_name_that_is_not_utf8_is_told_and_breaks_no_table(tmp_path: Path, mod
 
 @pytest.mark.parametrize("hostile", ["../../m/card.json", "/etc/hostname"])
 def test_a_record_that_leads_out_of_the_folder_is_not_believed(
-    tmp_path: Path, model: Path, asked: list[str], hostile: str
+    tmp_path: Path, model: Path, predicted: list[str], hostile: str
 ) -> None:
     write_bags(tmp_path / "bags", "a")
     answer(tmp_path, model)
@@ -253,10 +255,10 @@ def test_a_record_that_leads_out_of_the_folder_is_not_believed(
     content["answers"][0]["pictures"] = {"overlay": hostile}
     record.write_text(json.dumps(content))
     answer(tmp_path, model, report=True)
-    assert asked == ["a", "a"]
+    assert predicted == ["a", "a"]
 
 
-def test_a_slide_the_model_was_trained_on_is_told(tmp_path: Path) -> None:
+def test_a_slide_the_model_was_trained_on_is_reported(tmp_path: Path) -> None:
     write_bags(tmp_path / "bags", "a", "b")
     known, new = answer(tmp_path, write_model(tmp_path / "m", seen=("a", "z"))).records
     assert "a model was trained on this slide" in known.warnings[0]
@@ -278,7 +280,7 @@ def test_pages_of_an_earlier_run_do_not_stay_beside_new_predictions(
 
 
 def test_a_record_whose_path_is_a_number_is_made_again(
-    tmp_path: Path, model: Path, asked: list[str]
+    tmp_path: Path, model: Path, predicted: list[str]
 ) -> None:
     write_bags(tmp_path / "bags", "a")
     answer(tmp_path, model)
@@ -287,11 +289,11 @@ def test_a_record_whose_path_is_a_number_is_made_again(
     content["answers"][0]["scores"] = 1.5
     record.write_text(json.dumps(content))
     answer(tmp_path, model)
-    assert asked == ["a", "a"]
+    assert predicted == ["a", "a"]
 
 
 def test_a_record_that_was_edited_is_made_again(
-    tmp_path: Path, model: Path, asked: list[str]
+    tmp_path: Path, model: Path, predicted: list[str]
 ) -> None:
     write_bags(tmp_path / "bags", "a")
     answer(tmp_path, model)
@@ -301,7 +303,7 @@ def test_a_record_that_was_edited_is_made_again(
     content["answers"][0] |= {"probabilities": [0.99, 0.01], "parts": [[0.99, 0.01]]}
     record.write_text(json.dumps(content))
     answer(tmp_path, model)
-    assert asked == ["a", "a"]
+    assert predicted == ["a", "a"]
     assert [row["p_tumour"] for row in table(tmp_path / "out")] == [
         row["p_tumour"] for row in before
     ]
@@ -339,24 +341,24 @@ def claiming(**claims: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (truncated, "truncated or replaced"),
         (claiming(weights_sha256="0" * 64), "truncated or replaced"),
         (claiming(model="abmill"), "did you mean 'abmil'"),
         (claiming(classes=["a", "b", "c"]), "for 2 outputs"),
-        (claiming(notes={"bags": {"patch_um": "wide"}}), "patch_um is 'wide'"),
+        (claiming(notes={"bags": {"patch_um": "wide"}}), "invalid value 'wide' for patch_um"),
         (lambda m: (m / "card.json").write_text("{"), "cannot be read as JSON"),
     ],
 )
 def test_a_damaged_model_is_one_sentence_before_anything_is_done(
-    tmp_path: Path, model: Path, damage: Any, told: str
+    tmp_path: Path, model: Path, damage: Any, message: str
 ) -> None:
     write_bags(tmp_path / "bags", "a")
     damage(model)
     with pytest.raises(SacMILError) as raised:
         answer(tmp_path, model)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "out").exists()
 
@@ -386,7 +388,7 @@ def for_slides(tmp_path: Path, encoder: str, **facts: Any) -> Path:
 
 
 def test_a_slide_is_cut_and_encoded_as_the_card_says_and_only_once(
-    tmp_path: Path, slide: Path, asked: list[str]
+    tmp_path: Path, slide: Path, predicted: list[str]
 ) -> None:
     encoder = write_encoder(tmp_path / "colour.onnx")
     model = for_slides(tmp_path, encoder)
@@ -406,10 +408,10 @@ def test_a_slide_is_cut_and_encoded_as_the_card_says_and_only_once(
     for path in (found.thumbnail, *found.answers[0].heatmaps.values()):
         assert (tmp_path / "out" / path).is_file()
     before = Path(record.bag.path).stat().st_mtime_ns
-    asked.clear()
+    predicted.clear()
     bad.unlink()
     again = answer(tmp_path, model, **options)
-    assert (asked, again.failures) == ([], [])
+    assert (predicted, again.failures) == ([], [])
     assert Path(record.bag.path).stat().st_mtime_ns == before
 
 
@@ -452,9 +454,9 @@ def test_a_model_that_scores_tiles_per_class_gets_a_picture_for_each(
     assert set(found.answers[0].heatmaps) == {*classes, "score"}
     drawn = [(tmp_path / "out" / path).read_bytes() for path in found.answers[0].heatmaps.values()]
     assert len(set(drawn)) == 4
-    alone = predict(load_model(model), read_bag(tmp_path / "bags" / "s.h5"))
+    single = predict(load_model(model), read_bag(tmp_path / "bags" / "s.h5"))
     kept = read_scores(tmp_path / "out" / found.answers[0].scores)
-    np.testing.assert_array_equal(kept.class_scores, alone.class_scores)
+    np.testing.assert_array_equal(kept.class_scores, single.class_scores)
 
 
 def test_slides_and_classes_whose_names_meet_keep_their_own_pictures(tmp_path: Path) -> None:
@@ -480,7 +482,7 @@ def test_a_lost_picture_of_a_class_is_drawn_again(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_a_failure_that_costs_pictures_and_no_answers(
-    tmp_path: Path, model: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, model: Path, predicted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "a.png")
@@ -494,9 +496,9 @@ def test_a_full_disk_is_a_failure_that_costs_pictures_and_no_answers(
         "another folder"
     }
     assert len(table(tmp_path / "out")) == 2
-    asked.clear()
+    predicted.clear()
     again = answer(tmp_path, model, heatmaps=True)
-    assert (asked, again.failures) == ([], [])
+    assert (predicted, again.failures) == ([], [])
     assert all(record.answers[0].pictures for record in again.records)
 
 
@@ -512,15 +514,15 @@ def test_answers_are_not_put_into_a_model_or_a_run(tmp_path: Path, model: Path, 
     assert tree(tmp_path / "out") == {file: b"of a training"}
 
 
-def test_a_file_that_vanishes_is_told_and_the_others_go_on(
+def test_a_file_that_vanishes_is_reported_and_the_others_go_on(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bags = write_bags(tmp_path / "bags", "a", "b")
-    ask = ensembles.Ensemble.predict
+    predict_bag = ensembles.Ensemble.predict
 
     def losing(self: ensembles.Ensemble, bag: Any) -> Any:
         (bags / "b.h5").unlink(missing_ok=True)
-        return ask(self, bag)
+        return predict_bag(self, bag)
 
     monkeypatch.setattr(ensembles.Ensemble, "predict", losing)
     done = answer(tmp_path, model)

@@ -112,9 +112,9 @@ def test_files_of_a_prediction_are_of_the_predicted_class(tmp_path: Path, label:
     assert kept.score_class == label
     assert set(np.argsort(-kept.scores)[: len(evidence)].tolist()) == evidence
     page = (tmp_path / "out" / "reports" / "s7.html").read_text()
-    assert f"Where the model looked: {CLASSES[label]}" in page
-    assert f"The tiles that scored highest: {CLASSES[label]}" in page
-    assert f"how much a tile speaks for {CLASSES[label]}" in page
+    assert f"Heatmap: {CLASSES[label]}" in page
+    assert f"Tiles with the highest scores: {CLASSES[label]}" in page
+    assert f"how much a tile supports {CLASSES[label]}" in page
 
 
 def test_pictures_that_an_earlier_version_drew_are_drawn_again(tmp_path: Path) -> None:
@@ -152,14 +152,14 @@ def test_tiles_for_qupath_and_tables_name_the_class_and_are_coloured_by_it(tmp_p
 
 
 def test_an_ensemble_shows_the_class_it_predicts_also_where_a_member_predicts_another() -> None:
-    def said(first: float, by_class: list[list[float]]) -> MemberPredictions:
+    def make_member(first: float, by_class: list[list[float]]) -> MemberPredictions:
         given = np.array([first, 1 - first])
         scores = np.array(by_class, np.float32)
         label = int(given.argmax())
         return MemberPredictions(given, given[None], scores[:, label], scores, label)
 
     joint = average_predictions(
-        [said(0.9, [[1, 9], [2, 8], [3, 7]]), said(0.4, [[4, 5], [6, 3], [5, 4]])]
+        [make_member(0.9, [[1, 9], [2, 8], [3, 7]]), make_member(0.4, [[4, 5], [6, 3], [5, 4]])]
     )
     assert joint.label == joint.score_class == 0
     np.testing.assert_allclose(joint.scores, [0, 0.75, 0.75])
@@ -188,7 +188,7 @@ def test_a_single_output_names_the_only_class_it_scores(tmp_path: Path) -> None:
     located = found.to_scores(slide)
     chosen = select_scores(located, ensemble.classes, predicted="not tumour", class_name="tumour")
     np.testing.assert_array_equal(chosen.scores.scores, shown.scores.scores)
-    with pytest.raises(ConfigError, match="scores of tumour alone"):
+    with pytest.raises(ConfigError, match="this model has scores of tumour"):
         select_scores(located, ensemble.classes, predicted="not tumour", class_name="not tumour")
     with pytest.raises(InputError, match="no scores for class 0"):
         predict(model, slide).scores_for(0)

@@ -56,5 +56,5 @@ def test_saved_models_measure_what_testing_measured_and_other_bags_are_rejected(
 
 
 def test_a_run_without_models_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="is no run; expected a folder of sacmil train"):
+    with pytest.raises(RunError, match="is not a run; expected a folder of sacmil train"):
         measure_run_localization(tmp_path, [tmp_path])

@@ -36,7 +36,7 @@ MODEL = ModelInfo("m", "ab", 3)
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 
-def said(*parts: tuple[float, ...], model: str = "m", **changes: Any) -> ModelPrediction:
+def make_prediction(*parts: tuple[float, ...], model: str = "m", **changes: Any) -> ModelPrediction:
     given = np.array(parts)
     spread = tuple(given.std(axis=0).tolist()) if len(parts) > 1 else None
     facts = {"model": model, "hash": "ab", "scores": "scores/m/s.npz", "seconds": 0.5}
@@ -84,29 +84,33 @@ def write_pictures(folder: Path) -> dict[str, str]:
 def test_a_probability_is_read_in_plain_words(
     probabilities: tuple[float, float], words: str
 ) -> None:
-    text = describe_prediction(CLASSES, said(probabilities))
+    text = describe_prediction(CLASSES, make_prediction(probabilities))
     assert words in text
-    assert "not how likely a disease is" in text
+    assert "not the probability of a disease" in text
     assert "members" not in text
 
 
-def test_members_that_agree_and_members_that_do_not_are_told() -> None:
-    agreed = describe_prediction(CLASSES, said((0.12, 0.88), (0.04, 0.96)))
-    assert "Both members agree; they range from 0.88 to 0.96 (spread 0.04)." in agreed
-    apart = describe_prediction(CLASSES, said((0.1, 0.9), (0.8, 0.2), (0.2, 0.8)))
-    assert "2 of 3 members say tumour; they range from 0.20 to 0.90" in apart
-    assert "They disagree much" in apart
+def test_members_that_agree_and_members_that_do_not_are_described() -> None:
+    agreed = describe_prediction(CLASSES, make_prediction((0.12, 0.88), (0.04, 0.96)))
+    assert (
+        "Both members agree; their probabilities range from 0.88 to 0.96 (spread 0.04)." in agreed
+    )
+    apart = describe_prediction(CLASSES, make_prediction((0.1, 0.9), (0.8, 0.2), (0.2, 0.8)))
+    assert "2 of 3 members predict tumour; their probabilities range from 0.20 to 0.90" in apart
+    assert "They disagree a lot" in apart
     assert "They disagree" not in agreed
-    surer = describe_prediction(CLASSES, said((0.45, 0.55), (0.01, 0.99)))
-    assert "How sure they are differs much" in surer
+    surer = describe_prediction(CLASSES, make_prediction((0.45, 0.55), (0.01, 0.99)))
+    assert "Their confidence differs a lot" in surer
     assert "disagree" not in surer
 
 
 def test_of_many_classes_the_two_nearest_are_named() -> None:
     classes = ("a", "b", "c")
-    assert "undecided between b and c" in describe_prediction(classes, said((0.2, 0.45, 0.35)))
-    assert "clearly favours c over the 2 others" in describe_prediction(
-        classes, said((0.01, 0.01, 0.98))
+    assert "undecided between b and c" in describe_prediction(
+        classes, make_prediction((0.2, 0.45, 0.35))
+    )
+    assert "clearly favours c over the 2 other classes" in describe_prediction(
+        classes, make_prediction((0.01, 0.01, 0.98))
     )
 
 
@@ -133,7 +137,7 @@ class _Links(HTMLParser):
 
 
 def test_the_page_holds_the_answer_the_pictures_and_the_card(tmp_path: Path) -> None:
-    answer = said((0.1, 0.9), (0.3, 0.7), pictures=write_pictures(tmp_path))
+    answer = make_prediction((0.1, 0.9), (0.3, 0.7), pictures=write_pictures(tmp_path))
     facts = ModelSummary("m", {"Kind": "sac_mil", "Trained on": "99 slides"})
     text = render_slide_report(tmp_path, record(answer, warnings=("odd bag",)), [MODEL], [facts])
     for words in (
@@ -153,11 +157,14 @@ def test_the_page_holds_the_answer_the_pictures_and_the_card(tmp_path: Path) -> 
 
 
 def test_of_several_models_the_joint_answer_leads_and_all_are_listed(tmp_path: Path) -> None:
-    one, other = said((0.9, 0.1), model="one"), said((0.2, 0.8), model="other")
-    joint = said((0.9, 0.1), (0.2, 0.8), model="ensemble")
+    one, other = (
+        make_prediction((0.9, 0.1), model="one"),
+        make_prediction((0.2, 0.8), model="other"),
+    )
+    joint = make_prediction((0.9, 0.1), (0.2, 0.8), model="ensemble")
     models = [ModelInfo(name, "ab") for name in ("one", "other", "ensemble")]
     text = render_slide_report(tmp_path, record(one, other, joint), models, [])
-    assert "Answer of ensemble" in text
+    assert "Prediction of ensemble" in text
     rows = re.findall(r"<tr><td>(\w+)</td><td>(\w+)</td>", text)
     assert rows == [("one", "normal"), ("other", "tumour"), ("ensemble", "normal")]
     assert "There is no heatmap" in text
@@ -166,21 +173,23 @@ def test_of_several_models_the_joint_answer_leads_and_all_are_listed(tmp_path: P
 def test_classes_are_shown_one_by_one_the_most_probable_first(tmp_path: Path) -> None:
     pictures = write_pictures(tmp_path)
     drawn = dict.fromkeys(("a", "b", "c"), "overlay.png")
-    answer = said((0.2, 0.5, 0.3), pictures=pictures, class_pictures=drawn)
+    answer = make_prediction((0.2, 0.5, 0.3), pictures=pictures, class_pictures=drawn)
     text = render_slide_report(tmp_path, record(answer, classes=("a", "b", "c")), [MODEL], [])
     assert re.findall(r"<figcaption>(\w): ([\d.]+)</figcaption>", text) == [
         ("b", "0.50"),
         ("c", "0.30"),
         ("a", "0.20"),
     ]
-    assert "Class by class" not in render_slide_report(
-        tmp_path, record(said((0.2, 0.8))), [MODEL], []
+    assert "Heatmaps by class" not in render_slide_report(
+        tmp_path, record(make_prediction((0.2, 0.8))), [MODEL], []
     )
 
 
 def test_all_a_page_shows_is_within_it(tmp_path: Path) -> None:
     pictures = write_pictures(tmp_path)
-    answer = said((0.2, 0.8), pictures=pictures, class_pictures={"tumour": "overlay.png"})
+    answer = make_prediction(
+        (0.2, 0.8), pictures=pictures, class_pictures={"tumour": "overlay.png"}
+    )
     links = _Links()
     text = render_slide_report(
         tmp_path, record(answer), [MODEL], [ModelSummary("m", {"Kind": "sac_mil"})]
@@ -206,7 +215,7 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE)
 def test_everything_on_the_page_is_text(tmp_path: Path, text: str) -> None:
     def hostile(name: str) -> _Links:
-        answer = said((0.1, 0.9), (0.3, 0.7), model=name)
+        answer = make_prediction((0.1, 0.9), (0.3, 0.7), model=name)
         made = record(
             answer,
             slide_id=name,
@@ -226,7 +235,10 @@ def test_everything_on_the_page_is_text(tmp_path: Path, text: str) -> None:
 
 def test_the_page_is_written_whole_under_a_harmless_name(tmp_path: Path) -> None:
     path = write_slide_report(
-        PredictionFolder(tmp_path), record(said((0.1, 0.9)), slide_id="../x"), [MODEL], []
+        PredictionFolder(tmp_path),
+        record(make_prediction((0.1, 0.9)), slide_id="../x"),
+        [MODEL],
+        [],
     )
     assert path.parent == tmp_path / "reports"
     assert path.read_text(encoding="utf-8").endswith("</html>\n")
@@ -237,8 +249,8 @@ def test_the_page_is_written_whole_under_a_harmless_name(tmp_path: Path) -> None
 
 @pytest.fixture
 def server() -> Iterator[tuple[int, list[bytes]]]:
-    """A port of this machine, and what was asked for there."""
-    asked: list[bytes] = []
+    """A port of this machine, and the requests to it."""
+    requests: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def listen() -> None:
@@ -248,11 +260,11 @@ def server() -> Iterator[tuple[int, list[bytes]]]:
                 except OSError:
                     return
                 with connection:
-                    asked.append(connection.recv(200))
+                    requests.append(connection.recv(200))
 
         thread = threading.Thread(target=listen, daemon=True)
         thread.start()
-        yield listening.getsockname()[1], asked
+        yield listening.getsockname()[1], requests
         listening.shutdown(socket.SHUT_RDWR)
         thread.join(5)
 
@@ -265,9 +277,9 @@ def look(path: Path, profile: Path) -> Path:
     quiet = ("--disable-background-networking", "--disable-component-update", "--no-first-run")
     size = ("--window-size=900,1600", "--hide-scrollbars", "--disable-gpu")
     profile.mkdir(exist_ok=True)
-    told = (f"--user-data-dir={profile}", f"--screenshot={picture}", path.as_uri())
+    arguments = (f"--user-data-dir={profile}", f"--screenshot={picture}", path.as_uri())
     subprocess.run(
-        [BROWSER, "--headless", "--no-sandbox", *quiet, *size, rules, *told],
+        [BROWSER, "--headless", "--no-sandbox", *quiet, *size, rules, *arguments],
         check=True,
         capture_output=True,
         timeout=120,
@@ -279,18 +291,18 @@ def look(path: Path, profile: Path) -> Path:
 def test_opened_from_disk_in_a_browser_no_request_leaves(
     tmp_path: Path, server: tuple[int, list[bytes]]
 ) -> None:
-    port, asked = server
+    port, requests = server
     bait = f'<img src="http://127.0.0.1:{port}/x.png"><style>@import "http://127.0.0.1:{port}/y";'
     (tmp_path / "bait.html").write_text(bait)
     look(tmp_path / "bait.html", tmp_path / "profile")
-    assert len(asked) >= 2, "the test itself: a page that asks is heard"
-    asked.clear()
-    answer = said((0.1, 0.9), (0.3, 0.7), model=bait, pictures=write_pictures(tmp_path))
+    assert len(requests) >= 2, "the test itself: a page that asks is heard"
+    requests.clear()
+    answer = make_prediction((0.1, 0.9), (0.3, 0.7), model=bait, pictures=write_pictures(tmp_path))
     made = record(answer, slide_id=bait, classes=(bait, "tumour"), warnings=(f"{bait}</style>",))
     facts = [ModelSummary(bait, {bait: bait})]
     path = write_slide_report(PredictionFolder(tmp_path), made, [ModelInfo(bait, "ab")], facts)
     picture = look(path, tmp_path / "profile")
-    assert asked == []
+    assert requests == []
     with Image.open(picture) as image:
         colours = image.convert("RGB").getcolors(2**24)
     assert len(colours) > 10_000, "the pictures are seen"

@@ -1,1 +1,1 @@
-"""Whole ways through the package; the only place that joins extraction and models."""
+"""Complete workflows; the only package that joins extraction and models."""

@@ -1,8 +1,8 @@
-"""Bags of other tools to native ones, and official checkpoints to model folders.
+"""Converts bags of other tools to native bags, and official checkpoints to model folders.
 
-Each bag is read in a process of its own, for a damaged HDF5 file can crash or hang the library
-that reads it. ``convert.csv`` in the target folder says how each went, and from which source a
-target was made; a row "started" means that the run ended before the outcome was written down.
+Each bag is read in its own process, because a damaged HDF5 file can crash or hang the library
+that reads it. ``convert.csv`` in the target folder holds the status and the source of each bag. A
+row "started" means that the run ended before the status was written.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class ConversionSettings:
     """How bags are read and written."""
 
     layout: str | None = None
-    """One of list_formats(); found for each file where not given."""
+    """One of list_formats(); detected for each file if None."""
     patch_size: float | None = None
-    """What files do not say of their tiles: as for read_bag, like the three below."""
+    """Properties that files do not state, as for read_bag; so are the three below."""
     mpp: float | None = None
     stride: float | None = None
     coords: str | None = None
     dtype: str | None = None
-    """float16 or float32; as in the file where not given."""
+    """float16 or float32; as in the file if None."""
 
     def __str__(self) -> str:
         known = {name: value for name, value in asdict(self).items() if value is not None}
@@ -58,18 +58,18 @@ class ConversionSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionRow:
-    """A line of convert.csv."""
+    """A row of convert.csv."""
 
     file: str
     slide_id: str
     status: str
-    """converted, failed, or started; present, which the table calls converted: nothing to do."""
+    """converted, failed or started; present (written as converted) if there is nothing to do."""
     reason: str = ""
-    """Why it failed, or what is odd about it."""
+    """Why it failed, or warnings."""
     instances: str = ""
     layout: str = ""
     size: str
-    """Bytes of the source, which with the next two says whether it has changed since."""
+    """Bytes of the source; with the next two, shows whether it has changed since."""
     modified_ns: str
     settings: str
 
@@ -83,7 +83,7 @@ class ConversionJob(NamedTuple):
 
 
 class ConvertedBag(NamedTuple):
-    """What is told of a file that was converted."""
+    """Result of a converted file."""
 
     layout: str
     instances: int
@@ -100,16 +100,16 @@ def convert_bags(
     workers: int = 1,
     progress: ProgressCallback = lambda task, done, total: None,
 ) -> list[ConversionRow]:
-    """Write every bag as ``<slide_id>.h5``; one that cannot be read does not stop the others.
+    """Write every bag as ``<slide_id>.h5``; a bag that cannot be read does not stop the others.
 
     Args:
         items: files, and folders to search.
-        out: folder of the native bags and of convert.csv.
+        out: folder for native bags and convert.csv.
         settings: how to read and write.
-        overwrite: convert again what is there already, whoever made it.
+        overwrite: convert again what exists, whatever its source.
         limit_s: seconds one file may take.
-        workers: how many are read at the same time.
-        progress: called with (task, done, of how many).
+        workers: number of bags read at the same time.
+        progress: called with (task, done, total).
     """
     sources = find_bags(items, exclude=out)
     older = _read_table(out / CONVERT_CSV)
@@ -134,7 +134,7 @@ def convert_bags(
 
 
 def convert_bag(job: ConversionJob) -> ConvertedBag:
-    """Read and write one bag: what runs in a worker process."""
+    """Read and write one bag; runs in a worker process."""
     hints = asdict(job.settings)
     dtype, layout = hints.pop("dtype"), hints.pop("layout") or find_layout(job.source)
     with warnings.catch_warnings(record=True) as caught:
@@ -146,32 +146,32 @@ def convert_bag(job: ConversionJob) -> ConvertedBag:
             bag = _cast_features(bag, dtype)
     if bag.slide_id != job.target.stem:
         raise FormatError(
-            f"{job.source}: holds the slide {bag.slide_id!r}; expected the file of a bag to be "
-            "called like its slide, rename it"
+            f"{job.source}: holds the slide {bag.slide_id!r}; expected a file with the name of "
+            "its slide, rename it"
         )
     write_bag(job.target, bag)
-    oddities = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, BagWarning))
-    return ConvertedBag(layout, len(bag), "; ".join(oddities))
+    messages = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, BagWarning))
+    return ConvertedBag(layout, len(bag), "; ".join(messages))
 
 
 def convert_model(
     source: Path, name: str, out: Path, options: Mapping[str, Any], *, overwrite: bool = False
 ) -> LoadedReference:
-    """Write an official checkpoint as a model folder, and say where its options come from.
+    """Write an official checkpoint as a model folder, and return where its options come from.
 
     Args:
         source: .safetensors, or a file of torch.save with tensors only.
         name: one of list_models().
-        out: the folder.
-        options: what shapes do not tell, such as an activation.
-        overwrite: replace a model that is there already.
+        out: model folder to write.
+        options: options that the shapes do not determine, such as an activation.
+        overwrite: replace an existing model.
     """
     from sacmil.models import save_model
     from sacmil.models._reference import read_reference
 
     if out.exists() and not overwrite:
         raise ModelFolderError(
-            f"{out}: exists already; expected a new folder. Choose another, or overwrite it"
+            f"{out}: exists; expected a new folder. Choose another, or overwrite it"
         )
     checkpoint = (
         _load_safetensors(source) if source.suffix == ".safetensors" else _load_torch_file(source)
@@ -207,11 +207,11 @@ def _plan_conversion(
     *,
     overwrite: bool,
 ) -> ConversionRow:
-    """What is to be done with a file: its row says started, present or failed."""
-    path = Path(os.path.realpath(source))  # unlike resolve, also of a link to itself
+    """Return the row of a file to convert, with the status started, present or failed."""
+    path = Path(os.path.realpath(source))  # unlike resolve, works for a link to itself
     try:
         facts = source.stat()
-    except OSError as error:  # a link that leads nowhere
+    except OSError as error:  # a broken link
         reason = f"{source}: {error.strerror}; copy the file again"
         return ConversionRow(
             file=str(path),
@@ -237,7 +237,7 @@ def _plan_conversion(
     if overwrite or not target.exists():
         return row
     if record is None:
-        reason = f"{target}: is there and was not made from {source}; --overwrite replaces it"
+        reason = f"{target}: exists and was not made from {source}; replace it with --overwrite"
         return replace(row, status="failed", reason=reason)
     is_same = record.status in ("converted", "present") and all(
         getattr(record, name) == getattr(row, name) for name in ("size", "modified_ns", "settings")
@@ -253,7 +253,7 @@ def _finish_row(
     row: ConversionRow, value: ConvertedBag | None, failure: str | None
 ) -> ConversionRow:
     if value is None:
-        reason = str(failure)  # what killed the process, for one, does not name the file
+        reason = str(failure)  # such as a killed process, which does not name the file
         named = reason if row.file in reason else f"{row.file}: {reason}"
         return replace(row, status="failed", reason=named)
     return replace(
@@ -266,20 +266,20 @@ def _finish_row(
 
 
 def _remove_partial(target: Path) -> None:
-    """What a worker that was killed while writing has left beside the target."""
+    """Remove what a worker that was killed while writing left beside the target."""
     for partial in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
         remove_if_abandoned(partial)
 
 
 def _read_table(path: Path) -> dict[str, ConversionRow]:
-    """The last row of each file; a line cut short by a crash is no row."""
+    """Return the last row of each file; ignore a line that a crash cut short."""
     names = {field.name for field in fields(ConversionRow)}
     if not path.is_file():
         return {}
     with _open_csv(path, "r") as file:
         try:
             lines = [line for line in csv.DictReader(file) if set(line) == names]
-        except csv.Error:  # overwritten with something else: nothing is known
+        except csv.Error:  # not our table any more
             return {}
     rows = (_parse_row(line) for line in lines if None not in line.values())
     return {row.file: row for row in rows}
@@ -302,7 +302,7 @@ def _write_table(path: Path, rows: Mapping[str, ConversionRow]) -> None:
 
 
 def _to_final_status(row: ConversionRow) -> ConversionRow:
-    """As an uninterrupted run would have written it."""
+    """Return the row as an uninterrupted run would have written it."""
     return replace(row, status="converted") if row.status == "present" else row
 
 

@@ -1,4 +1,4 @@
-"""Models on another cohort, and the predictions of several runs side by side."""
+"""Evaluates models on another cohort, and reads the predictions of several runs."""
 
 from __future__ import annotations
 
@@ -41,41 +41,41 @@ ProgressCallback = Callable[[str, int, int], None]
 
 
 class EvaluationFailure(NamedTuple):
-    """A slide that a model could not answer."""
+    """A slide that a model could not predict."""
 
     slide_id: str
     model: str
-    """Empty where no model could: the bag itself cannot be read."""
+    """Empty if the bag cannot be read, so no model could."""
     reason: str
 
 
 class Evaluation(NamedTuple):
-    """What became of models on a cohort."""
+    """Results of models on a cohort."""
 
     predictions: Predictions
-    """One test part, fold 0 and seed 0; a slide that failed has no row."""
+    """One test set, fold 0 and seed 0; a slide that failed has no row."""
     failures: list[EvaluationFailure]
     localization: list[SlideLocalization]
-    """A row per model and slide with instance labels: the mean over the model's parts."""
+    """A row per model and slide with instance labels: the mean over the members."""
     warnings: list[str]
-    """Why figures may mislead; each is also a CohortWarning."""
+    """Reasons why metrics may mislead; each is also a CohortWarning."""
 
 
 @dataclass
 class _EvaluatedModel:
-    """One of the models, and its parts."""
+    """One of the models, and its members."""
 
     name: str
     members: list[MILModel]
     class_columns: list[list[int]]
-    """Of each part: which of its classes is the cohort's first, second, …"""
+    """Of each member: its column of the cohort's first, second, … class."""
     requirements: InputRequirements
-    """Which bags it can answer."""
+    """Bags it accepts."""
 
 
 @dataclass
 class _PartialEvaluation:
-    """What has become of the slides so far."""
+    """Results of the slides so far."""
 
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     probabilities: list[Floats] = field(default_factory=list)
@@ -95,35 +95,35 @@ def evaluate_models(
     device: str = "cpu",
     progress: ProgressCallback = lambda task, done, total: None,
 ) -> Evaluation:
-    """Answer every slide of a cohort with every model; one bad bag does not stop the others.
+    """Predict every slide of a cohort with every model; a bad bag does not stop the others.
 
     Args:
-        models: model folders, or runs, which mean the mean over their parts.
-        cohort: what is true; its classes must be among those of the models, in any order.
-        bags: a file per slide id.
+        models: model folders, or runs, each the mean of its models.
+        cohort: slides and labels; its classes must be among those of the models, in any order.
+        bags: file by slide id.
         device: cpu, cuda:0, …
-        progress: called with (task, done, of how many).
+        progress: called with (task, done, total).
     """
     named = _load_models(models)
     cohort = _add_missing_classes(cohort, named[0][1][0])
-    contestants = [
-        _prepare_model(name, parts, cohort, device, needs)
-        for (name, parts), needs in zip(named, map(_read_requirements, models), strict=True)
+    prepared = [
+        _prepare_model(name, members, cohort, device, needs)
+        for (name, members), needs in zip(named, map(_read_requirements, models), strict=True)
     ]
-    doubts = [doubt for path in models if (doubt := _describe_known_slides(path, cohort))]
-    doubts += _describe_missing_classes(cohort)
-    for doubt in doubts:
-        warnings.warn(doubt, CohortWarning, stacklevel=2)
+    texts = [text for path in models if (text := _describe_known_slides(path, cohort))]
+    texts += _describe_missing_classes(cohort)
+    for text in texts:
+        warnings.warn(text, CohortWarning, stacklevel=2)
     record = _PartialEvaluation()
     for done, slide in enumerate(cohort.slides, start=1):
-        _evaluate_slide(contestants, slide, bags, record)
+        _evaluate_slide(prepared, slide, bags, record)
         progress("evaluating", done, len(cohort.slides))
     predictions = Predictions.from_rows(cohort.classes, record.rows, record.probabilities)
-    return Evaluation(predictions, record.failures, record.localization, doubts)
+    return Evaluation(predictions, record.failures, record.localization, texts)
 
 
 def read_runs(paths: Sequence[Path]) -> Predictions:
-    """The predictions of several runs, with names by which every model can be told from others.
+    """Read the predictions of several runs, with a distinct name for every model.
 
     Args:
         paths: run folders or files like predictions.csv; their classes must have the same names.
@@ -139,7 +139,7 @@ def read_runs(paths: Sequence[Path]) -> Predictions:
 
 
 def read_run_localization(paths: Sequence[Path]) -> list[SlideLocalization]:
-    """The localisation of several runs, with the model names of read_runs; empty if they have none.
+    """Read the localisation of several runs, with the model names of read_runs; empty if none.
 
     Args:
         paths: run folders, or predictions.csv of run folders.
@@ -166,28 +166,28 @@ def _make_distinct_models(
 
 
 def _find_run_folder(path: Path) -> Path:
-    """The run a file is of; a file that is not called as a run's is named after itself."""
+    """Return the run folder of a file; another file's path without suffix serves as one."""
     if path.is_file():
         return path.parent if path.name == PREDICTIONS_FILE else path.with_suffix("")
     return path
 
 
 def read_run_settings(paths: Sequence[Path]) -> dict[str, str]:
-    """Settings and versions that runs or models were made with, as their files tell them."""
-    told = {}
+    """Return the text of the files with settings and versions of runs or models, by path."""
+    texts = {}
     for path in paths:
         folder = path.parent if path.is_file() else path
         for file in (folder / name for name in _SETTINGS_FILES):
             if file.is_file():
-                told[str(file)] = file.read_text(encoding="utf-8", errors="replace")
-    return told
+                texts[str(file)] = file.read_text(encoding="utf-8", errors="replace")
+    return texts
 
 
 _SETTINGS_FILES = ("config.yaml", "provenance.json", CARD_FILE)
 
 
 def make_distinct_names(models: Sequence[tuple[Path, str]]) -> list[str]:
-    """Names of models; those that several folders share get as much of the folder as it takes.
+    """Return distinct names of models; equal names get as much of their folder as needed.
 
     >>> make_distinct_names([(Path("a"), "abmil"), (Path("b"), "abmil"), (Path("b"), "dsmil")])
     ['a/abmil', 'b/abmil', 'dsmil']
@@ -201,28 +201,28 @@ def make_distinct_names(models: Sequence[tuple[Path, str]]) -> list[str]:
         ]
         if len(set(names)) == len(names):
             return names
-    twice = next(str(folder) for folder, name in models if counted[name] > 1)
-    raise RunError(f"{twice}: is given twice; expected every run or model once")
+    duplicate = next(str(folder) for folder, name in models if counted[name] > 1)
+    raise RunError(f"{duplicate}: is given twice; expected every run or model once")
 
 
 def _prefix_folder(parts: tuple[str, ...], name: str) -> str:
-    """A part of a run lies in a folder called like its model, which need not be said twice."""
+    """Join folder and name, without repeating a folder that is named like the model."""
     return "/".join(parts if parts and parts[-1] == name else (*parts, name))
 
 
 def reorder_classes(predictions: Predictions, classes: tuple[str, ...]) -> Predictions:
-    """The same predictions with their classes in another order."""
+    """Return the predictions with their classes in another order."""
     if set(predictions.classes) != set(classes):
         raise RunError(
-            f"runs of different classes cannot be put side by side: {', '.join(classes)}; and "
-            f"{', '.join(predictions.classes)}"
+            f"the runs have different classes: {', '.join(classes)}; and "
+            f"{', '.join(predictions.classes)}; expected runs of the same classes"
         )
     columns = [predictions.classes.index(name) for name in classes]
-    place = np.argsort(columns)
+    new_labels = np.argsort(columns)
     return replace(
         predictions,
         classes=classes,
-        label=place[predictions.label],
+        label=new_labels[predictions.label],
         probabilities=predictions.probabilities[:, columns],
     )
 
@@ -242,16 +242,16 @@ def _load_models(models: Sequence[Path]) -> list[tuple[str, list[MILModel]]]:
 
     for path in models:
         _check_not_exported(path)
-    parts = [[load_model(folder) for folder in find_model_folders(path)] for path in models]
-    found = [(path, each[0].name) for path, each in zip(models, parts, strict=True)]
-    return list(zip(make_distinct_names(found), parts, strict=True))
+    members = [[load_model(folder) for folder in find_model_folders(path)] for path in models]
+    found = [(path, each[0].name) for path, each in zip(models, members, strict=True)]
+    return list(zip(make_distinct_names(found), members, strict=True))
 
 
 def _check_not_exported(path: Path) -> None:
     if any((folder / ONNX_FILE).is_file() for folder in find_model_folders(path)):
         raise RunError(
-            f"{path}: is an exported model, which `sacmil predict` asks; expected the folder it "
-            "was exported from"
+            f"{path}: is an exported model, for `sacmil predict` only; expected the folder it was "
+            "exported from"
         )
 
 
@@ -265,18 +265,18 @@ def _read_requirements(path: Path) -> InputRequirements:
 def _prepare_model(
     name: str, members: list[MILModel], cohort: Cohort, device: str, requirements: InputRequirements
 ) -> _EvaluatedModel:
-    columns = [_match_classes(name, part, cohort.classes) for part in members]
-    placed = [part.to(select_device(device)) for part in members]
-    return _EvaluatedModel(name, placed, columns, requirements)
+    columns = [_match_classes(name, member, cohort.classes) for member in members]
+    on_device = [member.to(select_device(device)) for member in members]
+    return _EvaluatedModel(name, on_device, columns, requirements)
 
 
 def _add_missing_classes(cohort: Cohort, model: MILModel) -> Cohort:
-    """With the classes of which the table has no slide, too, where the model names them."""
+    """Add the model's classes of which the table has no slide."""
     known = model.classes or ()
     if not set(cohort.classes) < set(known):
         return cohort
-    place = [known.index(name) for name in cohort.classes]
-    slides = tuple(slide._replace(label=place[slide.label]) for slide in cohort.slides)
+    new_labels = [known.index(name) for name in cohort.classes]
+    slides = tuple(slide._replace(label=new_labels[slide.label]) for slide in cohort.slides)
     return Cohort(slides, known)
 
 
@@ -286,37 +286,37 @@ def _describe_missing_classes(cohort: Cohort) -> list[str]:
     if not missing:
         return []
     one_left = len(missing) == len(cohort.classes) - 1
-    told = "AUC, which compares classes, is not defined" if one_left else "AUC is of the others"
-    return [f"the table has no slide of {', '.join(missing)}; {told}"]
+    effect = "AUC is not defined" if one_left else "AUC is of the other classes"
+    return [f"the table has no slide of {', '.join(missing)}; {effect}"]
 
 
 def _match_classes(name: str, model: MILModel, classes: tuple[str, ...]) -> list[int]:
-    """Which output of the model speaks of each class of the table."""
+    """Return the output of the model for each class of the table."""
     if len(classes) < 2 and len(model.classes or ()) < 2:
         raise RunError(
-            f"{name}: the table has the class {', '.join(classes)} alone, and the card does not "
-            "say what stands against it; name both by --classes"
+            f"{name}: the table has only the class {', '.join(classes)}, and the card does not "
+            "name the other class; name both by --classes"
         )
     known = _resolve_classes(name, model, classes)
     if set(known) != set(classes):
         raise RunError(
-            f"{name}: knows the classes {', '.join(model.classes or known)}; the table has "
+            f"{name}: has the classes {', '.join(model.classes or known)}, the table has "
             f"{', '.join(classes)}; expected the same names, rename them in the table"
         )
     return [known.index(each) for each in classes]
 
 
 def _resolve_classes(name: str, model: MILModel, classes: tuple[str, ...]) -> tuple[str, ...]:
-    outputs = max(2, model.num_classes)  # a single output speaks of class 1 and so of class 0
+    outputs = max(2, model.num_classes)  # a single output is the probability of class 1
     if model.classes is None:
         if outputs != len(classes):
             raise RunError(
                 f"{name}: has {outputs} classes, which its card does not name; the table has "
-                f"{len(classes)}: {', '.join(classes)}"
+                f"{len(classes)} ({', '.join(classes)}); expected as many as the model"
             )
         warnings.warn(
-            f"{name}: its card does not name its classes; they are taken for {', '.join(classes)}, "
-            "in this order",
+            f"{name}: its card does not name its classes; assuming {', '.join(classes)}, in this "
+            "order",
             CohortWarning,
             stacklevel=2,
         )
@@ -328,16 +328,16 @@ def _resolve_classes(name: str, model: MILModel, classes: tuple[str, ...]) -> tu
 
 
 def _describe_known_slides(path: Path, cohort: Cohort) -> str:
-    """A model has seen the slides it was made from: the sentence that says so, if there are any."""
+    """Return a warning if the cohort has slides or patients the model was trained on, else ""."""
     cards = [read_card(folder)["notes"] for folder in find_model_folders(path)]
     seen = {mark for notes in cards for mark in notes.get("training", {}).get("seen", ())}
     known = [slide for slide in cohort.slides if _anonymize_slide(slide) & seen]
     if not known:
         return ""
     return (
-        f"{path}: {len(known)} of the {len(cohort.slides)} slides in the table, or other slides of "
-        f"their patients, are those it was made from, such as {known[0].slide_id}; what it says of "
-        "them is no test"
+        f"{path}: was trained on {len(known)} of the {len(cohort.slides)} slides in the table, or "
+        f"on other slides of their patients, such as {known[0].slide_id}; its predictions of them "
+        "are no test"
     )
 
 
@@ -354,7 +354,7 @@ def _evaluate_slide(
     bags: Mapping[str, Path],
     record: _PartialEvaluation,
 ) -> None:
-    """Put one slide to every model."""
+    """Predict one slide with every model, and add the results to the record."""
     try:
         bag = read_bag(bags[slide.slide_id])
     except KeyError:
@@ -363,41 +363,41 @@ def _evaluate_slide(
         return record.add_failure(slide, error)
     if wrong := describe_slide_mismatch(bags[slide.slide_id], slide.slide_id, bag.slide_id):
         return record.add_failure(slide, wrong)
-    for contestant in models:
+    for model in models:
         try:
-            answer, localised = _predict_with_model(contestant, slide, bag)
+            probabilities, localization = _predict_with_model(model, slide, bag)
         except SacMILError as error:
-            record.add_failure(slide, error, contestant.name)
+            record.add_failure(slide, error, model.name)
             continue
-        record.rows.append((*slide[:2], "test", 0, 0, contestant.name, slide.label))
-        record.probabilities.append(answer)
-        record.localization += localised
+        record.rows.append((*slide[:2], "test", 0, 0, model.name, slide.label))
+        record.probabilities.append(probabilities)
+        record.localization += localization
     return None
 
 
 def _predict_with_model(
     model: _EvaluatedModel, slide: LabeledSlide, bag: Bag
 ) -> tuple[Floats, list[SlideLocalization]]:
-    """The mean over a model's parts, and how well their scores localise, if labels are known."""
+    """Return the mean over the members, and their localisation if labels are known."""
     from sacmil.models import predict
 
     if wrong := model.requirements.check(bag).problems:
         raise InputError(
             f"{slide.slide_id}: {'; '.join(wrong)}; {model.requirements.extraction_hint()}"
         )
-    said = [predict(part, bag) for part in model.members]
-    pairs = zip(said, model.class_columns, strict=True)
-    answer = np.mean([_to_class_probabilities(one)[columns] for one, columns in pairs], axis=0)
-    if not np.isfinite(answer).all():
+    predictions = [predict(member, bag) for member in model.members]
+    pairs = zip(predictions, model.class_columns, strict=True)
+    mean = np.mean([_to_class_probabilities(one)[columns] for one, columns in pairs], axis=0)
+    if not np.isfinite(mean).all():
         raise RunError(f"{slide.slide_id}: its probabilities are not finite; expected numbers")
-    localised = (
-        [] if bag.labels is None else [_measure_localization(model, slide, bag.labels, said)]
+    localization = (
+        [] if bag.labels is None else [_measure_localization(model, slide, bag.labels, predictions)]
     )
-    return np.asarray(answer, dtype=np.float64), localised
+    return np.asarray(mean, dtype=np.float64), localization
 
 
 def _to_class_probabilities(prediction: Prediction) -> Floats:
-    """One per class; a single output is the probability of class 1."""
+    """Return one probability per class; a single output is that of class 1."""
     p = prediction.probabilities
     return np.array([1 - p[0], p[0]]) if len(p) == 1 else p
 
@@ -408,7 +408,7 @@ def _measure_localization(
     labels: npt.NDArray[np.integer],
     predictions: Sequence[Prediction],
 ) -> SlideLocalization:
-    """The mean over a model's parts; their class scores may stand in different orders."""
+    """Return the mean over the members, whose classes may be in different orders."""
     found = [
         measure_slide_localization(
             slide.slide_id,

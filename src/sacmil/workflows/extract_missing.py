@@ -1,4 +1,4 @@
-"""Bags of slides, cut and encoded as a model needs them."""
+"""Extracts bags of slides as a model needs them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from sacmil.encoders import Encoder, load_encoder
 from sacmil.errors import EncoderError, ModelFolderError, OptionError
-from sacmil.extraction import ExtractionSettings as ExtractionSettings
-from sacmil.extraction import extract
+from sacmil.extraction import ExtractionSettings, extract
 from sacmil.slides.resolution import SlideResolutions
 from sacmil.slides.tiling import TileSpec
 from sacmil.workflows.input_requirements import InputRequirements
@@ -18,11 +17,11 @@ from sacmil.workflows.prediction_settings import PredictionSettings, WorkflowCal
 
 
 class ExtractedBags(NamedTuple):
-    """What became of slides, by their names."""
+    """Bags and failures by slide name."""
 
     bags: dict[str, Path]
     failures: dict[str, str]
-    """Why there is no bag."""
+    """Reasons why there is no bag."""
 
 
 def extract_missing(
@@ -32,19 +31,21 @@ def extract_missing(
     settings: PredictionSettings,
     callbacks: WorkflowCallbacks,
 ) -> ExtractedBags:
-    """Extract slides into a folder, where it has not been done before.
+    """Extract slides into a folder; skip slides that are done.
 
     Args:
         slides: files by name.
-        out: see extraction/output_folder.py for what is put where.
-        requirements: what the models' cards say.
-        settings: of them, those about encoder and resolution.
-        callbacks: told as it goes on.
+        out: see extraction/output_folder.py for its contents.
+        requirements: bags that the models accept.
+        settings: encoder and resolution are used.
+        callbacks: progress.
     """
     chosen = _make_extraction_settings(slides, requirements, settings)
     encoders = [_load_required_encoder(requirements, settings)]
-    watch = callbacks.track_extraction(len(slides)) if callbacks.track_extraction else nullcontext()
-    with watch as progress:
+    tracker = (
+        callbacks.track_extraction(len(slides)) if callbacks.track_extraction else nullcontext()
+    )
+    with tracker as progress:
         paths = list(slides.values())
         rows = extract(paths, out, encoders=encoders, settings=chosen, progress=progress)
     found = dict(zip(slides, rows, strict=True))
@@ -60,26 +61,25 @@ def _make_extraction_settings(
     missing = requirements.list_missing_for_slides()
     if missing:
         raise _make_missing_error(missing, next(iter(slides.values())))
-    said = settings.slide_mpp
-    if requirements.patch_px is not None and said:
+    slide_mpp = settings.slide_mpp
+    if requirements.patch_px is not None and slide_mpp:
         raise OptionError(
-            "--slide-mpp: the model's tiles are counted in pixels, which no µm per pixel can "
-            "change; leave it out"
+            "--slide-mpp: the model's tiles are counted in pixels, not µm; leave it out"
         )
     size = requirements.patch_px or requirements.tile_px
     assert size is not None
     return ExtractionSettings(
         tiles=TileSpec(mpp=None if requirements.patch_px else requirements.mpp, patch_size=size),
         tissue_mode=requirements.tissue or "auto",
-        resolutions=SlideResolutions.parse(said) if said else SlideResolutions(),
+        resolutions=SlideResolutions.parse(slide_mpp) if slide_mpp else SlideResolutions(),
     )
 
 
 def _make_missing_error(missing: Sequence[str], slide: Path) -> ModelFolderError:
     return ModelFolderError(
-        f"the model's card does not say which {' nor which '.join(missing)} it was trained with, "
-        f"so that {slide} cannot be cut as it needs; make the bags by `sacmil extract SLIDES "
-        "--encoder … --mpp … --patch-size … --out BAGS` and give those"
+        f"the model's card does not name the {' or the '.join(missing)} it was trained with, so "
+        f"{slide} cannot be tiled for it; make bags with `sacmil extract SLIDES --encoder … "
+        "--mpp … --patch-size … --out BAGS` and give those"
     )
 
 
@@ -95,15 +95,15 @@ def _load_required_encoder(
             device=_choose_device(settings.device),
             download=settings.download,
         )
-    except EncoderError as error:  # which speaks of an option that is called otherwise here
+    except EncoderError as error:  # it names an option that has another name here
         raise EncoderError(
             str(error).replace("--weights PATH", "--encoder-weights PATH")
         ) from error
     wrong = list(requirements.check_encoder(loaded.card.name, loaded.hash))
     if wrong and not settings.allow_mismatch:
         raise EncoderError(
-            f"{name}: {wrong[0]}; give that one with --encoder or --encoder-weights, or type "
-            "--allow-mismatch to use this one all the same"
+            f"{name}: {wrong[0]}; give the model's encoder with --encoder or --encoder-weights, "
+            "or add --allow-mismatch to use this one anyway"
         )
     return loaded
 
@@ -113,6 +113,6 @@ def _choose_device(device: str) -> str:
         return device
     try:
         import torch
-    except ImportError:  # the encoder may do without
+    except ImportError:  # the encoder may not need it
         return "cpu"
     return "cuda:0" if torch.cuda.is_available() else "cpu"

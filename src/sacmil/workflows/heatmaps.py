@@ -1,4 +1,4 @@
-"""Heatmaps of bags already extracted: a model's scores as pictures, GeoJSON and tables."""
+"""Heatmaps of bags: a model's scores as images, GeoJSON and tables."""
 
 from __future__ import annotations
 
@@ -39,36 +39,36 @@ ProgressCallback = Callable[[str, int, int], None]
 PathsByName = dict[str, Path]
 
 SCORE_NAMES = {"sac_mil": "L2 norm after the last block"}
-"""What a model's score is, where the paper has a name for it."""
+"""Names of models' scores, where the paper has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeatmapSettings:
-    """What is wanted of every bag."""
+    """Files to write for every bag."""
 
     slides: Path | None = None
-    """Folder the slides are searched in; None: maps on white, and no tiles."""
+    """Folder of the slides; None: maps on white, without tiles."""
     classes: tuple[str, ...] = ()
-    """Whose scores to draw; none: those of the predicted class, where scores are by class."""
+    """Classes whose scores to draw; empty: the predicted class, if scores are by class."""
     how: Normalization = "rank"
     geojson: bool = False
     csv: bool = False
     top: int = 8
     truth: Path | None = None
-    """File or folder; where it has nothing for a slide, the labels in its bag count."""
+    """Annotations, a file or folder; a slide without one uses the labels in its bag."""
     allow_mismatch: bool = False
-    """Draw also bags of another encoder or tile size than the model's."""
+    """Also draw bags whose encoder or tile size differs from the model's."""
 
 
 @dataclass
 class HeatmapSummary:
-    """What became of the bags."""
+    """Files written and failures."""
 
     written: dict[str, list[Path]] = field(default_factory=dict)
     """Files by slide."""
     failures: dict[Path, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    """What could not be shown, and why."""
+    """What could not be drawn, and why."""
 
 
 class _ScoredBag(NamedTuple):
@@ -86,15 +86,15 @@ def draw_heatmaps(
     device: str = "cpu",
     progress: ProgressCallback = lambda task, done, total: None,
 ) -> HeatmapSummary:
-    """Score every bag and write its pictures; one bad bag does not stop the others.
+    """Score every bag and write its heatmaps; a bad bag does not stop the others.
 
     Args:
         items: bags, or folders of them.
-        model: a model folder, an exported one, or a run, which means the mean of its parts.
-        out: where pictures go.
-        settings: what is wanted.
+        model: a model folder, an exported model, or a run, which is the mean of its models.
+        out: folder for the images.
+        settings: files to write.
         device: cpu, cuda:0, …
-        progress: called with (task, done, of how many).
+        progress: called with (task, done, total).
     """
     check_can_draw()
     bags = _collect_bags(items, out)
@@ -103,43 +103,42 @@ def draw_heatmaps(
     (ensemble,) = load_ensembles([model], device=device)
     _check_classes(settings.classes, ensemble)
     needs = InputRequirements.from_card(ensemble.card, str(model))
-    made = HeatmapSummary()
+    summary = HeatmapSummary()
     with exclusive(out, purpose="heatmap"):
         remove_partial_files(out)
         for done, path in enumerate(bags, start=1):
             try:
-                scored = _score_bag(path, ensemble, needs, settings, made)
-                made.written[scored.bag.slide_id] = _write_heatmaps(
-                    scored, out, ensemble, slides, settings, made
+                scored = _score_bag(path, ensemble, needs, settings, summary)
+                summary.written[scored.bag.slide_id] = _write_heatmaps(
+                    scored, out, ensemble, slides, settings, summary
                 )
-            except ConfigError:  # of the call, not of this bag
+            except ConfigError:  # an error of the call, not of this bag
                 raise
             except INPUT_ERRORS as error:
-                made.failures[path] = describe_error(error)
+                summary.failures[path] = describe_error(error)
             progress("heatmaps", done, len(bags))
-    return made
+    return summary
 
 
 def _check_classes(classes: Sequence[str], ensemble: Ensemble) -> None:
     for which in classes:
         if which not in ensemble.classes:
-            told = suggest_names(which, ensemble.classes)
-            raise ConfigError(f"{ensemble.path}: knows no class {which!r}; {told}")
+            hint = suggest_names(which, ensemble.classes)
+            raise ConfigError(f"{ensemble.path}: has no class {which!r}; {hint}")
 
 
 def _collect_bags(items: Sequence[Path], out: Path) -> list[Path]:
     for item in items:
         if item.is_file() and item.suffix.lower() not in list_suffixes():
             raise FormatError(
-                f"{item}: is no bag ({', '.join(list_suffixes())}); slides are cut, answered and "
-                "drawn "
-                f"by sacmil predict {item} --model MODEL --out DIR"
+                f"{item}: is not a bag ({', '.join(list_suffixes())}); for a slide, use "
+                f"sacmil predict {item} --model MODEL --out DIR"
             )
     return find_bags(items, exclude=out)
 
 
 def _check_truth(path: Path | None, bags: int) -> None:
-    """One slide's file beside many bags would outline them all alike."""
+    """Reject the annotation of one slide for several bags, which would all get it."""
     if (
         path is not None
         and bags > 1
@@ -147,8 +146,8 @@ def _check_truth(path: Path | None, bags: int) -> None:
         and path.name.endswith(SINGLE_SLIDE_SUFFIXES)
     ):
         raise ConfigError(
-            f"{path}: holds the truth of one slide, and there are {bags} bags; expected a folder "
-            "of files called as the slides, or one JSON of all"
+            f"{path}: holds the annotation of one slide, and there are {bags} bags; expected a "
+            "folder of files named like the slides, or one JSON file of all"
         )
 
 
@@ -168,15 +167,14 @@ def _score_bag(
     if bag.slide_id in summary.written:
         raise FormatError(f"{path}: is a second bag of {bag.slide_id}; expected one per slide")
     _check_requirements(bag, requirements, settings, summary)
-    said = ensemble.predict(bag)
-    scores = said.to_scores(bag)
-    return _ScoredBag(bag, scores, said)
+    prediction = ensemble.predict(bag)
+    return _ScoredBag(bag, prediction.to_scores(bag), prediction)
 
 
 def _check_requirements(
     bag: Bag, requirements: InputRequirements, settings: HeatmapSettings, summary: HeatmapSummary
 ) -> None:
-    """Refuse a bag the model was not trained for; a note where that was asked for."""
+    """Reject a bag the model was not trained for, or add a note if mismatches are allowed."""
     wrong = requirements.check(bag).problems
     if not wrong:
         return
@@ -196,10 +194,10 @@ def _write_heatmaps(
     bag = scored.bag
     slide = slides.get(bag.slide_id)
     if slide is None and settings.top:
-        why = "it is not below --slides" if settings.slides else "--slides was not given"
+        why = "it is not in --slides" if settings.slides else "--slides was not given"
         summary.notes.append(
-            f"{bag.slide_id}: the slide is not there ({why}): the map is on white, and there is "
-            "no strip of tiles"
+            f"{bag.slide_id}: the slide was not found ({why}); the map is on white, without top "
+            "tiles"
         )
     truth = _load_truth(bag, settings, summary)
     written: list[Path] = []
@@ -227,7 +225,7 @@ def _write_heatmaps(
 def _write_tables(
     scored: _ScoredBag, out: Path, ensemble: Ensemble, settings: HeatmapSettings
 ) -> list[Path]:
-    """GeoJSON and CSV: every score, coloured by the first class asked for, else the predicted."""
+    """Write GeoJSON and CSV of every score, coloured by the first given or predicted class."""
     bag, how = scored.bag, settings.how
     shown = select_scores(
         scored.scores,
@@ -269,7 +267,7 @@ def _make_columns(
     which: str | None,
     normalization: str,
 ) -> dict[str, npt.ArrayLike]:
-    """By name; a score that is about a class names it."""
+    """Return the columns by name; the score of a class is named after it."""
     columns: dict[str, npt.ArrayLike]
     if scores.class_scores is None:
         columns = {f"score {which}" if which else "score": scores.scores}
@@ -288,7 +286,7 @@ def _load_truth(bag: Bag, settings: HeatmapSettings, summary: HeatmapSummary) ->
         return bag.labels
     found = read_truth(settings.truth, bag.slide_id, bounds_origin=bag.bounds_origin)
     if found is None and bag.labels is None:
-        summary.notes.append(f"{bag.slide_id}: {settings.truth} has no truth for it")
+        summary.notes.append(f"{bag.slide_id}: {settings.truth} has no annotation of it")
     return bag.labels if found is None else found
 
 
@@ -299,9 +297,9 @@ def _name_score(ensemble: Ensemble) -> str:
 
 
 def _describe_prediction(ensemble: Ensemble, prediction: MemberPredictions) -> str:
-    """The model and what it says of the slide as a whole."""
-    told = zip(ensemble.classes, prediction.probabilities.tolist(), strict=True)
-    answers = ", ".join(f"{name} {p:.2f}" for name, p in told)
+    """Return the model's name and its probabilities of the slide."""
+    pairs = zip(ensemble.classes, prediction.probabilities.tolist(), strict=True)
+    probabilities = ", ".join(f"{name} {p:.2f}" for name, p in pairs)
     kind = str(ensemble.card["model"])
-    who = kind if kind == ensemble.name else f"{kind} ({ensemble.name})"
-    return f"{who} · {answers}"
+    name = kind if kind == ensemble.name else f"{kind} ({ensemble.name})"
+    return f"{name} · {probabilities}"

@@ -1,4 +1,4 @@
-"""Which bags a model can answer, by its card, and how the bags of a slide are made for it."""
+"""Requirements of a model for its bags, read from its card."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from sacmil.slides.tissue import TISSUE_MODES
 
 
 class InputCheck(NamedTuple):
-    """How a bag compares with what a model was trained on."""
+    """Differences between a bag and the bags a model was trained on."""
 
     problems: list[str]
     """Each a clause: what was found, what was expected."""
     unknown: list[str]
-    """What could not be compared."""
+    """Properties that could not be compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputRequirements:
-    """What a card says of the bags its model was trained on; None where it does not say."""
+    """Properties of the bags a model was trained on; None if its card does not state them."""
 
     encoder: str | None = None
     encoder_hash: str | None = None
@@ -33,7 +33,7 @@ class InputRequirements:
     patch_um: float | None = None
     """Side of a tile on the glass."""
     patch_px: int | None = None
-    """Side of a tile in pixels of the image, where tiles were counted in pixels without any µm."""
+    """Side of a tile in pixels of the image, if its µm per pixel is unknown."""
     tile_px: int | None = None
     """Side of a tile in pixels at the resolution it was cut at."""
     tissue: str | None = None
@@ -41,66 +41,66 @@ class InputRequirements:
 
     @classmethod
     def from_card(cls, card: Mapping[str, Any], name: str) -> Self:
-        """As a model's card says.
+        """Return the requirements in a model's card.
 
         Args:
-            card: what read_card returned.
+            card: from read_card.
             name: of the model, for messages.
         """
         notes = card.get("notes")
-        told = notes.get("bags") if isinstance(notes, dict) else None
-        facts = told if isinstance(told, dict) else {}
-        known = {field.name: facts.get(field.name) for field in fields(cls)}
+        bags = notes.get("bags") if isinstance(notes, dict) else None
+        stated = bags if isinstance(bags, dict) else {}
+        known = {field.name: stated.get(field.name) for field in fields(cls)}
         if known["dim"] is None:
             known["dim"] = card.get("options", {}).get("in_dim")
         for key, value in known.items():
             if value is not None and not _is_valid_value(key, value):
                 raise ModelFolderError(
-                    f"{name}: its card says {key} is {value!r}, which cannot be; copy the folder "
+                    f"{name}: its card has the invalid value {value!r} for {key}; copy the folder "
                     "again"
                 )
         return cls(**known)
 
     @classmethod
     def merge(cls, requirements: Mapping[str, InputRequirements]) -> InputRequirements:
-        """What several models need alike; refused where they need different bags.
+        """Return the common requirements of several models; reject models that need different bags.
 
         Args:
             requirements: by the model's name.
         """
         known: dict[str, Any] = {}
         for field in fields(cls):
-            said = {
+            values = {
                 name: value
                 for name, need in requirements.items()
                 if (value := getattr(need, field.name)) is not None
             }
-            if field.name == "tissue" and len(set(said.values())) > 1:
-                said = {}  # auto: bags do not show how their tissue was found
-            if len(set(said.values())) > 1:
-                told = "; ".join(f"{name} {value}" for name, value in said.items())
+            if field.name == "tissue" and len(set(values.values())) > 1:
+                values = {}  # auto: bags do not show how their tissue was found
+            if len(set(values.values())) > 1:
+                listed = "; ".join(f"{name} {value}" for name, value in values.items())
                 raise ModelFolderError(
-                    f"the models need different bags, by their {field.name}: {told}; ask them in "
-                    "one command each, with another --out"
+                    f"the models need bags with different {field.name}: {listed}; use one command "
+                    "for each, with another --out"
                 )
-            known[field.name] = next(iter(said.values()), None)
+            known[field.name] = next(iter(values.values()), None)
         return cls(**known)
 
     @property
     def mpp(self) -> float | None:
-        """Microns per pixel tiles are cut at."""
+        """Microns per pixel of the tiles."""
         if self.patch_um is None or self.tile_px is None:
             return None
         return float(f"{self.patch_um / self.tile_px:.6g}")  # a product of rounded factors
 
     def list_missing_for_slides(self) -> list[str]:
-        """What would have to be known to make bags of slides."""
+        """Return the properties that are missing to make bags of slides."""
         sizes = [] if self.patch_px else [("patch_um", "size of a tile in µm")]
         wanted = [("encoder", "encoder"), *sizes, ("tile_px", "size of a tile in pixels")]
         return [words for name, words in wanted if getattr(self, name) is None]
 
     def check(self, bag: Bag) -> InputCheck:
-        """Compare a bag with what is needed."""
+        """Compare a bag with the requirements."""
         wrong = [text for text in (self._check_dim(bag), *self._check_encoder(bag)) if text]
         unknown = []
         if self.encoder is None or bag.encoder is None:
@@ -118,7 +118,7 @@ class InputRequirements:
         return InputCheck(wrong, unknown)
 
     def _check_pixel_size(self, bag: Bag) -> list[str]:
-        """What is wrong with tiles where the model's or the bag's were counted in pixels."""
+        """Compare tile sizes if the model's or the bag's are counted in pixels."""
         found = _describe_tiles(bag.patch_size_um, bag.patch_size_px)
         expected = _describe_tiles(self.patch_um, self.patch_px)
         one_in_pixels = self.patch_px is not None or bag.patch_size_px is not None
@@ -127,22 +127,22 @@ class InputRequirements:
         return [f"its tiles are {found}, the model's {expected}"]
 
     def fix_hint(self, bag: Bag) -> str:
-        """What to type where a bag is not what is needed."""
-        told = self.extraction_hint()
-        if self._check_dim(bag):  # no insisting helps
-            return told
-        return f"{told}; or type --allow-mismatch to ask all the same"
+        """Return what to do about a bag that does not meet the requirements."""
+        hint = self.extraction_hint()
+        if self._check_dim(bag):  # the model cannot run on other dimensions
+            return hint
+        return f"{hint}; or add --allow-mismatch to predict anyway"
 
     def extraction_hint(self) -> str:
-        """How a bag comes by what is needed."""
+        """Return how to make a bag that meets the requirements."""
         if self.encoder and not _is_known_encoder(self.encoder):
-            return f"give a bag made as the model's were, with features of {self.encoder}"
+            return f"give a bag made like the model's, with features of {self.encoder}"
         size = f" --mpp {self.mpp:g} --patch-size {self.tile_px}" if self.mpp else ""
         if self.patch_px:
             size = f" --mpp none --patch-size {self.patch_px}px"
-        again = f"`sacmil extract SLIDE --encoder {self.encoder or '…'}{size} --out BAGS`"
-        whose = "" if self.encoder else ", with the encoder the model was trained on"
-        return f"extract the slide again by {again}{whose}"
+        command = f"`sacmil extract SLIDE --encoder {self.encoder or '…'}{size} --out BAGS`"
+        note = "" if self.encoder else ", with the encoder the model was trained on"
+        return f"extract the slide again with {command}{note}"
 
     def _check_dim(self, bag: Bag) -> str | None:
         if self.dim is None or bag.dim == self.dim:
@@ -154,7 +154,7 @@ class InputRequirements:
             yield from self.check_encoder(bag.encoder.name, bag.encoder.hash)
 
     def check_encoder(self, name: str, digest: str | None) -> Iterable[str]:
-        """In what an encoder is another than the model's."""
+        """Yield how an encoder differs from the model's."""
         if self.encoder is None:
             return
         if name != self.encoder:
@@ -166,14 +166,14 @@ class InputRequirements:
 
 
 def _describe_tiles(um: float | None, px: float | None) -> str:
-    """How wide tiles are, in words; empty where it is unknown."""
+    """Describe the width of tiles; empty if unknown."""
     if px is not None:
         return f"{px:g} pixels of an image of unknown µm per pixel"
     return "" if um is None else f"{um:.4g} µm wide"
 
 
 def _is_known_encoder(encoder: str) -> bool:
-    """Whether extract takes such a name."""
+    """Whether sacmil extract accepts the name."""
     return encoder in list_encoders() or encoder.startswith(tuple(list_families()))
 
 

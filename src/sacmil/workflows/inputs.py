@@ -1,4 +1,4 @@
-"""What is to be answered: slides and bags, by name or by folder."""
+"""Inputs of prediction: slides and bags, given as files or folders."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from sacmil.parallel import TaskOutcome, WorkerPool
 from sacmil.slides.search import find_slides
 
 INPUT_ERRORS = (SacMILError, OSError, MemoryError, RuntimeError)
-"""What may be wrong with one item while others are answered; torch's memory is a RuntimeError."""
+"""Errors of one item that do not stop the others; torch's out-of-memory is a RuntimeError."""
 _PREFETCH = 2
-"""Bags in memory besides the one that is being answered."""
+"""Bags in memory besides the one being predicted."""
 
 
 class PredictionInputs(NamedTuple):
@@ -31,14 +31,14 @@ class PredictionInputs(NamedTuple):
 
 
 def find_inputs(items: Iterable[str | Path], *, outside: Path) -> PredictionInputs:
-    """Every slide and bag among files and folders.
+    """Find every slide and bag in files and folders.
 
-    A folder with bags in it is a folder of bags: pictures beside them are no slides. Only a folder
-    without any is searched for slides.
+    A folder that contains bags is a folder of bags, and images in it are not slides. Only a folder
+    without bags is searched for slides.
 
     Args:
-        items: a file with the suffix of a bag is one, any other is a slide.
-        outside: a folder that is not searched, for it is where results go.
+        items: a file with a bag's suffix is a bag, any other a slide.
+        outside: folder that is not searched: that of the results.
     """
     bags: list[Path] = []
     slides: list[Path] = []
@@ -68,32 +68,32 @@ def _index_by_name(bags: list[Path], slides: list[Path]) -> PredictionInputs:
     )
     for name in sorted(found.bags.keys() & found.slides.keys()):
         raise FormatError(
-            f"{name} is given twice, as the bag {found.bags[name]} and as the slide "
-            f"{found.slides[name]}; give the bag, and the slide's folder with --slides"
+            f"{name} is given as the bag {found.bags[name]} and as the slide "
+            f"{found.slides[name]}; give only the bag, and the slide's folder with --slides"
         )
     return found
 
 
 class BagReading(NamedTuple):
-    """A bag, and what is odd about it."""
+    """A bag, and the warnings of reading it."""
 
     bag: Bag
     warnings: list[str]
 
 
 def read_input_bag(path: Path) -> BagReading:
-    """Read one bag: what runs in a worker process."""
+    """Read one bag; runs in a worker process."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BagWarning)
         bag = read_bag(path)
-    told = [str(w.message) for w in caught if issubclass(w.category, BagWarning)]
-    return BagReading(bag, list(dict.fromkeys(told)))
+    messages = [str(w.message) for w in caught if issubclass(w.category, BagWarning)]
+    return BagReading(bag, list(dict.fromkeys(messages)))
 
 
 def prefetch_bags(paths: Iterable[Path], *, limit_s: float = BAG_LIMIT_S) -> Iterator[TaskOutcome]:
-    """Readings in the order of the paths, each made while the one before is being answered.
+    """Yield readings in the order of the paths, each read while the previous one is predicted.
 
-    They are read in a process of their own, for a damaged file can crash the library that reads it.
+    A separate process reads them, because a damaged file can crash the library that reads it.
     """
     waiting = iter(paths)
     with WorkerPool(1) as worker:
@@ -108,13 +108,13 @@ def prefetch_bags(paths: Iterable[Path], *, limit_s: float = BAG_LIMIT_S) -> Ite
 
 
 def make_printable_path(path: str | Path) -> str:
-    """A path as UTF-8 can hold it, which file names need not be."""
+    """Return a path as valid UTF-8, which file names need not be."""
     return str(path).encode(errors="backslashreplace").decode()
 
 
 def describe_error(error: BaseException) -> str:
-    """What went wrong with an item, in a sentence."""
-    told = str(error) or type(error).__name__
+    """Return a sentence about the error of an item."""
+    text = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
-        told = explain_os_error(error)
-    return make_printable_path(told if isinstance(error, SacMILError) else told.splitlines()[0])
+        text = explain_os_error(error)
+    return make_printable_path(text if isinstance(error, SacMILError) else text.splitlines()[0])

@@ -1,4 +1,4 @@
-"""What a slide's page tells of a model: what its card says, for people."""
+"""The section about a model on a slide's page, from its card."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _METRIC_TITLES = {
     "f1": "F1",
     "brier": "Brier score",
 }
-"""Of what cards carry, what is told, in this order, and how it is called."""
+"""Metrics of cards that are shown, in this order, with their titles."""
 
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """Headings and texts, in order."""
+    """Headings and texts about a model, in order."""
 
     name: str
     facts: Mapping[str, str]
 
     @classmethod
     def from_ensemble(cls, ensemble: Ensemble) -> ModelSummary:
-        """As its members' cards say."""
+        """Return the summary of an ensemble from its members' cards."""
         card, several = ensemble.card, len(ensemble.members) > 1
         needs = InputRequirements.from_card(card, ensemble.name)
         cards = [member.card for member in ensemble.members]
-        members = f"{len(cards)}, trained on different parts of the data" if several else "1"
+        members = f"{len(cards)}, trained on different splits of the data" if several else "1"
         facts = {
             "Kind": str(card.get("model", "unknown")),
             "Members": members,
@@ -57,29 +57,29 @@ def _read_note(card: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _describe_training(training: Mapping[str, Any]) -> str:
     slides = training.get("slides")
     if not isinstance(slides, dict) or "train" not in slides:
-        return "not known: the card does not say"
-    parts = [f"{slides['train']} slides"]
+        return "not known: not in the card"
+    phrases = [f"{slides['train']} slides"]
     if slides.get("val"):
-        parts.append(f"{slides['val']} to choose the epoch")
+        phrases.append(f"{slides['val']} for validation")
     if slides.get("test"):
-        parts.append(f"{slides['test']} held back for testing")
-    return "; ".join(parts)
+        phrases.append(f"{slides['test']} for testing")
+    return "; ".join(phrases)
 
 
 def _describe_test(metrics: Sequence[Mapping[str, Any]]) -> str:
-    """Figures of the test slides: of one model, or the mean and range over members."""
+    """Describe the test metrics of one model, or their mean and range over members."""
     counts = [one.get("slides") for one in metrics]
     known = [one for one, count in zip(metrics, counts, strict=True) if _is_number(count)]
-    told = ", ".join(filter(None, (_format_metric(name, known) for name in _METRIC_TITLES)))
-    if not told:
-        return "not known: the card carries no figures"
+    values = ", ".join(filter(None, (_format_metric(name, known) for name in _METRIC_TITLES)))
+    if not values:
+        return "not known: no metrics in the card"
     slides = sum(int(one["slides"]) for one in known)
     if len(metrics) == 1:
-        return f"{told}; on {slides} slides held back from training"
-    who = "members" if len(known) == len(metrics) else f"{len(known)} of {len(metrics)} members"
+        return f"{values}; on {slides} test slides"
+    tested = "members" if len(known) == len(metrics) else f"{len(known)} of {len(metrics)} members"
     return (
-        f"{told}; mean and range over {who}, each on the slides held back from it, {slides} in "
-        "all. Members together were not tested."
+        f"{values}; mean and range over {tested}, each on its own test slides, {slides} in all. "
+        "The ensemble was not tested."
     )
 
 

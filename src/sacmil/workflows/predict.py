@@ -1,4 +1,4 @@
-"""From slides or bags to answers: extract, ask, draw, tell; each step does only what is missing."""
+"""Predicts slides and bags: extract, predict, draw, report; skips what is done."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from sacmil.workflows.slide_pictures import draw_slide_pictures
 
 @dataclass(frozen=True)
 class PredictionSummary:
-    """What became of the items."""
+    """Predictions and failures of the items."""
 
     classes: tuple[str, ...]
     models: tuple[ModelInfo, ...]
     records: list[SlidePredictions]
     failures: list[PredictionFailure]
     removed_reports: int = 0
-    """Pages of earlier commands, which showed other predictions."""
+    """Number of removed pages of earlier commands, which showed other predictions."""
 
 
 def predict_slides(
@@ -61,37 +61,37 @@ def predict_slides(
     *,
     callbacks: WorkflowCallbacks | None = None,
 ) -> PredictionSummary:
-    """Answer every slide and bag; one that cannot be does not stop the others.
+    """Predict every slide and bag; an item that fails does not stop the others.
 
     Args:
         items: slides, bags, or folders of either.
-        out: see prediction_folder.py for what is put where.
-        models: model folders, exported ones, or runs, which count as the mean of their parts.
-        settings: how.
-        callbacks: told as it goes on.
+        out: see prediction_folder.py for its contents.
+        models: model folders, exported models, or runs, each the mean of its models.
+        settings: device, encoder and files to write.
+        callbacks: progress.
     """
     settings = settings or PredictionSettings()
     folder = PredictionFolder(Path(out))
-    asked_for = list(map(Path, items))
-    if folder.out.resolve() in (item.resolve() for item in asked_for):
-        raise RunError(f"{out}: is what is to be answered; choose another --out")
+    paths = list(map(Path, items))
+    if folder.out.resolve() in (item.resolve() for item in paths):
+        raise RunError(f"{out}: is one of the inputs; choose another --out")
     folder.check_is_prediction_folder()
-    found = find_inputs(asked_for, outside=folder.out)
-    asked = _LoadedModels.load(models, settings)
+    found = find_inputs(paths, outside=folder.out)
+    loaded = _LoadedModels.load(models, settings)
     with exclusive(folder.out, purpose="prediction"):
         remove_partial_files(folder.out)
-        work = _PredictionRun(folder, asked, settings, callbacks or WorkflowCallbacks())
-        return work.run(found.bags, found.slides)
+        run = _PredictionRun(folder, loaded, settings, callbacks or WorkflowCallbacks())
+        return run.run(found.bags, found.slides)
 
 
 @dataclass(frozen=True)
 class _LoadedModels:
-    """Everyone who answers, and which bags they need."""
+    """The models that predict, and the bags they need."""
 
     ensembles: tuple[Ensemble, ...]
     requirements: InputRequirements
     models: tuple[ModelInfo, ...] = field(init=False)
-    """As tables name them; where there are several, all of them together come last."""
+    """Models in the tables; with several, their ensemble is last."""
 
     def __post_init__(self) -> None:
         models = [ModelInfo(one.name, one.hash, len(one.members)) for one in self.ensembles]
@@ -118,7 +118,7 @@ class _LoadedModels:
         return self.ensembles[0].classes
 
     def was_trained_on(self, slide_id: str) -> bool:
-        """Whether a member was trained on the slide, as far as cards say."""
+        """Whether a member was trained on the slide, according to its card."""
         for member in (member for one in self.ensembles for member in one.members):
             notes = member.card.get("notes")
             training = notes.get("training") if isinstance(notes, dict) else None
@@ -128,15 +128,15 @@ class _LoadedModels:
         return False
 
     def predict(self, bag: Bag) -> Iterator[tuple[ModelInfo, MemberPredictions, float]]:
-        """Each answer and the seconds it took."""
-        said: list[MemberPredictions] = []
+        """Yield each prediction and its seconds."""
+        predictions: list[MemberPredictions] = []
         begun = time.perf_counter()
         for model, ensemble in zip(self.models, self.ensembles, strict=False):
             started = time.perf_counter()
-            said.append(ensemble.predict(bag))
-            yield model, said[-1], time.perf_counter() - started
-        if len(said) > 1:
-            yield self.models[-1], average_predictions(said), time.perf_counter() - begun
+            predictions.append(ensemble.predict(bag))
+            yield model, predictions[-1], time.perf_counter() - started
+        if len(predictions) > 1:
+            yield self.models[-1], average_predictions(predictions), time.perf_counter() - begun
 
 
 class _PredictionRun:
@@ -152,21 +152,21 @@ class _PredictionRun:
         self.failures: list[PredictionFailure] = []
 
     def run(self, bags: Mapping[str, Path], slides: Mapping[str, Path]) -> PredictionSummary:
-        pictured = dict(slides) | self._find_slides_of(bags)
+        slides_to_draw = dict(slides) | self._find_slides_of(bags)
         made = self._extract_slides(slides) if slides else {}
         items = {name: str(path) for name, path in (*bags.items(), *slides.items())}
         records = self._predict_bags({**bags, **made}, items)
-        asked = self.models
+        models = self.models
         if self.settings.heatmaps:
-            # a disk that pictures fill still holds the predictions
-            write_tables(self.folder, asked.classes, asked.models, records, self.failures)
-            records = self._draw_heatmaps(records, pictured)
+            # if images fill the disk, the predictions are already written
+            write_tables(self.folder, models.classes, models.models, records, self.failures)
+            records = self._draw_heatmaps(records, slides_to_draw)
         pages = [record.slide_id for record in records] if self.settings.report else []
         removed = self.folder.remove_old_reports(keep=pages)
-        write_tables(self.folder, asked.classes, asked.models, records, self.failures)
+        write_tables(self.folder, models.classes, models.models, records, self.failures)
         if self.settings.report:
             self._write_reports(records)
-        return PredictionSummary(asked.classes, asked.models, records, self.failures, removed)
+        return PredictionSummary(models.classes, models.models, records, self.failures, removed)
 
     # Slides.
 
@@ -177,7 +177,7 @@ class _PredictionRun:
         return {name: found[name] for name in bags if name in found}
 
     def _extract_slides(self, slides: Mapping[str, Path]) -> dict[str, Path]:
-        """Bags of slides, as far as they can be made."""
+        """Return the bags of slides that could be extracted."""
         from sacmil.workflows.extract_missing import extract_missing
 
         made = extract_missing(
@@ -189,15 +189,15 @@ class _PredictionRun:
         ]
         return made.bags
 
-    # Answers.
+    # Predictions.
 
     def _predict_bags(
         self, bags: Mapping[str, Path], items: Mapping[str, str]
     ) -> list[SlidePredictions]:
-        """What is said of every bag that can be answered, in the order of their names."""
+        """Return the predictions of every readable bag, sorted by name."""
         current = {name: self._read_existing(name, path) for name, path in sorted(bags.items())}
         todo = [name for name, record in current.items() if record is None]
-        self.callbacks.on_progress("answering", 0, len(todo))
+        self.callbacks.on_progress("predicting", 0, len(todo))
         readings = prefetch_bags([bags[name] for name in todo], limit_s=self.settings.limit_s)
         for done, (name, reading) in enumerate(zip(todo, readings, strict=True), start=1):
             try:
@@ -208,11 +208,11 @@ class _PredictionRun:
                 self.failures.append(
                     PredictionFailure(make_printable_path(items[name]), describe_error(error))
                 )
-            self.callbacks.on_progress("answering", done, len(todo))
+            self.callbacks.on_progress("predicting", done, len(todo))
         return [record for record in current.values() if record is not None]
 
     def _read_existing(self, name: str, path: Path) -> SlidePredictions | None:
-        """The record of an earlier run, if these models have answered this very bag."""
+        """Return the record of an earlier run, if of these models and this bag."""
         record = self.folder.read_record(name)
         if record is None or not path.is_file() or record.bag != BagFile.from_path(path):
             return None
@@ -247,11 +247,11 @@ class _PredictionRun:
             mismatches=tuple(wrong),
             warnings=(*reading.warnings, *odd),
         )
-        answers = [self._save_prediction(name, bag, *answer) for answer in self.models.predict(bag)]
+        newer = [self._save_prediction(name, bag, *one) for one in self.models.predict(bag)]
         older = self.folder.read_record(name)
         if older is not None and (older.bag, older.classes) == (file, record.classes):
             record = record.with_answers(older.answers)
-        record = record.with_answers(answers)
+        record = record.with_answers(newer)
         self.folder.write_record(record)
         return record
 
@@ -265,13 +265,13 @@ class _PredictionRun:
         odd = [f"{path}: {text}" for text in wrong]
         if self.models.was_trained_on(name):
             odd.append(
-                f"{path}: a model was trained on this slide, so that its answer here does not show "
-                "what it is worth on new ones"
+                f"{path}: a model was trained on this slide; its prediction is no test of how it "
+                "performs on new slides"
             )
         if unknown:
             odd.append(
-                f"{path}: whether it fits the model's {' and '.join(unknown)} cannot be told, for "
-                "bag or card do not say"
+                f"{path}: could not be checked for the model's {' and '.join(unknown)}, which the "
+                "bag or the card does not state"
             )
         return wrong, odd
 
@@ -284,13 +284,13 @@ class _PredictionRun:
             model=model.name,
             hash=model.hash,
             probabilities=tuple(prediction.probabilities.tolist()),
-            parts=tuple(tuple(part) for part in prediction.member_probabilities.tolist()),
+            parts=tuple(tuple(one) for one in prediction.member_probabilities.tolist()),
             spread=None if prediction.spread is None else tuple(prediction.spread.tolist()),
             scores=scores,
             seconds=round(seconds, 6),
         )
 
-    # Pictures.
+    # Heatmaps.
 
     def _draw_heatmaps(
         self, records: Sequence[SlidePredictions], slides: Mapping[str, Path]
@@ -304,23 +304,23 @@ class _PredictionRun:
         return drawn
 
     def _draw_record(self, record: SlidePredictions, slide: str | None) -> SlidePredictions:
-        """With pictures; without those that cannot be drawn, and a warning why."""
+        """Return the record with its heatmaps; add a warning if they cannot be drawn."""
         wanted = record.select_models(self.models.models)
-        if record.slide == slide and all(answer.pictures for answer in wanted):
+        if record.slide == slide and all(one.pictures for one in wanted):
             return record
         try:
-            kept = draw_slide_pictures(self.folder, record, wanted, slide)
+            drawn = draw_slide_pictures(self.folder, record, wanted, slide)
         except SacMILError as error:
             return replace(record, warnings=(*record.warnings, f"no heatmap: {error}"))
-        except OSError as error:  # the disk is full, say: not a matter of this slide
+        except OSError as error:  # such as a full disk, which is no fault of this slide
             self.failures.append(
                 PredictionFailure(
                     make_printable_path(record.item), f"no heatmap: {describe_error(error)}"
                 )
             )
             return record
-        self.folder.write_record(kept)
-        return kept
+        self.folder.write_record(drawn)
+        return drawn
 
     # Pages.
 
@@ -339,11 +339,9 @@ def _check_is_utf8(path: Path) -> None:
     try:
         str(path.resolve()).encode()
     except UnicodeEncodeError:
-        raise InputError(
-            f"{path}: its name is not UTF-8, tables could not hold it; rename it"
-        ) from None
+        raise InputError(f"{path}: its name is not UTF-8, which tables need; rename it") from None
 
 
 def _to_int_pair(values: tuple[int, int] | None) -> tuple[int, int] | None:
-    """As numbers of Python, which JSON takes; those of a file may be numpy's."""
+    """Return Python numbers, which JSON needs; a file may give numpy's."""
     return None if values is None else (int(values[0]), int(values[1]))

@@ -1,19 +1,19 @@
-"""Where predictions go, and what is kept of each slide so that nothing is done twice.
+"""Files of predictions, and a record of each slide so that nothing is done twice.
 
 ::
 
     OUT/
     ├── predictions.csv              a row per slide and model
-    ├── predictions.json             the same and more, also what failed and why
+    ├── predictions.json             the same with details, and failures with reasons
     ├── results.json                 for the viewer: see results/results_folder.py
-    ├── answers/<slide>.json         what is known of a slide, whole as soon as it is answered
+    ├── answers/<slide>.json         record of a slide, written once it is predicted
     ├── scores/<model>/<slide>.npz
     ├── heatmaps/<model>/<slide>….png, classes/<class>/<slide>_overlay.png
     ├── thumbnails/<slide>.jpg
     ├── reports/<slide>.html         with --report
     └── bags/                        of slides: see extraction/output_folder.py
 
-The tables, results.json and reports are of the items and models of the last command alone.
+The tables, results.json and reports hold only the items and models of the last command.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from sacmil.results import (
 SCHEMA_VERSION = 1
 PREDICTIONS_JSON = "predictions.json"
 _TRAINING_FILES = (CARD_FILE, "config.yaml")
-"""What folders of models and runs hold."""
+"""Files in folders of models and runs."""
 
 
 class BagFile(NamedTuple):
-    """A file, and what changes when it is written again."""
+    """A file, with its size and time to detect changes."""
 
     path: str
     size: int
@@ -57,14 +57,14 @@ class BagFile(NamedTuple):
 
     @classmethod
     def from_path(cls, path: Path) -> Self:
-        """As it is now."""
+        """Return the file's current state."""
         found = path.stat()
         return cls(str(path.resolve()), found.st_size, found.st_mtime_ns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPrediction:
-    """What one model, or several together, said of a slide."""
+    """Prediction of one model or an ensemble for a slide."""
 
     model: str
     hash: str
@@ -89,7 +89,7 @@ class ModelPrediction:
 
 @dataclass(frozen=True, kw_only=True)
 class SlidePredictions:
-    """Everything said of a slide, and what it was said from."""
+    """All predictions of a slide, and the bag they are of."""
 
     slide_id: str
     item: str
@@ -103,7 +103,7 @@ class SlidePredictions:
     size: tuple[int, int] | None
     bounds_origin: tuple[int, int] | None
     mismatches: tuple[str, ...] = ()
-    """In what the bag is not what the models were trained on; the user wanted answers anyway."""
+    """How the bag differs from the models' requirements; the user allowed it."""
     warnings: tuple[str, ...] = ()
     answers: tuple[ModelPrediction, ...] = ()
     slide: str | None = None
@@ -111,13 +111,13 @@ class SlidePredictions:
     thumbnail: str | None = None
 
     def select_models(self, models: Sequence[ModelInfo]) -> tuple[ModelPrediction, ...]:
-        """The answers of these models, as far as there are any, in their order."""
+        """Return the predictions of these models, in their order; skip missing ones."""
         found = {(answer.model, answer.hash): answer for answer in self.answers}
         keys = [(model.name, model.hash) for model in models]
         return tuple(found[key] for key in keys if key in found)
 
     def with_answers(self, newer: Sequence[ModelPrediction]) -> Self:
-        """With these in the place of older ones of the same models."""
+        """Return the record with these predictions instead of older ones of the same models."""
         names = {answer.model for answer in newer}
         kept = tuple(answer for answer in self.answers if answer.model not in names)
         return replace(self, answers=(*kept, *newer))
@@ -130,12 +130,12 @@ class PredictionFolder:
     out: Path
 
     def check_is_prediction_folder(self) -> None:
-        """Refuse a model folder or a run, whose predictions.csv would be replaced, and bags."""
+        """Reject a folder of a model, a run (whose predictions.csv would be replaced) or bags."""
         kept = (self.out / PREDICTIONS_FILE).exists() and not (self.out / PREDICTIONS_JSON).exists()
         exported = any(self.out.glob(f"part_*/{CARD_FILE}"))
         if kept or exported or any((self.out / name).exists() for name in _TRAINING_FILES):
             raise RunError(
-                f"{self.out}: holds a model or a run, expected a folder for new answers alone; "
+                f"{self.out}: holds a model or a run; expected a folder for predictions only, "
                 "choose another --out"
             )
         others = (
@@ -143,33 +143,33 @@ class PredictionFolder:
         )
         if others:
             raise RunError(
-                f"{self.out}: holds bags such as {others[0].name}, expected a folder for new "
-                "answers alone; choose another --out"
+                f"{self.out}: holds bags such as {others[0].name}; expected a folder for "
+                "predictions only, choose another --out"
             )
 
     @property
     def bags(self) -> Path:
-        """Where slides are extracted to."""
+        """Folder of extracted bags."""
         return self.out / "bags"
 
     def scores_path(self, model: str, slide_id: str) -> str:
-        """Relative to the folder."""
+        """Return the path relative to the folder."""
         return f"scores/{safe_file_name(model)}/{safe_file_name(slide_id)}.npz"
 
     def heatmap_folder(self, model: str) -> Path:
-        """The folder of a model's pictures."""
+        """Return the folder of a model's heatmaps."""
         return self.out / "heatmaps" / safe_file_name(model)
 
     def thumbnail_path(self, slide_id: str) -> str:
-        """Relative to the folder."""
+        """Return the path relative to the folder."""
         return f"thumbnails/{safe_file_name(slide_id)}.jpg"
 
     def report_path(self, slide_id: str) -> Path:
-        """The page of a slide."""
+        """Return the path of a slide's page."""
         return self.out / "reports" / f"{safe_file_name(slide_id)}.html"
 
     def remove_old_reports(self, *, keep: Iterable[str] = ()) -> int:
-        """Remove pages of earlier commands; files that are no page of a slide here stay.
+        """Remove pages of earlier commands; other files stay.
 
         Args:
             keep: slides whose pages stay.
@@ -185,21 +185,21 @@ class PredictionFolder:
         return len(old)
 
     def to_relative_path(self, path: Path) -> str:
-        """A path in the folder as files of the folder spell it."""
+        """Return a path relative to the folder, as stored in its files."""
         return path.relative_to(self.out).as_posix()
 
     def _record_path(self, slide_id: str) -> Path:
         return self.out / "answers" / f"{safe_file_name(slide_id)}.json"
 
     def write_record(self, record: SlidePredictions) -> None:
-        """Keep what is known of a slide."""
+        """Write the record of a slide."""
         with atomic_write(self._record_path(record.slide_id)) as partial:
             content = asdict(record)
             content["sha256"] = _hash_record(content)
             partial.write_text(_dump_json(content), encoding="utf-8")
 
     def read_record(self, slide_id: str) -> SlidePredictions | None:
-        """What is known of a slide; None where that is nothing, or cannot be read."""
+        """Return the record of a slide; None if there is none or it cannot be read."""
         try:
             text = self._record_path(slide_id).read_text(encoding="utf-8")
             content = json.loads(text, parse_constant=_reject_constant)
@@ -210,20 +210,20 @@ class PredictionFolder:
             is_sound = record.slide_id == slide_id and self._has_files(record)
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
             return None
-        # RuntimeError: too deep a document, and a link to itself before Python 3.13
+        # RuntimeError: a document too deep, and a link to itself before Python 3.13
         except (RuntimeError, OverflowError):
             return None
         return record if is_sound and _has_valid_types(record) else None
 
     def _has_files(self, record: SlidePredictions) -> bool:
-        """Whether all it speaks of is there, and in this folder."""
+        """Whether all files it names exist in this folder."""
         paths = [answer.scores for answer in record.answers]
         for answer in record.answers:
             paths += [*answer.pictures.values(), *answer.class_pictures.values()]
         paths += [record.thumbnail] if record.thumbnail else []
         root = self.out.resolve()
-        places = [(root / path).resolve() for path in paths]
-        return all(root in place.parents and place.is_file() for place in places)
+        files = [(root / path).resolve() for path in paths]
+        return all(root in file.parents and file.is_file() for file in files)
 
 
 def _parse_record(found: dict[str, Any]) -> SlidePredictions:
@@ -234,7 +234,7 @@ def _parse_record(found: dict[str, Any]) -> SlidePredictions:
                 "probabilities": tuple(map(float, answer["probabilities"])),
                 "parts": tuple(tuple(map(float, part)) for part in answer["parts"]),
                 "spread": tuple(map(float, answer["spread"])) if answer["spread"] else None,
-                # earlier versions did not draw the predicted class: drawn again
+                # earlier versions did not draw the predicted class: draw again
                 "pictures": dict(answer["pictures"]) if "score_class" in answer else {},
                 "class_pictures": dict(answer["class_pictures"]),
             }
@@ -253,17 +253,17 @@ _PAIR_FIELDS = ("size", "bounds_origin")
 
 
 def _hash_record(content: Mapping[str, Any]) -> str:
-    """SHA-256 of a record, so that one which was changed is made again."""
+    """Return the SHA-256 of a record, so that a changed record is made again."""
     text = json.dumps(json.loads(_dump_json(content)), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _reject_constant(name: str) -> None:
-    raise ValueError(f"{name} is no finite number")
+    raise ValueError(f"{name} is not a finite number")
 
 
 def _has_valid_types(record: SlidePredictions) -> bool:
-    """Whether a record that was read back can be compared, drawn and written like a new one."""
+    """Whether a record read from a file can be used like a new one."""
     answers = record.answers
     texts = [record.item, *record.classes, *record.mismatches, *record.warnings]
     texts += [text for answer in answers for text in (answer.model, answer.hash, answer.scores)]
@@ -283,7 +283,7 @@ def _has_valid_types(record: SlidePredictions) -> bool:
 
 
 class PredictionFailure(NamedTuple):
-    """An item without an answer, and why."""
+    """An item without a prediction, and the reason."""
 
     item: str
     reason: str
@@ -297,7 +297,7 @@ def write_tables(
     failures: Sequence[PredictionFailure],
 ) -> None:
     """Write predictions.csv, predictions.json and results.json."""
-    whole = {
+    content_json = {
         "schema_version": SCHEMA_VERSION,
         "sacmil_version": __version__,
         "classes": list(classes),
@@ -306,7 +306,7 @@ def write_tables(
         "failed": [failure._asdict() for failure in failures],
     }
     with atomic_write(folder.out / PREDICTIONS_JSON) as partial:
-        partial.write_text(_dump_json(whole), encoding="utf-8")
+        partial.write_text(_dump_json(content_json), encoding="utf-8")
     _write_csv(folder.out / PREDICTIONS_FILE, classes, models, records)
     slides = tuple(_to_slide_result(record, models) for record in records)
     write_results(folder.out, Results(tuple(classes), tuple(models), slides))
@@ -362,7 +362,7 @@ def _to_slide_result(record: SlidePredictions, models: Sequence[ModelInfo]) -> S
 
 
 def _list_heatmaps(answer: ModelPrediction) -> dict[str, str]:
-    """By class; the model's own score last, for a class may be called so too."""
+    """Return heatmaps by class; the model's own is last, as a class may be named "score" too."""
     own = {"score": answer.pictures["overlay"]} if "overlay" in answer.pictures else {}
     return answer.class_pictures | own
 

@@ -1,4 +1,4 @@
-"""How slides and bags are answered, and who is told how far that is."""
+"""Settings of prediction, and callbacks for its progress."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ ProgressCallback = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionSettings:
-    """How items are answered."""
+    """Settings of prediction."""
 
     device: str = "auto"
-    """auto, cpu, cuda:0, …: of models in torch and of the encoder."""
+    """auto, cpu, cuda:0, …: for torch models and the encoder."""
     slides: Path | None = None
-    """Where the slides of bags are, for pictures."""
+    """Folder of the bags' slides, to draw heatmaps on."""
     heatmaps: bool = True
-    """Whether pictures are drawn."""
+    """Whether to draw heatmaps."""
     report: bool = False
-    """Whether each slide gets a page."""
+    """Whether to write a page per slide."""
     allow_mismatch: bool = False
-    """Answer bags that are not what the models were trained on, with a warning."""
+    """Only warn about bags that do not meet the models' requirements."""
     slide_mpp: str | None = None
-    """Microns per pixel of the slides, or a table of them, where files do not say."""
+    """Microns per pixel of the slides, or a table of them, if files do not state it."""
     encoder: str | None = None
-    """What makes features of slides, such as onnx:FILE; by default what the models' card names."""
+    """Encoder of slides, such as onnx:FILE; by default that of the models' cards."""
     encoder_weights: Path | None = None
     download: bool = False
-    """Let the encoder fetch its weights from the hub."""
+    """Whether to download the encoder's weights."""
     limit_s: float = BAG_LIMIT_S
     """Seconds to read one bag."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowCallbacks:
-    """Who is told how far it is."""
+    """Callbacks for the progress of a workflow."""
 
     on_progress: ProgressCallback = lambda task, done, total: None
-    """Called with (task, done, of how many)."""
+    """Called with (task, done, total)."""
     track_extraction: Callable[[int], AbstractContextManager[ExtractionProgress]] | None = None
-    """Called with the number of slides; gives what is told while they are extracted."""
+    """Called with the number of slides; returns a context with the progress of extraction."""

@@ -1,4 +1,4 @@
-"""Localisation of a finished run whose bags got instance labels later, from its saved models."""
+"""Measures localisation of a finished run whose bags got instance labels later."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sacmil.results import (
 from sacmil.results.prediction import select_class_scores
 
 _TOLERANCE = 0.02
-"""Difference of probabilities that another device or precision explains."""
+"""Maximum difference of probabilities due to another device or precision."""
 
 
 def measure_run_localization(
@@ -33,13 +33,13 @@ def measure_run_localization(
     device: str = "cpu",
     progress: Callable[[str, int, int], None] = lambda task, done, total: None,
 ) -> None:
-    """Measure every test slide by the model of its fold, and write localisation_by_slide.csv.
+    """Measure every test slide with the model of its fold, and write localisation_by_slide.csv.
 
     Args:
         run: a folder of ``sacmil train`` or ``sacmil crossval``.
         bags: folders of the bags; their features must be those the run was tested on.
         device: cpu, cuda:0, …
-        progress: called with (task, done, of how many) after each model.
+        progress: called with (task, done, total) after each model.
 
     Raises:
         RunError: the run has no saved models, or the bags are not those of the run.
@@ -51,8 +51,8 @@ def measure_run_localization(
     )
     if not cards:
         raise RunError(
-            f"{run}: is no run; expected a folder of sacmil train or sacmil crossval, not a folder "
-            "inside it"
+            f"{run}: is not a run; expected a folder of sacmil train or sacmil crossval, not a "
+            "folder inside it"
         )
     located = locate_bags(_make_test_cohort(read_predictions(run)), bags)
     measured: dict[Path, list[SlideLocalization]] = {}
@@ -64,7 +64,7 @@ def measure_run_localization(
         if not any(row.has_both_labels for row in rows):
             raise RunError(
                 f"{bags[0]}: no bag of a test slide has both positive and negative instance "
-                "labels; expected bags with labels, see Bag.labels. The run is left as it was"
+                "labels; expected bags with labels, see Bag.labels. The run is unchanged"
             )
         for folder, found in measured.items():
             if found:
@@ -74,7 +74,7 @@ def measure_run_localization(
 
 
 def _make_test_cohort(predictions: Predictions) -> Cohort:
-    """The test slides of a run, each once."""
+    """Return the distinct test slides of a run."""
     test = predictions.select(predictions.split == "test")
     columns = (test.slide_id.tolist(), test.patient_id.tolist(), test.label.tolist())
     slides = dict.fromkeys(LabeledSlide(*row) for row in zip(*columns, strict=True))

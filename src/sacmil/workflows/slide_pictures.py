@@ -1,4 +1,4 @@
-"""The pictures of one slide that is answered: heatmaps per model and class, and itself in small."""
+"""Images of one predicted slide: heatmaps per model and class, and a thumbnail."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def draw_slide_pictures(
     answers: Sequence[ModelPrediction],
     slide: str | None,
 ) -> SlidePredictions:
-    """Draw, and say in the record where the pictures are.
+    """Draw the images of a slide, and return the record with their paths.
 
     Args:
-        folder: where scores are, and where pictures go.
-        record: what is known of the slide.
-        answers: those of its answers that get pictures, one at least.
+        folder: folder of scores and images.
+        record: record of the slide.
+        answers: predictions to draw, at least one.
         slide: its file; None draws scores on white.
     """
     check_can_draw()
     scored = [read_scores(folder.out / answer.scores) for answer in answers]
-    # all of them are of one bag, so that the slide is read once
-    with open_canvas(scored[0], slide, mpp=record.mpp, slide_size=record.size) as ground:
+    # all are of one bag, so the slide is read once
+    with open_canvas(scored[0], slide, mpp=record.mpp, slide_size=record.size) as canvas:
         newer = [
-            _draw_model_pictures(folder, record, answer, scores, ground)
+            _draw_model_pictures(folder, record, answer, scores, canvas)
             for answer, scores in zip(answers, scored, strict=True)
         ]
-        small = _write_thumbnail(folder, record.slide_id, ground.slide) if ground.slide else None
+        small = _write_thumbnail(folder, record.slide_id, canvas.slide) if canvas.slide else None
     return replace(record, slide=slide, thumbnail=small).with_answers(newer)
 
 
@@ -56,7 +56,7 @@ def _draw_model_pictures(
     record: SlidePredictions,
     answer: ModelPrediction,
     scores: InstanceScores,
-    ground: Canvas,
+    canvas: Canvas,
 ) -> ModelPrediction:
     members = len(answer.parts)
     note = (
@@ -67,15 +67,15 @@ def _draw_model_pictures(
     predicted = answer.find_predicted_class(record.classes)
     shown = select_scores(scores, record.classes, predicted=predicted)
     words = PictureText(record.slide_id, note, shown.describe(name))
-    where, stem = folder.heatmap_folder(answer.model), safe_file_name(record.slide_id)
+    heatmaps, stem = folder.heatmap_folder(answer.model), safe_file_name(record.slide_id)
     pictures = {
-        kind: save_picture(where / f"{stem}_{kind}.png", picture)
-        for kind, picture in draw_pictures(shown.scores, ground, words).items()
+        kind: save_picture(heatmaps / f"{stem}_{kind}.png", picture)
+        for kind, picture in draw_pictures(shown.scores, canvas, words).items()
     }
     by_class = {
         which: save_picture(
-            where / "classes" / safe_file_name(which) / f"{stem}_overlay.png",
-            draw_overlay_only(one.scores, ground, words._replace(name=one.describe(name))),
+            heatmaps / "classes" / safe_file_name(which) / f"{stem}_overlay.png",
+            draw_overlay_only(one.scores, canvas, words._replace(name=one.describe(name))),
         )
         for which, one in _select_by_class(scores, record.classes, predicted).items()
     }

@@ -1,4 +1,4 @@
-"""The demonstration: from slides drawn on the spot to a report, through the product's functions."""
+"""The demonstration: the whole pipeline on synthetic slides, up to a report."""
 
 from sacmil.workflows.demo.run import DemoResult, run_demo
 from sacmil.workflows.demo.settings import DemoSettings

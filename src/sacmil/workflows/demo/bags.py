@@ -1,4 +1,4 @@
-"""The first half of the demonstration: slides are drawn, and become bags."""
+"""The first half of the demonstration: synthetic slides and their bags."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from sacmil.encoders import load_encoder
 from sacmil.errors import RunError
-from sacmil.extraction import ExtractionRow, extract
-from sacmil.extraction import ExtractionSettings as ExtractionSettings
+from sacmil.extraction import ExtractionRow, ExtractionSettings, extract
 from sacmil.parallel import WorkerPool
 from sacmil.synthetic.slides import SyntheticSlide, write_slide
 from sacmil.workflows.demo.settings import DemoSettings
@@ -21,21 +20,21 @@ _LIMIT_S = 600.0
 
 
 def count_cores() -> int:
-    """Those this process may use."""
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return here or 1
+    """Return the number of cores this process may use."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return count or 1
 
 
 def draw_missing_slides(
     cohort: Sequence[SyntheticSlide], slides: Path, truth: Path, callbacks: WorkflowCallbacks
 ) -> int:
-    """Draw those that are not there yet, side by side; how many that were.
+    """Draw the missing slides in parallel; return how many were drawn.
 
     Args:
         cohort: the cohort.
         slides: folder of the pyramids.
-        truth: folder of the outlines.
-        callbacks: told of every slide.
+        truth: folder of the annotations.
+        callbacks: progress, per slide.
     """
     missing = [slide for slide in cohort if not (slides / slide.file_name).is_file()]
     if not missing:
@@ -47,39 +46,41 @@ def draw_missing_slides(
         for done in range(len(missing)):
             outcome = workers.next_outcome()
             if outcome is not None and outcome.failure is not None:
-                raise RunError(f"{outcome.key} could not be drawn: {outcome.failure}")
+                raise RunError(f"drawing {outcome.key} failed: {outcome.failure}")
             callbacks.on_progress("drawing slides", done + 1, len(missing))
     return len(missing)
 
 
 class DemoBags(NamedTuple):
-    """What became of the slides."""
+    """Bags of the slides, and slides without one."""
 
     files: dict[str, Path]
     """By slide."""
     failures: dict[str, str]
-    """By slide, why it has no bag."""
+    """Reason by slide, for slides without a bag."""
     tiles: int
     num_new: int
-    """Bags that were not there before."""
+    """Number of bags made by this run."""
 
 
 def extract_bags(
     slides: Sequence[Path], out: Path, settings: DemoSettings, callbacks: WorkflowCallbacks
 ) -> DemoBags:
-    """Extract the slides; one that cannot be read is told, and the others go on.
+    """Extract the slides; a slide that fails does not stop the others.
 
     Args:
-        slides: their files.
+        slides: slide files.
         out: folder of the extraction.
         settings: encoder and tiles.
-        callbacks: told as slides and tiles are done.
+        callbacks: progress, per slide and tile.
     """
     before = {file for file in out.glob("*/features_*/*.h5")}
     encoder = load_encoder(settings.encoder)
     chosen = ExtractionSettings(tiles=settings.tiles)
-    watch = callbacks.track_extraction(len(slides)) if callbacks.track_extraction else nullcontext()
-    with watch as progress:
+    tracker = (
+        callbacks.track_extraction(len(slides)) if callbacks.track_extraction else nullcontext()
+    )
+    with tracker as progress:
         rows = extract(slides, out, encoders=[encoder], settings=chosen, progress=progress)
     files = {row.slide_id: out / row.bag for row in rows if row.status == "done"}
     return DemoBags(

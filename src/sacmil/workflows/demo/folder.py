@@ -1,17 +1,17 @@
-"""Where the demonstration puts things.
+"""Files of the demonstration.
 
 ::
 
     OUT/
-    ├── index.html                 what was done, and what came of it
-    ├── predictions.csv            what the exported models said; sacmil evaluate takes it
-    ├── table.csv                  slides, patients, labels; sacmil crossval takes it
-    ├── settings.json              what was asked for: another demonstration needs another folder
+    ├── index.html                 the report
+    ├── predictions.csv            predictions of exported models; sacmil evaluate reads it
+    ├── table.csv                  slides, patients, labels; sacmil crossval reads it
+    ├── settings.json              settings; other settings need another folder
     ├── cohort/                    tissue, tiles, bags: see extraction/output_folder.py
     ├── run/                       the cross-validation: see results/__init__.py
     ├── evaluation/                tables and plots of it, report.html
     ├── onnx/<model>/part_<fold>/  exported models
-    ├── new/                       slides nobody has labelled, and what sacmil predict says of them
+    ├── new/                       unlabelled slides, and the output of sacmil predict
     └── results/                   for sacmil view: see results/results_folder.py
         ├── slides/<slide>.tif
         └── truth/<slide>.geojson
@@ -40,33 +40,33 @@ class DemoFolder:
 
     @property
     def results(self) -> Path:
-        """What the viewer opens."""
+        """Folder that the viewer opens."""
         return self.out / "results"
 
     @property
     def slides(self) -> Path:
-        """The drawn slides."""
+        """The synthetic slides."""
         return self.results / "slides"
 
     @property
     def truth(self) -> Path:
-        """The outlines of their tumour nests."""
+        """The outlines of their tumour clusters."""
         return self.results / "truth"
 
     def claim(self, settings: DemoSettings) -> None:
-        """Take the folder for these settings; refused where it holds another demonstration."""
-        kept, wanted = self.out / "settings.json", settings.to_json()
-        if kept.is_file():
-            if kept.read_text(encoding="utf-8", errors="replace") != wanted:
+        """Reserve the folder for these settings; reject a folder with other contents."""
+        stored, wanted = self.out / "settings.json", settings.to_json()
+        if stored.is_file():
+            if stored.read_text(encoding="utf-8", errors="replace") != wanted:
                 raise RunError(
-                    f"{self.out}: holds a demonstration with other settings ({kept.name} there "
-                    "says which); choose another --out, or remove that folder"
+                    f"{self.out}: holds a demonstration with other settings (see {stored.name}); "
+                    "choose another --out, or remove that folder"
                 )
             return
         foreign = sorted(file.name for file in self.out.glob("*") if file.name[0] != ".")
         if foreign:
             raise RunError(
-                f"{self.out}: holds {foreign[0]} and is no demonstration; choose another --out"
+                f"{self.out}: holds {foreign[0]} and is not a demonstration; choose another --out"
             )
-        with atomic_write(kept) as partial:
+        with atomic_write(stored) as partial:
             partial.write_text(wanted, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The demonstration's page: one HTML file that needs nothing else."""
+"""The demonstration's report: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sacmil.workflows.demo.run import DemoResult
 
 _MAX_IMAGE_PX = 1100
-"""Pixels a picture on the page has across, at most."""
+"""Maximum width of an image in pixels."""
 _STYLE = """
 td, th { white-space: nowrap; }
 .strip { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .75rem; }
@@ -31,52 +31,53 @@ pre { background: #f6f6f6; padding: .8rem 1rem; overflow-x: auto; font-size: .85
 
 
 def write_page(result: DemoResult) -> None:
-    """Write index.html, whole or not at all."""
-    parts = [
-        render_section("What was done", _render_introduction(result)),
-        render_section("The slides", _render_thumbnails(result)),
-        render_section("What the models are worth", _render_comparison(result)),
-        render_section("Where a model looks", _render_heatmaps(result)),
-        render_section("What could not be used", _render_failures(result)),
-        render_section("New slides, through the exported model", _render_new_slides(result)),
-        render_section("Next", f"<pre>{escape_lines(list_next_commands(result.folder.out))}</pre>"),
+    """Write index.html atomically."""
+    sections = [
+        render_section("Overview", _render_introduction(result)),
+        render_section("Slides", _render_thumbnails(result)),
+        render_section("Metrics of the models", _render_comparison(result)),
+        render_section("Heatmaps", _render_heatmaps(result)),
+        render_section("Slides that failed", _render_failures(result)),
+        render_section("New slides, predicted by the exported model", _render_new_slides(result)),
+        render_section(
+            "Next commands", f"<pre>{escape_lines(list_next_commands(result.folder.out))}</pre>"
+        ),
     ]
     footer = "For research use; not a medical device."
-    page = render_page("Where, not how many", "\n".join(parts), style=_STYLE, footer=footer)
+    page = render_page("Where, not how many", "\n".join(sections), style=_STYLE, footer=footer)
     with atomic_write(result.folder.page) as partial:
         partial.write_text(page, encoding="utf-8")
 
 
 def list_next_commands(out: Path) -> list[str]:
-    """What to type now."""
+    """Return commands to run next."""
+    model = out / "onnx" / EXPORTED_MODELS[0]
     return [
         f"sacmil view {out / 'results'}",
         f"sacmil evaluate {out / 'run'}",
         f"sacmil compare {out / 'run'}",
-        f"sacmil predict SLIDES --model {out / 'onnx' / EXPORTED_MODELS[0]} --out answers --report",
+        f"sacmil predict SLIDES --model {model} --out predictions --report",
     ]
 
 
 def escape_lines(lines: Iterable[str]) -> str:
-    """Lines of text as HTML."""
+    """Return lines of text as HTML."""
     return "\n".join(map(escape_text, lines))
 
 
 def _render_introduction(result: DemoResult) -> str:
     used, every = len(result.bags.files), len(result.slides)
     return (
-        f"<p>{every} slides were drawn that look like H&amp;E, with the outlines of their tumour "
-        f"nests. In half of them the nests stand together ({escape_text(CLASSES[0])}), in the "
-        "others they "
-        f"are dispersed ({escape_text(CLASSES[1])}), and that is the label. Nests, tumour cells, "
-        "glands, "
-        "fat and stroma are the same in number and size, and each nest lies within one tile, so "
-        "that no tile by itself betrays the label: only where tiles are does.</p>"
+        f"<p>This demonstration made {every} synthetic slides that look like H&amp;E, with the "
+        "outlines of their tumour clusters. The label is the spatial arrangement: in half of the "
+        f"slides the clusters are close together ({escape_text(CLASSES[0])}), in the others they "
+        f"are dispersed ({escape_text(CLASSES[1])}). Clusters, tumour cells, glands, fat and "
+        "stroma are the same in number and size, and each cluster lies within one tile. No single "
+        "tile therefore shows the label; only the positions of tiles do.</p>"
         f"<p>{used} slides became bags of {result.bags.tiles:,} tiles in all, encoded offline. "
-        "Four "
-        "models were cross-validated on the same folds, two of them exported to ONNX, and every "
-        "slide was answered by the exported part that had not been trained on it.</p>"
-        '<p class="note">Drawn slides and one seed: a demonstration, not a benchmark.</p>'
+        "Four models were cross-validated on the same folds, and two of them exported to ONNX. "
+        "Every slide was predicted by the exported model that was not trained on it.</p>"
+        '<p class="note">Synthetic slides and one seed: a demonstration, not a benchmark.</p>'
     )
 
 
@@ -94,8 +95,8 @@ def _render_comparison(result: DemoResult) -> str:
     table = summary_table(
         report.estimates, caption=report.make_summary_caption(), style=report.style
     )
-    told = list_conclusions(report.comparisons, level=report.level, style=report.style)
-    listed = "".join(f"<li>{escape_text(sentence)}</li>" for sentence in told)
+    conclusions = list_conclusions(report.comparisons, level=report.level, style=report.style)
+    listed = "".join(f"<li>{escape_text(sentence)}</li>" for sentence in conclusions)
     source = base64.b64encode(report.svg_plots["roc"]).decode()
     roc = f'<img alt="ROC curves" src="data:image/svg+xml;base64,{source}">'
     return f"{_render_table(table)}<ul>{listed}</ul><figure>{roc}</figure>"
@@ -111,23 +112,22 @@ def _render_table(table: ResultTable) -> str:
 
 
 def _render_heatmaps(result: DemoResult) -> str:
-    told = "".join(
-        f"<li>{escape_text(name)}: AUC {place.auc:.3f} of a tile's score for whether a nest lies "
-        "in it, "
-        f"mean over {place.slides} slides; chance is 0.5</li>"
-        for name, place in result.localization.items()
+    listed = "".join(
+        f"<li>{escape_text(name)}: tile scores find the clusters with AUC {measured.auc:.3f}, "
+        f"mean over {measured.slides} slides; chance is 0.5</li>"
+        for name, measured in result.localization.items()
     )
     first = [_find_first_slide(result.illustrated_slides, label) for label in range(len(CLASSES))]
     pictures = "".join(
         _render_image(
             result.folder.results / "heatmaps" / model / f"{slide.slide_id}_overlay.png",
-            f"{model} on {slide.slide_id}, with the nests as they were drawn",
+            f"{model} on {slide.slide_id}, with the outlines of the clusters",
         )
         for model in EXPORTED_MODELS
         for slide in first
         if slide is not None
     )
-    return f"<ul>{told}</ul>{pictures}"
+    return f"<ul>{listed}</ul>{pictures}"
 
 
 def _find_first_slide(slides: Sequence[SyntheticSlide], label: int) -> SyntheticSlide | None:
@@ -135,28 +135,28 @@ def _find_first_slide(slides: Sequence[SyntheticSlide], label: int) -> Synthetic
 
 
 def _render_failures(result: DemoResult) -> str:
-    told = "".join(
+    listed = "".join(
         f"<li>{escape_text(name)}: {escape_text(reason)}</li>"
         for name, reason in result.bags.failures.items()
     )
     marked = ", ".join(slide.slide_id for slide in result.slides if slide.artefact == "pen mark")
     return (
-        f"<p>As meant: one slide has no tissue, one file is cut off.</p><ul>{told}</ul>"
+        f"<p>As intended: one slide has no tissue, one file is truncated.</p><ul>{listed}</ul>"
         f"<p>There is a pen mark on {escape_text(marked)}: "
         f"<code>cohort/tissue/{escape_text(marked)}.png</code> "
-        "shows what of it was taken for tissue.</p>"
+        "shows the detected tissue.</p>"
     )
 
 
 def _render_new_slides(result: DemoResult) -> str:
-    told = "".join(
-        f"<li>{escape_text(name)}: {escape_text(said)}</li>"
-        for name, said in result.new_predictions.items()
+    listed = "".join(
+        f"<li>{escape_text(name)}: {escape_text(prediction)}</li>"
+        for name, prediction in result.new_predictions.items()
     )
     return (
-        f"<ul>{told}</ul><p>A page for each is in <code>new/answers/reports</code>. They were "
-        "answered by <code>sacmil predict</code> with the exported parts of SAC-MIL, which need "
-        "no torch.</p>"
+        f"<ul>{listed}</ul><p>A page for each is in <code>new/answers/reports</code>. "
+        "<code>sacmil predict</code> made the predictions with the exported models of SAC-MIL, "
+        "which need no torch.</p>"
     )
 
 

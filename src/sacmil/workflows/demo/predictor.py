@@ -1,4 +1,4 @@
-"""The second half: models are exported, and each slide is answered by one that has not seen it."""
+"""The second half: export models, and predict each slide with one not trained on it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from sacmil.workflows.demo.settings import EXPORTED_MODELS
 from sacmil.workflows.prediction_settings import WorkflowCallbacks
 
 _PARITY_SIZES = (1, 17, 300)
-"""Bags on which an export is compared with torch: about as large as those it will answer."""
+"""Sizes of bags on which an export is compared with torch: about those of the demonstration."""
 _THUMBNAIL_PX = 512
 _MIN_TUMOR_SHARE = 0.25
-"""Of a tile that must be tumour for the tile to count as tumour."""
+"""Minimum share of tumour for a tile to count as tumour."""
 
 
 def export_missing_models(folder: DemoFolder, callbacks: WorkflowCallbacks) -> int:
-    """Write the answering models as ONNX, every fold; how many were not there yet."""
+    """Write the missing models as ONNX, every fold; return how many were written."""
     from sacmil.deploy.export import export_model
 
     missing = [name for name in EXPORTED_MODELS if not _is_exported(folder, name)]
@@ -60,10 +60,10 @@ def export_missing_models(folder: DemoFolder, callbacks: WorkflowCallbacks) -> i
 
 
 def _is_exported(folder: DemoFolder, name: str) -> bool:
-    """Whether the very weights of the run have been."""
+    """Whether the current weights of the run are exported."""
     try:
-        trained = [read_card(part)["weights_sha256"] for part in _list_trained(folder, name)]
-        exported = [read_card(part)["weights_sha256"] for part in _list_exported(folder, name)]
+        trained = [read_card(member)["weights_sha256"] for member in _list_trained(folder, name)]
+        exported = [read_card(one)["weights_sha256"] for one in _list_exported(folder, name)]
     except (SacMILError, KeyError):
         return False
     return trained == exported
@@ -80,18 +80,18 @@ def _list_exported(folder: DemoFolder, name: str) -> list[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoPredictor:
-    """What is to be answered, and where."""
+    """Predicts the slides with the exported models, and writes results for the viewer."""
 
     folder: DemoFolder
     slides: Sequence[SyntheticSlide]
     bags: Mapping[str, Path]
     folds: Sequence[Fold]
     heatmaps_per_class: int
-    """Heatmaps of so many slides of each class."""
+    """Number of slides per class with heatmaps."""
     callbacks: WorkflowCallbacks
 
     def predict_slides(self) -> tuple[Results, int]:
-        """What is said of every slide, and how many slides it was said of now."""
+        """Return the results of every slide, and how many slides were predicted now."""
         models = tuple(self._make_model_info(name) for name in EXPORTED_MODELS)
         known = self._read_existing(models)
         if known is not None:
@@ -99,19 +99,21 @@ class DemoPredictor:
         runtimes = {name: self._load_runtimes(name) for name in EXPORTED_MODELS}
         slides = []
         for done, slide in enumerate(self.slides):
-            self.callbacks.on_progress("answering, drawing", done, len(self.slides))
+            self.callbacks.on_progress("predicting, drawing", done, len(self.slides))
             slides.append(self._predict_slide(slide, runtimes))
-        self.callbacks.on_progress("answering, drawing", len(self.slides), len(self.slides))
+        self.callbacks.on_progress("predicting, drawing", len(self.slides), len(self.slides))
         results = Results(CLASSES, models, tuple(slides))
         write_results(self.folder.results, results)
         return results, len(self.bags)
 
     def _make_model_info(self, name: str) -> ModelInfo:
         hashes = [str(read_card(p)["weights_sha256"]) for p in _list_exported(self.folder, name)]
-        return ModelInfo(name, combine_hashes(hashes))  # no ensemble: one of them answers a slide
+        return ModelInfo(
+            name, combine_hashes(hashes)
+        )  # no ensemble: one member predicts each slide
 
     def _read_existing(self, models: tuple[ModelInfo, ...]) -> Results | None:
-        """What was written last, for results.json is, if these models said it."""
+        """Return the results of an earlier run of these models; results.json is written last."""
         try:
             found = read_results(self.folder.results)
         except RunError:
@@ -120,11 +122,11 @@ class DemoPredictor:
         return found if same and found.models == models else None
 
     def _load_runtimes(self, name: str) -> dict[str, Runtime]:
-        """By slide, the part that was tested on it."""
+        """Return by slide the exported model that was tested on it."""
         by_slide: dict[str, Runtime] = {}
-        for part in _list_exported(self.folder, name):
-            fold = read_card(part)["notes"]["training"]["fold"]
-            runtime = Runtime(part, threads=1)
+        for member in _list_exported(self.folder, name):
+            fold = read_card(member)["notes"]["training"]["fold"]
+            runtime = Runtime(member, threads=1)
             by_slide |= dict.fromkeys(self.folds[fold].test, runtime)
         return by_slide
 
@@ -142,13 +144,13 @@ class DemoPredictor:
         if name not in self.bags:
             return known
         bag = read_bag(self.bags[name])
-        answers = (
+        predictions = (
             self._predict_model(slide, bag, model, runtimes[model][name])
             for model in EXPORTED_MODELS
         )
         return replace(
             known,
-            answers=tuple(answers),
+            answers=tuple(predictions),
             thumbnail=self._write_thumbnail(slide),
             mpp=MPP,
             size=slide.settings.size,
@@ -157,18 +159,22 @@ class DemoPredictor:
     def _predict_model(
         self, slide: SyntheticSlide, bag: Bag, model: str, runtime: Runtime
     ) -> StoredPrediction:
-        said = runtime.predict(bag)
+        prediction = runtime.predict(bag)
         size = float(bag.patch_size)
-        scores = InstanceScores(bag.coords, size, said.scores, said.class_scores, said.score_class)
+        scores = InstanceScores(
+            bag.coords, size, prediction.scores, prediction.class_scores, prediction.score_class
+        )
         path = f"scores/{model}/{slide.slide_id}.npz"
         write_scores(self.folder.results / path, scores)
         heatmaps = {}
         if slide in self.select_illustrated_slides():
-            heatmaps = self._draw_heatmap(slide, model, scores, said.probabilities)
-        return StoredPrediction(model, tuple(said.probabilities.tolist()), None, path, heatmaps)
+            heatmaps = self._draw_heatmap(slide, model, scores, prediction.probabilities)
+        return StoredPrediction(
+            model, tuple(prediction.probabilities.tolist()), None, path, heatmaps
+        )
 
     def select_illustrated_slides(self) -> list[SyntheticSlide]:
-        """The first slides of each class that could be answered."""
+        """Return the first slides of each class that have a bag."""
         usable = [slide for slide in self.slides if slide.slide_id in self.bags]
         labels = sorted({slide.label for slide in usable})
         each = [[slide for slide in usable if slide.label == label] for label in labels]
@@ -206,13 +212,16 @@ class DemoPredictor:
         return path
 
     def measure_localization(self, results: Results) -> dict[str, Localization]:
-        """By model, whether its scores are high where the nests are."""
+        """Return the localisation of the clusters by model."""
         truth = {}
         for name, path in self.bags.items():
             bag = read_bag(path)
             outlines = read_truth(self.folder.truth, name)
             if outlines is None:
-                raise RunError(f"{self.folder.truth}: has no outlines of {name}; draw it again")
+                raise RunError(
+                    f"{self.folder.truth}: has no outlines of {name}; delete the slide to draw it "
+                    "again"
+                )
             truth[name] = label_tiles(
                 bag.coords, float(bag.patch_size), outlines, min_share=_MIN_TUMOR_SHARE
             )
@@ -224,25 +233,25 @@ class DemoPredictor:
     def _read_scores(self, results: Results, model: str) -> dict[str, npt.NDArray[np.float32]]:
         return {
             slide.slide_id: _select_predicted_scores(
-                read_scores(self.folder.results / answer.scores), answer.probabilities
+                read_scores(self.folder.results / one.scores), one.probabilities
             )
             for slide in results.slides
-            for answer in slide.answers
-            if answer.model == model and answer.scores
+            for one in slide.answers
+            if one.model == model and one.scores
         }
 
     def to_predictions(self, results: Results, seed: int) -> Predictions:
-        """What the exported models said, as a run has it."""
+        """Return the predictions of the exported models as a table of a run."""
         fold_of = {name: number for number, fold in enumerate(self.folds) for name in fold.test}
-        drawn_as = {slide.slide_id: slide for slide in self.slides}
-        rows, given = [], []
+        synthetic = {slide.slide_id: slide for slide in self.slides}
+        rows, probabilities = [], []
         for slide in results.slides:
-            for answer in slide.answers:
-                drawn, fold = drawn_as[slide.slide_id], fold_of[slide.slide_id]
-                keys = (slide.slide_id, drawn.patient_id, "test", fold, seed)
-                rows.append((*keys, answer.model, drawn.label))
-                given.append(answer.probabilities)
-        return Predictions.from_rows(results.classes, rows, given)
+            for prediction in slide.answers:
+                source, fold = synthetic[slide.slide_id], fold_of[slide.slide_id]
+                keys = (slide.slide_id, source.patient_id, "test", fold, seed)
+                rows.append((*keys, prediction.model, source.label))
+                probabilities.append(prediction.probabilities)
+        return Predictions.from_rows(results.classes, rows, probabilities)
 
 
 def _select_predicted_scores(

@@ -1,4 +1,4 @@
-"""The whole way: draw, extract, cross-validate, export, answer, report; only what is missing."""
+"""Runs the demonstration: draw, extract, cross-validate, export, predict, report."""
 
 from __future__ import annotations
 
@@ -25,29 +25,28 @@ from sacmil.workflows.demo.predictor import DemoPredictor, export_missing_models
 from sacmil.workflows.demo.settings import EXPORTED_MODELS, DemoSettings
 from sacmil.workflows.evaluate import read_run_settings
 from sacmil.workflows.predict import predict_slides
-from sacmil.workflows.prediction_settings import PredictionSettings as PredictionSettings
-from sacmil.workflows.prediction_settings import WorkflowCallbacks
+from sacmil.workflows.prediction_settings import PredictionSettings, WorkflowCallbacks
 
 _NUM_NEW_SLIDES = 2
-"""Slides that nobody has labelled."""
+"""Number of unlabelled slides."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
-    """What came of it."""
+    """Results of the demonstration."""
 
     folder: DemoFolder
     report: Report
     """Of the cross-validation."""
     localization: Mapping[str, Localization]
-    """By model that was exported."""
+    """By exported model."""
     bags: DemoBags
     slides: Sequence[SyntheticSlide]
     illustrated_slides: Sequence[SyntheticSlide]
     new_predictions: Mapping[str, str]
-    """Slides that nobody has labelled, and what was said of them."""
+    """Predictions of unlabelled slides, by slide."""
     steps_done: Mapping[str, int]
-    """How much of each step was done now: nothing where all was there."""
+    """Amount of each step done by this run; 0 if everything existed."""
 
 
 def run_demo(
@@ -56,9 +55,9 @@ def run_demo(
     """Do everything that is missing in a folder, and write its page.
 
     Args:
-        out: see demo/folder.py for what is put where.
-        settings: how large.
-        callbacks: told as it goes on.
+        out: see demo/folder.py for its contents.
+        settings: size and seed.
+        callbacks: progress.
     """
     check_matplotlib("the demonstration's report")
     folder = DemoFolder(out)
@@ -79,34 +78,34 @@ class _DemoRun:
         self.steps_done: dict[str, int] = {}
 
     def run(self) -> DemoResult:
-        folder, drawn = self.folder, self.slides
+        folder, slides = self.folder, self.slides
         self.steps_done["slides drawn"] = draw_missing_slides(
-            drawn, folder.slides, folder.truth, self.callbacks
+            slides, folder.slides, folder.truth, self.callbacks
         )
-        write_cohort(folder.out / "table.csv", make_cohort(drawn))
+        write_cohort(folder.out / "table.csv", make_cohort(slides))
         bags = self._extract_bags()
-        cohort = make_cohort(drawn).restrict_to(bags.files)
+        cohort = make_cohort(slides).restrict_to(bags.files)
         folds = make_folds(cohort, self.settings.folds, seed=self.settings.seed)
         report = self._cross_validate(cohort, bags, folds)
         self.steps_done["models exported"] = export_missing_models(folder, self.callbacks)
-        work = DemoPredictor(
+        predictor = DemoPredictor(
             folder=folder,
-            slides=drawn,
+            slides=slides,
             bags=bags.files,
             folds=folds,
             heatmaps_per_class=self.settings.pictures,
             callbacks=self.callbacks,
         )
-        results, self.steps_done["slides answered"] = work.predict_slides()
-        said = work.to_predictions(results, self.settings.seed)
-        write_predictions(folder.out / PREDICTIONS_FILE, said)
+        results, self.steps_done["slides predicted"] = predictor.predict_slides()
+        predictions = predictor.to_predictions(results, self.settings.seed)
+        write_predictions(folder.out / PREDICTIONS_FILE, predictions)
         return DemoResult(
             folder=folder,
             report=report,
-            localization=work.measure_localization(results),
+            localization=predictor.measure_localization(results),
             bags=bags,
-            slides=drawn,
-            illustrated_slides=work.select_illustrated_slides(),
+            slides=slides,
+            illustrated_slides=predictor.select_illustrated_slides(),
             new_predictions=self._predict_new_slides(),
             steps_done=self.steps_done,
         )
@@ -116,34 +115,34 @@ class _DemoRun:
         bags = extract_bags(slides, self.folder.out / "cohort", self.settings, self.callbacks)
         self.steps_done["bags made"] = bags.num_new
         expected = {s.slide_id for s in self.slides if s.artefact in ("no tissue", "truncated")}
-        surprises = bags.failures.keys() - expected
-        for slide_id in sorted(surprises):
+        unexpected = bags.failures.keys() - expected
+        for slide_id in sorted(unexpected):
             raise RunError(f"{slide_id}: {bags.failures[slide_id]}")
         return bags
 
     def _cross_validate(self, cohort: Cohort, bags: DemoBags, folds: Sequence[Fold]) -> Report:
-        """Every model on every fold, and what it is worth."""
+        """Cross-validate every model and write the report."""
         run = self.folder.out / "run"
         before = len(_list_finished_jobs(run))
         configs = self.settings.make_configs()
-        at_once = (
+        workers = (
             min(count_cores(), len(configs)) if self.settings.epochs > _MAX_SERIAL_EPOCHS else 1
         )
-        contested = cross_validate(
+        validated = cross_validate(
             run,
             cohort,
             bags.files,
             folds,
             configs,
             seeds=(self.settings.seed,),
-            resources=TrainingResources(("cpu",) * at_once),
+            resources=TrainingResources(("cpu",) * workers),
             on_progress=self._report_progress,
         )
-        for part, reason in contested.failures.items():
-            raise RunError(f"{part}: {reason}; type the command again to go on")
-        self.steps_done["parts trained"] = len(_list_finished_jobs(run)) - before
-        assert contested.predictions is not None
-        report = self._make_report(run, contested.predictions)
+        for job, reason in validated.failures.items():
+            raise RunError(f"{job}: {reason}; run the command again to retry")
+        self.steps_done["models trained"] = len(_list_finished_jobs(run)) - before
+        assert validated.predictions is not None
+        report = self._make_report(run, validated.predictions)
         write_report_folder(self.folder.out / "evaluation", report)
         return report
 
@@ -157,11 +156,11 @@ class _DemoRun:
             estimates=summarize(predictions),
             comparisons=compare_models(predictions),
             settings=read_run_settings([run]),
-            data=f"{self.settings.slides} drawn slides",
+            data=f"{self.settings.slides} synthetic slides",
         )
 
     def _predict_new_slides(self) -> dict[str, str]:
-        """What the exported run says of slides it has never met, as sacmil predict says it."""
+        """Predict new slides with the exported run, as sacmil predict does."""
         folder, settings = self.folder.out / "new", self.settings
         others = make_slide_cohort(4, settings.seed + 1, settings=settings.amounts)[
             1 : 1 + _NUM_NEW_SLIDES
@@ -186,7 +185,7 @@ class _DemoRun:
 
 
 _MAX_SERIAL_EPOCHS = 5
-"""Epochs up to which starting further processes takes longer than training."""
+"""Maximum number of epochs for which starting processes takes longer than training."""
 
 
 def _list_finished_jobs(run: Path) -> list[Path]:

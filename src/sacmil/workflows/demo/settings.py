@@ -1,4 +1,4 @@
-"""How large the demonstration is, and what is trained in it."""
+"""Size of the demonstration, and the models it trains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sacmil.synthetic.slides import LayoutSettings
 from sacmil.training.config import DEFAULT_MODEL, TrainingConfig
 
 EXPORTED_MODELS = (DEFAULT_MODEL, "abmil")
-"""Models that are exported, and whose scores are drawn and shown in the viewer."""
+"""Models that are exported, drawn and shown in the viewer."""
 
 _QUICK_LAYOUT = LayoutSettings(
     size=(1120, 1120),
@@ -28,28 +28,28 @@ _QUICK_LAYOUT = LayoutSettings(
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings:
-    """Everything that decides what the demonstration does."""
+    """Settings of the demonstration."""
 
     slides: int = 60
-    """With tissue; two more cannot be used, as is meant."""
+    """Slides with tissue; two more fail on purpose."""
     folds: int = 3
     epochs: int = 16
     seed: int = 1
-    """Of slides, folds and weights. Models were settled on slides of seed 0, so not those."""
+    """Of slides, folds and weights. Not 0, because models were chosen on slides of seed 0."""
     pictures: int = 3
-    """Heatmaps of so many slides of each class: the first ones, not the best."""
+    """Number of slides per class with heatmaps: the first ones, not the best."""
     amounts: LayoutSettings = field(default_factory=LayoutSettings)
     tiles: TileSpec = field(default_factory=lambda: TileSpec(mpp=0.5, patch_size=224))
     encoder: str = "lite0"
 
     @classmethod
     def make_quick(cls, **changed: Any) -> DemoSettings:
-        """The reduced demonstration: every step, and figures that mean nothing."""
+        """Return a small demonstration: every step, but its metrics mean nothing."""
         small: dict[str, Any] = {"slides": 8, "folds": 2, "epochs": 2, "pictures": 1}
         return cls(**{**small, "amounts": _QUICK_LAYOUT, **changed})
 
     def make_configs(self) -> dict[str, TrainingConfig]:
-        """Ours as it is, the others small, all trained in the same way."""
+        """Return our model with its defaults and the others small, all trained in the same way."""
         training = {"epochs": self.epochs}
         return {
             name: TrainingConfig(model=name, options=options, training=training, seed=self.seed)
@@ -57,7 +57,7 @@ class DemoSettings:
         }
 
     def to_json(self) -> str:
-        """As JSON, to know a folder of the same demonstration again."""
+        """Return the settings as JSON, to recognise a folder of the same demonstration."""
         return json.dumps(asdict(self) | {"models": _MODEL_OPTIONS}, indent=1) + "\n"
 
 
