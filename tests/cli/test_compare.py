@@ -31,26 +31,24 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 def run(write: Callable) -> Path:
     """A strong model, a weak one and its twin."""
     made = predicted(("strong", "weak"), strengths=(4.0, 0.0))
-    twin = made.where(made.model == "weak")
+    twin = made.select(made.model == "weak")
     twin.model[:] = "twin"
     return write("run", Predictions.concatenate([made, twin]))
 
 
-def test_who_is_better_is_said_in_words(sacmil: Callable, run: Path) -> None:
+def test_the_better_model_is_stated_in_words(sacmil: Callable, run: Path) -> None:
     done = sacmil("compare", run, *FEW)
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     (won,) = [line for line in lines if line.startswith("strong is better than weak by 0.")]
     assert " AUC [0." in won
     assert won.endswith(" after Holm.")
-    twins = (
-        "No difference can be claimed between twin and weak: 0.000 AUC [0.000, 0.000], p = 1.000"
-    )
+    twins = "No significant difference between twin and weak: 0.000 AUC [0.000, 0.000], p = 1.000"
     assert any(line.startswith(twins) for line in lines)
     assert "Unit: the patient (60 patients, 60 slides); 3 folds, 1 seed;" in done.out
 
 
-def test_against_one_model_only_its_pairs_are_told(sacmil: Callable, run: Path) -> None:
+def test_against_one_model_only_its_pairs_are_listed(sacmil: Callable, run: Path) -> None:
     done = sacmil("compare", run, "--against", "weak", "--format", "csv", *FEW)
     rows = list(csv.DictReader(io.StringIO(done.out)))
     assert [(row["first"], row["second"]) for row in rows] == [("weak", "strong"), ("weak", "twin")]
@@ -66,7 +64,7 @@ def test_of_a_cost_the_lower_one_is_better(sacmil: Callable, run: Path) -> None:
 @pytest.mark.parametrize(
     ("layout", "start"), [("markdown", "| first |"), ("latex", r"\begin{table}"), ("csv", "first,")]
 )
-def test_other_formats_are_the_table_alone(
+def test_other_formats_are_the_table_only(
     sacmil: Callable, run: Path, layout: str, start: str
 ) -> None:
     done = sacmil("compare", run, "--format", layout, *FEW)
@@ -90,7 +88,7 @@ def test_localisation_of_runs_with_equal_models_has_the_runs_in_front(
     assert "one/a is better than two/a by 0.3" in done.out
 
 
-def test_runs_with_equal_models_are_told_apart(sacmil: Callable, write: Callable) -> None:
+def test_runs_with_equal_models_get_distinct_names(sacmil: Callable, write: Callable) -> None:
     one = write("one", predicted(("sac_mil",), strengths=(1.0,)))
     two = write("two", predicted(("sac_mil",), strengths=(1.1,)))
     done = sacmil("compare", one, two, *FEW)
@@ -126,7 +124,7 @@ def test_localisation_is_compared_in_words_and_in_a_report(
     assert done.code == 0, done.err
     assert done.out.splitlines()[0].split()[:3] == ["model", "Localisation", "AUC"]
     assert "strong is better than weak by 0." in done.out
-    assert "No difference can be claimed between " in done.out
+    assert "No significant difference between " in done.out
     assert "Paired permutation test over patients; " in done.out
     page = (tmp_path / "out" / "report.html").read_text()
     assert "strong is better than weak by 0." in page
@@ -167,7 +165,7 @@ def test_models_tested_on_different_patients_are_refused(sacmil: Callable, write
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--metric", "uac"], "did you mean 'auc'"),
         (["--metric", "auc,f1"], "one metric"),
@@ -178,20 +176,22 @@ def test_models_tested_on_different_patients_are_refused(sacmil: Callable, write
         (["--percnt"], "--percent"),
     ],
 )
-def test_a_wrong_call_is_told(sacmil: Callable, run: Path, arguments: list[str], told: str) -> None:
+def test_a_wrong_call_is_reported(
+    sacmil: Callable, run: Path, arguments: list[str], message: str
+) -> None:
     done = sacmil("compare", run, *arguments)
     assert done.code == 2
-    assert told in done.err
+    assert message in done.err
 
 
-def test_an_unknown_reference_is_told(sacmil: Callable, run: Path) -> None:
+def test_an_unknown_reference_is_reported(sacmil: Callable, run: Path) -> None:
     done = sacmil("compare", run, "--against", "strnog")
     assert done.code == 1
     assert "did you mean 'strong'" in done.err
 
 
 @pytest.mark.parametrize("content", [None, "", "a,b\n1,2\n", "\x00\xff"])
-def test_what_is_no_run_is_told_in_one_sentence(
+def test_what_is_no_run_is_reported_in_one_sentence(
     sacmil: Callable, tmp_path: Path, content: str | None
 ) -> None:
     if content is not None:

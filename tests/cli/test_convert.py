@@ -158,8 +158,8 @@ def test_clams_folders_give_one_bag_a_slide(sacmil: Callable, tmp_path: Path, ou
         torch.save(torch.from_numpy(FEATURES), tmp_path / f"FEATS/pt_files/{name}.pt")
     assert sacmil("convert", tmp_path / "FEATS", "--out", out).code == 0
     assert files(out) == {"a.h5", "b.h5", "convert.csv"}
-    alone = sacmil("convert", tmp_path / "FEATS/pt_files/a.pt", "--out", out / "pt")
-    assert alone.code == 0
+    single = sacmil("convert", tmp_path / "FEATS/pt_files/a.pt", "--out", out / "pt")
+    assert single.code == 0
     assert (out / "pt" / "a.h5").read_bytes() == (out / "a.h5").read_bytes()
 
 
@@ -261,7 +261,7 @@ def test_a_native_bag_under_a_foreign_name_is_refused(
 # Wrong calls.
 
 
-def test_equal_slides_of_two_sources_are_told_before_anything_is_written(
+def test_equal_slides_of_two_sources_are_reported_before_anything_is_written(
     sacmil: Callable, write: Callable, out: Path
 ) -> None:
     one, other = write("a", folder="in/x"), write("a", folder="in/y")
@@ -273,14 +273,14 @@ def test_equal_slides_of_two_sources_are_told_before_anything_is_written(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["missing.h5", "--out", "o"], "does not exist"),
         (["a.h5"], "Missing option '--out'"),
         (["a.h5", "--out", "o", "--from", "tridnet"], "did you mean 'trident'"),
         (["a.h5", "--out", "o", "--patch-size", "0"], "0"),
         (["a.h5", "--out", "o", "--dtype", "int8"], "int8"),
-        (["a.h5", "--out", "o", "-o", "k=1"], "-o is for --model"),
+        (["a.h5", "--out", "o", "-o", "k=1"], "-o sets options of --model"),
         (["a.h5", "--out", "o", "--model", "abmil", "-o", "k"], "expected key=value"),
         (["a.h5", "--out", "o", "--model", "abmil", "-o", "k=["], "YAML"),
         (["a.h5", "--out", "o", "--model", "abmil", "--mpp", "1"], "--mpp is for bags"),
@@ -289,17 +289,17 @@ def test_equal_slides_of_two_sources_are_told_before_anything_is_written(
     ],
 )
 def test_a_wrong_call_ends_with_2(
-    sacmil: Callable, tmp_path: Path, monkeypatch: Any, arguments: list[str], told: str
+    sacmil: Callable, tmp_path: Path, monkeypatch: Any, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.h5").write_text("x")
     done = sacmil("convert", *arguments)
     assert done.code == 2
-    assert told in done.err
+    assert message in done.err
     assert files(tmp_path) == {"a.h5"}
 
 
-def test_a_folder_without_bags_is_told(sacmil: Callable, tmp_path: Path, out: Path) -> None:
+def test_a_folder_without_bags_is_reported(sacmil: Callable, tmp_path: Path, out: Path) -> None:
     (tmp_path / "in" / "patches").mkdir(parents=True)
     (tmp_path / "in" / "patches" / "a.h5").write_text("x")
     done = sacmil("convert", tmp_path / "in", "--out", out)
@@ -308,7 +308,7 @@ def test_a_folder_without_bags_is_told(sacmil: Callable, tmp_path: Path, out: Pa
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are text")
-def test_names_that_are_not_text_are_told(
+def test_names_that_are_not_text_are_reported(
     sacmil_process: Callable, write: Callable, out: Path
 ) -> None:
     path = write("good")
@@ -377,7 +377,9 @@ def test_damaged_files_end_as_bags_or_reasons(
         assert read_bag(out / f"{name}.h5").slide_id == name
 
 
-def test_links_that_lead_nowhere_fail_alone(sacmil: Callable, write: Callable, out: Path) -> None:
+def test_broken_links_fail_and_the_others_go_on(
+    sacmil: Callable, write: Callable, out: Path
+) -> None:
     folder = write("good").parent
     (folder / "lost.h5").symlink_to("nowhere")
     (folder / "loop.h5").symlink_to("loop.h5")
@@ -494,7 +496,7 @@ def test_convert_prints_which_options_were_read_given_and_assumed(
     assert given.endswith(": k_sample=4")
     assert "dropout=0.25" in assumed
     assert 'instance_loss="svm"' in assumed
-    assert "-o sets another" in assumed
+    assert "change with -o" in assumed
 
 
 def test_a_model_folder_is_replaced_with_overwrite_only(
@@ -505,7 +507,7 @@ def test_a_model_folder_is_replaced_with_overwrite_only(
     before = (out / "card.json").read_bytes()
     again = sacmil(*command, "-o", "k_sample=4")
     assert again.code == 2
-    assert "exists; choose another, or replace it by --overwrite" in again.err
+    assert "exists; choose another folder, or add --overwrite" in again.err
     assert (out / "card.json").read_bytes() == before
     assert sacmil(*command, "-o", "k_sample=4", "--overwrite").code == 0
     assert load_model(out).options["k_sample"] == 4
@@ -538,25 +540,25 @@ def test_a_file_of_nested_state_dicts_is_converted(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--model", "dsmil"], "this is not an official dsmil"),
         (["--model", "clam_bs"], "did you mean 'clam_sb'"),
         (["--model", "clam_sb", "-o", "smaple=4"], "no option 'smaple'"),
     ],
 )
-def test_a_checkpoint_of_something_else_is_told(
-    sacmil: Callable, checkpoint: Callable, out: Path, arguments: list[str], told: str
+def test_a_checkpoint_of_something_else_is_reported(
+    sacmil: Callable, checkpoint: Callable, out: Path, arguments: list[str], message: str
 ) -> None:
     done = sacmil("convert", checkpoint(), "--out", out, *arguments)
-    assert done.code == (1 if "official" in told else 2)
-    assert told in done.err
+    assert done.code == (1 if "official" in message else 2)
+    assert message in done.err
     assert not out.exists()
 
 
 @pytest.mark.parametrize("content", ["tensor", "list", "empty", "text", "zero"])
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-def test_a_file_that_is_no_checkpoint_is_told(
+def test_a_file_that_is_no_checkpoint_is_reported(
     sacmil: Callable, tmp_path: Path, out: Path, content: str, suffix: str
 ) -> None:
     path = tmp_path / f"a{suffix}"

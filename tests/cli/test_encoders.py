@@ -29,12 +29,12 @@ def test_every_encoder_is_listed_with_its_width_and_whether_it_is_here(
     assert " missing " in rows["uni_v2"]
 
 
-def test_the_families_are_told(sacmil: Callable) -> None:
+def test_the_families_are_listed(sacmil: Callable) -> None:
     assert "timm:NAME" in sacmil("encoders").out
     assert "onnx:FILE" in sacmil("encoders").out
 
 
-def test_an_encoder_is_told_with_its_card_and_how_to_get_its_weights(
+def test_an_encoder_is_described_with_its_card_and_how_to_get_its_weights(
     sacmil: Callable, tmp_path: Path
 ) -> None:
     done = sacmil("encoders", "uni_v2")

@@ -116,21 +116,23 @@ def test_a_report_of_runs_on_different_patients_compares_nothing(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--metrics", "auc,acuracy"], "did you mean 'accuracy'"),
         (["--metrics", "localisation_auc"], "printed whenever bags have instance labels"),
-        (["--device", "cpu"], "--device is of a cohort; give --table"),
-        (["--bags", "x", "--drop-missing"], "--drop-missing is of a cohort; give --table"),
-        (["--label-column", "x"], "--label-column is of a cohort; give --table"),
-        (["--table", "x"], "give --bags"),
+        (["--device", "cpu"], "--device needs a cohort; add --table"),
+        (["--bags", "x", "--drop-missing"], "--drop-missing needs a cohort; add --table"),
+        (["--label-column", "x"], "--label-column needs a cohort; add --table"),
+        (["--table", "x"], "add --bags"),
         (["--spread", "range"], "--spread"),
     ],
 )
-def test_a_wrong_call_is_told(sacmil: Callable, run: Path, arguments: list[str], told: str) -> None:
+def test_a_wrong_call_is_reported(
+    sacmil: Callable, run: Path, arguments: list[str], message: str
+) -> None:
     done = sacmil("evaluate", run, *arguments)
     assert done.code == 2
-    assert told in done.err
+    assert message in done.err
 
 
 def test_asking_for_help_loads_nothing_heavy() -> None:
@@ -195,20 +197,20 @@ def test_without_out_nothing_is_written(evaluate: Callable, there: Path) -> None
 
 
 @pytest.mark.usefixtures("no_plots")
-def test_a_bad_bag_is_told_and_the_code_is_one(evaluate: Callable, there: Path) -> None:
+def test_a_bad_bag_is_reported_and_the_code_is_one(evaluate: Callable, there: Path) -> None:
     bad = there / "bags" / "s3.h5"
     bad.write_bytes(b"?")
     done = evaluate("--out", there / "out")
     assert done.code == 1
-    told = [line for line in done.err.splitlines() if line.startswith("Error: ")]
-    assert len(told) == 1
-    assert str(bad) in told[0]
+    lines = [line for line in done.err.splitlines() if line.startswith("Error: ")]
+    assert len(lines) == 1
+    assert str(bad) in lines[0]
     assert "Unit: the patient (7 patients, 7 slides)" in done.out
     page = (there / "out" / "report.html").read_text()
-    assert "1 slide could not be answered by every model." in page
+    assert "1 slide could not be predicted by every model." in page
 
 
-def test_when_every_bag_fails_each_is_told(evaluate: Callable, there: Path) -> None:
+def test_when_every_bag_fails_each_is_reported(evaluate: Callable, there: Path) -> None:
     save = create_model("abmil", in_dim=5, num_classes=2)
     save_model(there / "model", save, classes=("normal", "tumour"))
     done = evaluate()
@@ -244,11 +246,11 @@ def test_a_cohort_of_one_class_has_an_accuracy_and_no_auc(evaluate: Callable, th
     table.write_text("".join(line for line in lines if "normal" not in line))
     done = evaluate("--format", "csv", "--metrics", "accuracy,auc")
     assert done.code == 0, done.err
-    assert "no slide of normal; AUC, which compares classes, is not defined" in done.err
+    assert "no slide of normal; AUC is not defined" in done.err
     rows = csv.DictReader(io.StringIO(done.out))
-    told = {row["metric"]: float(row["mean"] or "nan") for row in rows if row["metric"]}
-    assert 0 <= told["accuracy"] <= 1
-    assert np.isnan(told["auc"])
+    means = {row["metric"]: float(row["mean"] or "nan") for row in rows if row["metric"]}
+    assert 0 <= means["accuracy"] <= 1
+    assert np.isnan(means["auc"])
 
 
 def test_other_classes_are_refused_with_both_lists(evaluate: Callable, there: Path) -> None:
@@ -256,7 +258,7 @@ def test_other_classes_are_refused_with_both_lists(evaluate: Callable, there: Pa
     table.write_text(table.read_text().replace("tumour", "tumor"))
     done = evaluate()
     assert done.code == 1
-    assert "normal, tumour; the table has normal, tumor" in done.err
+    assert "normal, tumour, the table has normal, tumor" in done.err
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "card.json"])
@@ -280,10 +282,10 @@ def test_a_report_goes_into_its_own_run_but_no_other(sacmil: Callable, run: Path
     assert sacmil("evaluate", run, "--out", run, *FEW).code == 0
 
 
-def test_a_model_without_a_cohort_is_told_what_it_needs(sacmil: Callable, there: Path) -> None:
+def test_a_model_without_a_cohort_is_rejected_with_a_hint(sacmil: Callable, there: Path) -> None:
     done = sacmil("evaluate", there / "model")
     assert done.code == 2
-    assert "give --table and --bags" in done.err
+    assert "add --table and --bags" in done.err
 
 
 def test_without_torch_runs_are_summarised_and_models_say_how_to_get_it(

@@ -23,13 +23,13 @@ def names(folder: Path) -> set[str]:
     return {file.name for file in folder.iterdir()}
 
 
-def refused(done: object, code: int = 1) -> str:
-    """The one sentence in which a command said no."""
+def read_error(done: object, code: int = 1) -> str:
+    """The one line of a failed command."""
     found, out, err = done  # type: ignore[misc]
     assert (found, out) == (code, "")
-    (told,) = (line for line in err.splitlines() if line.startswith("Error: "))
+    (message,) = (line for line in err.splitlines() if line.startswith("Error: "))
     assert code == 2 or err.count("\n") == 1
-    return told
+    return message
 
 
 def test_a_model_is_written_with_its_parity_and_answers_as_torch_does(
@@ -55,22 +55,22 @@ def test_a_run_and_its_export_give_the_same_answers_under_the_same_hash(
     assert sacmil("export", run, "--out", out).code == 0
     assert names(out) == {"part_0", "part_1"}
     bags = write_bags(tmp_path / "bags", "a", "b")
-    said = {}
+    predictions = {}
     for model in (run, out):
         answers = tmp_path / f"answers-{model.name}"
         words = ("--model", model, "--out", answers, "--no-heatmaps", "--device", "cpu")
         done = sacmil("predict", bags, *words)
         assert done.code == 0, done.err
         slides = json.loads((answers / "predictions.json").read_text())["slides"]
-        said[model] = [answer for slide in slides for answer in slide["answers"]]
-    assert len(said[run]) == 2
-    for ours, theirs in zip(said[run], said[out], strict=True):
+        predictions[model] = [one for slide in slides for one in slide["answers"]]
+    assert len(predictions[run]) == 2
+    for ours, theirs in zip(predictions[run], predictions[out], strict=True):
         assert ours["hash"] == theirs["hash"] == load(out).hash
         assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-5)
     assert load_ensembles([run])[0].hash == load(out).hash
 
 
-def test_an_older_export_is_replaced_and_anything_else_is_left_alone(
+def test_an_older_export_is_replaced_and_anything_else_is_left_unchanged(
     sacmil: Callable, tmp_path: Path
 ) -> None:
     model, out = write_model(tmp_path / "m"), tmp_path / "out"
@@ -79,12 +79,12 @@ def test_an_older_export_is_replaced_and_anything_else_is_left_alone(
     assert names(out) == {"card.json", "model.onnx"}
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").touch()
-    told = refused(sacmil("export", model, "--out", tmp_path / "thesis"))
-    assert "is not an exported model (it has no model.onnx); choose another --out" in told
-    told = refused(sacmil("export", "--encoder", "lite0", "--out", tmp_path / "thesis"))
-    assert "is not an exported encoder (it has no encoder.onnx); choose another --out" in told
+    message = read_error(sacmil("export", model, "--out", tmp_path / "thesis"))
+    assert "is not an exported model (it has no model.onnx); choose another --out" in message
+    message = read_error(sacmil("export", "--encoder", "lite0", "--out", tmp_path / "thesis"))
+    assert "is not an exported encoder (it has no encoder.onnx); choose another --out" in message
     assert names(tmp_path / "thesis") == {"chapter.tex"}
-    refused(sacmil("export", model, "--out", model))
+    read_error(sacmil("export", model, "--out", model))
     assert names(model) == {"card.json", "model.safetensors"}
 
 
@@ -101,18 +101,18 @@ def test_an_encoder_is_written_and_named_for_extraction(sacmil: Callable, tmp_pa
     assert difference <= 1e-4 * np.abs(wanted.encode(tiles)).max()
 
 
-def test_wrong_calls_are_told_before_anything_is_done(sacmil: Callable, tmp_path: Path) -> None:
+def test_wrong_calls_are_reported_before_anything_is_done(sacmil: Callable, tmp_path: Path) -> None:
     model, out = write_model(tmp_path / "m"), tmp_path / "out"
     file = tmp_path / "file"
     file.touch()
-    for words, told in [
+    for words, message in [
         ((model, "--encoder", "lite0", "--out", out), "either a MODEL folder or --encoder NAME"),
         (("--out", out), "either a MODEL folder or --encoder NAME"),
         ((model,), "Missing option '--out'"),
-        ((model, "--download", "--out", out), "--weights and --download are for --encoder"),
+        ((model, "--download", "--out", out), "--weights and --download need --encoder"),
         ((model, "--out", file), "is a file"),
     ]:
-        assert told in refused(sacmil("export", *words), code=2)
+        assert message in read_error(sacmil("export", *words), code=2)
     assert names(tmp_path) == {"m", "file"}
 
 
@@ -147,21 +147,21 @@ def test_a_spoiled_model_is_one_sentence_that_names_it(
 ) -> None:
     model = write_model(tmp_path / "m")
     spoil(model)
-    told = refused(sacmil("export", model, "--out", tmp_path / "out"))
-    assert told.startswith(f"Error: {model}")
+    message = read_error(sacmil("export", model, "--out", tmp_path / "out"))
+    assert message.startswith(f"Error: {model}")
     assert names(tmp_path) - {"other"} == {"m"}
 
 
 def test_a_run_with_a_spoiled_part_writes_no_part(sacmil: Callable, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 2)
     truncated(run / "abmil" / "seed_0" / "fold_1")
-    told = refused(sacmil("export", run, "--out", tmp_path / "out"))
-    assert "fold_1" in told
+    message = read_error(sacmil("export", run, "--out", tmp_path / "out"))
+    assert "fold_1" in message
     assert names(tmp_path) == {"run"}
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("nowhere",), "nowhere: is neither a model folder (no card.json) nor a run"),
         (("empty",), "empty: is neither a model folder (no card.json) nor a run"),
@@ -169,21 +169,21 @@ def test_a_run_with_a_spoiled_part_writes_no_part(sacmil: Callable, tmp_path: Pa
         (("--encoder", "lite0", "--weights", "nowhere.pth"), "nowhere.pth"),
     ],
 )
-def test_what_is_not_there_is_told(
+def test_what_is_not_there_is_reported(
     sacmil: Callable,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     words: tuple[str, ...],
-    told: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    assert told in refused(sacmil("export", *words, "--out", "out"))
+    assert message in read_error(sacmil("export", *words, "--out", "out"))
     assert names(tmp_path) == {"empty"}
 
 
 def test_a_model_that_cannot_be_exported_says_why(sacmil: Callable, tmp_path: Path) -> None:
     save_model(tmp_path / "m", create_model("norma", in_dim=4, num_classes=2))
-    told = refused(sacmil("export", tmp_path / "m", "--out", tmp_path / "out"))
-    assert told.startswith("Error: norma cannot be exported: it reads segment after segment")
+    message = read_error(sacmil("export", tmp_path / "m", "--out", tmp_path / "out"))
+    assert message.startswith("Error: norma cannot be exported: it reads segment after segment")
     assert names(tmp_path) == {"m"}

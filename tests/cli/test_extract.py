@@ -1,4 +1,4 @@
-"""What is wrong with the words of ``sacmil extract`` is told before any slide is read."""
+"""Wrong options of ``sacmil extract`` are reported before any slide is read."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def sacmil(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("--mag 0", "magnification"),
-        ("--mpp 0.5 --mag 20", "twice"),
+        ("--mpp 0.5 --mag 20", "both set the resolution"),
         ("--patch-size 0", "patch_size"),
         ("--overlap 256", "overlap"),
         ("--min-tissue 2", "min_tissue"),
@@ -45,13 +45,15 @@ def sacmil(*words: object) -> subprocess.CompletedProcess[str]:
         ("--tissue most", "'auto', 'detect', 'all'"),
     ],
 )
-def test_a_wrong_call_ends_with_two_and_a_sentence(tmp_path: Path, words: str, told: str) -> None:
+def test_a_wrong_call_ends_with_two_and_a_sentence(
+    tmp_path: Path, words: str, message: str
+) -> None:
     # in this process: a new one would take most of the time to start
     done = CliRunner().invoke(
         command, [str(tmp_path), "--out", str(tmp_path / "out"), *words.split()]
     )
     assert done.exit_code == 2, done.output
-    assert told in done.output
+    assert message in done.output
     assert not (tmp_path / "out").exists()
 
 
@@ -72,6 +74,6 @@ def test_one_cause_is_printed_once_with_a_count(tmp_path: Path) -> None:
     first, *others = done.stderr.splitlines()
     assert first.startswith("cell_0: failed, ")
     assert others == [
-        f"5 slides failed alike (cell_0, cell_1, cell_2, …), the first: {first[16:]}",
-        f"5 failed: {tmp_path / 'out' / 'extraction.csv'} says why",
+        f"5 slides failed for the same reason (cell_0, cell_1, cell_2, …); the first: {first[16:]}",
+        f"5 failed; see the reasons in {tmp_path / 'out' / 'extraction.csv'}",
     ]

@@ -55,7 +55,7 @@ def test_without_the_slide_a_sentence_says_what_is_missing(sacmil, tmp_path) -> 
     bag, model = make_bag(tmp_path, "a"), make_model(tmp_path, "abmil")
     done = sacmil("heatmap", bag, "--model", model, "--out", tmp_path / "out")
     assert done.code == 0
-    assert "no strip of tiles" in done.err
+    assert "without top tiles" in done.err
     assert len(done.out.splitlines()) == 2
 
 
@@ -116,17 +116,17 @@ def test_truth_of_one_slide_beside_many_bags_is_refused(sacmil, tmp_path) -> Non
     line = ["--model", model, "--truth", truth, "--out", tmp_path / "out"]
     done = sacmil("heatmap", bag.parent, *line)
     assert done.code == 2
-    assert "holds the truth of one slide, and there are 2 bags" in done.err
+    assert "holds the annotation of one slide, and there are 2 bags" in done.err
 
 
-def test_a_class_nobody_knows_is_told_once_and_nothing_is_drawn(sacmil, tmp_path) -> None:
+def test_an_unknown_class_is_reported_once_and_nothing_is_drawn(sacmil, tmp_path) -> None:
     for name in ("a", "b"):
         make_bag(tmp_path, name)
     out = tmp_path / "out"
     line = ["--out", out, "--class", "normal", "--class", "tumor"]
     done = sacmil("heatmap", tmp_path / "bags", "--model", make_model(tmp_path, "dsmil"), *line)
     assert done.code == 2
-    assert done.err.count("knows no class 'tumor'; did you mean 'tumour'?") == 1
+    assert done.err.count("has no class 'tumor'; did you mean 'tumour'?") == 1
     assert not out.exists()
 
 
@@ -143,7 +143,7 @@ def test_a_slide_is_sent_to_predict(sacmil, tmp_path) -> None:
     model = make_model(tmp_path, "abmil")
     done = sacmil("heatmap", slide, "--model", model, "--out", tmp_path / "out")
     assert done.code == 1
-    assert "is no bag" in done.err
+    assert "is not a bag" in done.err
     assert "sacmil predict" in done.err
 
 
@@ -162,7 +162,7 @@ def test_a_run_gets_no_pictures_among_its_files(sacmil, tmp_path) -> None:
     bag, model = make_bag(tmp_path, "a"), make_model(tmp_path, "abmil")
     done = sacmil("heatmap", bag, "--model", model, "--out", model)
     assert done.code == 2
-    assert "is a run or a model; choose another folder" in done.err
+    assert "holds a run or a model; choose another folder" in done.err
     assert not list(model.glob("**/*.png"))
 
 
@@ -170,4 +170,4 @@ def test_a_second_model_is_rejected_not_ignored(sacmil, tmp_path) -> None:
     bag, model = make_bag(tmp_path, "a"), make_model(tmp_path, "abmil")
     done = sacmil("heatmap", bag, "--model", model, "--model", model, "--out", tmp_path / "out")
     assert done.code == 2
-    assert "one model is drawn at a time" in done.err
+    assert "expected one model" in done.err

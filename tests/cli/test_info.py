@@ -31,7 +31,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_bag_is_told_fact_by_fact(sacmil: Callable, bag: Path) -> None:
+def test_a_bag_is_described(sacmil: Callable, bag: Path) -> None:
     done = sacmil("info", bag)
     assert done.code == 0
     facts = dict(line.split(maxsplit=1) for line in done.out.splitlines())
@@ -109,7 +109,9 @@ def test_a_bag_with_nan_is_refused_by_name(sacmil: Callable, bag: Path) -> None:
     assert done.err.startswith(f"Error: {bag}: S-1: features of 1 of 3 instances hold NaN")
 
 
-def test_a_folder_of_bags_is_told_as_one(sacmil: Callable, bag: Path) -> None:
+def test_a_folder_of_bags_is_rejected_as_such(sacmil: Callable, bag: Path) -> None:
     done = sacmil("info", bag.parent)
     assert done.code == 1
-    assert done.err == f"Error: {bag.parent}: is a folder of 1 bags; give one, such as {bag}\n"
+    assert (
+        done.err == f"Error: {bag.parent}: is a folder of 1 bags; expected one bag, such as {bag}\n"
+    )

@@ -20,7 +20,7 @@ COMMANDS = cli.list_commands(click.Context(cli))
 PLANT = """
 import sacmil.environment
 def fail(): raise ZeroDivisionError("planted")
-sacmil.environment.versions = fail
+sacmil.environment.list_versions = fail
 """
 
 
@@ -43,7 +43,7 @@ def test_the_version_is_the_packages(sacmil: Callable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["modles"], "there is no command 'modles'; did you mean 'models'"),
         (["zzz"], "there is no command 'zzz'; known are: "),
@@ -59,11 +59,11 @@ def test_the_version_is_the_packages(sacmil: Callable) -> None:
     ],
 )
 def test_a_wrong_call_ends_with_2_and_says_why(
-    sacmil: Callable, arguments: list[str], told: str
+    sacmil: Callable, arguments: list[str], message: str
 ) -> None:
     done = sacmil(*arguments)
     assert done.code == 2
-    assert told in done.err + done.out
+    assert message in done.err + done.out
     assert "Traceback" not in done.err
 
 
@@ -87,7 +87,7 @@ FULL = "; the disk is full: free some space, or choose another folder"
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "told"),
+    ("error", "code", "message"),
     [
         (KeyboardInterrupt(), 130, "Error: interrupted\n"),
         (click.Abort(), 130, "Error: interrupted\n"),
@@ -104,18 +104,18 @@ FULL = "; the disk is full: free some space, or choose another folder"
         (OSError(28, "No space left on device"), 1, f"Error: No space left on device{FULL}\n"),
     ],
 )
-def test_what_stops_a_command_is_told_in_one_line(
-    sacmil: Callable, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, told: str
+def test_what_stops_a_command_is_reported_in_one_line(
+    sacmil: Callable, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
 ) -> None:
     def stop() -> None:
         raise error
 
     monkeypatch.setattr(doctor.command, "callback", stop)
     done = sacmil("doctor")
-    assert (done.code, done.err.lstrip("\n")) == (code, told)  # click ends the line of a ^C
+    assert (done.code, done.err.lstrip("\n")) == (code, message)  # click ends the line of a ^C
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows tells of a lost reader otherwise")
+@pytest.mark.skipif(os.name == "nt", reason="Windows reports a lost reader differently")
 @pytest.mark.parametrize("arguments", [["--help"], ["doctor"], ["info", "missing.h5"]])
 def test_a_reader_that_went_away_gets_no_traceback(arguments: list[str]) -> None:
     reader, writer = os.pipe()
@@ -135,7 +135,7 @@ def test_a_reader_that_went_away_gets_no_traceback(arguments: list[str]) -> None
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full disk")
-def test_a_full_disk_is_told_in_one_line() -> None:
+def test_a_full_disk_is_reported_in_one_line() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "sacmil", "--help"],

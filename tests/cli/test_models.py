@@ -18,7 +18,7 @@ def test_every_model_is_listed_with_its_summary(sacmil: Callable) -> None:
 
 
 @pytest.mark.parametrize("name", list_models())
-def test_a_model_is_told_with_its_options_defaults_and_their_meaning(
+def test_a_model_is_described_with_its_options_defaults_and_their_meaning(
     sacmil: Callable, name: str
 ) -> None:
     done = sacmil("models", name)
@@ -44,7 +44,7 @@ def test_what_a_training_loop_must_do_is_printed_where_there_is_something(
     assert "training loop" not in sacmil("models", "abmil").out
 
 
-def test_a_models_recipes_are_told(sacmil) -> None:
+def test_a_models_recipes_are_listed(sacmil) -> None:
     done = sacmil("models", "clam_sb")
     official = next(line for line in done.out.splitlines() if line.startswith("  official"))
     assert "lr=0.0002" in official

@@ -27,10 +27,10 @@ def test_bags_are_answered_and_get_their_pages(
 ) -> None:
     done = sacmil(*given, "--report")
     assert done.code == 0, done.err
-    assert "3 of 3 answered" in done.out
+    assert "3 of 3 predicted" in done.out
     assert done.out.count(" ± ") == 3
     out = tmp_path / "out"
-    assert done.out.endswith(f"to look at them: sacmil view {out}\n")
+    assert done.out.endswith(f"view them: sacmil view {out}\n")
     assert sorted(page.name for page in (out / "reports").iterdir()) == [
         "a.html",
         "b.html",
@@ -41,15 +41,15 @@ def test_bags_are_answered_and_get_their_pages(
     assert "data:image/jpeg" in page
 
 
-def test_one_bad_item_is_told_in_a_sentence_and_in_the_exit_code(
+def test_one_bad_item_is_reported_in_a_sentence_and_in_the_exit_code(
     sacmil: Callable, given: tuple[object, ...], tmp_path: Path
 ) -> None:
     write_bag(tmp_path / "bags" / "b.h5", make_bag("b", mpp=0.25))
     done = sacmil(*given, "--no-heatmaps")
     assert done.code == 1
-    assert "2 of 3 answered" in done.out
-    (told,) = (line for line in done.err.splitlines() if line.startswith("Error: "))
-    assert "its tiles are 64 µm wide, the model's 128 µm" in told
+    assert "2 of 3 predicted" in done.out
+    (message,) = (line for line in done.err.splitlines() if line.startswith("Error: "))
+    assert "its tiles are 64 µm wide, the model's 128 µm" in message
     insisted = sacmil(*given, "--no-heatmaps", "--allow-mismatch")
     assert insisted.code == 0
     assert "Warning: " in insisted.err
@@ -79,12 +79,12 @@ def test_killed_outright_it_goes_on_where_it_was(
     dying = """
 import os, signal
 from sacmil.workflows import ensemble
-ask = ensemble.Ensemble.ask
+predict = ensemble.Ensemble.predict
 def dying(self, bag):
     if bag.slide_id == "b":
         os.kill(os.getpid(), signal.SIGKILL)
-    return ask(self, bag)
-ensemble.Ensemble.ask = dying
+    return predict(self, bag)
+ensemble.Ensemble.predict = dying
 """
     killed = sacmil_process(*given, "--no-heatmaps", before=dying)
     assert killed.code == -9
@@ -100,21 +100,21 @@ ensemble.Ensemble.ask = dying
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--model", "nowhere"), "does not exist"),
         ((), "Missing option '--model'"),
         (("--device", "cuda:77"), "cuda:77"),
     ],
 )
-def test_wrong_words_are_told(
-    sacmil: Callable, tmp_path: Path, words: tuple[str, ...], told: str
+def test_wrong_options_are_reported(
+    sacmil: Callable, tmp_path: Path, words: tuple[str, ...], message: str
 ) -> None:
     bags = write_bags(tmp_path / "bags", "a")
     model = ("--model", write_model(tmp_path / "m")) if "--device" in words else ()
     done = sacmil("predict", bags, "--out", tmp_path / "out", *model, *words)
     assert done.code != 0
-    assert told in done.err
+    assert message in done.err
 
 
 def test_a_name_cannot_steer_the_terminal(sacmil: Callable, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_answers_do_not_go_among_bags(sacmil: Callable, tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     done = sacmil("predict", bags, "--model", model, "--out", bags)
     assert done.code == 1
-    assert "is what is to be answered; choose another --out" in done.err
+    assert "is one of the inputs; choose another --out" in done.err
     done = sacmil("predict", bags / "a.h5", "--model", model, "--out", bags)
     assert done.code == 1
     assert "holds bags such as a.h5" in done.err

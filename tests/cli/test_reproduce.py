@@ -12,8 +12,8 @@ from sacmil.reproduce._request import DatasetPaths, ReproduceRequest, SyntheticS
 
 
 @pytest.fixture
-def asked(monkeypatch) -> list[tuple[Path, ReproduceRequest]]:
-    """What ``reproduce positions`` was asked for, without doing it."""
+def requests(monkeypatch) -> list[tuple[Path, ReproduceRequest]]:
+    """What ``reproduce positions`` was called with, without running it."""
     calls: list[tuple[Path, ReproduceRequest]] = []
 
     def run(out: Path, request: ReproduceRequest):
@@ -48,9 +48,9 @@ def test_an_unknown_experiment_is_a_wrong_call(sacmil) -> None:
     assert "ecl" in done.err
 
 
-def test_unasked_it_is_the_paper_s_protocol(sacmil, asked) -> None:
+def test_by_default_it_is_the_paper_s_protocol(sacmil, requests) -> None:
     assert sacmil("reproduce", "positions").code == 0
-    assert asked == [(Path("reproduced"), ReproduceRequest())]
+    assert requests == [(Path("reproduced"), ReproduceRequest())]
     assert (ReproduceRequest().folds, ReproduceRequest().epochs, ReproduceRequest().seeds) == (
         5,
         None,
@@ -58,17 +58,17 @@ def test_unasked_it_is_the_paper_s_protocol(sacmil, asked) -> None:
     )
 
 
-def test_quick_is_small_and_what_is_said_beside_it_counts(sacmil, asked) -> None:
+def test_quick_is_small_and_other_options_override_it(sacmil, requests) -> None:
     assert sacmil("reproduce", "positions", "--quick", "--folds", 3, "--task", "margin").code == 0
-    ((_, request),) = asked
+    ((_, request),) = requests
     small = SyntheticSettings(task="margin", slides=20, instances=(100, 200))
     assert request == ReproduceRequest(synthetic=small, epochs=2, folds=3)
 
 
-def test_data_name_a_dataset_a_table_and_a_folder(sacmil, asked) -> None:
+def test_data_name_a_dataset_a_table_and_a_folder(sacmil, requests) -> None:
     line = "--data camelyon16 c.csv c --data tcga-lung l.csv l --device cpu --workers 2 --seeds 3"
     assert sacmil("reproduce", "positions", *line.split()).code == 0
-    ((_, request),) = asked
+    ((_, request),) = requests
     data = {
         "camelyon16": DatasetPaths(Path("c.csv"), Path("c")),
         "tcga-lung": DatasetPaths(Path("l.csv"), Path("l")),
@@ -77,21 +77,21 @@ def test_data_name_a_dataset_a_table_and_a_folder(sacmil, asked) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("--data camelyon16 a b --data camelyon16 c d", "twice"),
-        ("--data camelyon16 a b --task margin", "--task is about synthetic cohorts"),
+        ("--data camelyon16 a b --task margin", "--task is for synthetic cohorts"),
         ("--data tcga-gbm a b", "camelyon16"),
         ("--folds 1", "folds"),
         ("--address auto", "--engine ray"),
         ("--dataset mnist", "camelyon16"),
     ],
 )
-def test_a_wrong_call_is_told_at_once(sacmil, asked, line: str, told: str) -> None:
+def test_a_wrong_call_is_reported_at_once(sacmil, requests, line: str, message: str) -> None:
     done = sacmil("reproduce", "positions", *line.split())
     assert done.code == 2
-    assert told in done.err
-    assert asked == []
+    assert message in done.err
+    assert requests == []
 
 
 def test_data_that_are_not_there_are_one_sentence(sacmil, tmp_path) -> None:

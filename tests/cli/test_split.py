@@ -1,4 +1,4 @@
-"""``sacmil split``: folds on disk that are told in a table; nobody's splits are lost."""
+"""``sacmil split``: folds on disk and a table of them; existing splits are not lost."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def test_folds_are_written_and_told(sacmil: Callable, table: Path, tmp_path: Path) -> None:
+def test_folds_are_written_and_printed(sacmil: Callable, table: Path, tmp_path: Path) -> None:
     done = sacmil("split", table, "--folds", 5, "--seed", 3, "--out", tmp_path / "splits")
     assert (done.code, done.err) == (0, "")
     cohort = read_cohort(table)
     assert read_splits(tmp_path / "splits", cohort) == make_folds(cohort, 5, seed=3)
     lines = done.out.splitlines()
     assert lines[0] == "40 slides of 20 patients; patients/slides:"
-    assert lines[2].split() == ["fold", "part", "all", "normal", "tumour"]
+    assert lines[2].split() == ["fold", "set", "all", "normal", "tumour"]
     assert lines[5].split() == ["0", "test", "4/8", "2/4", "2/4"]
     assert lines[-1] == f"5 folds: {tmp_path / 'splits' / 'splits_0.csv'} and 5 more"
     assert not any(line != line.rstrip() for line in lines)
 
 
-def test_other_splits_are_replaced_only_when_asked(
+def test_other_splits_are_replaced_only_with_overwrite(
     sacmil: Callable, table: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "splits"
@@ -108,7 +108,7 @@ def test_given_splits_may_be_written_as_ours(sacmil: Callable, table: Path, tmp_
         (["--out", "x", "--dataset", "tcga-lung", "--check", "table.csv"], 2, "leave one out"),
     ],
 )
-def test_wrong_calls_are_told_in_a_sentence(
+def test_wrong_calls_are_reported_in_a_sentence(
     sacmil: Callable,
     table: Path,
     monkeypatch: pytest.MonkeyPatch,

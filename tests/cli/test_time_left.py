@@ -1,4 +1,4 @@
-"""Time left is the rest at the mean rate, and nothing is said before there is a rate."""
+"""Time left is the rest at the mean rate, and there is none before there is a rate."""
 
 from __future__ import annotations
 

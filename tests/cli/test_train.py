@@ -102,7 +102,7 @@ def test_a_bag_that_crashes_hdf5_is_a_problem_and_not_the_end_of_the_command(
 def test_refitting_on_every_slide_tests_none(sacmil: Callable, table: Path) -> None:
     done = sacmil("train", *given(table, "all"), "--all", "--recipe", "official", *SMALL)
     assert done.code == 0, done.err
-    assert "the last of 2 epochs is kept" in done.err
+    assert "The last of 2 epochs is kept" in done.err
     assert "AUC" not in done.out
     notes = json.loads((table.parent / "all" / "card.json").read_text())["notes"]
     assert notes["training"]["slides"] == {"train": 16, "val": 0, "test": 0}
@@ -124,7 +124,9 @@ def test_models_are_compared_on_the_same_folds(sacmil: Callable, table: Path) ->
     assert ours.read_bytes() == theirs.read_bytes()
 
 
-def test_everything_wrong_with_the_material_is_told_at_once(sacmil: Callable, table: Path) -> None:
+def test_everything_wrong_with_the_dataset_is_reported_at_once(
+    sacmil: Callable, table: Path
+) -> None:
     with table.open("a") as file:
         file.write("p0,s0.svs,low\np16,s16.svs,low\np1,s1-b,odd\n")
     done = sacmil("train", *given(table, "run"), *SMALL)
@@ -135,7 +137,7 @@ def test_everything_wrong_with_the_material_is_told_at_once(sacmil: Callable, ta
 
 
 @pytest.mark.parametrize(
-    ("command", "arguments", "told"),
+    ("command", "arguments", "message"),
     [
         ("train", ["--model", "sacmil"], "did you mean 'sac_mil'"),
         ("train", ["-o", "epochz=3"], "did you mean 'epochs'"),
@@ -143,7 +145,7 @@ def test_everything_wrong_with_the_material_is_told_at_once(sacmil: Callable, ta
         ("train", ["--device", "cuda:9", "--folds", "2"], "sacmil doctor"),
         ("train", ["--folds", "9"], "fold"),
         ("train", ["-o", "k=0"], "expected a whole number of at least 2"),
-        ("train", ["--all", "--folds", "3"], "--all makes none"),
+        ("train", ["--all", "--folds", "3"], "which --all does not make"),
         ("crossval", ["--models", "sac_mil,abmill"], "did you mean 'abmil"),
         ("crossval", ["--gpus", "a"], "expected numbers such as 0,1"),
         ("crossval", ["--address", "x"], "--engine ray"),
@@ -152,11 +154,11 @@ def test_everything_wrong_with_the_material_is_told_at_once(sacmil: Callable, ta
     ],
 )
 def test_a_wrong_call_says_what_to_type(
-    sacmil: Callable, table: Path, command: str, arguments: list[str], told: str
+    sacmil: Callable, table: Path, command: str, arguments: list[str], message: str
 ) -> None:
     done = sacmil(command, *given(table, "run"), *arguments)
     assert done.code in (1, 2)
-    assert told in done.err
+    assert message in done.err
     assert "fault of sacmil" not in done.err
 
 
@@ -169,7 +171,7 @@ def test_a_bag_of_another_width_is_refused_before_training(sacmil: Callable, tab
     assert not (table.parent / "run").exists()
 
 
-def test_what_is_said_of_new_folds_is_not_ignored(sacmil: Callable, table: Path) -> None:
+def test_options_of_new_folds_are_not_ignored(sacmil: Callable, table: Path) -> None:
     splits = table.parent / "splits"
     assert sacmil("split", table, "--folds", 2, "--out", splits).code == 0
     for option in (["--folds", "3"], ["--repeats", "2"], ["--preserve", "case_id"]):
@@ -226,26 +228,24 @@ def test_bags_that_do_not_go_together_are_refused(sacmil: Callable, table: Path,
     bags = table.parent / "bags"
     if what == "weights":
         rewritten(table, 3, encoder=EncoderId("uni_v1", "other"))
-        told = "uni_v1 other; expected uni_v1 abc, as 15 others have"
+        message = "uni_v1 other; expected uni_v1 abc, as 15 others have"
     elif what == "tiles":
         rewritten(table, 3, mpp=0.51)  # no other size
         rewritten(table, 4, mpp=1.0)
-        told = "s4.h5: tiles of 256 µm; expected tiles of 128 µm"
+        message = "s4.h5: tiles of 256 µm; expected tiles of 128 µm"
     elif what == "slide":
         rewritten(table, 3, slide_id="another")
-        told = "holds the slide 'another' but is named 's3'"
+        message = "holds the slide 'another' but is named 's3'"
     else:
         (bags / "s3.h5").write_bytes((bags / "s5.h5").read_bytes())
-        told = "is the same file as"
+        message = "is the same file as"
     done = sacmil("crossval", *given(table, "run"), "--folds", 2, *SMALL)
     assert done.code == 1
-    assert told in done.err
+    assert message in done.err
     assert f"{'2 problems' if what == 'twice' else '1 problem'}:" in done.err
 
 
-def test_what_headers_tell_of_bags_is_one_list_with_the_missing(
-    sacmil: Callable, table: Path
-) -> None:
+def test_problems_in_headers_and_missing_bags_are_one_list(sacmil: Callable, table: Path) -> None:
     bags = table.parent / "bags"
     (bags / "s0.h5").unlink()
     (bags / "s1.h5").write_text("no HDF5")
@@ -258,11 +258,9 @@ def test_what_headers_tell_of_bags_is_one_list_with_the_missing(
         assert f"- {name}: has no bag" in done.err or f"{name}.h5: " in done.err
 
 
-def test_crossval_counts_seeds_from_the_one_that_is_asked_for(
-    sacmil: Callable, table: Path
-) -> None:
-    asked = ("--folds", 2, "--models", "abmil", "-o", "epochs=1")
-    done = sacmil("crossval", *given(table, "run"), *asked, "-o", "seed=7", "--seeds", 2)
+def test_crossval_counts_seeds_from_the_given_one(sacmil: Callable, table: Path) -> None:
+    options = ("--folds", 2, "--models", "abmil", "-o", "epochs=1")
+    done = sacmil("crossval", *given(table, "run"), *options, "-o", "seed=7", "--seeds", 2)
     assert done.code == 0, done.err
     run = table.parent / "run"
     assert {folder.name for folder in (run / "abmil").iterdir()} == {"seed_7", "seed_8"}
@@ -276,23 +274,23 @@ def test_crossval_counts_seeds_from_the_one_that_is_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("command", "arguments", "told"),
+    ("command", "arguments", "message"),
     [
         ("crossval", ["-o", "model=clam_sb"], "models are named by --model"),
         ("crossval", ["-o", "seed=-1"], "expected a whole number from 0 up"),
         ("crossval", ["-o", "epocs=6"], "did you mean 'epochs'"),
         ("crossval", ["--models", "meanpool"], "did you mean"),
         ("train", ["--recipe", "fast"], "there is no recipe of sac_mil_local 'fast'"),
-        ("train", ["--all", "--fold", "1"], "--all tests on none"),
-        ("train", ["--all", "--splits", "."], "--all takes all of them"),
+        ("train", ["--all", "--fold", "1"], "--fold and --all exclude each other"),
+        ("train", ["--all", "--splits", "."], "--splits and --all exclude each other"),
     ],
 )
 def test_a_wrong_call_ends_with_2(
-    sacmil: Callable, table: Path, command: str, arguments: list[str], told: str
+    sacmil: Callable, table: Path, command: str, arguments: list[str], message: str
 ) -> None:
     done = sacmil(command, *given(table, "run"), *arguments)
     assert done.code == 2
-    assert told in done.err
+    assert message in done.err
     assert not (table.parent / "run").exists()
 
 

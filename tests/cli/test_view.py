@@ -60,11 +60,11 @@ def test_it_serves_until_it_is_interrupted_and_says_nothing_more(running) -> Non
     connection.request("GET", "/api/slides/0/tiles/11/0_0.jpg", headers=cookie)
     tile = connection.getresponse()
     assert (tile.status, tile.read()[:3]) == (200, b"\xff\xd8\xff")
-    assert running.stdout.readline() == "Ctrl-C ends it. For research use only.\n"
+    assert running.stdout.readline() == "Ctrl-C stops it. For research use only.\n"
     running.send_signal(signal.SIGINT)
-    told = running.communicate(timeout=30)
+    output = running.communicate(timeout=30)
     connection.close()
-    assert (running.returncode, *told) == (0, "", "")
+    assert (running.returncode, *output) == (0, "", "")
 
 
 def test_a_request_line_without_end_is_refused_by_the_server(running) -> None:
@@ -111,7 +111,7 @@ def test_a_folder_without_results_is_one_sentence(sacmil, tmp_path, content: str
     assert done.err.count("\n") == 1
 
 
-def test_a_wrong_call_is_told_as_such(sacmil, tmp_path) -> None:
+def test_a_wrong_call_is_reported_as_such(sacmil, tmp_path) -> None:
     assert sacmil("view", tmp_path / "nowhere").code == 2
     assert sacmil("view", tmp_path, "--port", "70000").code == 2
     assert sacmil("view").code == 2

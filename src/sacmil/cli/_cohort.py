@@ -1,4 +1,4 @@
-"""What every command says about a cohort's table in the same way."""
+"""Options for a cohort's table, shared by several commands."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ def _parse_class_names(
 
 
 _OPTIONS = (
-    click.option("--slide-column", metavar="NAME", help="Column of the slides, if not found."),
-    click.option("--patient-column", metavar="NAME", help="Column of the patients, likewise."),
-    click.option("--label-column", metavar="NAME", help="Column of the labels, likewise."),
+    click.option("--slide-column", metavar="NAME", help="Column of slide names, if not found."),
+    click.option("--patient-column", metavar="NAME", help="Column of patient names, if not found."),
+    click.option("--label-column", metavar="NAME", help="Column of labels, if not found."),
     click.option(
         "--classes",
         metavar="A,B",
         callback=_parse_class_names,
-        help="Labels in order; others are refused.",
+        help="Class names in order; other labels are an error.",
     ),
-    click.option("--slide-table", type=_FILE, help="STAMP's second table: PATIENT, FILENAME."),
-    click.option("--sheet", metavar="NAME", help="Which sheet of an Excel file."),
+    click.option("--slide-table", type=_FILE, help="STAMP's slide table (PATIENT, FILENAME)."),
+    click.option("--sheet", metavar="NAME", help="Sheet of an Excel file to read."),
     click.option(
         "--preserve",
         metavar="COLUMN",
-        help="Keep sites whole in new splits; barcode: TCGA's tissue source sites.",
+        help="Column of sites to keep in one fold; barcode: sites from TCGA barcodes.",
     ),
 )
 
 
 def cohort_options(function: Function) -> Function:
-    """Options of a command that reads a cohort; pass them on to read_cohort."""
+    """Add the options of a cohort's table; read_cohort_table takes them."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -67,19 +67,19 @@ def read_cohort_table(
     min_patients: int = 2,
     extra_check: ExtraCheck | None = None,
 ) -> Cohort:
-    """The cohort of a table, by the options above.
+    """Return the cohort of a table, read with the options above.
 
     Args:
         table: CSV or Excel.
-        slide_column: and the other columns, as given on the command line.
-        patient_column: likewise.
-        label_column: likewise.
-        classes: order of the labels.
+        slide_column: name of the column of slides; None looks for it.
+        patient_column: likewise, of patients.
+        label_column: likewise, of labels.
+        classes: class names in order.
         slide_table: STAMP's second table.
         sheet: of an Excel file.
-        preserve: column of the sites; splits made anew keep them whole.
-        min_patients: fewest patients of a class.
-        extra_check: finds more that is wrong with slides, to be told in the same list.
+        preserve: column of sites; new splits keep each site in one fold.
+        min_patients: minimum number of patients in a class.
+        extra_check: finds more problems of slides, which are reported in the same list.
     """
     from sacmil.cohorts.cohort import read_cohort
 

@@ -1,4 +1,4 @@
-"""Options that evaluate and compare share: how figures are computed and printed."""
+"""Options that evaluate and compare share: how metrics are estimated and printed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sacmil.results import Predictions, SlideLocalization
 
 LOCALIZATION_HEADING = "Localisation"
-"""Heading of the table of localisation."""
+"""Heading of the localisation table."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -34,17 +34,21 @@ _OPTIONS = (
         default=0.95,
         show_default=True,
         type=click.FloatRange(0, 0.9999, min_open=True),
-        help="Of intervals; a difference is claimed when p is below one minus this.",
+        help="Confidence level; a difference is significant if p < 1 - level.",
     ),
     click.option(
         "--draws",
         default=2000,
         show_default=True,
         type=click.IntRange(1),
-        help="How many times patients are drawn again.",
+        help="Number of bootstrap resamples of patients.",
     ),
     click.option(
-        "--seed", default=0, show_default=True, type=click.IntRange(0), help="Of those draws."
+        "--seed",
+        default=0,
+        show_default=True,
+        type=click.IntRange(0),
+        help="Seed of the resampling.",
     ),
     click.option(
         "--format",
@@ -52,19 +56,19 @@ _OPTIONS = (
         default="text",
         show_default=True,
         type=click.Choice(["text", "markdown", "latex", "csv"]),
-        help="Of the table that is printed.",
+        help="Format of the printed table.",
     ),
-    click.option("--percent", is_flag=True, help="Percentages with one decimal, as in the paper."),
+    click.option("--percent", is_flag=True, help="Print percentages with one decimal."),
     click.option(
         "--out",
         type=click.Path(file_okay=False, path_type=Path),
-        help="Folder for report.html, tables in every format, and plots.",
+        help="Folder to write report.html, tables and plots to.",
     ),
 )
 
 
 def parse_metric_names(ctx: click.Context, parameter: click.Parameter, value: str) -> list[str]:
-    """Names separated by commas, or all; each is checked."""
+    """Return the metrics named in a comma-separated list, or all; reject unknown names."""
     from sacmil.evaluation.metrics import LOCALIZATION_TITLES, METRICS
 
     names = list(METRICS) if value == "all" else [name.strip() for name in value.split(",")]
@@ -78,7 +82,7 @@ def parse_metric_names(ctx: click.Context, parameter: click.Parameter, value: st
 
 
 def check_metric_name(name: str, known: Sequence[str]) -> None:
-    """Reject a name that is not known, and suggest one."""
+    """Reject an unknown name and suggest a similar one."""
     from sacmil.errors import suggest_names
 
     if name not in known:
@@ -94,14 +98,14 @@ def make_localization_tables(
     draws: int,
     seed: int,
 ) -> dict[str, ResultTable]:
-    """The table of localisation by its heading; none unless slides have both kinds of instances."""
+    """Return the localisation table by its heading, if slides have both kinds of instances."""
     from sacmil.evaluation.localization_summary import summarize_localization
     from sacmil.evaluation.tables import localization_table, select_test_rows
 
     found = summarize_localization(rows, level=level, draws=draws, seed=seed)
     if not found:
         return {}
-    # Instance labels may be known in one fold alone, so folds are counted in the predictions.
+    # Instance labels may exist in one fold only, so folds are counted in the predictions.
     test = select_test_rows(predictions)
     tested = set(zip(test.model.tolist(), test.fold.tolist(), strict=True))
     folds = max(Counter(model for model, _ in tested).values(), default=0)
@@ -110,7 +114,7 @@ def make_localization_tables(
 
 
 def check_can_report(out: Path | None) -> None:
-    """Say what is missing before anything is computed."""
+    """Check before computing that a requested report can be written."""
     from sacmil.evaluation.plots import check_matplotlib
 
     if out is not None:
@@ -118,7 +122,7 @@ def check_can_report(out: Path | None) -> None:
 
 
 def save_report(out: Path | None, report: Report) -> None:
-    """Write the folder, if there is to be one, and say where."""
+    """Write the report folder, if requested, and print its path."""
     from sacmil.evaluation.report import write_report_folder
 
     if out is not None:

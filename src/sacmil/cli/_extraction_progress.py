@@ -1,4 +1,4 @@
-"""How far extraction is: a bar of tiles on a terminal, a line per slide elsewhere."""
+"""Progress of extraction: a bar of tiles on a terminal, one line per slide elsewhere."""
 
 from __future__ import annotations
 
@@ -21,17 +21,14 @@ class ExtractionProgressBar:
     """Shows tiles per second, slides left and time left.
 
     Args:
-        slides: how many there are.
+        slides: number of slides.
     """
 
     def __init__(self, slides: int) -> None:
         self._num_slides = self._slides_left = slides
         self._by_slides, self._by_tiles = TimeLeft(), TimeLeft()
-        self._tiles_encoded, self._tiles_found = 0, 0  # tiles
-        self._slides_tiled, self._slides_encoded = (
-            0,
-            0,
-        )  # slides whose tiles were found, were encoded
+        self._tiles_encoded, self._tiles_found = 0, 0
+        self._slides_tiled, self._slides_encoded = 0, 0
         self._causes: set[str] = set()
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
         self._bar: tqdm[NoReturn] = tqdm(
@@ -67,14 +64,14 @@ class ExtractionProgressBar:
         self._bar.set_postfix_str(self._format_time_left())
 
     def _print_cause(self, row: ExtractionRow) -> None:
-        """A cause is printed when it first comes up; the command's end counts them all."""
+        """Print a cause the first time it occurs; the command's summary counts them all."""
         cause = find_cause(row.slide_id, row.reason)
         if cause not in self._causes:
             self._causes.add(cause)
             self._print_line(f"{row.slide_id}: failed, {row.reason}")
 
     def _format_time_left(self) -> str:
-        """By tiles; slides not looked at yet count as the mean of those that were."""
+        """Estimate by tiles; a slide not tiled yet counts as the mean of those that were."""
         if not self._slides_tiled:
             return self._by_slides.format_time_left(
                 self._num_slides - self._slides_left, self._num_slides
@@ -84,7 +81,7 @@ class ExtractionProgressBar:
         return self._by_tiles.format_time_left(self._tiles_encoded, total)
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
+        """Close the bar and leave it on the screen."""
         self._bar.close()
 
     def _print_line(self, line: str) -> None:
@@ -96,7 +93,7 @@ class ExtractionProgressBar:
 
 @contextmanager
 def show_extraction_progress(slides: int) -> Iterator[ExtractionProgressBar]:
-    """Progress for the time of a block."""
+    """Show progress within a with block."""
     progress = ExtractionProgressBar(slides)
     try:
         yield progress

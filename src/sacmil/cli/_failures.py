@@ -1,4 +1,4 @@
-"""Failures for people: one cause is printed once, with a count and the first names."""
+"""Printed failures: each cause once, with a count and the first names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_NAMES = 3
 
 
 def find_cause(name: str, reason: str) -> str:
-    """What two items that failed alike have in common: the reason without names and numbers.
+    """Return the reason of a failure without names and numbers, to group similar failures.
 
     >>> find_cause("cell_7", "in/cell_7.png: has 3 x 4 pixels")
     '… has # x # pixels'
@@ -23,7 +23,7 @@ def find_cause(name: str, reason: str) -> str:
 
 
 def group_failures(failures: Mapping[str, str]) -> list[list[str]]:
-    """Names of items that failed alike, the largest group first.
+    """Group the names of items that failed for the same cause, the largest group first.
 
     Args:
         failures: reasons by name.
@@ -39,8 +39,8 @@ def print_failures(failures: Mapping[str, str], listed_in: Path, *, noun: str = 
 
     Args:
         failures: reasons by name.
-        listed_in: the file that has every reason.
-        noun: what the items are.
+        listed_in: file that lists every reason.
+        noun: plural noun for the items.
     """
     for names in group_failures(failures):
         reason = failures[names[0]]
@@ -49,8 +49,8 @@ def print_failures(failures: Mapping[str, str], listed_in: Path, *, noun: str = 
             continue
         more = ", …" if len(names) > _MAX_NAMES else ""
         click.echo(
-            f"{len(names)} {noun} failed alike ({', '.join(names[:_MAX_NAMES])}{more}), the first: "
-            f"{reason}",
+            f"{len(names)} {noun} failed for the same reason "
+            f"({', '.join(names[:_MAX_NAMES])}{more}); the first: {reason}",
             err=True,
         )
-    click.echo(f"{len(failures)} failed: {listed_in} says why", err=True)
+    click.echo(f"{len(failures)} failed; see the reasons in {listed_in}", err=True)

@@ -8,8 +8,8 @@ import click
 
 
 def check_not_run_or_model(out: Path) -> None:
-    """What a run or a model says of itself must not be replaced, nor hidden among other files."""
+    """Reject a folder that holds a run or a model, whose files must not be overwritten."""
     from sacmil.card import CARD_FILE
 
     if any((out / name).exists() for name in ("config.yaml", CARD_FILE)):
-        raise click.UsageError(f"--out {out} is a run or a model; choose another folder")
+        raise click.UsageError(f"--out {out} holds a run or a model; choose another folder")

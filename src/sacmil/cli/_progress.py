@@ -1,4 +1,4 @@
-"""Progress for people: a bar per task on a terminal, plain lines elsewhere."""
+"""Progress on the command line: a bar per task on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from tqdm import tqdm
 from sacmil.cli._time_left import TimeLeft
 
 _LINE_EVERY_S = 60.0
-"""How often a long task says where it stands where there is no terminal."""
+"""Seconds between two lines of progress where there is no terminal."""
 
 
 class ProgressCallback(Protocol):
-    """Called with a task, how much of it is done, how much there is, and the newest figure."""
+    """Function that reports the progress of a task."""
 
     def __call__(self, task: str, done: int, total: int, note: str = "") -> None:
-        """Tell."""
+        """Report that done of total steps of the task are finished; note is the latest value."""
 
 
 @contextmanager
 def progress_bars() -> Iterator[ProgressCallback]:
-    """A function to call with (task, done, of how many); a new task begins a new bar."""
+    """Yield a progress callback; each new task begins a new bar."""
     terminal = sys.stderr is not None and sys.stderr.isatty()
     current: dict[str, tqdm[NoReturn]] = {}
-    told_at = 0.0
+    printed_at = 0.0
     left = TimeLeft()
 
     def progress(task: str, done: int, total: int, note: str = "") -> None:
-        nonlocal told_at, left
+        nonlocal printed_at, left
         if task not in current:
             _close_bars(current)
             current[task] = tqdm(
@@ -44,16 +44,16 @@ def progress_bars() -> Iterator[ProgressCallback]:
                 bar_format="{desc}{bar} {n_fmt}/{total_fmt} {elapsed}, {remaining} left{postfix}",
             )
             left = TimeLeft()
-            left.format_time_left(done, total)  # what is done by now was done by an earlier run
+            left.format_time_left(done, total)  # an earlier run did what is done by now
             if not terminal:
                 click.echo(task, err=True)
-                told_at = time.monotonic()
+                printed_at = time.monotonic()
         current[task].set_postfix_str(note, refresh=False)
         current[task].update(done - current[task].n)
-        if not terminal and time.monotonic() - told_at > _LINE_EVERY_S:
-            parts = [f"{task}: {done} of {total}", note, left.format_time_left(done, total)]
-            click.echo(", ".join(filter(None, parts)), err=True)
-            told_at = time.monotonic()
+        if not terminal and time.monotonic() - printed_at > _LINE_EVERY_S:
+            words = [f"{task}: {done} of {total}", note, left.format_time_left(done, total)]
+            click.echo(", ".join(filter(None, words)), err=True)
+            printed_at = time.monotonic()
             current[task].n = done
 
     try:

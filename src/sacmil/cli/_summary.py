@@ -1,4 +1,4 @@
-"""The table a training command ends with."""
+"""The table printed at the end of training."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _METRICS = ("accuracy", "auc", "f1")
 
 
 def print_summary(predictions: Predictions, data: str) -> None:
-    """Accuracy, AUC and F1 of every model over the test folds, as `sacmil evaluate` has them."""
+    """Print accuracy, AUC and F1 of every model over the test folds, as `sacmil evaluate` does."""
     from sacmil.evaluation.summary import summarize
     from sacmil.evaluation.table_format import render_table
     from sacmil.evaluation.tables import TableStyle, has_intervals, make_caption, summary_table
 
-    figures = summarize(predictions, metrics=_METRICS)
-    shows = has_intervals(figures, TableStyle())
-    text = make_caption(predictions, data=data, with_intervals=shows)
-    click.echo(render_table(summary_table(figures, caption=text)), nl=False)
+    estimates = summarize(predictions, metrics=_METRICS)
+    with_intervals = has_intervals(estimates, TableStyle())
+    text = make_caption(predictions, data=data, with_intervals=with_intervals)
+    click.echo(render_table(summary_table(estimates, caption=text)), nl=False)

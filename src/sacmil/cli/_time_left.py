@@ -1,26 +1,26 @@
-"""Time left of a long task, estimated once there is enough to estimate from."""
+"""Estimate of the time left of a long task."""
 
 from __future__ import annotations
 
 import time
 
 _MIN_ELAPSED_S = 10.0
-"""Before that many seconds an estimate would be a guess."""
+"""Seconds before the first estimate; an earlier one would be a guess."""
 
 
 class TimeLeft:
-    """Estimates by the mean rate since the first step, which may be that of a resumed task."""
+    """Estimates by the mean rate since the first call, which may be that of a resumed task."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
         self._first: float | None = None
 
     def format_time_left(self, done: float, total: float) -> str:
-        """Such as "about 3 min left"; empty where it is too early to say, or nothing is left.
+        """Return text such as "about 3 min left", or "" if it is too early or nothing is left.
 
         Args:
-            done: how much is done.
-            total: of how much.
+            done: amount that is done.
+            total: whole amount.
         """
         now = time.monotonic()
         if self._first is None:
@@ -32,7 +32,7 @@ class TimeLeft:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds for people.
+    """Format a number of seconds in a readable unit.
 
     >>> format_duration(42), format_duration(180), format_duration(8000)
     ('42 s', '3 min', '2.2 h')

@@ -1,4 +1,4 @@
-"""What train and crossval say in the same way: the cohort's bags, its folds, the configuration."""
+"""Options that train and crossval share: bags, folds and the configuration."""
 
 from __future__ import annotations
 
@@ -26,44 +26,48 @@ _OPTIONS = (
         required=True,
         multiple=True,
         type=click.Path(exists=True, file_okay=False, path_type=Path),
-        help="Folder of the bags, in any layout; may be given again.",
+        help="Folder of bags in any layout; repeatable.",
     ),
-    click.option("--drop-missing", is_flag=True, help="Leave out slides without a bag."),
-    click.option("--out", required=True, type=click.Path(path_type=Path), help="The run folder."),
-    click.option("--splits", type=_EXISTING, help="Folds made before; by default made here."),
-    click.option("--folds", type=click.IntRange(2), help="How many to make.  [default: 5]"),
-    click.option("--split-seed", type=click.IntRange(0), help="Of new folds.  [default: 0]"),
+    click.option("--drop-missing", is_flag=True, help="Skip slides without a bag."),
+    click.option(
+        "--out", required=True, type=click.Path(path_type=Path), help="Run folder to write."
+    ),
+    click.option("--splits", type=_EXISTING, help="Splits to use instead of new ones."),
+    click.option("--folds", type=click.IntRange(2), help="Number of new folds.  [default: 5]"),
+    click.option("--split-seed", type=click.IntRange(0), help="Seed of new folds.  [default: 0]"),
     click.option(
         "--recipe",
-        help="standard, paper, official, or another the model has.  [default: standard]",
+        help="standard, paper, official, or another recipe of the model.  [default: standard]",
     ),
-    click.option("--config", type=_EXISTING, help="YAML: model, options, recipe, training, …"),
+    click.option(
+        "--config", type=_EXISTING, help="YAML file with model, options, recipe, training, …"
+    ),
     click.option(
         "-o",
         "overrides",
         multiple=True,
         metavar="KEY=VALUE",
-        help="A setting of training or an option of the model, such as lr=2e-4.",
+        help="Training setting or model option, such as lr=2e-4; repeatable.",
     ),
     click.option(
         "--cache",
         default="auto",
         show_default=True,
         type=click.Choice(["auto", "none", "memory", "gpu"]),
-        help="Where bags stay between epochs; gpu: on the device that trains.",
+        help="Where to keep bags between epochs; gpu: on the training device.",
     ),
 )
 
 
 def training_options(function: Function) -> Function:
-    """Options of a command that trains."""
+    """Add the options of a command that trains."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return cohort_options(function)
 
 
 class Dataset(NamedTuple):
-    """What to learn from."""
+    """A cohort with the bag of each slide, and its folds."""
 
     cohort: Cohort
     bags: dict[str, Path]
@@ -82,7 +86,7 @@ def load_dataset(
     repeats: int | None = None,
     **columns: Any,
 ) -> Dataset:
-    """Cohort, bags and folds, everything checked before anything is trained."""
+    """Load and check cohort, bags and folds."""
     from sacmil.cohorts.bags import drop_slides_without_bag as without_missing
     from sacmil.cohorts.bags import find_bag_problems, locate_bags
 
@@ -90,27 +94,31 @@ def load_dataset(
     _check_fold_options(
         {**new, "preserve": columns.get("preserve")}, splits, every_slide=every_slide
     )
-    further = partial(find_bag_problems, folders=folders, allow_missing=drop_missing)
-    whole = read_cohort_table(table, extra_check=further, **columns)
-    cohort = without_missing(whole, folders) if drop_missing else whole
+    find_problems = partial(find_bag_problems, folders=folders, allow_missing=drop_missing)
+    full_cohort = read_cohort_table(table, extra_check=find_problems, **columns)
+    cohort = without_missing(full_cohort, folders) if drop_missing else full_cohort
     bags = locate_bags(cohort, folders)
     if splits is None:
         by_site = bool(columns.get("preserve"))
-        made = _make_folds(cohort, by_site=by_site, every_slide=every_slide, **new)
-        return Dataset(cohort, bags, made)
+        new_folds = _make_folds(cohort, by_site=by_site, every_slide=every_slide, **new)
+        return Dataset(cohort, bags, new_folds)
     from sacmil.cohorts.split_files import read_splits
 
-    return Dataset(cohort, bags, [fold.restrict_to(cohort) for fold in read_splits(splits, whole)])
+    return Dataset(
+        cohort, bags, [fold.restrict_to(cohort) for fold in read_splits(splits, full_cohort)]
+    )
 
 
 def _check_fold_options(given: dict[str, Any], splits: Path | None, *, every_slide: bool) -> None:
-    """What is said of new folds must not be ignored where there are none to make."""
+    """Reject options of new folds where no folds are made, rather than ignore them."""
     named = [name for name, value in given.items() if value is not None]
     if every_slide and splits is not None:
-        raise click.UsageError("--splits says how to divide slides, and --all takes all of them")
+        raise click.UsageError("--splits and --all exclude each other; leave one out")
     if named and (splits is not None or every_slide):
         option, other = named[0].replace("_", "-"), "--all" if every_slide else "--splits"
-        raise click.UsageError(f"--{option} is for new folds, and {other} makes none; leave it out")
+        raise click.UsageError(
+            f"--{option} is for new folds, which {other} does not make; leave it out"
+        )
 
 
 def _make_folds(
@@ -132,7 +140,7 @@ def _make_folds(
 
 
 def read_config_values(config: Path | None, recipe: str | None) -> dict[str, Any]:
-    """What the file and --recipe say, for make_config."""
+    """Return the values of the configuration file and --recipe, for make_configs."""
     from sacmil.training.config import read_config
 
     values = read_config(config) if config else {}

@@ -1,4 +1,4 @@
-"""``sacmil compare``: who is better than whom, and how sure that is."""
+"""``sacmil compare``: which models differ significantly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _parse_metric(ctx: click.Context, parameter: click.Parameter, value: str) ->
     from sacmil.evaluation.metrics import METRIC_TITLES
 
     if "," in value or value == "all":
-        raise click.BadParameter("models are compared by one metric; give one name")
+        raise click.BadParameter(f"{value!r}; expected the name of one metric")
     check_metric_name(value.strip(), list(METRIC_TITLES))
     return value.strip()
 
@@ -34,9 +34,9 @@ def _parse_metric(ctx: click.Context, parameter: click.Parameter, value: str) ->
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--metric", default="auc", show_default=True, callback=_parse_metric, help="What is compared."
+    "--metric", default="auc", show_default=True, callback=_parse_metric, help="Metric to compare."
 )
-@click.option("--against", metavar="MODEL", help="Compare the others with this one only.")
+@click.option("--against", metavar="MODEL", help="Compare the other models with this one only.")
 @evaluation_options
 def command(
     runs: tuple[Path, ...],
@@ -50,11 +50,11 @@ def command(
     percent: bool,
     out: Path | None,
 ) -> None:
-    """Compare all models in RUNS, which must have been tested on the same patients and folds.
+    """Compare all models in RUNS, tested on the same patients and folds.
 
     A RUN is a folder of sacmil crossval or sacmil evaluate, or its predictions.csv. The table holds
-    every pair; the sentences say which differences can be claimed. A difference is claimed when a
-    paired permutation test over patients passes, after Holm's correction for the number of pairs.
+    every pair, and a sentence per pair states the result. A difference is significant if a paired
+    permutation test over patients passes after Holm's correction for the number of pairs.
     """
     from sacmil.evaluation.metrics import LOCALIZATION_TITLES
     from sacmil.evaluation.report import Report
@@ -63,22 +63,22 @@ def command(
     from sacmil.workflows.evaluate import read_run_localization, read_run_settings, read_runs
 
     check_can_report(out)
-    predictions, localised = read_runs(runs), read_run_localization(runs)
+    predictions, localization = read_runs(runs), read_run_localization(runs)
     _check_two_models(sorted(set(predictions.model.tolist())))
-    drawn: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
-    by_localisation = metric in LOCALIZATION_TITLES
-    shown = dict.fromkeys(
-        DEFAULT_METRICS if by_localisation else (*DEFAULT_METRICS, metric) if out else (metric,)
+    resampling: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
+    by_localization = metric in LOCALIZATION_TITLES
+    metrics = dict.fromkeys(
+        DEFAULT_METRICS if by_localization else (*DEFAULT_METRICS, metric) if out else (metric,)
     )
     style = TableStyle(percent=percent)
     report = Report(
         title=f"Comparison of {', '.join(run.name or str(run) for run in runs)}",
         predictions=predictions,
-        comparisons=_compare_models(predictions, localised, metric, against, drawn),
-        estimates=summarize(predictions, metrics=tuple(shown), **drawn),
+        comparisons=_compare_models(predictions, localization, metric, against, resampling),
+        estimates=summarize(predictions, metrics=tuple(metrics), **resampling),
         metric=metric,
         settings=read_run_settings(runs),
-        extra_tables=make_localization_tables(localised, predictions, style, **drawn),
+        extra_tables=make_localization_tables(localization, predictions, style, **resampling),
         data=", ".join(map(str, runs)),
         level=level,
         draws=draws,
@@ -114,9 +114,8 @@ def _check_has_localization(models: list[str], localization: list[SlideLocalizat
     if missing:
         raise RunError(
             f"there is no localisation of {', '.join(missing)}; expected {LOCALIZATION_FILE} in "
-            "the "
-            "run, with slides that have positive and negative instances: put labels into the bags, "
-            "then run sacmil evaluate RUN --bags DIRECTORY"
+            "the run, with slides that have positive and negative instances. Put labels into the "
+            "bags, then run sacmil evaluate RUN --bags DIRECTORY"
         )
 
 

@@ -1,4 +1,4 @@
-"""``sacmil convert``: bags of other tools to native ones, official checkpoints to model folders."""
+"""``sacmil convert``: other tools' bags to native bags, official checkpoints to model folders."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def _parse_options(
         try:
             options[name] = read_yaml(value)
         except yaml.YAMLError as error:
-            raise click.BadParameter(f"{text!r}; expected a value as YAML has them") from error
+            raise click.BadParameter(
+                f"{text!r}; expected a YAML value after the equals sign"
+            ) from error
     return options
 
 
@@ -53,43 +55,45 @@ def _parse_options(
     "--out",
     required=True,
     type=click.Path(path_type=Path),
-    help="Folder of the native bags and convert.csv; with --model, the model folder.",
+    help="Folder for native bags and convert.csv; with --model, the model folder.",
 )
 @click.option(
-    "--from", "layout", callback=_parse_layout, help="Layout of all ITEMS; found by default."
+    "--from", "layout", callback=_parse_layout, help="Layout of all ITEMS.  [default: detected]"
 )
-@click.option("--patch-size", type=_POSITIVE, help="Side of a tile in level-0 pixels.")
+@click.option("--patch-size", type=_POSITIVE, help="Tile side in level-0 pixels.")
 @click.option("--mpp", type=_POSITIVE, help="Microns per level-0 pixel.")
-@click.option("--stride", type=_POSITIVE, help="Between neighbouring tiles, if not the patch size.")
+@click.option(
+    "--stride", type=_POSITIVE, help="Level-0 pixels between tiles.  [default: patch size]"
+)
 @click.option(
     "--coords",
     type=click.Path(exists=True, path_type=Path),
-    help="Coordinate file, or the folder of one per slide.",
+    help="Coordinate file, or a folder with one per slide.",
 )
-@click.option("--dtype", type=click.Choice(["float16", "float32"]), help="Of the features.")
-@click.option("--overwrite", is_flag=True, help="Replace what is there already.")
-@click.option("--limit", default=300.0, show_default=True, type=_POSITIVE, help="Seconds a file.")
+@click.option("--dtype", type=click.Choice(["float16", "float32"]), help="Type of the features.")
+@click.option("--overwrite", is_flag=True, help="Replace existing output.")
+@click.option("--limit", default=300.0, show_default=True, type=_POSITIVE, help="Seconds per file.")
 @click.option(
     "--workers",
     default=lambda: min(4, os.cpu_count() or 1),
     type=click.IntRange(1),
-    help="At once.",
+    help="Files converted at once.",
 )
-@click.option("--model", help="ITEM is the official checkpoint of this model.")
+@click.option("--model", help="Convert an official checkpoint of this model.")
 @click.option(
     "-o",
     "options",
     multiple=True,
     callback=_parse_options,
-    help="key=value: an option of the model.",
+    help="Model option as key=value; repeatable.",
 )
 def command(
     items: tuple[Path, ...], out: Path, model: str | None, options: dict[str, Any], **given: Any
 ) -> None:
-    """Convert ITEMS, bags or folders of them, or one checkpoint with --model."""
+    """Convert ITEMS: bags, folders of bags, or one checkpoint with --model."""
     if model is None:
         if options:
-            raise click.UsageError("-o is for --model; bags have no such options")
+            raise click.UsageError("-o sets options of --model; leave it out for bags")
         _convert_bags(items, out, **given)
     else:
         _convert_model(items, out, model, options, given)
@@ -150,24 +154,24 @@ def _convert_model(
     for name in ("layout", "patch_size", "mpp", "stride", "coords", "dtype"):
         if given[name] is not None:
             option = "from" if name == "layout" else name.replace("_", "-")
-            raise click.UsageError(f"--{option} is for bags; leave it out beside --model")
+            raise click.UsageError(f"--{option} is for bags; leave it out with --model")
     if out.exists() and not given["overwrite"]:
-        raise click.UsageError(f"--out {out} exists; choose another, or replace it by --overwrite")
+        raise click.UsageError(f"--out {out} exists; choose another folder, or add --overwrite")
     loaded = convert_model(items[0], model, out, options, overwrite=given["overwrite"])
     _print_options(loaded)
     click.echo(f"1 converted: {out}")
 
 
 def _print_options(loaded: LoadedReference) -> None:
-    """Say which options the file told, and which had to be assumed."""
+    """Print which options were read from the file, given or assumed."""
     for title, options in (
         ("Read from the file", loaded.from_checkpoint),
         ("Given by -o", loaded.from_caller),
-        ("Assumed, as the file cannot tell; -o sets another", loaded.assumed),
+        ("Assumed, not stored in the file; change with -o", loaded.assumed),
     ):
         if options:
             pairs = (f"{name}={json.dumps(value)}" for name, value in options.items())
             click.echo(f"{title}: {', '.join(pairs)}")
-    click.echo("Names of the classes are not in the file.")
+    click.echo("The file does not contain class names.")
     for note in loaded.notes:
         click.echo(f"Note: {note}")

@@ -1,4 +1,4 @@
-"""``sacmil crossval``: models side by side on the same folds."""
+"""``sacmil crossval``: cross-validate models on the same folds."""
 
 from __future__ import annotations
 
@@ -19,29 +19,35 @@ if TYPE_CHECKING:
 @click.argument("table", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--models",
-    help="Names separated by commas, or all.  [default: sac_mil_local, or those of --config]",
+    help="Comma-separated names, or all.  [default: those of --config, or sac_mil_local]",
 )
 @click.option(
     "--seeds",
     default=1,
     show_default=True,
     type=click.IntRange(1),
-    help="How many: 0, 1, …, or from the configuration's seed on.",
+    help="Number of seeds, counted from the configuration's seed.",
 )
 @click.option(
     "--repeats",
     type=click.IntRange(1),
-    help="How often the cohort is divided anew.  [default: 1]",
+    help="Number of times to make new folds.  [default: 1]",
 )
-@click.option("--gpus", help="Such as 0,1; by default all that are there.")
+@click.option("--gpus", help="GPU numbers, such as 0,1.  [default: all]")
 @click.option(
-    "--per-gpu", default=1, show_default=True, type=click.IntRange(1), help="Parts on each at once."
+    "--per-gpu", default=1, show_default=True, type=click.IntRange(1), help="Jobs at once per GPU."
 )
-@click.option("--workers", type=click.IntRange(1), help="Parts at once on the CPU.  [default: 1]")
-@click.option("--engine", default="local", show_default=True, type=click.Choice(["local", "ray"]))
+@click.option("--workers", type=click.IntRange(1), help="Jobs at once on the CPU.  [default: 1]")
+@click.option(
+    "--engine",
+    default="local",
+    show_default=True,
+    type=click.Choice(["local", "ray"]),
+    help="Run jobs on this machine or on Ray.",
+)
 @click.option(
     "--address",
-    help="Of the Ray cluster.  [default: RAY_ADDRESS, one that runs here, or a new one]",
+    help="Ray cluster to use.  [default: RAY_ADDRESS, a running one, or a new one]",
 )
 @training_options
 def command(
@@ -61,14 +67,14 @@ def command(
     cache: Any,
     **dataset_options: Any,
 ) -> None:
-    """Train and test models on every fold of TABLE; what is finished is never done twice."""
+    """Train and test models on every fold of TABLE; run again to resume."""
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
     from sacmil.cli._progress import progress_bars
     from sacmil.training.config import make_configs
     from sacmil.training.cross_validate import TrainingResources, cross_validate
 
     if address and engine != "ray":
-        raise click.UsageError("--address is of a Ray cluster; give --engine ray")
+        raise click.UsageError("--address names a Ray cluster; add --engine ray")
     values = read_config_values(config, recipe)
     configs = make_configs(_choose_models(models, values), values, overrides)
     every_seed = _make_seeds(configs, seeds)
@@ -91,22 +97,22 @@ def _choose_models(models: str | None, values: dict[str, Any]) -> list[str]:
         return list_models()
     if models is not None:
         return list(dict.fromkeys(name.strip() for name in models.split(",")))
-    of_file = [name for name, value in values.items() if isinstance(value, dict)]
-    several = of_file and not {"options", "training"} & set(of_file)
-    return of_file if several else [values.get("model", DEFAULT_MODEL)]
+    sections = [name for name, value in values.items() if isinstance(value, dict)]
+    several = sections and not {"options", "training"} & set(sections)
+    return sections if several else [values.get("model", DEFAULT_MODEL)]
 
 
 def _make_seeds(configs: Mapping[str, TrainingConfig], count: int) -> range:
-    """As many as asked for, from the one that all configurations name."""
+    """Return consecutive seeds, beginning with the seed of all configurations."""
     first = {config.seed for config in configs.values()}
     if len(first) > 1:
-        told = ", ".join(f"{name} {config.seed}" for name, config in configs.items())
-        raise click.UsageError(f"models have different seeds ({told}); give -o seed=N for all")
+        listed = ", ".join(f"{name} {config.seed}" for name, config in configs.items())
+        raise click.UsageError(f"models have different seeds ({listed}); give -o seed=N for all")
     return range(min(first), min(first) + count)
 
 
 def _choose_devices(gpus: str | None, per_gpu: int, workers: int | None) -> tuple[str, ...]:
-    """A device per line of work."""
+    """Return the device of each worker."""
     import torch
 
     if gpus is not None:
@@ -123,8 +129,10 @@ def _print_results(out: Path, result: CrossValidationResult) -> None:
 
     if result.predictions is not None:
         print_summary(result.predictions, data=str(out))
-    for part, reason in result.failures.items():
-        click.echo(f"Error: {part}: {reason}", err=True)
+    for job, reason in result.failures.items():
+        click.echo(f"Error: {job}: {reason}", err=True)
     if result.failures:
-        click.echo(f"{len(result.failures)} parts failed; run again to do only those", err=True)
+        click.echo(
+            f"{len(result.failures)} jobs failed; run the command again to retry them", err=True
+        )
         raise SystemExit(1)

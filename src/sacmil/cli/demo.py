@@ -1,4 +1,4 @@
-"""``sacmil demo``: the whole way from slides drawn on the spot to a report and the viewer."""
+"""``sacmil demo``: the whole pipeline on synthetic slides, from extraction to a report."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     default="report",
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Report folder.",
+    help="Folder to write the report to.",
 )
-@click.option("--quick", is_flag=True, help="Every step, on a few small slides.")
+@click.option("--quick", is_flag=True, help="Run every step on a few small slides.")
 @click.option(
-    "--slides", type=click.IntRange(12), help="In the cohort, an even number.  [default: 60]"
+    "--slides", type=click.IntRange(12), help="Slides in the cohort, an even number.  [default: 60]"
 )
-@click.option("--epochs", type=click.IntRange(1), help="Of each model.  [default: 16]")
-@click.option("--seed", type=click.IntRange(0), help="Of cohort and training.  [default: 1]")
+@click.option("--epochs", type=click.IntRange(1), help="Epochs per model.  [default: 16]")
+@click.option("--seed", type=click.IntRange(0), help="Seed of cohort and training.  [default: 1]")
 def command(out: Path, *, quick: bool, **given: int | None) -> None:
-    """Draw a cohort, extract, cross-validate, export, predict, and write a report.
+    """Make a synthetic cohort, extract, cross-validate, export, predict, and write a report.
 
-    The label is where tumour nests stand, not how many there are. The same command again does only
-    what is missing; a folder of other settings is refused.
+    The label depends on where tumour clusters are, not on how many there are. Run the command again
+    to do only what is missing. A folder with other settings is rejected.
     """
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
     from sacmil.cli._extraction_progress import show_extraction_progress
@@ -39,11 +39,11 @@ def command(out: Path, *, quick: bool, **given: int | None) -> None:
 
     changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     settings = DemoSettings.make_quick(**changed) if quick else DemoSettings(**changed)
-    with progress_bars() as tell:
+    with progress_bars() as progress:
         found = run_demo(
             out,
             settings,
-            WorkflowCallbacks(on_progress=tell, track_extraction=show_extraction_progress),
+            WorkflowCallbacks(on_progress=progress, track_extraction=show_extraction_progress),
         )
     _print_results(out, found)
 
@@ -61,15 +61,15 @@ def _print_results(out: Path, result: DemoResult) -> None:
             )
         )
     )
-    for name, place in result.localization.items():
-        click.echo(f"{name}: a tile's score tells nests from other tissue with AUC {place.auc:.3f}")
-    for name, said in result.new_predictions.items():
-        click.echo(f"new slide {name}: {said}")
-    click.echo(f"\n{len(result.bags.failures)} slides could not be used, as is meant:")
+    for name, measured in result.localization.items():
+        click.echo(f"{name}: tile scores separate tumour from other tissue, AUC {measured.auc:.3f}")
+    for name, prediction in result.new_predictions.items():
+        click.echo(f"new slide {name}: {prediction}")
+    click.echo(f"\n{len(result.bags.failures)} slides with artefacts failed, as intended:")
     for name in result.bags.failures:
         click.echo(f"  {name}: {_find_artefact(result, name)}")
     done = ", ".join(f"{count} {what}" for what, count in result.steps_done.items() if count)
-    click.echo(f"\ndone now: {done or 'nothing, all of it was there'}")
+    click.echo(f"\ndone now: {done or 'nothing, everything was there'}")
     click.echo(f"report: {out / 'index.html'}\nviewer: {list_next_commands(out)[0]}")
 
 

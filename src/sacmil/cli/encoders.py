@@ -1,4 +1,4 @@
-"""``sacmil encoders``: what --encoder takes, and where the weights are."""
+"""``sacmil encoders``: the names --encoder accepts, and where the weights are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", required=False)
 def command(name: str | None) -> None:
-    """List the encoders, or tell all that is known of the encoder NAME."""
+    """List the encoders, or show the card of the encoder NAME."""
     if name is None:
         _print_list()
     else:
@@ -45,7 +45,7 @@ def _print_card(name: str) -> None:
 
 
 def _find_weights(name: str) -> Path | EncoderError:
-    """Where they are, or what to do about it."""
+    """Return the path of the weights, or the error that says how to get them."""
     from sacmil.encoders import find_encoder_weights
 
     try:

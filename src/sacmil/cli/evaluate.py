@@ -1,4 +1,4 @@
-"""``sacmil evaluate``: how good the models of a run are, or models on another cohort."""
+"""``sacmil evaluate``: metrics of a run's models, or of models on another cohort."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sacmil.workflows.evaluate import Evaluation
 
 _MAX_LISTED_FAILURES = 10
-"""How many failures a report tells with their reasons; the command tells all."""
+"""Number of failures listed in a report; the command prints all."""
 
 
 @click.command()
@@ -33,31 +33,31 @@ _MAX_LISTED_FAILURES = 10
 @click.option(
     "--table",
     type=click.Path(path_type=Path),
-    help="Test models on this cohort: slides and their labels.",
+    help="Table of slides and labels to test models on.",
 )
 @click.option(
     "--bags",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Folder of the cohort's bags; may be given again. Without --table: the bags of the run, "
-    "to measure localisation by their instance labels.",
+    help="Folder of the cohort's bags; repeatable. Without --table: the bags of the run, to "
+    "measure localisation with instance labels.",
 )
-@click.option("--drop-missing", is_flag=True, help="Leave out slides of the table without a bag.")
+@click.option("--drop-missing", is_flag=True, help="Skip slides without a bag.")
 @cohort_options
-@click.option("--device", help="cpu, cuda:0, …  [default: cpu]")
+@click.option("--device", help="Device: cpu, cuda:0, …  [default: cpu]")
 @click.option(
     "--metrics",
     default="accuracy,auc,f1",
     show_default=True,
     callback=parse_metric_names,
-    help="Names separated by commas, or all.",
+    help="Comma-separated names, or all.",
 )
 @click.option(
     "--spread",
     default="both",
     show_default=True,
     type=click.Choice(["both", "std", "interval", "none"]),
-    help="What stands beside a mean.",
+    help="Print the standard deviation, the interval, or both.",
 )
 @evaluation_options
 def command(
@@ -75,11 +75,11 @@ def command(
     seed: int,
     **cohort: Any,
 ) -> None:
-    """Say how good the models of ITEMS are.
+    """Evaluate the models of ITEMS.
 
-    ITEMS are runs, whose predictions.csv is read; with --table and --bags they are models, or runs
-    of one model, which are tested on that cohort. A run then means the mean over its parts. With
-    --bags alone, localisation of runs is measured anew, and kept in them.
+    ITEMS are runs, whose predictions.csv is read. With --table and --bags, ITEMS are models, or
+    runs of one model, to test on that cohort; a run then predicts with the mean of its models.
+    With --bags only, localisation is measured again and stored in the runs.
     """
     from sacmil.evaluation.report import Report
     from sacmil.evaluation.summary import summarize
@@ -89,17 +89,17 @@ def command(
     _check_call(items, table, bags, out, cohort)
     check_can_report(out)
     evaluation = _evaluate(items, table, bags, out, **cohort)
-    drawn: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
+    resampling: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
     style = TableStyle(percent=percent, spread=spread)
     report = Report(
         title=f"Evaluation of {', '.join(item.name or str(item) for item in items)}",
         predictions=evaluation.predictions,
-        estimates=summarize(evaluation.predictions, metrics=metrics, **drawn),
-        comparisons=_compare_if_possible(evaluation.predictions, drawn) if out else [],
+        estimates=summarize(evaluation.predictions, metrics=metrics, **resampling),
+        comparisons=_compare_if_possible(evaluation.predictions, resampling) if out else [],
         settings=read_run_settings(items),
         warnings=_list_warnings(evaluation),
         extra_tables=make_localization_tables(
-            evaluation.localization, evaluation.predictions, style, **drawn
+            evaluation.localization, evaluation.predictions, style, **resampling
         ),
         data=str(table) if table else ", ".join(map(str, items)),
         level=level,
@@ -121,11 +121,11 @@ def _check_call(
     given = [name for name, value in cohort.items() if value and not (bags and name == "device")]
     if table is None and given:
         option = given[0].replace("_", "-")
-        raise click.UsageError(f"--{option} is of a cohort; give --table, its slides and labels")
+        raise click.UsageError(f"--{option} needs a cohort; add --table, the slides and labels")
     if table is None:
         _check_has_predictions(items)
     elif not bags:
-        raise click.UsageError("--table says which slides; give --bags, the folder of their bags")
+        raise click.UsageError("--table needs bags; add --bags, the folder of the slides' bags")
     if out is not None and (table is not None or out.resolve() not in map(Path.resolve, items)):
         check_not_run_or_model(out)
 
@@ -137,7 +137,7 @@ def _check_has_predictions(items: tuple[Path, ...]) -> None:
     for item in items:
         if (item / CARD_FILE).is_file() and not (item / PREDICTIONS_FILE).is_file():
             raise click.UsageError(
-                f"{item} is a model, which has no predictions of its own; give --table and --bags "
+                f"{item} is a model without predictions; add --table and --bags "
                 "to test it on a cohort"
             )
 
@@ -167,9 +167,9 @@ def _evaluate(
         return Evaluation(read_runs(items), [], read_run_localization(items), [])
     cohort = read_cohort_table(table, min_patients=0, **columns)
     evaluation = _evaluate_models(items, cohort, bags, device or "cpu", drop_missing=drop_missing)
-    if out is not None:  # what took long is written before anything else can go wrong
+    if out is not None:  # write first what took longest to compute
         write_predictions(out / PREDICTIONS_FILE, evaluation.predictions)
-        (out / LOCALIZATION_FILE).unlink(missing_ok=True)  # of an evaluation before
+        (out / LOCALIZATION_FILE).unlink(missing_ok=True)  # of an earlier evaluation
         if evaluation.localization:
             write_localization(out / LOCALIZATION_FILE, evaluation.localization)
     if not len(evaluation.predictions):
@@ -197,12 +197,12 @@ def _evaluate_models(
 ) -> Evaluation:
     from sacmil import load_model  # noqa: F401 - says at once if torch is missing
     from sacmil.cli._progress import progress_bars
-    from sacmil.cohorts import bags as of_cohort
+    from sacmil.cohorts import bags as cohort_bags
     from sacmil.workflows.evaluate import evaluate_models
 
     if drop_missing:
-        cohort = of_cohort.drop_slides_without_bag(cohort, bags, min_patients=0)
-    located = of_cohort.locate_bags(cohort, bags)
+        cohort = cohort_bags.drop_slides_without_bag(cohort, bags, min_patients=0)
+    located = cohort_bags.locate_bags(cohort, bags)
     with progress_bars() as progress:
         return evaluate_models(items, cohort, located, device=device, progress=progress)
 
@@ -210,7 +210,7 @@ def _evaluate_models(
 def _compare_if_possible(
     predictions: Predictions, resampling: dict[str, Any]
 ) -> list[PairComparison]:
-    """All pairs, where models can be compared: a report of runs on different data is one too."""
+    """Compare all pairs; if the runs are of different data, warn and return none."""
     from sacmil.errors import RunError
     from sacmil.evaluation.comparison import compare_models
 
@@ -222,14 +222,14 @@ def _compare_if_possible(
 
 
 def _list_warnings(evaluation: Evaluation) -> list[str]:
-    """What a report says before its figures."""
+    """Return the warnings at the top of a report."""
     from sacmil.evaluation.tables import format_count
 
     failed = {failure.slide_id: failure.reason for failure in evaluation.failures}
     if not failed:
         return evaluation.warnings
-    told = f"{format_count(len(failed), 'slide')} could not be answered by every model."
-    return [*evaluation.warnings, told, *list(failed.values())[:_MAX_LISTED_FAILURES]]
+    summary = f"{format_count(len(failed), 'slide')} could not be predicted by every model."
+    return [*evaluation.warnings, summary, *list(failed.values())[:_MAX_LISTED_FAILURES]]
 
 
 def _print_report(report: Report, layout: str) -> None:
@@ -240,9 +240,9 @@ def _print_report(report: Report, layout: str) -> None:
         report.estimates, caption=report.make_summary_caption(), style=report.style
     )
     click.echo(render_table(table, layout), nl=False)
-    for further in report.extra_tables.values() if layout == "text" else ():
+    for extra in report.extra_tables.values() if layout == "text" else ():
         click.echo()
-        click.echo(render_table(further), nl=False)
+        click.echo(render_table(extra), nl=False)
 
 
 def _exit_on_failures(evaluation: Evaluation) -> None:

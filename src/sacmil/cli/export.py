@@ -1,4 +1,4 @@
-"""``sacmil export``: a model or an encoder as ONNX, to run without torch."""
+"""``sacmil export``: write a model or an encoder as ONNX, to run without torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 @click.command()
 @click.argument("model", required=False, type=click.Path(path_type=Path))
-@click.option("--encoder", help="Name of an encoder to export instead: sacmil encoders.")
+@click.option("--encoder", help="Encoder to export instead; see sacmil encoders.")
 @click.option(
     "--out",
     required=True,
@@ -21,19 +21,19 @@ import click
     type=click.Path(dir_okay=False, path_type=Path),
     help="File with the encoder's weights.",
 )
-@click.option("--download", is_flag=True, help="Let the encoder fetch its weights from the hub.")
+@click.option("--download", is_flag=True, help="Download the encoder's weights.")
 def command(
     model: Path | None, encoder: str | None, out: Path, weights: Path | None, *, download: bool
 ) -> None:
     """Write MODEL, a model folder or a run, as ONNX with a JSON card.
 
-    What was written is compared with torch, and refused if the two differ. With --encoder it is an
-    encoder that is written; --encoder onnx:OUT then names it.
+    The ONNX file is compared with torch and rejected if the two differ. With --encoder, an encoder
+    is written, to be used as --encoder onnx:OUT.
     """
     if (model is None) == (encoder is None):
-        raise click.UsageError("give either a MODEL folder or --encoder NAME")
+        raise click.UsageError("expected either a MODEL folder or --encoder NAME")
     if encoder is None and (weights or download):
-        raise click.UsageError("--weights and --download are for --encoder")
+        raise click.UsageError("--weights and --download need --encoder")
     if encoder is not None:
         from sacmil.encoders import export_encoder
 

@@ -1,4 +1,4 @@
-"""``sacmil extract``: from slides to bags."""
+"""``sacmil extract``: make bags from slides."""
 
 from __future__ import annotations
 
@@ -22,42 +22,50 @@ if TYPE_CHECKING:
     help="Folder for bags, tiles, outlines and extraction.csv.",
 )
 @click.option(
-    "--encoder", default="lite0", show_default=True, help="What makes features: sacmil encoders."
+    "--encoder", default="lite0", show_default=True, help="Encoder of tiles; see sacmil encoders."
 )
 @click.option(
     "--weights",
     type=click.Path(dir_okay=False, path_type=Path),
     help="File with the encoder's weights.",
 )
-@click.option("--download", is_flag=True, help="Let the encoder fetch its weights from the hub.")
+@click.option("--download", is_flag=True, help="Download the encoder's weights.")
 @click.option(
-    "--include", multiple=True, metavar="PATTERN", help="Only slides named so: '*.bmp'; repeatable."
+    "--include",
+    multiple=True,
+    metavar="PATTERN",
+    help="Only slides named like '*.bmp'; repeatable.",
 )
 @click.option(
-    "--exclude", multiple=True, metavar="PATTERN", help="Without slides named so: '*_anno*'."
+    "--exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="Skip slides named like '*_anno*'; repeatable.",
 )
 @click.option(
     "--mpp",
     metavar="X|none",
-    help="Microns per pixel tiles are cut at; none counts in pixels of the image.  [default: 0.5]",
+    help="Microns per pixel of tiles; none: pixels of the image.  [default: 0.5]",
 )
-@click.option("--mag", type=float, help="The same as objective power: 20 for 0.5, 40 for 0.25.")
+@click.option("--mag", type=float, help="Objective power instead of --mpp: 20 is 0.5, 40 is 0.25.")
 @click.option(
     "--patch-size",
     default="256",
     show_default=True,
     metavar="N[px]",
-    help="Side of a tile in pixels at --mpp; with --mpp none, in pixels of the image.",
+    help="Tile side in pixels at --mpp; with --mpp none, in pixels of the image.",
 )
-@click.option("--overlap", default=0, show_default=True, help="Pixels neighbouring tiles share.")
+@click.option(
+    "--overlap", default=0, show_default=True, help="Pixels shared by neighbouring tiles."
+)
 @click.option(
     "--slide-mpp",
     metavar="X|FILE.csv",
     help="Microns per pixel of the slides, or a table with columns wsi,mpp.",
 )
-@click.option("--allow-upsampling", is_flag=True, help="Cut finer than the slide was scanned.")
+@click.option("--allow-upsampling", is_flag=True, help="Allow tiles finer than the scan.")
 @click.option(
-    "--min-tissue", type=float, help="Share of a tile that must be tissue.  [default: 0.25]"
+    "--min-tissue", type=float, help="Minimum share of tissue in a tile.  [default: 0.25]"
 )
 @click.option(
     "--tissue",
@@ -65,18 +73,24 @@ if TYPE_CHECKING:
     type=click.Choice(["auto", "detect", "all"]),
     default="auto",
     show_default=True,
-    help="all takes the whole image; auto does so for small plain images that are mostly covered.",
+    help="all: the whole image; auto: the same for small plain images mostly covered by tissue.",
 )
-@click.option("--drop-white", is_flag=True, help="Leave out tiles that are mostly white.")
-@click.option("--drop-blurred", is_flag=True, help="Leave out tiles out of focus.")
+@click.option("--drop-white", is_flag=True, help="Skip tiles that are mostly white.")
+@click.option("--drop-blurred", is_flag=True, help="Skip tiles that are out of focus.")
 @click.option(
     "--until",
     type=click.Choice(["tissue", "tiles"]),
-    help="Stop there; a later run takes up what is there, edited outlines too.",
+    help="Stop after this step; a later run reuses the files, edited outlines too.",
 )
-@click.option("--dtype", type=click.Choice(["float16", "float32"]), default="float16")
-@click.option("--reader", help="Reader to open slides with, instead of the first that can.")
-@click.option("--gpus", metavar="0,1", help="GPUs to use, by number.  [default: all; none: cpu]")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float16", "float32"]),
+    default="float16",
+    show_default=True,
+    help="Type of the features.",
+)
+@click.option("--reader", help="Slide reader.  [default: the first that opens the slide]")
+@click.option("--gpus", metavar="0,1", help="GPU numbers.  [default: all; without a GPU, the CPU]")
 @click.option(
     "--batch-size",
     default=0,
@@ -93,20 +107,26 @@ if TYPE_CHECKING:
     "--threads",
     default=0,
     type=click.IntRange(0),
-    help="Batches encoded side by side.  [default: by cores]",
+    help="Batches encoded in parallel.  [default: by cores]",
 )
-@click.option("--slide-limit", default=7200.0, show_default=True, help="Seconds for a slide.")
-@click.option("--tile-limit", default=60.0, show_default=True, help="Seconds for a tile.")
-@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option("--slide-limit", default=7200.0, show_default=True, help="Seconds per slide.")
+@click.option("--tile-limit", default=60.0, show_default=True, help="Seconds per tile.")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Extract on this machine or on Ray.",
+)
 @click.option(
     "--address",
-    help="Of the Ray cluster.  [default: RAY_ADDRESS, one that runs here, or a new one]",
+    help="Ray cluster to use.  [default: RAY_ADDRESS, a running one, or a new one]",
 )
 def command(slides: tuple[Path, ...], out: Path, **options: Any) -> None:
-    """Make a bag of every slide among SLIDES: files, or folders searched through and through.
+    """Make a bag of every slide in SLIDES: files, or folders, which are searched recursively.
 
-    A slide that cannot be done is told with its reason, here and in OUT/extraction.csv, and the
-    others go on. Running the same command again does only what is missing.
+    If a slide fails, the reason is printed and written to OUT/extraction.csv, and the other slides
+    continue. Run the command again to do only what is missing.
     """
     from sacmil.cli._extraction_progress import show_extraction_progress
     from sacmil.environment import keep_freed_memory
@@ -122,22 +142,22 @@ def command(slides: tuple[Path, ...], out: Path, **options: Any) -> None:
         exclude_names=options["exclude"],
     )
     for name in settings.resolutions.find_unmatched(found):
-        click.echo(f"Warning: --slide-mpp: {name} is none of the slides", err=True)
+        click.echo(f"Warning: --slide-mpp: no slide is named {name}", err=True)
     with show_extraction_progress(len(found)) as progress:
         rows = _extract(found, out, settings, options, progress)
     _print_results(rows, out)
 
 
 def _check_call(options: dict[str, Any]) -> None:
-    """What is wrong with the words themselves is told before any slide is looked for."""
+    """Reject wrong options before searching for slides."""
     from sacmil.encoders import describe_encoder
     from sacmil.errors import EncoderError, suggest_names
     from sacmil.slides.readers import list_readers
 
     if options["address"] and options["engine"] != "ray":
-        raise click.UsageError("--address is of a Ray cluster; give --engine ray with it")
+        raise click.UsageError("--address names a Ray cluster; add --engine ray")
     if options["until"] and options["engine"] == "ray":
-        raise click.UsageError("--until runs on this machine; leave --engine ray out")
+        raise click.UsageError("--until runs on this machine only; leave --engine ray out")
     if options["gpus"]:
         _parse_gpus(options["gpus"])
     reader = options["reader"]
@@ -164,25 +184,27 @@ def _make_settings(options: dict[str, Any]) -> ExtractionSettings:
     from sacmil.slides.tiling import TileSpec
 
     if options["mpp"] is not None and options["mag"] is not None:
-        raise click.UsageError("--mpp and --mag say the same thing twice; give one of them")
-    cut: dict[str, Any] = {}
+        raise click.UsageError("--mpp and --mag both set the resolution; give one of them")
+    tile_options: dict[str, Any] = {}
     if options["mpp"] is not None:
-        cut["mpp"] = _parse_mpp(options["mpp"])
+        tile_options["mpp"] = _parse_mpp(options["mpp"])
     if options["mag"] is not None:
-        cut["mpp"] = magnification_to_mpp(options["mag"])
+        tile_options["mpp"] = magnification_to_mpp(options["mag"])
     if options["min_tissue"] is not None:
-        cut["min_tissue"] = options["min_tissue"]
-    said = options["slide_mpp"]
-    if said and options["mpp"] == "none":
+        tile_options["min_tissue"] = options["min_tissue"]
+    slide_mpp = options["slide_mpp"]
+    if slide_mpp and options["mpp"] == "none":
         raise click.UsageError("--mpp none counts in pixels of the image; leave --slide-mpp out")
     return ExtractionSettings(
         tiles=TileSpec(
-            patch_size=_parse_patch_size(options["patch_size"], resolution_given="mpp" in cut),
+            patch_size=_parse_patch_size(
+                options["patch_size"], resolution_given="mpp" in tile_options
+            ),
             overlap=options["overlap"],
-            **cut,
+            **tile_options,
         ),
         tissue_mode=options["tissue_mode"],
-        resolutions=SlideResolutions.parse(said) if said else SlideResolutions(),
+        resolutions=SlideResolutions.parse(slide_mpp) if slide_mpp else SlideResolutions(),
         allow_upsampling=options["allow_upsampling"],
         reader=options["reader"],
         drop_white=options["drop_white"],
@@ -214,7 +236,7 @@ def _parse_patch_size(text: str, *, resolution_given: bool) -> int:
         ) from None
     if number != text and not resolution_given:
         raise click.UsageError(
-            f"--patch-size {text} does not say pixels of what; add --mpp none for pixels of the "
+            f"--patch-size {text} needs a resolution; add --mpp none for pixels of the "
             "image, or --mpp 0.5 for pixels of 0.5 µm"
         )
     return size
@@ -254,7 +276,7 @@ def _load_encoders(
 
 
 def _parse_gpus(given: str | None) -> list[int]:
-    """Numbers of the GPUs to use; without being told, all there are."""
+    """Return the numbers of the given GPUs, or of all GPUs if none are given."""
     if given is None:
         try:
             import torch
@@ -280,9 +302,9 @@ def _print_results(rows: list[ExtractionRow], out: Path) -> None:
 
 
 def _print_tissue_modes(rows: list[ExtractionRow]) -> None:
-    """How tissue was found, unless it was detected on every slide."""
+    """Print how tissue was found, unless it was detected on every slide."""
     counts = Counter(row.tissue for row in rows if row.tissue)
-    words = {"detect": "detected", "all": "whole image", "outline": "outline of the folder"}
+    words = {"detect": "detected", "all": "whole image", "outline": "outline in the folder"}
     if counts.keys() - {"detect"}:
         click.echo("tissue: " + ", ".join(f"{words[mode]} {counts[mode]}" for mode in counts))
 

@@ -1,4 +1,4 @@
-"""``sacmil heatmap``: where a model looked, over the slide, beside the truth, for other tools."""
+"""``sacmil heatmap``: draw a model's tile scores over slides and beside annotations."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ def _require_one_model(
     ctx: click.Context, parameter: click.Parameter, value: tuple[Path, ...]
 ) -> Path:
     if len(value) > 1:
-        raise click.BadParameter(
-            "one model is drawn at a time; give one, or let sacmil predict draw several"
-        )
+        raise click.BadParameter("expected one model; use sacmil predict to draw several")
     return value[0]
 
 
@@ -33,7 +31,7 @@ def _require_one_model(
     multiple=True,
     type=_EXISTING,
     callback=_require_one_model,
-    help="Model folder, exported or not, or a run, which is the mean of its parts.",
+    help="Model folder, exported model, or run; a run is the mean of its models.",
 )
 @click.option(
     "--out",
@@ -44,13 +42,13 @@ def _require_one_model(
 @click.option(
     "--slides",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Where the slides are; without, maps are on white and no tiles are shown.",
+    help="Folder of the slides; without it, maps are on white and show no tiles.",
 )
 @click.option(
     "--class",
     "classes",
     multiple=True,
-    help="Draw the scores of this class, for models that have them; again for more.",
+    help="Draw the scores of this class, if the model has them; repeatable.",
 )
 @click.option(
     "--normalise",
@@ -58,35 +56,35 @@ def _require_one_model(
     default="rank",
     show_default=True,
     type=click.Choice(["raw", "minmax", "rank"]),
-    help="Of the overlay, within each slide; the map always shows raw scores.",
+    help="Normalisation of the overlay per slide; the map always shows raw scores.",
 )
-@click.option("--geojson", is_flag=True, help="Write tiles for QuPath too.")
-@click.option("--csv", is_flag=True, help="Write a table of the tiles too.")
+@click.option("--geojson", is_flag=True, help="Also write tiles for QuPath.")
+@click.option("--csv", is_flag=True, help="Also write a table of the tiles.")
 @click.option(
-    "--top", default=8, show_default=True, type=click.IntRange(0, 100), help="Tiles in the strip."
+    "--top", default=8, show_default=True, type=click.IntRange(0, 100), help="Number of top tiles."
 )
 @click.option(
     "--truth",
     type=_EXISTING,
-    help="ASAP's XML, GeoJSON or JSON outlines, or a folder of them.  [default: labels in bags]",
+    help="Annotations as ASAP XML, GeoJSON or JSON, or a folder.  [default: labels in bags]",
 )
-@click.option("--device", default="cpu", show_default=True, help="auto, cpu, cuda:0, …")
+@click.option("--device", default="cpu", show_default=True, help="Device: auto, cpu, cuda:0, …")
 @click.option(
     "--allow-mismatch",
     is_flag=True,
-    help="Draw bags of another encoder or tile size than the model's, with a warning.",
+    help="Only warn if a bag's encoder or tile size differs from the model's.",
 )
 def command(bags: tuple[Path, ...], model: Path, out: Path, device: str, **settings: Any) -> None:
-    """Draw the scores a model gives the tiles of BAGS, files or folders of them."""
+    """Draw a model's scores of the tiles of BAGS: files, or folders of bags."""
     from sacmil.cli._progress import progress_bars
     from sacmil.workflows.heatmaps import HeatmapSettings, draw_heatmaps
 
     check_not_run_or_model(out)
     with progress_bars() as progress:
-        made = draw_heatmaps(
+        drawn = draw_heatmaps(
             bags, model, out, HeatmapSettings(**settings), device=device, progress=progress
         )
-    _print_results(made)
+    _print_results(drawn)
 
 
 def _print_results(summary: HeatmapSummary) -> None:

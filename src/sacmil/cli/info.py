@@ -1,4 +1,4 @@
-"""``sacmil info``: what is in a bag or a model."""
+"""``sacmil info``: describe a bag or a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per file.")
 def command(files: tuple[Path, ...], *, as_json: bool) -> None:
-    """Tell what is in each of FILES: bags, or model folders."""
+    """Describe each of FILES: bags or model folders."""
     from sacmil.errors import SacMILError
 
     failed = 0
@@ -40,7 +40,7 @@ def _describe_path(file: Path) -> dict[str, Any]:
 def _is_folder(file: Path) -> bool:
     try:
         return file.is_dir()
-    except OSError:  # no permission, a name too long: reading it as a bag says which
+    except OSError:  # no permission, name too long: reading it as a bag reports which
         return False
 
 
@@ -73,7 +73,9 @@ def _describe_model(folder: Path) -> dict[str, Any]:
     from sacmil.formats._search import list_bag_files
 
     if not (folder / CARD_FILE).exists() and (bags := sorted(list_bag_files(folder))):
-        raise InputError(f"{folder}: is a folder of {len(bags)} bags; give one, such as {bags[0]}")
+        raise InputError(
+            f"{folder}: is a folder of {len(bags)} bags; expected one bag, such as {bags[0]}"
+        )
     card = read_card(folder)
     return {"file": str(folder), "what": "model"} | card
 
@@ -86,7 +88,7 @@ def _count_labels(labels: npt.NDArray[np.integer]) -> dict[str, int]:
 
 
 _SEPARATORS = {"slide_size": " x ", "x": " to ", "y": " to "}
-"""What stands between the values of a list; a comma elsewhere."""
+"""Separators of the values of a list; a comma elsewhere."""
 
 
 def _format_table(facts: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The command ``sacmil``: finds its subcommands in this folder and turns errors into sentences."""
+"""The command ``sacmil``: finds its subcommands in this folder and prints errors in one line."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from sacmil.errors import (
 
 _TRACEBACK = "SACMIL_TRACEBACK"
 _WRONG_CALLS = (UnknownModelError, OptionError, ConfigError)
-"""What was typed cannot be meant; all other errors are about what was found."""
+"""Errors of a wrong call, with exit code 2; all others exit with 1."""
 
 
 class CommandGroup(click.Group):
-    """Every public module of this folder but this one is a subcommand: its ``command``."""
+    """Group whose subcommands are the ``command`` of each public module in this folder."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of the subcommands."""
+        """Return the names of the subcommands."""
         names = (module.name for module in pkgutil.iter_modules(sacmil.cli.__path__))
         return sorted(name for name in names if not name.startswith("_") and name != "main")
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The subcommand of that name, imported now."""
+        """Import and return the subcommand of that name."""
         if cmd_name not in self.list_commands(ctx):
             return None
         command = importlib.import_module(f"sacmil.cli.{cmd_name}").command
@@ -47,7 +47,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but an unknown name says what it might have meant."""
+        """Resolve a subcommand as click does; for an unknown name, suggest similar ones."""
         if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
             ctx.fail(
                 f"there is no command {args[0]!r}; "
@@ -63,7 +63,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; no traceback reaches its user."""
+    """Run the command line; print errors without a traceback."""
     warnings.showwarning = _print_warning
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
@@ -73,7 +73,7 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         _exit_with_error("interrupted", 130)
     except BrokenPipeError:
-        # The reader of our output has gone (`sacmil models | head`): nothing is left to say to it.
+        # The reader of our output has closed it (`sacmil models | head`): print nothing more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
@@ -89,12 +89,12 @@ def _describe_error(error: Exception) -> str:
         return explain_os_error(error)
     return (
         f"this is a fault of sacmil, please report it: {type(error).__name__}: {error} "
-        f"({_locate_error(error)}; set {_TRACEBACK}=1 to see how it came there)"
+        f"({_locate_error(error)}; set {_TRACEBACK}=1 to see the traceback)"
     )
 
 
 def _locate_error(error: Exception) -> str:
-    """The last line of ours that was reached: whoever adds a model finds it there."""
+    """Return the last line of this package in the traceback, which helps the author of a model."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if f"{os.sep}sacmil{os.sep}" in frame.filename] or frames
     return f"{Path(ours[-1].filename).name}, line {ours[-1].lineno}"

@@ -1,4 +1,4 @@
-"""``sacmil models``: what create_model and --model take."""
+"""``sacmil models``: the names create_model and --model accept."""
 
 from __future__ import annotations
 
@@ -23,20 +23,18 @@ def command(name: str | None) -> None:
     description = describe_model(name)
     click.echo(f"{name}: {description.summary}{_from(description.origin)}")
     if description.training_notes:
-        click.echo(f"in a training loop of your own: {description.training_notes}")
+        click.echo(f"in your own training loop: {description.training_notes}")
     width = 2 + max(map(len, (*description.options, *description.recipes)))
     for option, default in description.options.items():
         click.echo(f"  {option:<{width}}{default!r:<13}{description.help.get(option, '')}")
-    click.echo(
-        "recipes, and what they set other than the paper's (adam, lr 1e-4, 200 epochs, last):"
-    )
+    click.echo("recipes, and how they differ from the paper's (adam, lr 1e-4, 200 epochs, last):")
     for recipe, settings in description.recipes.items():
         shown = ", ".join(f"{key}={_format_value(value)}" for key, value in settings.items())
         click.echo(f"  {recipe:<{width}}{shown or 'nothing'}")
 
 
 def _from(origin: str) -> str:
-    """The package a model is from, if it is another."""
+    """Return the package a model comes from, if it is not this one."""
     return "" if origin == BUILT_IN else f" [{origin}]"
 
 

@@ -1,4 +1,4 @@
-"""``sacmil predict``: answers for slides and bags nobody has labelled."""
+"""``sacmil predict``: predictions for slides and bags."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXISTING = click.Path(exists=True, path_type=Path)
     required=True,
     multiple=True,
     type=_EXISTING,
-    help="Model folder, exported or not, or a run, which is the mean of its parts; again for more.",
+    help="Model folder, exported model, or run (the mean of its models); repeatable.",
 )
 @click.option(
     "--out",
@@ -33,26 +33,26 @@ _EXISTING = click.Path(exists=True, path_type=Path)
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for predictions.csv, predictions.json, results.json, heatmaps and bags.",
 )
-@click.option("--report", is_flag=True, help="Write one HTML page per slide as well.")
+@click.option("--report", is_flag=True, help="Also write one HTML page per slide.")
 @click.option(
     "--slides",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Where the slides of bags are, for pictures.",
+    help="Folder of the bags' slides, to draw heatmaps on.",
 )
-@click.option("--heatmaps/--no-heatmaps", default=True, show_default=True, help="Draw pictures.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda:0, …")
+@click.option("--heatmaps/--no-heatmaps", default=True, show_default=True, help="Draw heatmaps.")
+@click.option("--device", default="auto", show_default=True, help="Device: auto, cpu, cuda:0, …")
 @click.option(
     "--slide-mpp",
     metavar="X|FILE.csv",
     help="Microns per pixel of the slides, or a table with columns wsi,mpp.",
 )
-@click.option("--encoder", help="Such as onnx:FILE.  [default: what the model's card names]")
+@click.option("--encoder", help="Encoder, such as onnx:FILE.  [default: the model's]")
 @click.option("--encoder-weights", type=_EXISTING, help="File with the encoder's weights.")
-@click.option("--download", is_flag=True, help="Let the encoder fetch its weights from the hub.")
+@click.option("--download", is_flag=True, help="Download the encoder's weights.")
 @click.option(
     "--allow-mismatch",
     is_flag=True,
-    help="Answer bags of another encoder or tile size than the model's, with a warning.",
+    help="Only warn if a bag's encoder or tile size differs from the model's.",
 )
 @click.option(
     "--limit",
@@ -60,14 +60,13 @@ _EXISTING = click.Path(exists=True, path_type=Path)
     default=BAG_LIMIT_S,
     show_default=True,
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds to read a bag.",
+    help="Seconds to read one bag.",
 )
 def command(items: tuple[Path, ...], models: tuple[Path, ...], out: Path, **options: Any) -> None:
-    """Answer ITEMS, slides or bags or folders of either, for research use only.
+    """Predict the class of ITEMS: slides, bags, or folders of them. For research use only.
 
-    Encoder, tile size and resolution come from the model's card. An item that cannot be answered
-    is told with its reason, and the others go on. Running the same command again does only what is
-    missing.
+    Encoder, tile size and resolution come from the model's card. If an item fails, the reason is
+    printed and the other items continue. Run the command again to do only what is missing.
     """
     from sacmil.cli._extraction_progress import show_extraction_progress
     from sacmil.cli._progress import progress_bars
@@ -77,10 +76,12 @@ def command(items: tuple[Path, ...], models: tuple[Path, ...], out: Path, **opti
     from sacmil.workflows.predict import predict_slides
     from sacmil.workflows.prediction_settings import PredictionSettings, WorkflowCallbacks
 
-    with progress_bars() as tell:
-        watcher = WorkflowCallbacks(on_progress=tell, track_extraction=show_extraction_progress)
+    with progress_bars() as progress:
+        callbacks = WorkflowCallbacks(
+            on_progress=progress, track_extraction=show_extraction_progress
+        )
         predicted = predict_slides(
-            items, out, models, PredictionSettings(**options), callbacks=watcher
+            items, out, models, PredictionSettings(**options), callbacks=callbacks
         )
     _print_results(predicted, out, report=options["report"])
 
@@ -100,32 +101,32 @@ def _print_results(summary: PredictionSummary, out: Path, *, report: bool) -> No
         alike = f" ({counts[cause]} alike)" if counts[cause] > 1 else ""
         click.echo(f"{kind}: {make_printable(text)}{alike}", err=True)
     for record in summary.records[:_MAX_SHOWN]:
-        for answer in record.select_models(summary.models):
-            spread = f" ± {max(answer.spread):.2f}" if answer.spread else ""
-            said = (
-                f"{answer.find_predicted_class(summary.classes)} "
-                f"{max(answer.probabilities):.2f}{spread}"
+        for prediction in record.select_models(summary.models):
+            spread = f" ± {max(prediction.spread):.2f}" if prediction.spread else ""
+            words = (
+                f"{prediction.find_predicted_class(summary.classes)} "
+                f"{max(prediction.probabilities):.2f}{spread}"
             )
-            click.echo(make_printable(f"{record.slide_id}  {answer.model}: {said}"))
+            click.echo(make_printable(f"{record.slide_id}  {prediction.model}: {words}"))
     if removed := summary.removed_reports:
-        again = "" if report else "; give --report to write pages of these predictions"
+        again = "" if report else "; add --report to write pages of these predictions"
         click.echo(f"removed {removed} pages of an earlier run from {out / 'reports'}{again}")
     left = len(summary.records) - _MAX_SHOWN
     if left > 0:
         click.echo(f"… and {left} more")
     pages = f", pages in {out / 'reports'}" if report and summary.records else ""
-    answered, failed = len(summary.records), len(summary.failures)
-    asked = {one.item for one in summary.records} | {one.item for one in summary.failures}
-    click.echo(f"{answered} of {len(asked)} answered: {out / 'predictions.csv'}{pages}")
-    if answered:
-        click.echo(make_printable(f"to look at them: {_make_view_command(summary, out)}"))
+    predicted, failed = len(summary.records), len(summary.failures)
+    items = {one.item for one in summary.records} | {one.item for one in summary.failures}
+    click.echo(f"{predicted} of {len(items)} predicted: {out / 'predictions.csv'}{pages}")
+    if predicted:
+        click.echo(make_printable(f"view them: {_make_view_command(summary, out)}"))
     if failed:
-        click.echo(f"{failed} failed: {out / 'predictions.json'} says why", err=True)
+        click.echo(f"{failed} failed; see the reasons in {out / 'predictions.json'}", err=True)
         raise SystemExit(1)
 
 
 def _make_view_command(summary: PredictionSummary, out: Path) -> str:
-    """The command that shows them, naming where the slides are if they are few places."""
+    """Return the command that shows the results, with the slides' folders if they are few."""
     slides = [Path(record.slide) for record in summary.records if record.slide]
     folders = {str(slide.parent) for slide in slides if out.resolve() not in slide.parents}
     named = [word for folder in sorted(folders) for word in ("--slides", folder)]
@@ -135,6 +136,6 @@ def _make_view_command(summary: PredictionSummary, out: Path) -> str:
 
 
 _MAX_FOLDERS = 3
-"""Folders of slides that a command still names."""
+"""Maximum number of folders in that command."""
 _MAX_SHOWN = 20
-"""Slides whose answers are printed."""
+"""Maximum number of slides whose predictions are printed."""

@@ -1,4 +1,4 @@
-"""``sacmil view``: look at slides and what models said of them, in a browser."""
+"""``sacmil view``: view slides and predictions in a browser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     "--slides",
     multiple=True,
     type=_FOLDER,
-    help="Folder whose slides may be shown, besides those in RESULTS; again for more.",
+    help="Folder of slides to show besides those in RESULTS; repeatable.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -25,11 +25,11 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     default=8765,
     show_default=True,
     type=click.IntRange(0, 65_535),
-    help="0 for any that is free.",
+    help="Port to listen on; 0 for any free port.",
 )
 @click.option(
     "--token",
-    help="What a browser must bring.  [default: made by lot where others can reach the address]",
+    help="Access token.  [default: random if other machines can reach the address]",
 )
 @click.option(
     "--open/--no-open", "open_browser", default=False, show_default=True, help="Open a browser."
@@ -42,9 +42,9 @@ def command(
     token: str | None,
     open_browser: bool,  # noqa: FBT001 - click gives it by name
 ) -> None:
-    """Show RESULTS, a folder that sacmil predict or sacmil demo wrote, for research use only.
+    """Show RESULTS, a folder written by sacmil predict or sacmil demo. For research use only.
 
-    Only that folder is read, and slides in the folders named. Ctrl-C ends it.
+    The viewer reads only that folder and the folders given by --slides. Ctrl-C stops it.
     """
     try:
         from sacmil.viewer.server import bind_server
@@ -57,11 +57,11 @@ def command(
 
     if not is_built():
         raise RunError(
-            "the viewer's page is not built; install Node.js 20 or newer and type `make viewer` in "
+            "the viewer's page is not built; install Node.js 20 or newer and run `make viewer` in "
             "the sources"
         )
     server = bind_server(ResultsApi(results, slides), host, port, token)
-    click.echo(f"{server.url}\nCtrl-C ends it. For research use only.")
+    click.echo(f"{server.url}\nCtrl-C stops it. For research use only.")
     if open_browser:
         click.launch(server.url)
     server.run()
