@@ -130,7 +130,10 @@ def test_the_table_s_own_encoder_is_taken_without_a_word(tmp_path, encoder) -> N
 
 @pytest.mark.parametrize(
     ("encoder", "dim", "features"),
-    [("uni_v1", 1024, "1024 features by uni_v1"), (None, 2048, "2048 features by an unnamed encoder")],
+    [
+        ("uni_v1", 1024, "1024 features by uni_v1"),
+        (None, 2048, "2048 features by an unnamed encoder"),
+    ],
 )
 def test_features_of_another_encoder_are_reported(tmp_path, encoder, dim, features) -> None:
     request = replace(SMALL, data={"camelyon16": camelyon(tmp_path, encoder, dim)})
