@@ -312,8 +312,8 @@ def test_a_failing_encoder_fails_its_slide_and_the_next_is_done(cohort, encoder)
     assert again[0].bag is not None
 
 
-def test_two_extractions_cannot_use_one_folder_at_once(cohort, tmp_path, encoder) -> None:
-    with exclusive(tmp_path), pytest.raises(SacMILError, match="another extraction is at work"):
+def test_two_extractions_do_not_work_in_one_folder(cohort, tmp_path, encoder) -> None:
+    with exclusive(tmp_path), pytest.raises(SacMILError, match="another extraction is running"):
         run(cohort, tmp_path, encoder)
     assert len(run(cohort, tmp_path, encoder)) == 3
 
