@@ -6,22 +6,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import click
 from tqdm import tqdm
 
+from sacmil.progress import ProgressCallback
 from sacmil.cli._time_left import TimeLeft
 
 _LINE_EVERY_S = 60.0
 """Seconds between two lines of progress where there is no terminal."""
-
-
-class ProgressCallback(Protocol):
-    """Function that reports the progress of a task."""
-
-    def __call__(self, task: str, done: int, total: int, note: str = "") -> None:
-        """Report that done of total steps of the task are finished; note is the latest value."""
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import sacmil.reproduce
 from sacmil.reproduce._paper import DATASETS
 
 if TYPE_CHECKING:
-    from sacmil.cli._progress import ProgressCallback
+    from sacmil.progress import ProgressCallback
     from sacmil.reproduce._request import ReproduceRequest
 
 SYNTHETIC_OPTIONS = ("task", "difficulty", "slides", "instances")

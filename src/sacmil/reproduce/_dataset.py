@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sacmil.cohorts.cohort import Cohort
     from sacmil.cohorts.splits import Fold
     from sacmil.synthetic.bags import SyntheticCohort
-    from sacmil.training.cross_validate import ProgressCallback
+    from sacmil.progress import ProgressCallback
 
 STAND_IN_TASKS = {"camelyon16": "metastasis", "tcga-lung": "subtype", "tcga-brca": "cluster"}
 """The task most like each: a small lesion or none; two subtypes; cells in clusters or not."""
@@ -149,15 +149,14 @@ def _make_synthetic_dataset(out: Path, dataset: str, request: ReproduceRequest) 
 
 
 def _write_synthetic_cohort(
-    cohort: SyntheticCohort, folder: Path, progress: ProgressCallback | None
+    cohort: SyntheticCohort, folder: Path, progress: ProgressCallback
 ) -> None:
     """Write the bags atomically; an existing folder is complete."""
     from sacmil.atomic import atomic_directory
     from sacmil.synthetic.bags import write_synthetic_cohort
 
-    def report(done: int, total: int) -> None:
-        if progress:
-            progress(f"making {folder.name}", done, total)
+    def report(task: str, done: int, total: int, note: str = "") -> None:
+        progress(f"making {folder.name}", done, total, note)
 
     with atomic_directory(folder) as partial:
         write_synthetic_cohort(cohort, partial, on_progress=report)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sacmil.training.cross_validate import ProgressCallback
 
 
 class DatasetPaths(NamedTuple):
@@ -56,7 +56,7 @@ class ReproduceRequest:
     """Annotations of the slides, a file or a folder: for heatmaps."""
     images: Path | None = None
     """Folder of the slides: for heatmaps."""
-    progress: ProgressCallback | None = field(default=None, compare=False)
+    progress: ProgressCallback = field(default=ignore_progress, compare=False)
 
     def is_requested(self, dataset: str) -> bool:
         """Whether a dataset is requested."""

@@ -16,11 +16,8 @@ from sacmil.reproduce._variant import Variant
 if TYPE_CHECKING:
     from sacmil.results import Predictions
     from sacmil.training.config import TrainingConfig
-    from sacmil.training.cross_validate import (
-        CrossValidationResult,
-        ProgressCallback,
-        TrainingResources,
-    )
+    from sacmil.progress import ProgressCallback
+    from sacmil.training.cross_validate import CrossValidationResult, TrainingResources
 
 RUNS = "runs"
 
@@ -97,10 +94,7 @@ def _make_config(variant: Variant, request: ReproduceRequest) -> TrainingConfig:
     )
 
 
-def _prefix_progress(title: str, progress: ProgressCallback | None) -> ProgressCallback | None:
-    if progress is None:
-        return None
-
+def _prefix_progress(title: str, progress: ProgressCallback) -> ProgressCallback:
     def report(task: str, done: int, total: int, note: str = "") -> None:
         progress(f"{title}: {task}", done, total, note)
 

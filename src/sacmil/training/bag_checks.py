@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from sacmil.progress import ProgressCallback
 from sacmil.atomic import atomic_write
 from sacmil.bag import TILE_SIZE_TOLERANCE, Bag
 from sacmil.cohorts.bags import describe_slide_mismatch, find_outliers
@@ -47,7 +48,7 @@ class _BagRecord(NamedTuple):
 
 
 def check_and_hash_bags(
-    out: Path, bags: Mapping[str, Path], on_progress: Callable[[str, int, int], None]
+    out: Path, bags: Mapping[str, Path], on_progress: ProgressCallback
 ) -> dict[str, str]:
     """Return the SHA-256 of every bag by slide id; one error lists all problems.
 

@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.cohorts.cohort import Cohort
 from sacmil.cohorts.splits import Fold
 from sacmil.errors import RunError, SacMILError, explain_os_error
@@ -32,13 +33,6 @@ from sacmil.training.log import read_last_epoch
 from sacmil.training.run_folder import open_run, write_configs
 
 _POLL_S = 0.5
-
-
-class ProgressCallback(Protocol):
-    """Receives the task, its progress out of a total, and a note such as the newest loss."""
-
-    def __call__(self, task: str, done: int, total: int, note: str = "") -> None:
-        """Report progress."""
 
 
 Engine = Callable[
@@ -78,7 +72,7 @@ def cross_validate(
     *,
     seeds: Sequence[int] = (0,),
     resources: TrainingResources | None = None,
-    on_progress: ProgressCallback | None = None,
+    on_progress: ProgressCallback = ignore_progress,
 ) -> CrossValidationResult:
     """Train and test every configuration on every fold with every seed.
 
@@ -94,7 +88,7 @@ def cross_validate(
         resources: what to train on.
         on_progress: called with the number of epochs done.
     """
-    resources, report = resources or TrainingResources(), on_progress or _ignore_progress
+    resources, report = resources or TrainingResources(), on_progress
     _check_names(configs)
     check_models(configs.values(), bags, cohort.classes)
     with open_run(out, cohort, folds, "crossval", seeds):
@@ -104,10 +98,6 @@ def cross_validate(
         write_configs(out, configs)
         failures = _run_jobs(jobs, pending, resources, report)
         return CrossValidationResult(_collect_predictions(out, jobs), failures)
-
-
-def _ignore_progress(task: str, done: int, total: int, note: str = "") -> None:
-    pass
 
 
 def _check_names(configs: Mapping[str, TrainingConfig]) -> None:

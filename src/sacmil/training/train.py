@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.cohorts.cohort import Cohort
 from sacmil.cohorts.splits import Fold
 from sacmil.errors import CohortError
@@ -25,7 +26,7 @@ def train_fold(
     *,
     fold: int = 0,
     device_config: DeviceConfig | None = None,
-    on_progress: Callable[[str, int, int], None] = lambda task, done, total: None,
+    on_progress: ProgressCallback = ignore_progress,
     on_epoch: Callable[[EpochMetrics, int], None] = lambda line, epochs: None,
 ) -> None:
     """Train on one fold; resume an interrupted run, return at once if it is finished.

@@ -16,6 +16,7 @@ from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.atomic import atomic_write, remove_if_abandoned, report_final_path
 from sacmil.bag import Bag
 from sacmil.csv_text import escape_cells, restore_cell
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from sacmil.models._reference import LoadedReference
 
 CONVERT_CSV = "convert.csv"
-ProgressCallback = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ def convert_bags(
     overwrite: bool = False,
     limit_s: float = 300.0,
     workers: int = 1,
-    progress: ProgressCallback = lambda task, done, total: None,
+    progress: ProgressCallback = ignore_progress,
 ) -> list[ConversionRow]:
     """Write every bag as ``<slide_id>.h5``; a bag that cannot be read does not stop the others.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.bag import Bag
 from sacmil.card import CARD_FILE, anonymized_id, find_model_folders, read_card
 from sacmil.cohorts.bags import describe_slide_mismatch
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from sacmil.models import MILModel
 
 Floats = npt.NDArray[np.float64]
-ProgressCallback = Callable[[str, int, int], None]
 
 
 class EvaluationFailure(NamedTuple):
@@ -93,7 +93,7 @@ def evaluate_models(
     bags: Mapping[str, Path],
     *,
     device: str = "cpu",
-    progress: ProgressCallback = lambda task, done, total: None,
+    progress: ProgressCallback = ignore_progress,
 ) -> Evaluation:
     """Predict every slide of a cohort with every model; a bad bag does not stop the others.
 

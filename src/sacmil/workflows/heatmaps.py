@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.bag import Bag
 from sacmil.cohorts.slide_id import parse_slide_id
 from sacmil.errors import ConfigError, FormatError, InputError, suggest_names
@@ -35,7 +36,6 @@ from sacmil.workflows.ensemble import Ensemble, MemberPredictions, load_ensemble
 from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.inputs import INPUT_ERRORS, describe_error
 
-ProgressCallback = Callable[[str, int, int], None]
 PathsByName = dict[str, Path]
 
 SCORE_NAMES = {"sac_mil": "L2 norm after the last block"}
@@ -84,7 +84,7 @@ def draw_heatmaps(
     settings: HeatmapSettings,
     *,
     device: str = "cpu",
-    progress: ProgressCallback = lambda task, done, total: None,
+    progress: ProgressCallback = ignore_progress,
 ) -> HeatmapSummary:
     """Score every bag and write its heatmaps; a bad bag does not stop the others.
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.limits import BAG_LIMIT_S
 
 if TYPE_CHECKING:
     from sacmil.extraction.extract import ExtractionProgress
 
-ProgressCallback = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class PredictionSettings:
 class WorkflowCallbacks:
     """Callbacks for the progress of a workflow."""
 
-    on_progress: ProgressCallback = lambda task, done, total: None
+    on_progress: ProgressCallback = ignore_progress
     """Called with (task, done, total)."""
     track_extraction: Callable[[int], AbstractContextManager[ExtractionProgress]] | None = None
     """Called with the number of slides; returns a context with the progress of extraction."""

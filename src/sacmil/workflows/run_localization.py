@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.card import CARD_FILE
 from sacmil.cohorts.bags import locate_bags
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
@@ -31,7 +32,7 @@ def measure_run_localization(
     bags: Sequence[Path],
     *,
     device: str = "cpu",
-    progress: Callable[[str, int, int], None] = lambda task, done, total: None,
+    progress: ProgressCallback = ignore_progress,
 ) -> None:
     """Measure every test slide with the model of its fold, and write localisation_by_slide.csv.
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import overload
 
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.atomic import atomic_write
 from sacmil.cohorts.cohort import Cohort
 from sacmil.errors import ConfigError
@@ -26,9 +27,6 @@ from sacmil.synthetic.bags.metastasis import Metastasis
 from sacmil.synthetic.bags.oracle import OracleInput, compute_oracle_auc
 from sacmil.synthetic.bags.presets import get_preset
 from sacmil.synthetic.bags.task import SyntheticTask
-
-ProgressCallback = Callable[[int, int], None]
-"""Called with the number of slides written so far and the total."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ def make_synthetic_cohort(
 
 
 def write_synthetic_cohort(
-    cohort: SyntheticCohort, folder: str | Path, *, on_progress: ProgressCallback | None = None
+    cohort: SyntheticCohort, folder: str | Path, *, on_progress: ProgressCallback = ignore_progress
 ) -> Cohort:
     """Write the input of every command: ``bags/<slide_id>.h5`` and ``table.csv``.
 
@@ -137,8 +135,7 @@ def write_synthetic_cohort(
     out = Path(folder)
     for number, (bag, _) in enumerate(cohort.bags, start=1):
         write_bag(out / "bags" / f"{bag.slide_id}.h5", bag)
-        if on_progress:
-            on_progress(number, cohort.slides)
+        on_progress("writing bags", number, cohort.slides)
     _write_table(cohort, out / "table.csv")
     return cohort.table
 
