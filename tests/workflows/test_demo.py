@@ -60,7 +60,7 @@ def out(shown):
 
 def test_the_two_broken_slides_are_reported_and_the_others_go_on(shown, settings) -> None:
     found, _ = shown
-    broken = {slide.slide_id: slide.artefact for slide in found.drawn[-2:]}
+    broken = {slide.slide_id: slide.artefact for slide in found.slides[-2:]}
     assert sorted(broken.values()) == ["no tissue", "truncated"]
     assert found.bags.failures.keys() == broken.keys()
     assert len(found.bags.files) == settings.slides
@@ -130,7 +130,7 @@ def test_the_results_folder_needs_nothing_outside_itself(out, settings) -> None:
 def test_labels_in_results_and_table_are_those_of_the_cohort(out, shown) -> None:
     cohort = read_cohort(out / "table.csv")
     in_results = {slide.slide_id: slide.label for slide in read_results(out / "results").slides}
-    for slide in shown[0].drawn:
+    for slide in shown[0].slides:
         label = cohort.classes[cohort.by_id[slide.slide_id].label]
         assert in_results[slide.slide_id] == label
 
@@ -172,9 +172,9 @@ def test_tiles_with_a_nest_look_unlike_the_others(shown, out) -> None:
 
 def test_new_slides_are_answered_by_the_exported_run(shown, out) -> None:
     found, _ = shown
-    assert len(found.new) == 2
+    assert len(found.new_predictions) == 2
     runtime = load(out / "onnx" / "sac_mil_local")
-    for slide, text in found.new.items():
+    for slide, text in found.new_predictions.items():
         (path,) = (out / "new" / "answers" / "bags").glob(f"*/features_*/{slide}.h5")
         answer = runtime.predict(read_bag(path))
         assert text == f"{answer.classes[answer.label]} {answer.probabilities.max():.2f}"
@@ -214,18 +214,18 @@ def state(out):
 
 def test_a_second_run_does_nothing_again_and_says_the_same(shown, out, settings) -> None:
     found, _ = shown
-    assert all(found.done.values())
+    assert all(found.steps_done.values())
     before, page = state(out), found.folder.page.read_text()
     again = run_demo(out, settings)
     assert not any(again.steps_done.values())
     assert state(out) == before
     assert again.localization == found.localization
-    assert again.new_predictions == found.new
+    assert again.new_predictions == found.new_predictions
     assert len(again.folder.page.read_text()) == pytest.approx(len(page), rel=0.01)
 
 
 def test_what_is_lost_is_made_again_and_nothing_else(shown, out, settings) -> None:
-    slide = shown[0].drawn[2]
+    slide = shown[0].slides[2]
     scores = out / "results" / "scores" / "sac_mil_local" / f"{slide.slide_id}.npz"
     before = scores.read_bytes()
     (shown[0].folder.slides / slide.file_name).unlink()
