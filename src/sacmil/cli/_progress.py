@@ -11,8 +11,8 @@ from typing import NoReturn
 import click
 from tqdm import tqdm
 
-from sacmil.progress import ProgressCallback
 from sacmil.cli._time_left import TimeLeft
+from sacmil.progress import ProgressCallback
 
 _LINE_EVERY_S = 60.0
 """Seconds between two lines of progress where there is no terminal."""

@@ -14,8 +14,8 @@ from sacmil.reproduce._request import DatasetPaths, ReproduceRequest
 if TYPE_CHECKING:
     from sacmil.cohorts.cohort import Cohort
     from sacmil.cohorts.splits import Fold
-    from sacmil.synthetic.bags import SyntheticCohort
     from sacmil.progress import ProgressCallback
+    from sacmil.synthetic.bags import SyntheticCohort
 
 STAND_IN_TASKS = {"camelyon16": "metastasis", "tcga-lung": "subtype", "tcga-brca": "cluster"}
 """The task most like each: a small lesion or none; two subtypes; cells in clusters or not."""

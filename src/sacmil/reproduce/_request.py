@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.errors import ConfigError
-
-if TYPE_CHECKING:
+from sacmil.progress import ProgressCallback, ignore_progress
 
 
 class DatasetPaths(NamedTuple):

@@ -14,9 +14,9 @@ from sacmil.reproduce._request import ReproduceRequest
 from sacmil.reproduce._variant import Variant
 
 if TYPE_CHECKING:
+    from sacmil.progress import ProgressCallback
     from sacmil.results import Predictions
     from sacmil.training.config import TrainingConfig
-    from sacmil.progress import ProgressCallback
     from sacmil.training.cross_validate import CrossValidationResult, TrainingResources
 
 RUNS = "runs"

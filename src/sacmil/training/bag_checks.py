@@ -11,11 +11,10 @@ import csv
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sacmil.progress import ProgressCallback
 from sacmil.atomic import atomic_write
 from sacmil.bag import TILE_SIZE_TOLERANCE, Bag
 from sacmil.cohorts.bags import describe_slide_mismatch, find_outliers
@@ -24,6 +23,7 @@ from sacmil.errors import BagWarning, CohortError, RunError, SacMILError
 from sacmil.formats import read_bag
 from sacmil.limits import BAG_LIMIT_S
 from sacmil.parallel import TaskOutcome, run_each
+from sacmil.progress import ProgressCallback
 
 BAGS_FILE = "bags.csv"
 

@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.cohorts.cohort import Cohort
 from sacmil.cohorts.splits import Fold
 from sacmil.errors import RunError, SacMILError, explain_os_error
 from sacmil.parallel import TaskOutcome, WorkerPool
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.cohorts.cohort import Cohort
 from sacmil.cohorts.splits import Fold
 from sacmil.errors import CohortError
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.training.bag_checks import check_and_hash_bags
 from sacmil.training.checkpoint import EpochMetrics
 from sacmil.training.config import TrainingConfig

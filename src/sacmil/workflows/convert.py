@@ -11,12 +11,11 @@ import csv
 import glob
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.atomic import atomic_write, remove_if_abandoned, report_final_path
 from sacmil.bag import Bag
 from sacmil.csv_text import escape_cells, restore_cell
@@ -30,6 +29,7 @@ from sacmil.errors import (
 )
 from sacmil.formats import check_spacing, find_bags, find_layout, read_bag, write_bag
 from sacmil.parallel import run_each
+from sacmil.progress import ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
     from sacmil.models._reference import LoadedReference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.bag import Bag
 from sacmil.card import CARD_FILE, anonymized_id, find_model_folders, read_card
 from sacmil.cohorts.bags import describe_slide_mismatch
@@ -21,6 +20,7 @@ from sacmil.environment import select_device
 from sacmil.errors import CohortWarning, InputError, RunError, SacMILError
 from sacmil.evaluation.localization import measure_slide_localization
 from sacmil.formats import read_bag
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,

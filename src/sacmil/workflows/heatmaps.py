@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.bag import Bag
 from sacmil.cohorts.slide_id import parse_slide_id
 from sacmil.errors import ConfigError, FormatError, InputError, suggest_names
@@ -30,6 +29,7 @@ from sacmil.heatmap import (
 from sacmil.heatmap.annotations import check_can_draw
 from sacmil.heatmap.truth import SINGLE_SLIDE_SUFFIXES
 from sacmil.locking import exclusive, remove_partial_files
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import InstanceScores
 from sacmil.slides.search import find_slides
 from sacmil.workflows.ensemble import Ensemble, MemberPredictions, load_ensembles

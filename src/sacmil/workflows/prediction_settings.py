@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.limits import BAG_LIMIT_S
+from sacmil.progress import ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
     from sacmil.extraction.extract import ExtractionProgress
-
 
 
 @dataclass(frozen=True, kw_only=True)

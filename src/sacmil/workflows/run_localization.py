@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.card import CARD_FILE
 from sacmil.cohorts.bags import locate_bags
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
@@ -14,6 +13,7 @@ from sacmil.errors import RunError
 from sacmil.evaluation.localization import measure_slide_localization
 from sacmil.formats import read_bag
 from sacmil.locking import exclusive
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import (
     LOCALIZATION_FILE,
     Predictions,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import overload
 
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.atomic import atomic_write
 from sacmil.cohorts.cohort import Cohort
 from sacmil.errors import ConfigError
 from sacmil.formats import write_bag
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.synthetic.bags.cluster import Cluster
 from sacmil.synthetic.bags.labeled_bag import (
     LabeledBag,
