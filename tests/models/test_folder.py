@@ -131,7 +131,7 @@ def test_what_is_not_a_model_alone_is_never_overwritten(folder: Path, kind: str)
     assert sorted(folder.parent.rglob("*")) == before
 
 
-@pytest.mark.parametrize("fails", ["make_card", "whole_folder"])
+@pytest.mark.parametrize("fails", ["make_card", "atomic_directory"])
 def test_an_error_while_saving_leaves_the_older_model(
     folder: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:

@@ -29,7 +29,7 @@ def loaded(golden, official):
 
 
 def class_states(model, features, coords) -> dict[str, torch.Tensor]:
-    x = model.tokens(features, coords)
+    x = model.embed_tokens(features, coords)
     states = {"layer0": model.norm(x[0])}
     for i, layer in enumerate(model.layers):
         x = layer(x)
@@ -141,7 +141,7 @@ def test_each_place_has_its_sines_and_cosines() -> None:
 def test_the_class_token_has_no_place_and_tiles_keep_their_order() -> None:
     model = create_model("longnet", in_dim=6, num_classes=2, **SMALL)
     features, coords = torch.randn(5, 6), torch.rand(5, 2) * 2000
-    x = model.tokens(features, coords)
+    x = model.embed_tokens(features, coords)
     assert x[0].equal(model.cls_token[0])
     places = embed_positions(coords, 16).float()
     torch.testing.assert_close(x[1:], model.project(features) + places)
@@ -150,7 +150,7 @@ def test_the_class_token_has_no_place_and_tiles_keep_their_order() -> None:
 def test_scores_are_the_lengths_of_the_last_tokens() -> None:
     model = create_model("longnet", in_dim=6, num_classes=2, **SMALL).eval()
     features, coords = torch.randn(30, 6), torch.randint(0, 9, (30, 2))
-    x = model.layers[1](model.layers[0](model.tokens(features, coords)))
+    x = model.layers[1](model.layers[0](model.embed_tokens(features, coords)))
     torch.testing.assert_close(model(features, coords).scores, x[1:].square().sum(1).sqrt())
 
 
@@ -184,7 +184,7 @@ def test_dropout_thins_what_layers_add(dropout) -> None:
     features, coords = torch.randn(9, 6), torch.randint(0, 9, (9, 2))
     first, second = model(features, coords).scores, model(features, coords).scores
     if dropout == 1:
-        assert first.equal(model.tokens(features, coords)[1:].norm(dim=1))
+        assert first.equal(model.embed_tokens(features, coords)[1:].norm(dim=1))
     else:
         assert not torch.allclose(first, second)
 
