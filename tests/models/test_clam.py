@@ -63,11 +63,11 @@ def test_picked_instances_and_losses_are_the_official_ones(name, golden) -> None
         model = load_reference(name, official(file), **options)
         output = answer(model, torch.from_numpy(file["x"]))
         logits, labels = zip(*model.instance_terms(output, label), strict=True)
-        alone = load_reference(name, official(file), bag_weight=0.0, **options)
+        instances_only = load_reference(name, official(file), bag_weight=0.0, **options)
         ours = {
             "inst_preds": torch.cat(logits).argmax(1),
             "inst_targets": torch.cat(labels),
-            "inst_loss": alone.losses(output, label)["all"],
+            "inst_loss": instances_only.losses(output, label)["all"],
             "total": model.losses(output, label)["all"],
         }
         for key, found in ours.items():

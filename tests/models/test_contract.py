@@ -161,7 +161,7 @@ def test_coordinates_matter_exactly_where_declared(name: str) -> None:
 
 
 @every_model
-def test_scores_tell_instances_apart(name: str) -> None:
+def test_scores_distinguish_instances(name: str) -> None:
     assert make(name)(*place()).scores.unique().numel() > INSTANCES / 2, (
         "most instances share a score"
     )

@@ -302,7 +302,7 @@ def test_the_originals_zero_leaves_only_the_bias() -> None:
 
 
 @every_distillation
-def test_a_large_bag_is_learned_from_and_its_instances_told_apart(distill: str) -> None:
+def test_a_large_bag_is_learned_from_and_its_instances_are_distinguished(distill: str) -> None:
     model = fresh(in_dim=16, dim=16, distill=distill).train()
     output = answer(model, torch.randn(20_000, 16))
     sum(model.losses(output, torch.tensor(1)).values()).backward()

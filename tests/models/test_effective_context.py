@@ -52,8 +52,8 @@ def after_two_blocks(size: int) -> np.ndarray:
     inside = rings(size, K)
     reached = np.zeros((len(inside), size), dtype=bool)
     for row, (start, end) in enumerate(inside):
-        alone = np.eye(1, end - start, dtype=bool)
-        assert spread(alone, K, 1).all(), "a level-0 ring is not mixed by the first block"
+        single = np.eye(1, end - start, dtype=bool)
+        assert spread(single, K, 1).all(), "a level-0 ring is not mixed by the first block"
         reached[row, start:end] = True
     return np.unique(np.packbits(spread(reached, K, K), axis=1), axis=0)
 

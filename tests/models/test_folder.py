@@ -116,7 +116,7 @@ def test_an_older_model_is_replaced_wholly(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "empty folder", "other folder", "model and more"])
-def test_what_is_not_a_model_alone_is_never_overwritten(folder: Path, kind: str) -> None:
+def test_a_folder_with_other_files_is_never_overwritten(folder: Path, kind: str) -> None:
     if kind != "model and more":
         shutil.rmtree(folder)
     if kind == "file":
@@ -210,7 +210,7 @@ def without_in_dim(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "expected"),
     [
         (lambda f: (f / CARD_FILE).unlink(), "there is no card.json"),
         (lambda f: (f / WEIGHTS).unlink(), "No such file"),
@@ -237,14 +237,14 @@ def without_in_dim(folder: Path) -> None:
     ],
 )
 def test_a_damaged_folder_is_refused_with_its_name_and_its_fault(
-    folder: Path, damage: Callable[[Path], Any], told: str
+    folder: Path, damage: Callable[[Path], Any], expected: str
 ) -> None:
     damage(folder)
     with pytest.raises(ModelFolderError) as raised:
         load_model(folder)
     message = str(raised.value)
     assert message.startswith(str(folder))
-    assert told in message
+    assert expected in message
     assert "\n" not in message
 
 
@@ -285,7 +285,7 @@ def test_a_card_without_class_names_loads(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["missing", "a file"])
-def test_what_is_no_folder_is_told(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_folder_is_reported(tmp_path: Path, kind: str) -> None:
     if kind == "a file":
         (tmp_path / "m").write_text("x")
     with pytest.raises(ModelFolderError, match=str(tmp_path / "m")):

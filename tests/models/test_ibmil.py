@@ -170,7 +170,7 @@ def test_the_mean_confounder_enters_as_the_merge_says(base: str, merge: str) -> 
     assert found.attention.sum().item() == pytest.approx(1)
 
 
-def test_an_add_checkpoint_is_recognised_and_sub_can_be_said() -> None:
+def test_an_add_checkpoint_is_recognised_and_sub_can_be_given() -> None:
     model = fresh(base="abmil", merge="add").eval()
     names = {"value": "attention.0", "weight": "attention.2"}
     state = {

@@ -133,7 +133,7 @@ def test_a_plan_that_is_given_costs_no_look_at_the_coordinates() -> None:
         np.random.default_rng(0).random((500, 2)) * 80_000,  # nuclei
     ],
 )
-def test_pixels_are_told_from_patch_units(pixels: np.ndarray) -> None:
+def test_pixels_are_distinguished_from_patch_units(pixels: np.ndarray) -> None:
     assert is_warned_of(pixels)
 
 

@@ -286,7 +286,7 @@ def test_reading_a_segment_again_in_the_backward_pass_changes_no_gradient(monkey
     assert len(calls) == 8
 
 
-def test_the_class_token_alone_is_the_first_row_of_the_layer() -> None:
+def test_the_class_token_output_is_the_first_row_of_the_layer() -> None:
     layer2 = small().layer2
     h = torch.randn(20, 16, dtype=torch.float64)
     token, weights = layer2.forward_class_token(h)

@@ -1,4 +1,4 @@
-"""A prediction speaks of the bag's instances in the bag's order and leaves the model alone."""
+"""A prediction has the instances in the order of the bag and does not change the model."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ every_model = pytest.mark.parametrize("name", list_models())
 
 
 class Witness(MILModel):
-    """Remembers where it was told the instances are, and in which mode it was asked."""
+    """Stores the coordinates it gets, and the mode in which it is called."""
 
     name = "witness"
 
     def __init__(self, *, in_dim: int, num_classes: int) -> None:
         super().__init__(in_dim, num_classes)
         self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(in_dim, num_classes))
-        self.told: dict[str, np.ndarray] = {}
+        self.coords_seen: dict[str, np.ndarray] = {}
         self.modes: set[bool] = set()
 
     def plan(self, coords: np.ndarray, features: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        self.told["plan"] = coords
+        self.coords_seen["plan"] = coords
         return {}
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
-        self.told["aggregate"] = coords.numpy()
+        self.coords_seen["aggregate"] = coords.numpy()
         self.modes |= {module.training for module in self.modules()}
         return Output(self.head(features.mean(0)), features.norm(dim=1))
 
@@ -90,23 +90,25 @@ def test_a_prediction_is_the_models_answer_in_patch_units(
     np.testing.assert_allclose(answer.scores, output.scores, atol=1e-6)
 
 
-def test_plan_and_model_are_told_places_in_patch_units() -> None:
+def test_plan_and_model_get_positions_in_patch_units() -> None:
     coords = np.array([[512, 1024], [2560, 512], [0, 0]])
     model = Witness(in_dim=DIM, num_classes=2)
     predict(model, Bag("slide", np.ones((3, DIM), np.float32), coords, patch_size=512))
-    assert set(model.told) == {"plan", "aggregate"}
-    for told in model.told.values():
-        np.testing.assert_array_equal(told, [[1, 2], [5, 1], [0, 0]])
+    assert set(model.coords_seen) == {"plan", "aggregate"}
+    for coords in model.coords_seen.values():
+        np.testing.assert_array_equal(coords, [[1, 2], [5, 1], [0, 0]])
 
 
 def test_the_answer_is_that_of_evaluation_and_the_mode_is_given_back(
     make_bag: Callable[..., Bag],
 ) -> None:
     model, bag = Witness(in_dim=DIM, num_classes=2), make_bag(20, DIM)
-    asked = predict(model.train(), bag)
-    assert model.modes == {False}, "some part of the model was asked in training mode"
+    prediction = predict(model.train(), bag)
+    assert model.modes == {False}, "some part of the model was called in training mode"
     assert all(module.training for module in model.modules())
-    np.testing.assert_array_equal(asked.probabilities, predict(model.eval(), bag).probabilities)
+    np.testing.assert_array_equal(
+        prediction.probabilities, predict(model.eval(), bag).probabilities
+    )
     assert not any(module.training for module in model.modules())
 
 
@@ -131,7 +133,7 @@ def test_the_mode_is_given_back_even_after_an_error(make_bag: Callable[..., Bag]
 
 def test_a_bag_of_another_width_is_refused_with_both_widths(make_bag: Callable[..., Bag]) -> None:
     model = create_model("sac_mil", in_dim=DIM, num_classes=2)
-    with pytest.raises(InputError, match=rf"20 wide; this sac_mil was made for {DIM}"):
+    with pytest.raises(InputError, match=rf"20 wide; this sac_mil expects {DIM}"):
         predict(model, make_bag(5, 20))
 
 
@@ -195,7 +197,7 @@ def test_the_label_is_the_most_probable_class(probabilities: list[float], label:
 
 
 @pytest.mark.parametrize("what", ["logits", "scores"])
-def test_outputs_of_a_wrong_shape_are_told_by_the_models_name(
+def test_outputs_of_a_wrong_shape_are_reported_with_the_models_name(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise one logit of two trains, and answers every slide alike."""

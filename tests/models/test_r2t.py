@@ -17,7 +17,7 @@ UNREADABLE = {
     "r2tmil_c16": {"all_shortcut": True},
     "r2tmil_mlp": {"all_shortcut": True, "crmsa_heads": 1},
 }
-"""What the shapes of each golden do not tell."""
+"""Options that the shapes of each golden do not show."""
 
 GOLDENS = pytest.mark.parametrize("name", UNREADABLE)
 EPEG_BIAS = "online_encoder.layers.0.attn.attn.pe.bias"
@@ -42,7 +42,7 @@ def cross(model: R2TMIL, h: torch.Tensor) -> torch.Tensor:
 
 
 def embed_again(model: R2TMIL, z: torch.Tensor) -> torch.Tensor:
-    return model.reembed(z, planned(model, len(z)))
+    return model.reembed_instances(z, planned(model, len(z)))
 
 
 def make(**options: object) -> R2TMIL:

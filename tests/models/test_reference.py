@@ -156,7 +156,7 @@ def test_a_weight_of_another_shape_is_a_sentence(
             load_reference(name, state | {key: wrong})
 
 
-def test_a_wrong_size_is_told_under_the_name_in_the_file(golden: Callable) -> None:
+def test_a_wrong_size_is_reported_under_the_name_in_the_file(golden: Callable) -> None:
     state = official(golden("clam_sb"))
     parallel = {k.replace("attention_net.", "attention_net.module."): v for k, v in state.items()}
     parallel["attention_net.module.0.bias"] = np.zeros(3)
@@ -164,7 +164,7 @@ def test_a_wrong_size_is_told_under_the_name_in_the_file(golden: Callable) -> No
         load_reference("clam_sb", parallel)
 
 
-def test_a_checkpoint_of_another_model_is_told_which_one_it_fits(golden: Callable) -> None:
+def test_the_error_for_another_models_checkpoint_names_that_model(golden: Callable) -> None:
     with pytest.raises(ModelError, match=r"attention_net\.0.* it fits dsmil: name that model"):
         load_reference("clam_sb", official(golden("dsmil_c2")))
 
@@ -192,6 +192,6 @@ def test_a_tensor_of_an_odd_kind_is_a_sentence(odd: torch.Tensor, golden: Callab
             load_reference("clam_sb", state | {name: odd})
 
 
-def test_options_that_contradict_the_file_are_said_to_be_the_fault(golden: Callable) -> None:
-    with pytest.raises(ModelError, match="it fits clam_sb with the options that the file tells"):
+def test_options_that_contradict_the_file_are_named_in_the_error(golden: Callable) -> None:
+    with pytest.raises(ModelError, match="it fits clam_sb with the options that the file implies"):
         load_reference("clam_sb", official(golden("clam_sb")), num_classes=5)

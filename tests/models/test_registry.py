@@ -18,17 +18,17 @@ every_model = pytest.mark.parametrize("name", list_models())
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [("sacmil", "did you mean 'sac_mil'"), ("zebra", "known are: "), ("", "known are: ")],
 )
-def test_an_unknown_model_is_told_with_what_was_meant(name: str, told: str) -> None:
-    with pytest.raises(UnknownModelError, match=told) as raised:
+def test_an_unknown_model_is_rejected_with_a_suggestion(name: str, message: str) -> None:
+    with pytest.raises(UnknownModelError, match=message) as raised:
         create_model(name, in_dim=4, num_classes=2)
     assert repr(name) in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"dimm": 8}, r"no option 'dimm'; did you mean 'dim'"),
         ({"Pool": "mean"}, r"no option 'Pool'; did you mean 'pool'"),
@@ -45,8 +45,10 @@ def test_an_unknown_model_is_told_with_what_was_meant(name: str, told: str) -> N
         ({"dim": 8}, r"k=64, dim=8; a fold needs a channel"),
     ],
 )
-def test_a_wrong_option_is_told_with_what_was_expected(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_a_wrong_option_is_rejected_with_what_was_expected(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
         create_model("sac_mil", in_dim=4, num_classes=2, **options)
 
 

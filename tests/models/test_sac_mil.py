@@ -191,7 +191,7 @@ def test_the_model_is_its_definition_written_out(make_bag) -> None:
 
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("mlp", ["linear", "mlp"])
-def test_a_block_adds_to_its_input_exactly_where_asked(mlp: str, residual: bool) -> None:  # noqa: FBT001
+def test_a_block_adds_to_its_input_exactly_if_residual(mlp: str, residual: bool) -> None:  # noqa: FBT001
     block = module.SACBlock(32, 4, 1, mlp, "absorb", residual=residual)
     last = block.w2 if mlp == "linear" else block.w2[-1]
     torch.nn.init.zeros_(last.weight)

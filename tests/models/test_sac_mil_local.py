@@ -112,13 +112,13 @@ def test_with_the_weights_of_sac_mil_the_gradients_are_those_of_sac_mil(make_bag
 @every_pool
 @pytest.mark.parametrize("mlp", ["linear", "mlp"])
 @pytest.mark.parametrize("instances", [1, 3, 90])
-def test_before_training_instances_stand_alone(
+def test_before_training_instances_are_independent(
     make_bag, mlp: str, pool: str, instances: int
 ) -> None:
     features, coords = as_tensors(make_bag(instances))
     model = make(2, mlp=mlp, pool=pool, depth=2)
-    alone = model.head(model.pool(model.project(features)))
-    torch.testing.assert_close(model(features, coords).logits, alone)
+    independent = model.head(model.pool(model.project(features)))
+    torch.testing.assert_close(model(features, coords).logits, independent)
     usual = make(2, mlp=mlp, pool=pool, depth=2, zero_start=False)
     together = usual(features, coords).logits
     assert not torch.allclose(usual.head(usual.pool(usual.project(features))), together)
@@ -134,7 +134,7 @@ def test_what_begins_as_nothing_is_learned(make_bag) -> None:
 
 
 @pytest.mark.parametrize("mlp", ["linear", "mlp"])
-def test_a_larger_start_is_that_of_the_first_layer_of_blocks_alone(mlp: str) -> None:
+def test_a_larger_start_is_that_of_the_first_layer_of_blocks_only(mlp: str) -> None:
     usual, larger = (
         torch.manual_seed(0) and make(2, mlp=mlp, depth=2, start=start) for start in (1.0, 3.0)
     )

@@ -68,7 +68,7 @@ def test_official_differs_only_in_choosing_its_epoch() -> None:
 
 
 @pytest.mark.parametrize("k", [4, 16])
-def test_the_plan_is_the_arrangement_that_was_asked_for(make_bag, k: int) -> None:
+def test_the_plan_is_the_requested_arrangement(make_bag, k: int) -> None:
     coords = make_bag(300).patch_coords
     seen = set()
     for centers in CENTERS:

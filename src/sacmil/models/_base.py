@@ -1,4 +1,4 @@
-"""What every model of the zoo is: one bag in, one Output out, and five hooks.
+"""The base class of all models: one bag in, one Output out, and five hooks.
 
 Shape letters used throughout: N instances, D features, C classes. One bag at a time: there is no
 batch axis.
@@ -32,16 +32,16 @@ Plan = Mapping[str, Array | Tensor]
 
 
 class Output(NamedTuple):
-    """The whole answer of a model, always; instances stand in the bag's own order."""
+    """The output of a model; instances are in the order of the bag."""
 
     logits: Tensor
     """(C,)"""
     scores: Tensor
-    """(N,), how much each instance matters: of the predicted class, where scores are by class."""
+    """(N,), how much each instance matters; for the predicted class if scores are by class."""
     class_scores: Tensor | None = None
-    """(N, C), where a model has a score per class."""
+    """(N, C), if the model has a score per class."""
     extras: dict[str, Tensor] | None = None
-    """What the model's own losses need."""
+    """Inputs of the model's own losses."""
     embedding: Tensor | None = None
     """(E,), the slide's vector that the head sees; one per class, flattened, where there are."""
 
@@ -59,14 +59,14 @@ class Sample(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """An official checkpoint, understood."""
+    """An official checkpoint, parsed."""
 
     options: dict[str, Any]
-    """What its shapes say about the constructor's arguments, in_dim and num_classes included."""
+    """Constructor arguments that its shapes imply, in_dim and num_classes included."""
     state: dict[str, Tensor]
     """Its parameters under our names."""
     assumed: Mapping[str, Any] = MappingProxyType({})
-    """Arguments it does not tell, where the official code differs from our defaults."""
+    """Arguments that it does not show, where the official code differs from our defaults."""
     notes: tuple[str, ...] = ()
     """What to know about its predictions, as sentences."""
 
@@ -74,7 +74,7 @@ class Reference(NamedTuple):
 class MILModel(nn.Module, ABC):
     """A slide classifier. A model is final; what it may replace are the five hooks.
 
-    A model writes ``aggregate`` and, where its method asks for it, replaces a hook: ``plan``,
+    A model implements ``aggregate`` and, if its method needs it, replaces a hook: ``plan``,
     ``probabilities``, ``losses``, ``parameter_groups``, ``stages``. The constructor's signature is
     its configuration.
     """
@@ -82,16 +82,16 @@ class MILModel(nn.Module, ABC):
     name: ClassVar[str]
     """The registered name, set by the decorator."""
     order_matters: ClassVar[bool] = False
-    """Whether listing the same instances in another order changes the answer."""
+    """Whether another order of the same instances changes the prediction."""
     coords_matter: ClassVar[bool] = True
-    """Whether moving instances to other places changes the answer."""
+    """Whether moving instances to other positions changes the prediction."""
     dead_parameters: ClassVar[frozenset[str]] = frozenset()
     """Parameters the official model carries but never uses: they get no gradient."""
     plan_keys: ClassVar[frozenset[str]] = frozenset()
-    """What a plan must hold; the last axis of each counts the bag's instances."""
+    """Keys a plan must have; the last axis of each has the length of the bag."""
     recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": PAPER_BEST_EPOCH}
     not_exportable: ClassVar[str] = ""
-    """Why the model cannot be written as ONNX, in a sentence; empty where it can."""
+    """Why the model cannot be exported to ONNX, in a sentence; empty if it can."""
     needs_losses: ClassVar[frozenset[str]] = frozenset()
     """Modules only ``losses`` trains: cross-entropy on the logits gives them no gradient."""
 
@@ -120,12 +120,12 @@ class MILModel(nn.Module, ABC):
         coords: Tensor | Array | None = None,
         plan: Plan | None = None,
     ) -> Output:
-        """Answer one bag.
+        """Return the output for one bag.
 
         Args:
             features: (N, D).
             coords: (N, 2), in patch units (level-0 pixels / patch size); required.
-            plan: what ``plan`` returned for this bag; made here when not given.
+            plan: what ``plan`` returned for this bag; made here if not given.
         """
         if not isinstance(features, Tensor):
             features = to_tensor("features", features, self._device)
@@ -146,14 +146,14 @@ class MILModel(nn.Module, ABC):
 
     @abstractmethod
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
-        """The method itself: from checked inputs on one device to an Output."""
+        """Compute the Output from checked inputs on one device."""
 
     # The five hooks.
 
     def plan(self, coords: Array, features: Array | None = None) -> dict[str, Array]:
-        """Whatever depends on the bag but not on the weights, without torch; callers cache it.
+        """Return what depends on the bag but not on the weights, without torch; callers cache it.
 
-        A model that says its ``planner`` instead can be exported: the card carries it.
+        A model that defines ``planner`` instead can be exported: the card stores it.
         """
         if isinstance(coords, Bag):
             raise InputError(
@@ -164,11 +164,11 @@ class MILModel(nn.Module, ABC):
         return plan
 
     def probabilities(self, output: Output) -> Tensor:
-        """(C,), summing to one; a single output gives the probability of class 1."""
+        """Return probabilities (C,) that sum to one; for a single output that of class 1."""
         return output.logits.softmax(-1) if self.num_classes > 1 else output.logits.sigmoid()
 
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
-        """A loss for each group of parameters; a group's loss trains that group.
+        """Return a loss for each group of parameters; a group's loss trains that group.
 
         Args:
             output: what the model returned.
@@ -177,20 +177,20 @@ class MILModel(nn.Module, ABC):
         return {"all": classification_loss(output.logits, target)}
 
     def parameter_groups(self) -> dict[str, dict[str, nn.Parameter]]:
-        """Parameters by name, in groups that have an optimiser each; keys as in ``losses``."""
+        """Return parameters by name, in groups with an optimizer each; keys as in ``losses``."""
         return {"all": dict(self.named_parameters())}
 
     def stages(self, training_bags: Iterable[Sample]) -> Iterator[MILModel]:
-        """The models to train one after the other, this one last.
+        """Yield the models to train one after the other, this one last.
 
-        A generator: what follows a ``yield`` runs when the yielded model has been trained, so a
-        method that first trains a helper yields it, reads what it learned, then yields itself.
+        Code after a ``yield`` runs when the yielded model has been trained. A method that needs a
+        trained helper yields it, reads its weights, then yields itself.
         """
         yield self
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
-        """Understand a checkpoint of the official implementation."""
+        """Parse a checkpoint of the official implementation."""
         raise ModelError("there are no official checkpoints of this model")
 
     @property
@@ -230,8 +230,8 @@ class MILModel(nn.Module, ABC):
             )
         if features.shape[1] != self.in_dim:
             raise InputError(
-                f"features are {features.shape[1]} wide; this {self.name} was made for "
-                f"{self.in_dim}: give it bags of the encoder it was trained on, or "
+                f"features are {features.shape[1]} wide; this {self.name} expects "
+                f"{self.in_dim}: use bags of the encoder it was trained on, or "
                 f"create_model({self.name!r}, in_dim={features.shape[1]}, ...)"
             )
         if coords.ndim != 2 or coords.shape[1] != 2:
@@ -251,8 +251,8 @@ class MILModel(nn.Module, ABC):
         ):
             if tuple(tensor.shape) != expected:
                 raise ModelError(
-                    f"{self.name} gives {what} of shape {tuple(tensor.shape)}; expected "
-                    f"{expected}: mend its aggregate"
+                    f"{self.name} returns {what} of shape {tuple(tensor.shape)}; expected "
+                    f"{expected}: correct its aggregate"
                 )
 
     def _check_plan(self, plan: Plan, features: Tensor) -> None:
@@ -300,7 +300,7 @@ def classification_loss(logits: Tensor, target: Tensor | int) -> Tensor:
 def check_features_finite(output: Output, features: Tensor) -> None:
     """Reject features that are NaN or infinite, as a Bag does.
 
-    Outputs are small and show it: finite bags cost nothing. On a GPU looking would mean waiting.
+    The small outputs are checked first, so finite bags cost nothing. A GPU would have to wait.
     """
     if output.logits.device.type != "cpu":
         return

@@ -32,7 +32,7 @@ def save_model(
     """Write a model folder; it appears under its name only when it is complete.
 
     Args:
-        path: the folder; an older model there is replaced, anything else is left alone.
+        path: the folder; an older model there is replaced, anything else is an error.
         model: what to write.
         classes: names of the classes, in the order of the outputs.
         notes: anything else worth knowing about the model, as JSON can hold it.
@@ -47,7 +47,7 @@ def save_model(
 def serialize_model(
     model: MILModel, classes: Sequence[str] | None = None, notes: Mapping[str, Any] | None = None
 ) -> dict[str, bytes]:
-    """The files of a model folder, by name; arguments as those of save_model."""
+    """Return the files of a model folder by name; arguments as for save_model."""
     model = getattr(model, "_orig_mod", model)  # a compiled model's names begin with that
     _check_classes(model, classes)
     weights = save(_separate_tied_weights(model.state_dict()))
@@ -69,14 +69,14 @@ def serialize_model(
 
 
 def _separate_tied_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tied weights as often as they are named: the file holds no tensor twice, constructors tie."""
-    found: dict[str, Tensor] = {}
-    places: set[int] = set()
+    """Copy tied weights: safetensors cannot share memory, and constructors tie them again."""
+    separate: dict[str, Tensor] = {}
+    addresses: set[int] = set()
     for name, value in state.items():
-        place = value.untyped_storage().data_ptr()
-        found[name] = value.clone() if place in places else value.contiguous()
-        places.add(place)
-    return found
+        address = value.untyped_storage().data_ptr()
+        separate[name] = value.clone() if address in addresses else value.contiguous()
+        addresses.add(address)
+    return separate
 
 
 def _check_replaceable(path: Path) -> None:
@@ -107,7 +107,7 @@ def _check_classes(model: MILModel, classes: Sequence[str] | None) -> None:
 
 
 def load_model(path: str | Path) -> MILModel:
-    """The model in a folder, on the CPU, ready to predict."""
+    """Load the model of a folder, on the CPU, in evaluation mode."""
     path = Path(path)
     card = read_card(path)
     weights = _read_weights(path, card["weights_sha256"])
@@ -127,11 +127,11 @@ def load_model(path: str | Path) -> MILModel:
 
 
 def create_meta_model(name: str, **options: Any) -> MILModel:
-    """A model to look at the sizes of: its weights take no memory, if its constructor allows."""
+    """Create a model to check its sizes; its weights take no memory if its constructor allows."""
     try:
         with torch.device("meta"):
             return create_model(name, **options)
-    except RuntimeError:  # it asks a tensor for its numbers
+    except RuntimeError:  # the constructor reads values of a tensor
         return create_model(name, **options)
 
 

@@ -1,4 +1,4 @@
-"""From a bag to a prediction, in torch."""
+"""Inference of one bag with torch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from sacmil.results import Prediction
 
 @torch.inference_mode()
 def predict(model: MILModel, bag: Bag | str | Path) -> Prediction:
-    """Answer one bag on the device the model is on.
+    """Predict one bag on the device of the model.
 
     Args:
-        model: its weights are used as in evaluation; its mode is left as it was.
+        model: used in evaluation mode; its mode is restored afterwards.
         bag: features of the encoder the model was trained on, or the path of a file ``read_bag``
             reads without further arguments.
     """

@@ -1,7 +1,7 @@
-"""Official checkpoints: their parameter names in, our model out.
+"""Loads official checkpoints into our models.
 
-A model that can read them says how in its own file, by ``reference``: which options the shapes
-imply, and what each official name is called here.
+A model defines how in its own file, by ``reference``: which options the shapes imply, and our name
+of each official parameter.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ SIGMOIDS_NOTE = (
 
 
 class LoadedReference(NamedTuple):
-    """Our model with official weights, and where its options come from."""
+    """Our model with official weights, and the source of its options."""
 
     model: MILModel
     from_checkpoint: dict[str, Any]
-    """Options the checkpoint tells."""
+    """Options that the checkpoint implies."""
     from_caller: dict[str, Any]
     """Options the caller set."""
     assumed: dict[str, Any]
-    """Options the checkpoint cannot tell: the official ones, or our defaults."""
+    """Options that the checkpoint does not show: the official ones, or our defaults."""
     notes: tuple[str, ...]
     """What to know about predictions of this model, as sentences."""
 
 
 def load_reference(name: str, state_dict: Mapping[str, Any], **options: Any) -> MILModel:
-    """Our model with the weights of the official implementation, ready to predict.
+    """Return our model with the weights of the official implementation, in evaluation mode.
 
     Args:
         name: one of list_models().
@@ -59,7 +59,7 @@ def load_reference(name: str, state_dict: Mapping[str, Any], **options: Any) -> 
 
 
 def read_reference(name: str, checkpoint: Any, options: Mapping[str, Any]) -> LoadedReference:
-    """As load_reference, and says where the options come from."""
+    """Do the same as load_reference, and return the source of the options too."""
     get_model_class(name)  # an unknown name is an error of its own
     try:
         found = flatten_checkpoint(checkpoint)
@@ -104,7 +104,7 @@ def _make_model(name: str, reference: Reference, options: Mapping[str, Any]) -> 
 def _suggest_fix(found: FlatCheckpoint, wanted: str) -> str:
     names = [name for name in list_models() if _can_load(name, found)]
     if wanted in names:
-        return f"it fits {wanted} with the options that the file tells: leave yours out"
+        return f"it fits {wanted} with the options that the file implies: leave yours out"
     if names:
         return f"it fits {' or '.join(names)}: name that model instead"
     return "expected all parameters of the official model: check the model's name and the file"

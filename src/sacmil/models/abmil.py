@@ -159,7 +159,7 @@ class GatedABMIL(MILModel):
         names = {official: f"attention.{ours}" for official, ours in (amlab | slides).items()}
         found = _parse_state(state, names)
         options = found.options | {"head_bias": "head.bias" in found.state}
-        # RRT-MIL's class takes ReLU unless set otherwise; nothing in a file tells.
+        # RRT-MIL's class takes ReLU unless set otherwise; the file does not show it.
         assumed = {"activation": "relu"} if "attention_a.0.weight" in state else found.assumed
         return found._replace(options=options, assumed=assumed)
 

@@ -185,7 +185,7 @@ class CLAM(MILModel):
 class CLAMSB(CLAM):
     """CLAM-SB (Lu et al. 2021): gated attention that also sorts its strongest instances.
 
-    Train it with ``losses``: cross-entropy on the logits alone never trains the instance heads.
+    Train it with ``losses``: cross-entropy on the logits never trains the instance heads.
 
     Args:
         hidden: width of the projected instance.
@@ -213,7 +213,7 @@ class CLAMSB(CLAM):
 class CLAMMB(CLAM):
     """CLAM-MB (Lu et al. 2021): CLAM with an attention, and a bag vector, for each class.
 
-    Train it with ``losses``: cross-entropy on the logits alone never trains the instance heads.
+    Train it with ``losses``: cross-entropy on the logits never trains the instance heads.
 
     Args:
         hidden: width of the projected instance.
@@ -232,7 +232,7 @@ class CLAMMB(CLAM):
         return num_classes
 
     def classify(self, bags: Tensor) -> Tensor:
-        """(C, hidden) to (C,): class c sees bag c alone."""
+        """(C, hidden) to (C,): class c sees bag c only."""
         return (bags * self.head.weight).sum(1) + self.head.bias
 
 

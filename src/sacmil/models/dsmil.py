@@ -19,12 +19,12 @@ from sacmil.models._registry import register_model
 
 @register_model("dsmil")
 class DSMIL(MILModel):
-    """DSMIL (Li et al. 2021): each class's strongest instance asks who resembles it.
+    """DSMIL (Li et al. 2021): attention to each class's strongest instance.
 
     Probabilities of two or more classes sum to one: with loss="bce" they are the official
     sigmoids, one per class, divided by their sum.
 
-    Train it with ``losses``: cross-entropy on the logits alone never trains the instance head.
+    Train it with ``losses``: cross-entropy on the logits never trains the instance head.
 
     Args:
         passing_v: whether values go through a layer of their own instead of staying features.

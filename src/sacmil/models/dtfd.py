@@ -50,7 +50,7 @@ CLIP_NORMS = MappingProxyType(
 
 
 class FirstTierOutput(NamedTuple):
-    """What the first tier says of a slide, in S orders of its instances."""
+    """Output of the first tier for a slide, in S orders of its instances."""
 
     logits: Tensor
     """(S groups, C), one row per pseudo-bag."""
@@ -71,7 +71,7 @@ class FirstTier(nn.Module):
         take: r, instances taken at an end of the ranking.
         distill: AFS the pseudo-bag's vector, MaxS the r highest activations, MaxMinS also the r
             lowest, MAS the r highest attentions.
-        independent: whether instances are ranked by the last class alone (sigmoid) or by its
+        independent: whether instances are ranked by the last class only (sigmoid) or by its
             share among the classes (softmax).
         detach: whether what is handed on carries no gradient back.
         legacy_ties: whether instances are ranked by that probability itself, whose rounding makes
@@ -250,9 +250,9 @@ class DTFD(MILModel):
     """DTFD-MIL: double-tier feature distillation (Zhang et al. 2022).
 
     Pseudo-bags are shuffled in training. In evaluation they are cut from the bag in its own order,
-    so that the same bag has the same answer.
+    so that the same bag has the same prediction.
 
-    Train it with ``losses``: cross-entropy on the logits alone never trains the first tier.
+    Train it with ``losses``: cross-entropy on the logits never trains the first tier.
 
     Args:
         dim: width inside.

@@ -1,6 +1,6 @@
 """IBMIL: a fixed dictionary of confounders, found by a first training, adjusts the slide's vector.
 
-Two bases: the two tiers of DTFD-MIL, or AB-MIL, which is the second tier alone over raw instances.
+Two bases: the two tiers of DTFD-MIL, or AB-MIL, which is the second tier over raw instances.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _ABMIL_BASE_NAMES = {
 
 
 class SlideHeadOutput(NamedTuple):
-    """The answer to S slide vectors."""
+    """Output of the head for S slide vectors."""
 
     logits: Tensor
     """(S, C)"""
@@ -87,7 +87,7 @@ class BackdoorHead(nn.Module):
         self.merge = merge
         self.query = nn.Linear(dim, self.WIDTH)
         self.key = nn.Linear(dim, self.WIDTH)
-        # Until training has found them, drawn: among zeros neither query nor key could learn.
+        # Random until training has found them: with zeros neither query nor key could learn.
         self.register_buffer("confounders", torch.randn(confounders, dim))
         self.out = nn.Linear(2 * dim if merge == "cat" else dim, num_classes)
 
@@ -177,11 +177,11 @@ class IBMIL(MILModel):
     the first model's projection; as in the documented command a new one is learned all the same,
     unless freeze_projection keeps the first.
 
-    Train it with ``losses``: cross-entropy on the logits alone never trains dtfd's first tier.
+    Train it with ``losses``: cross-entropy on the logits never trains dtfd's first tier.
 
     Args:
         base: what makes the slide's vector: dtfd or abmil.
-        confounders: k, size of the dictionary; 0 is the base alone.
+        confounders: k, size of the dictionary; 0 is the base without confounders.
         merge: how the mean confounder enters: cat, add or sub.
         dim: width inside dtfd, half of in_dim in the original; abmil keeps in_dim.
         groups: pseudo-bags of dtfd; a bag with fewer instances has one per instance.
@@ -282,16 +282,16 @@ class IBMIL(MILModel):
         """An instance's score is its class activation; with abmil, its attention."""
         if self.tier1 is None:
             weights = self.tier2.weights(features)
-            answer = self.tier2.head((weights * features).sum(0, keepdim=True))
-            return Output(answer.logits[0], weights[:, 0], extras=_make_extras(answer))
-        places = choose_orders(features, plan, training=self.training, shuffle=self.shuffle)
-        first = self.tier1(features, places)
-        answer = self.tier2.head(self.tier2.pool(first.rows))
-        logits = average_logits(answer.logits, independent=self.independent)
+            second = self.tier2.head((weights * features).sum(0, keepdim=True))
+            return Output(second.logits[0], weights[:, 0], extras=_make_extras(second))
+        orders = choose_orders(features, plan, training=self.training, shuffle=self.shuffle)
+        first = self.tier1(features, orders)
+        second = self.tier2.head(self.tier2.pool(first.rows))
+        logits = average_logits(second.logits, independent=self.independent)
         # sigma of these is the paper's score: the same order, but for large bags hardly more than
         # a few values in float32, all near a half.
         s = first.activations
-        extras = {"tier1": first.logits, "distilled": torch.cat(first.rows)} | _make_extras(answer)
+        extras = {"tier1": first.logits, "distilled": torch.cat(first.rows)} | _make_extras(second)
         return Output(logits, select_predicted_class(s, logits), class_scores=s, extras=extras)
 
     def probabilities(self, output: Output) -> Tensor:
@@ -321,7 +321,7 @@ class IBMIL(MILModel):
         return super().parameter_groups() if self.tier1 is None else group_by_tier(self)
 
     def stages(self, training_bags: Iterable[Sample]) -> Iterator[MILModel]:
-        """The base alone; then, with the dictionary of its vectors, this model."""
+        """Yield the base without confounders; then, with its dictionary, this model."""
         if self.k:
             base = self.options | {"confounders": 0, "freeze_projection": False}
             plain = IBMIL(**base).to(device=next(self.parameters()).device, dtype=self.dtype)
@@ -331,7 +331,7 @@ class IBMIL(MILModel):
 
     @torch.no_grad()
     def adopt_dictionary(self, base: IBMIL, training_bags: Iterable[Sample]) -> None:
-        """Take the dictionary, and where asked the projection, from a trained base.
+        """Take the dictionary, and with freeze_projection the projection, from a trained base.
 
         Args:
             base: this model without confounders.

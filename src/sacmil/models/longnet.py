@@ -301,7 +301,7 @@ def _make_branches(segments: Sequence[int], dilations: Sequence[int]) -> tuple[D
 def _check_states(states: Sequence[int], depth: int) -> tuple[int, ...]:
     found = _check_whole_numbers("states", states, 0)
     if not 1 <= max(found) <= depth:
-        # State 0 alone is the class token as it was learned, whatever the bag.
+        # State 0 is the learned class token, the same for every bag.
         raise OptionError(f"states={states!r}; expected numbers up to depth={depth}, one above 0")
     return found
 

@@ -119,7 +119,7 @@ class GENConv(nn.Module):
         )
 
     def forward(self, m: Tensor, neighbors: Tensor) -> Tensor:
-        """(N, dim) to (N, dim); each instance sends to its neighbours (K, N), N being nobody."""
+        """(N, dim) to (N, dim); each instance sends to its neighbours (K, N), padded with N."""
         out: Tensor = self.mlp(self._aggregate_messages(m, neighbors) + m)
         return out
 
@@ -139,7 +139,7 @@ class GENConv(nn.Module):
 
 
 def _find_largest_logits(logits: Tensor, neighbors: Tensor) -> Tensor:
-    """(N + 1, dim), the largest logit that each instance, and nobody, receives."""
+    """Return the largest logit that each instance, and the padding, receives, (N + 1, dim)."""
     out = torch.full_like(logits[:1], -torch.inf).repeat(logits.shape[0] + 1, 1)
     for receivers in neighbors:
         index = receivers[:, None].expand_as(logits)
@@ -169,7 +169,7 @@ class GraphLayer(nn.Module):
 
 @register_model("mammil")
 class MamMIL(MILModel):
-    """MamMIL (Fang et al. 2024): Mamba-2 walks the tissue's spanning tree, neighbours talk.
+    """MamMIL (Fang et al. 2024): Mamba-2 along the tissue's spanning tree, and a graph layer.
 
     The bag is read in row order, in depth-first pre- and postorder and breadth-first, each both
     ways. The official model has a second Mamba layer, which its forward pass never reaches: it is
@@ -224,7 +224,7 @@ class MamMIL(MILModel):
 
     @property
     def planner(self) -> Planner:
-        """Whom each patch sends to, and orders along the tree of the most alike neighbours."""
+        """The neighbours of each patch, and traversals of the minimum spanning tree."""
         return Planner("tissue_graph", {"neighbours": self.neighbours})
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:

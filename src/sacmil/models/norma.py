@@ -28,7 +28,7 @@ from sacmil.nn.square import fill_square, sum_by_row
 class Norma(MILModel):
     """Norma (Bai et al. 2024): a Transformer reads segment after segment, with a memory.
 
-    Every visit of a segment answers for the slide; the slide's probabilities are their mean.
+    Every visit of a segment predicts the slide; the slide's probabilities are their mean.
 
     Args:
         dim: width of an instance inside the model.
@@ -103,7 +103,7 @@ class Norma(MILModel):
         )
 
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
-        """The mean over the visits: every one is asked for the slide's class."""
+        """Return the mean over the visits: each one predicts the slide's class."""
         target = to_target(target, output.logits)
         assert output.extras is not None
         logits = output.extras["segments"]
@@ -200,7 +200,7 @@ class _NormaLayer(nn.Module):
         return h + self._merge_heads(mixed[0])
 
     def forward_class_token(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """The first row of forward alone, (1, dim), and its weights, (tokens,)."""
+        """Return the first row of forward, (1, dim), and its weights, (tokens,)."""
         q, k, v = self._split_heads(h)
         weights = (q[:, :1] @ k.mT * q.shape[-1] ** -0.5).softmax(-1)  # (heads, 1, tokens)
         return h[:1] + self._merge_heads(self.dropout(weights) @ v), weights.mean(0)[0]

@@ -202,12 +202,12 @@ class R2TMIL(MILModel):
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the weights of the pooling."""
-        h = self.reembed(self.project(features), plan)
+        h = self.reembed_instances(self.project(features), plan)
         weights = self.attention(h).softmax(0)[:, 0]  # (N,)
         return Output(self.head(weights @ h), weights)
 
-    def reembed(self, z: Tensor, plan: dict[str, Tensor]) -> Tensor:
-        """(N, dim) to (N, dim): the re-embedding."""
+    def reembed_instances(self, z: Tensor, plan: dict[str, Tensor]) -> Tensor:
+        """Re-embed instances, (N, dim) to (N, dim)."""
         h = self.regional(z, plan["inside"], plan["inside_at"])
         h = self.cross(h, plan["across"], plan["across_at"])
         y: Tensor = self.norm(h + z if self.all_shortcut else h)
