@@ -69,7 +69,7 @@ class ReplayTrainer(Trainer):
                 group["capturable"] = True
                 group["lr"] = torch.tensor(float(group["lr"]), device=device)
 
-    def learn(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
+    def update_weights(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
         """A step, replayed where it can be."""
         self._taken += 1
         (sample,) = samples
@@ -82,7 +82,7 @@ class ReplayTrainer(Trainer):
             )
         return self._steps[shape](sample)
 
-    def answer(self, sample: Sample) -> Tensor:
+    def predict_probabilities(self, sample: Sample) -> Tensor:
         """The probabilities of a bag."""
         shape = _shape(sample)
         if shape not in self._answers:

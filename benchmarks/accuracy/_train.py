@@ -173,7 +173,7 @@ class Chosen(SampleLoader):
     def __getitem__(self, index: int) -> Sample:
         return self._ready[index]
 
-    def in_order(self, indices: Iterable[int]) -> Iterator[Sample]:
+    def iter_samples(self, indices: Iterable[int]) -> Iterator[Sample]:
         """Samples one after the other."""
         return (self._ready[int(index)] for index in indices)
 

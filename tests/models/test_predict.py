@@ -208,5 +208,5 @@ def test_outputs_of_a_wrong_shape_are_reported_with_the_models_name(
         "aggregate",
         lambda *given: (found := whole(*given))._replace(**{what: getattr(found, what)[:1]}),
     )
-    with pytest.raises(ModelError, match=rf"mean_pool gives {what} of shape \(1,\); expected"):
+    with pytest.raises(ModelError, match=rf"mean_pool returns {what} of shape \(1,\); expected"):
         model(torch.randn(3, 4), torch.rand(3, 2))
