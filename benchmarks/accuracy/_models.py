@@ -15,6 +15,9 @@ from sacmil.models import MILModel, create_model, list_models
 CLOSER = ("sac_mil", "sac_mil_local", "sac_mil_twice", "mean_pool", "abmil_gated", "transmil")
 """Looked at more closely than the others, with the best of the others beside them."""
 
+RECORDED_NAMES = {"sac_mil_dual": "sac_mil_twice"}
+"""Models that results were recorded for under another name."""
+
 PRESETS = ("sac_mil_local", "sac_mil_twice")
 LARGER: Mapping[str, Any] = {"start": 2.0}
 """What presets are also tried with: blocks whose first weights are twice as large."""
@@ -40,7 +43,7 @@ def _slowness(job: Job) -> int:
 
 def everyone(size: Size) -> dict[str, Mapping[str, Any]]:
     """Every registered model with its own defaults, by the name it has in tables."""
-    return {name: options_of(name, size) for name in list_models()}
+    return {RECORDED_NAMES.get(name, name): options_of(name, size) for name in list_models()}
 
 
 def all_but_slowest(size: Size) -> dict[str, Mapping[str, Any]]:

@@ -180,12 +180,12 @@ def test_further_seeds_are_told_with_the_first_once_all_of_them_are_done(tmp_pat
 
 def test_the_newest_preset_is_the_reference_once_it_has_done_all(tmp_path: Path) -> None:
     local = [line("sac_mil_local", 1.0, seed=seed) for seed in (0, 1)]
-    twice = [line("sac_mil_dual", 0.5, seed=seed) for seed in (0, 1)]
+    twice = [line("sac_mil_twice", 0.5, seed=seed) for seed in (0, 1)]
     rival = [line("abmil", 0.7, task="rgb")]  # a task that none of ours took part in
     for lines, expected in (
         (local, "sac_mil_local"),
         ([*local, twice[0]], "sac_mil_local"),
-        ([*local, *twice], "sac_mil_dual"),
+        ([*local, *twice], "sac_mil_twice"),
         (rival, "sac_mil_local"),
     ):
         text = block("idc", [*lines, *rival], tmp_path, "images")
@@ -193,14 +193,14 @@ def test_the_newest_preset_is_the_reference_once_it_has_done_all(tmp_path: Path)
 
 
 def test_second_rounds_have_ranks_of_their_own(tmp_path: Path) -> None:
-    for study, variant in (("suite", "abmil"), ("suite_second", "sac_mil_dual")):
+    for study, variant in (("suite", "abmil"), ("suite_second", "sac_mil_twice")):
         Lines(tmp_path / f"{study}.csv").append(JOB, {**line(variant, 1.0), "auc": 0.9})
     text = from_results(tmp_path, tmp_path / "images")("ranks")
     first, second = text.split("![Ranks on every task](images/images/ranks.png)")
     assert first.startswith("Ranks over suite (development):\n")  # others have not been run
     assert "| abmil | 1 | 1.00 |" in first
     assert "Ranks over suite_second (development)" in second
-    assert "| sac_mil_dual | 1 | 1.00 |" in second
+    assert "| sac_mil_twice | 1 | 1.00 |" in second
 
 
 def test_ranks_are_of_the_confirmatory_run_once_it_is_finished(tmp_path: Path) -> None:

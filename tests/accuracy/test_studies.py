@@ -38,12 +38,13 @@ from benchmarks.accuracy import (
 from benchmarks.accuracy._darkness import DARKNESS
 from benchmarks.accuracy._job import Job
 from benchmarks.accuracy._lines import Line, Lines, to_line
-from benchmarks.accuracy._models import PRESETS, SLOW, SLOWEST, model_of
+from benchmarks.accuracy._models import PRESETS, SLOW, SLOWEST, everyone, model_of
 from benchmarks.accuracy._study import Request
 from benchmarks.accuracy._tasks import RECIPE, SETTINGS, SIZES
 from benchmarks.accuracy._tuning import TRIED, best
 
-from sacmil.models import Recipe, create_model, list_models
+from sacmil.models import Recipe, create_model
+from sacmil.models._old_names import update_keys
 from sacmil.models._recipe import PAPER, STANDARD
 
 REAL = (colon_breast, idc, recipes, larger, calmer, calmer_longer, calmer_labels)
@@ -105,11 +106,11 @@ def test_every_model_gets_eight_settings_before_any_run(study: ModuleType) -> No
     assert {job.role for job in jobs} == {"tune"}
     tried = Counter((job.task, job.variant) for job in jobs)
     assert set(tried.values()) == {8}
-    first = set(list_models()) - {*SLOWEST, *suite.LATER}
+    first = set(everyone(request().size)) - {*SLOWEST, *suite.LATER}
     rounds = {each: set(each.MODELS) for each in (suite_second, *SLOW_ROUNDS)}
     changed = {f"{preset}, start 2" for preset in PRESETS}
     expected = {suite: first, few: {*few.MODELS, *changed}, **rounds}
-    assert {model for _, model in tried} == expected.get(study, set(list_models()))
+    assert {model for _, model in tried} == expected.get(study, set(everyone(request().size)))
 
 
 @pytest.mark.parametrize("study", TUNED, ids=lambda study: study.NAME)
@@ -217,7 +218,7 @@ def test_the_best_rival_is_found_by_the_mean_over_whole_cross_validations() -> N
 def test_all_but_the_slowest_are_confirmed_on_folds_that_nobody_has_seen() -> None:
     jobs = colon_breast.jobs(request(*tuning_done(colon_breast), confirm=True))
     first = [job for job in jobs if job.task == "colon"]
-    assert {job.model for job in first} == set(list_models()) - set(SLOWEST)
+    assert {job.model for job in first} == set(everyone(request().size)) - set(SLOWEST)
     assert {job.split["repeat"] for job in jobs} == {6, 7, 8, 9}
     assert len(first) == 40 * len({job.model for job in first})
 
@@ -225,7 +226,7 @@ def test_all_but_the_slowest_are_confirmed_on_folds_that_nobody_has_seen() -> No
 def test_the_second_round_of_idc_has_folds_that_nobody_has_seen() -> None:
     jobs = idc.jobs(request(*tuning_done(idc), confirm=True))
     assert {job.split["repeat"] for job in jobs} == {6, 7, 8, 9}
-    assert {"sac_mil_dual", "sac_mil_local", "clam_mb", DARKNESS} <= {job.model for job in jobs}
+    assert {"sac_mil_twice", "sac_mil_local", "clam_mb", DARKNESS} <= {job.model for job in jobs}
 
 
 @pytest.mark.parametrize(("study", "task"), [(idc, "idc"), (colon_breast, "breast")])
@@ -324,12 +325,12 @@ def test_every_model_meets_every_task_of_long_slides_in_one_of_the_rounds() -> N
         for study, _, _ in ROUNDS
         for job in study.jobs(request(*tuning_done(study), confirm=True))
     }
-    assert met == set(product(list_models(), suite.TASKS))
+    assert met == set(product(everyone(request().size), suite.TASKS))
 
 
 def test_few_slides_are_seen_more_often() -> None:
     jobs = few.jobs(request(*tuning_done(few), confirm=True))
-    changed = {"sac_mil_local, start 2", "sac_mil_dual, start 2"}
+    changed = {"sac_mil_local, start 2", "sac_mil_twice, start 2"}
     assert {job.variant for job in jobs} == {*few.MODELS, *changed}
     assert {job.variant for job in jobs if job.options.get("start") == 2.0} == changed
     for job in jobs:
@@ -369,7 +370,7 @@ def test_defaults_are_decided_on_data_that_nothing_else_has_seen(
 
 def test_what_becomes_the_default_is_trained_as_by_somebody_who_types_no_option() -> None:
     asked = larger.jobs(request(confirm=True))
-    assert all(Recipe(**job.training) == STANDARD for job in asked)
+    assert all(Recipe(**update_keys(job.training)) == STANDARD for job in asked)
     by_task = Counter((job.task, job.variant) for job in asked)
     assert len({task for task, _ in by_task}) == 10
     assert {variant for _, variant in by_task} == {
@@ -380,7 +381,7 @@ def test_what_becomes_the_default_is_trained_as_by_somebody_who_types_no_option(
 
 
 def test_recipes_that_could_become_the_default_differ_in_what_they_are_named_after() -> None:
-    trained = {job.variant: Recipe(**job.training) for job in calmer.jobs(request())}
+    trained = {job.variant: Recipe(**update_keys(job.training)) for job in calmer.jobs(request())}
     for model in calmer.MODELS:
         assert trained[f"{model}, standard"] == STANDARD
         both = replace(STANDARD, epochs=5, weight_decay=0.1)
@@ -388,10 +389,14 @@ def test_recipes_that_could_become_the_default_differ_in_what_they_are_named_aft
     held = trained["sac_mil_local, 5 epochs"]
     assert held.adapt_to_bags(90) == STANDARD.adapt_to_bags(90), "2,000 steps in any case"
     assert held.adapt_to_bags(1300).epochs == 5
-    longer = {job.variant: Recipe(**job.training) for job in calmer_longer.jobs(request())}
+    longer = {
+        job.variant: Recipe(**update_keys(job.training)) for job in calmer_longer.jobs(request())
+    }
     assert longer["abmil_gated, standard"] == STANDARD
     assert longer["sac_mil_local, 5 epochs, 4000 steps"].adapt_to_bags(300).epochs == 14
-    labels = {job.variant: Recipe(**job.training) for job in calmer_labels.jobs(request())}
+    labels = {
+        job.variant: Recipe(**update_keys(job.training)) for job in calmer_labels.jobs(request())
+    }
     assert labels["abmil_gated, standard"] == STANDARD
     assert labels["sac_mil_local, smoothing 0.2"] == replace(STANDARD, label_smoothing=0.2)
 
@@ -400,13 +405,13 @@ def test_lesions_of_real_shapes_take_what_was_chosen_for_drawn_ones() -> None:
     jobs = suite.jobs(request(*tuning_done(suite)))
     assert {job.task for job in jobs if job.role == "tune"} == set(SETTINGS)
     shaped = [job for job in jobs if job.task == "metastasis outlines"]
-    assert {job.model for job in shaped} == set(list_models()) - {*SLOWEST, *suite.LATER}
+    assert {job.model for job in shaped} == set(everyone(request().size)) - {*SLOWEST, *suite.LATER}
     assert all(job.source["outlines"] for job in shaped)
     assert not any(job.source["outlines"] for job in jobs if job not in shaped)
 
 
 def test_what_is_compared_is_what_a_user_can_ask_for() -> None:
-    asked = {name: Recipe(**fields) for name, fields in recipes.RECIPES.items()}
+    asked = {name: Recipe(**update_keys(fields)) for name, fields in recipes.RECIPES.items()}
     assert asked["standard"] == STANDARD
     assert asked["chosen epoch"] == replace(STANDARD, monitor="val_auc", min_steps=0)
     assert asked["last epoch"] == replace(STANDARD, min_steps=0)

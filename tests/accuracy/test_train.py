@@ -23,6 +23,7 @@ from benchmarks.accuracy._train import Kept, Place, train
 
 from sacmil import Bag
 from sacmil.models import Recipe, create_model
+from sacmil.models._old_names import update_keys
 from sacmil.parallel import TaskOutcome
 from sacmil.training.fit import fit, predict_samples
 from sacmil.training.loading import SampleLoader, make_sample_loader
@@ -63,7 +64,7 @@ def test_a_job_answers_what_plain_training_answers(found: dict[str, Any]) -> Non
         ]
         return make_sample_loader(model, whole, bags.labels[numbers].tolist())
 
-    fit(model, samples("train"), Recipe(**JOB.training), validation=samples("val"))
+    fit(model, samples("train"), Recipe(**update_keys(JOB.training)), validation=samples("val"))
     expected = predict_samples(model, samples("test"))
     odds = np.array(str(found["answers"]).split(), dtype=float)
     assert np.allclose(1 / (1 + np.exp(-odds)), expected[:, 1], atol=1e-5)

@@ -345,7 +345,7 @@ def test_a_written_cohort_is_bags_and_a_table(tmp_path: Path) -> None:
         np.testing.assert_array_equal(stored.features, bag.features)
         np.testing.assert_array_equal(stored.labels, bag.labels)
         assert stored.provenance == bag.provenance
-    assert calls[-1] == (6, 6)
+    assert calls[-1] == ("writing bags", 6, 6)
     assert len(list((tmp_path / "bags").iterdir())) == 6
 
 

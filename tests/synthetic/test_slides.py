@@ -223,7 +223,7 @@ def test_bare_glass_has_no_tissue_and_no_truth(written) -> None:
 def test_a_truncated_file_is_rejected_in_a_sentence(written) -> None:
     out, cohort = written
     assert cohort[-1].artefact == "truncated"
-    with pytest.raises(SlideError, match="whole"):
+    with pytest.raises(SlideError, match="broken"):
         open_slide(out / "slides" / cohort[-1].file_name)
 
 
