@@ -59,13 +59,13 @@ def main(arguments: list[str] | None = None) -> None:
             f"{slides[0].stat().st_size / 2**20:.0f} MiB; {encoder.card.name} on {encoder.device} "
             f"({encoder.engine}, {encoder.precision}); {resources}"
         )
-        alone = encoder_alone(encoder, resources)
+        encoding = measure_encoder(encoder, resources)
         if encoder.device != "cpu":
-            parts_on_gpu(encoder, resources, alone, options.tile)
-        reading = reading_alone(slides[0], encoder, resources.batch_size, settings)
+            parts_on_gpu(encoder, resources, encoding, options.tile)
+        reading = measure_reading(slides[0], encoder, resources.batch_size, settings)
         lay_tiles(slides, Path(folder) / "out", settings)
         rate = pipeline_rate(slides, Path(folder) / "out", encoder, resources, settings)
-        report(encoder, alone, reading, rate)
+        report(encoder, encoding, reading, rate)
         if options.plain_tiles:
             plain_loop(slides[0], options, rate)
 
@@ -107,7 +107,7 @@ def _tiles(texture: np.ndarray, side: int, tile: int) -> Iterator[np.ndarray]:
         yield np.ascontiguousarray(texture[y : y + tile, x : x + tile])
 
 
-def encoder_alone(encoder: Encoder, resources: ExtractionResources) -> float:
+def measure_encoder(encoder: Encoder, resources: ExtractionResources) -> float:
     """Seconds of a core (of the GPU) that encoding a tile takes, on tiles in memory.
 
     On a CPU with all threads at it, as cores share their memory.
@@ -155,7 +155,9 @@ def on_tensors(encoder: Encoder, side: int, batch: int) -> float:
     return _seconds(encode, time.perf_counter, at_least=3.0) / (10 * batch)
 
 
-def parts_on_gpu(encoder: Encoder, resources: ExtractionResources, alone: float, tile: int) -> None:
+def parts_on_gpu(
+    encoder: Encoder, resources: ExtractionResources, encoding: float, tile: int
+) -> None:
     """What is left of the network's rate when tiles are resized too, then copied there as well."""
     batch, threads = resources.batch_size, resources.threads
     tiles = encoder.allocate_buffer(batch * tile * tile * 3).reshape(batch, tile, tile, 3)
@@ -170,11 +172,13 @@ def parts_on_gpu(encoder: Encoder, resources: ExtractionResources, alone: float,
         "from memory, by threads": from_memory / (batch * len(each)),
     }
     for name, each_takes in seconds.items():
-        share = alone / each_takes
-        print(f"{name}: {1 / each_takes:,.0f} tiles/s = {share:.0%} of the network alone")
+        share = encoding / each_takes
+        print(f"{name}: {1 / each_takes:,.0f} tiles/s = {share:.0%} of the network")
 
 
-def reading_alone(slide: Path, encoder: Encoder, batch: int, settings: ExtractionSettings) -> float:
+def measure_reading(
+    slide: Path, encoder: Encoder, batch: int, settings: ExtractionSettings
+) -> float:
     """Seconds of a core that reading a tile takes."""
     request = SlideRequest(
         path=slide, settings=settings, encoder=make_encoder_info(encoder), batch_size=batch
@@ -244,17 +248,17 @@ def pipeline_rate(
     return watch.rate()
 
 
-def report(encoder: Encoder, alone: float, reading: float, rate: float) -> None:
+def report(encoder: Encoder, encoding: float, reading: float, rate: float) -> None:
     """How far from what the parts would allow."""
     cores = len(os.sched_getaffinity(0))
-    share = "of one core" if encoder.device == "cpu" else f"= {1 / alone:,.0f} tiles/s alone"
-    print(f"encode {1e3 * alone:8.3f} ms a tile {share}")
+    share = "of one core" if encoder.device == "cpu" else f"= {1 / encoding:,.0f} tiles/s by itself"
+    print(f"encode {1e3 * encoding:8.3f} ms a tile {share}")
     print(f"read   {1e3 * reading:8.3f} ms a tile of one core, {cores} cores")
     if encoder.device == "cpu":
-        ideal = cores / (alone + reading)
+        ideal = cores / (encoding + reading)
         print(f"whole  {rate:8,.1f} tiles/s = {rate / ideal:.0%} of {cores} / (encode + read)")
     else:
-        print(f"whole  {rate:8,.1f} tiles/s = {rate * alone:.0%} of the encoder alone")
+        print(f"whole  {rate:8,.1f} tiles/s = {rate * encoding:.0%} of the encoder")
 
 
 def plain_loop(slide: Path, options: argparse.Namespace, rate: float) -> None:

@@ -1,6 +1,6 @@
 """Time and memory of an answer and of a training step against the length of a bag, on a GPU.
 
-The floor is SAC-MIL's matrix products alone, at the rate one large product reaches in the same run
+The floor is SAC-MIL's matrix products, at the rate one large product reaches in the same run
 (a step: three times those of an answer). Features lie on the GPU, plans are given, positions are
 part of it; a step is forward and backward, without the optimiser.
 

@@ -30,10 +30,10 @@ def main(arguments: list[str] | None = None) -> None:
     rows = read(options.results)
     if rows:
         draw(rows, options.page.parent / PICTURE)
-    print(f"{options.page}: {renew(options.page, lambda _: told(rows))} block")
+    print(f"{options.page}: {renew(options.page, lambda _: render_tables(rows))} block")
 
 
-def told(rows: Sequence[Row]) -> str:
+def render_tables(rows: Sequence[Row]) -> str:
     """All tables, in Markdown."""
     if not rows:
         return "_Not measured yet._"

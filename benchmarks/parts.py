@@ -97,7 +97,7 @@ def _placing(x: Tensor, options: argparse.Namespace) -> Iterator[tuple[str, Call
     coords = torch.rand(n, 2, device="cuda", dtype=torch.float64)
     theta = torch.rand(DIM // 2, device="cuda", dtype=torch.float64)
     made, norms = load_kernels(), torch.empty_like(x[:, 0])
-    yield "order alone", lambda: x.index_select(0, order)
+    yield "order only", lambda: x.index_select(0, order)
     for rows, warps in product(options.rows, options.warps):
         named = f"{rows} rows, {warps} warps"
         sizes = {"D": DIM, "ROWS": rows, "num_warps": warps}

@@ -84,11 +84,11 @@ def _compare(path: Path, words: str, shift: int, count: int, repeats: int) -> No
 
 
 def _time_opening(path: Path, repeats: int) -> None:
-    alone, checked = (
+    plain, checked = (
         min(_opening(open_, path) for _ in range(repeats)) for open_ in (TiffSlide, open_slide)
     )
     print(
-        f"  opening    {1e3 * alone:.1f} ms of CPU, checked against openslide {1e3 * checked:.1f}"
+        f"  opening    {1e3 * plain:.1f} ms of CPU, checked against openslide {1e3 * checked:.1f}"
     )
 
 

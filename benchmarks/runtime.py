@@ -43,11 +43,11 @@ def _compare(name: str, n: int, repeats: int, threads: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         save_model(Path(folder) / "model", model)
         out = export_model(Path(folder) / "model", Path(folder) / "out", sizes=[70])
-        together, alone = load(out, threads=threads), load(out, threads=1)
-    calls = {"torch": lambda: predict(model, bag), "runtime": lambda: together.predict(bag)}
+        parallel, single = load(out, threads=threads), load(out, threads=1)
+    calls = {"torch": lambda: predict(model, bag), "runtime": lambda: parallel.predict(bag)}
     _print(name, f"{threads} threads", best_times(calls, repeats))
     torch.set_num_threads(1)
-    calls["runtime"] = lambda: alone.predict(bag)
+    calls["runtime"] = lambda: single.predict(bag)
     _print("", "CPU of one", _processor_times(calls, repeats))
     torch.set_num_threads(threads)
 

@@ -32,7 +32,7 @@ EPOCHS = 200
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the parts asked for."""
+    """Print the requested parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bags", type=int, default=20)
     parser.add_argument("--instances", type=int, default=2_000, help="in a bag, on average")
@@ -99,9 +99,9 @@ def _time_in_steps() -> Iterator[list[float]]:
 
     def timed(self: Trainer, *arguments: object) -> object:
         began = time.perf_counter()
-        told = step(self, *arguments)
+        result = step(self, *arguments)
         seconds.append(time.perf_counter() - began)
-        return told
+        return result
 
     Trainer.step = timed
     try:

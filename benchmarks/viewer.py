@@ -78,7 +78,9 @@ def _chosen(levels: int, side: int, count: int) -> list[Tile]:
         across = -(-side // 2 ** (levels - 1 - level) // 256)
         every += [Tile(level, x, y) for y in range(across) for x in range(across)]
     if count > len(every):
-        raise SystemExit(f"the slide has {len(every)} tiles, {count} are asked for: --side larger")
+        raise SystemExit(
+            f"the slide has {len(every)} tiles, expected at least {count}: --side larger"
+        )
     return random.Random(0).sample(every, count)
 
 
@@ -112,7 +114,7 @@ def _serve(folder: Path, words: str, tiles: list[Tile], at_once: int, direct: fl
 def peak_mib(process: int) -> float:
     """Of memory in use by the server and the processes that read slides, all together.
 
-    What rusage tells of a child may be its parent's.
+    What rusage reports of a child may be its parent's.
     """
     try:
         status = Path(f"/proc/{process}/status").read_text()

@@ -110,5 +110,7 @@ def test_a_run_whose_folds_are_not_all_finished_says_so(tmp_path: Path) -> None:
         (part / CARD_FILE).touch()
     assert find_model_folders(tmp_path / "abmil") == parts  # and a warning would be an error here
     (parts[1] / CARD_FILE).unlink()
-    with pytest.warns(RunWarning, match=r"abmil: 5 of 6 parts are finished, and they alone answer"):
+    with pytest.warns(
+        RunWarning, match=r"abmil: 5 of 6 models are trained, and only these are used"
+    ):
         assert find_model_folders(tmp_path / "abmil") == [parts[0], *parts[2:]]

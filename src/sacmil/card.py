@@ -130,7 +130,7 @@ def find_model_folders(path: str | Path) -> list[Path]:
     models = sorted({part.parent.parent for part in found})
     if not found:
         raise RunError(
-            f"{folder}: is neither a model folder (no {CARD_FILE}) nor a run with finished parts; "
+            f"{folder}: is neither a model folder (no {CARD_FILE}) nor a run with trained models; "
             "expected what sacmil train, sacmil crossval or save_model wrote"
         )
     if len(models) > 1:
@@ -141,13 +141,13 @@ def find_model_folders(path: str | Path) -> list[Path]:
 
 
 def _warn_of_unfinished_folds(model: Path, found: Sequence[Path]) -> None:
-    """Warn where folds that the run was divided into have not been trained to their end."""
+    """Warn if some folds of the run are not trained yet."""
     folds = len(list((model.parent / "splits").glob("splits_*.csv")))
     wanted = folds * len({part.parent for part in found})
     if len(found) < wanted:
         warnings.warn(
-            f"{model}: {len(found)} of {wanted} parts are finished, and they alone answer; to "
-            "train the others, give the command that began the run again",
+            f"{model}: {len(found)} of {wanted} models are trained, and only these are used; to "
+            "train the others, repeat the command of the run",
             RunWarning,
             stacklevel=3,
         )

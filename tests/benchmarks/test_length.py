@@ -1,4 +1,4 @@
-"""What is measured is kept, and told as it was measured."""
+"""What is measured is kept, and reported as it was measured."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def test_the_newest_of_equal_measurements_stays(tmp_path: Path) -> None:
 
 
 def test_tables_say_how_far_the_floor_and_the_peer_are() -> None:
-    told = length_page.told([ROW, replace(ROW, name="transmil", milliseconds=5.0)])
-    assert "| sac_mil | 0.25 (2.5 x; 0.50) |" in told
-    assert "16,384: 20 x" in told
-    assert "Measured on GPU, torch, d: `c`." in told
+    text = length_page.render_tables([ROW, replace(ROW, name="transmil", milliseconds=5.0)])
+    assert "| sac_mil | 0.25 (2.5 x; 0.50) |" in text
+    assert "16,384: 20 x" in text
+    assert "Measured on GPU, torch, d: `c`." in text
 
 
 def test_products_are_those_of_the_model() -> None:

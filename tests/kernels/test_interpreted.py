@@ -15,7 +15,8 @@ from sacmil import create_model
 from sacmil.kernels import inference, sac_block
 from sacmil.kernels import prope as prope_kernel
 from sacmil.kernels.config import use_plain_path
-from sacmil.models.sac_mil import PROPE, SACMIL, SACBlock
+from sacmil.models import MILModel
+from sacmil.models.sac_mil import PROPE, SACBlock
 from sacmil.synthetic.tissue_shape import make_tissue_coords
 
 pytestmark = pytest.mark.usefixtures("interpreter")
@@ -133,15 +134,13 @@ def test_angles_are_exact_to_float32(constant: int | None, scale: float) -> None
 
 
 @pytest.fixture(params=["sac_mil", "sac_mil_local", "sac_mil_dual"])
-def model(request: pytest.FixtureRequest) -> SACMIL:
+def model(request: pytest.FixtureRequest) -> MILModel:
     torch.manual_seed(0)
     options = {"in_dim": 24, "num_classes": 3, "dim": 32, "k": 4, "pool": "mean"}
-    made = as_if_trained(create_model(request.param, **options))
-    assert isinstance(made, SACMIL)
-    return made
+    return as_if_trained(create_model(request.param, **options))
 
 
-def outputs_and_gradients(model: SACMIL, n: int = 70) -> list[Tensor]:
+def outputs_and_gradients(model: MILModel, n: int = 70) -> list[Tensor]:
     """Logits, scores, and all gradients."""
     torch.manual_seed(n)
     coords = torch.from_numpy(make_tissue_coords(n, seed=0)).double()
@@ -152,14 +151,14 @@ def outputs_and_gradients(model: SACMIL, n: int = 70) -> list[Tensor]:
     return [output.logits.detach(), output.scores.detach(), *grads]
 
 
-def test_whole_models_predict_as_on_the_plain_path(model: SACMIL) -> None:
+def test_whole_models_predict_as_on_the_plain_path(model: MILModel) -> None:
     fast = outputs_and_gradients(model)
     with use_plain_path():
         assert_same(fast, outputs_and_gradients(model))
 
 
 @torch.no_grad()
-def test_a_prediction_is_that_of_the_plain_path(model: SACMIL) -> None:
+def test_a_prediction_is_that_of_the_plain_path(model: MILModel) -> None:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     for n in (1, 3, 16, 70, 130):
@@ -203,7 +202,7 @@ def test_a_prediction_leaves_the_bag_unchanged() -> None:
 
 
 @torch.no_grad()
-def test_a_prediction_under_autocast_has_the_plain_paths_types(model: SACMIL) -> None:
+def test_a_prediction_under_autocast_has_the_plain_paths_types(model: MILModel) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         fast = predict(model, 70)
         with use_plain_path():
@@ -213,7 +212,7 @@ def test_a_prediction_under_autocast_has_the_plain_paths_types(model: SACMIL) ->
         assert relative(one, other.double()) < 0.03
 
 
-def predict(model: SACMIL, n: int) -> list[Tensor]:
+def predict(model: MILModel, n: int) -> list[Tensor]:
     """Logits and scores."""
     torch.manual_seed(n)
     coords = torch.from_numpy(make_tissue_coords(n, seed=0)).double()
@@ -230,7 +229,7 @@ def test_rows_of_another_kind_than_autocasts_keep_it_as_on_the_plain_path() -> N
         assert block(x).dtype == torch.float32
 
 
-def test_autocast_keeps_working(model: SACMIL) -> None:
+def test_autocast_keeps_working(model: MILModel) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         fast = outputs_and_gradients(model)
         with use_plain_path():

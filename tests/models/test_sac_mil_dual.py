@@ -1,4 +1,4 @@
-"""SAC-MIL asked twice: two models of the zoo with the same eyes, and the mean of what they say."""
+"""SAC-MIL with two heads: the mean of two models of the zoo that share their first layer."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def make(name: str, num_classes: int = 2, **options: object) -> MILModel:
 def apart(twice: MILModel, **options: object) -> tuple[MILModel, MILModel]:
     """Its two halves as models by themselves: without the block, and with it."""
     state = twice.state_dict()
-    together = make("sac_mil_local", twice.num_classes, **options)
-    together.load_state_dict({name: state[name] for name in together.state_dict()})
-    alone = make("sac_mil_local", twice.num_classes, depth=0, **options)
-    renamed = {name: _of_alone(name) for name in alone.state_dict()}
-    alone.load_state_dict({name: state[theirs] for name, theirs in renamed.items()})
-    return alone, together
+    after = make("sac_mil_local", twice.num_classes, **options)
+    after.load_state_dict({name: state[name] for name in after.state_dict()})
+    before = make("sac_mil_local", twice.num_classes, depth=0, **options)
+    renamed = {name: _to_dual_name(name) for name in before.state_dict()}
+    before.load_state_dict({name: state[theirs] for name, theirs in renamed.items()})
+    return before, after
 
 
-def _of_alone(name: str) -> str:
+def _to_dual_name(name: str) -> str:
     part, *rest = name.split(".")
-    return ".".join([f"{part}_alone" if part in ("pool", "head") else part, *rest])
+    return ".".join([{"pool": "pool_alone", "head": "head_alone"}.get(part, part), *rest])
 
 
 def bag_of(make_bag, instances: int) -> tuple[Tensor, Tensor]:
@@ -59,35 +59,35 @@ def test_the_answer_and_every_score_is_the_mean_of_two_models(
     make_bag, num_classes: int, pool: str, instances: int
 ) -> None:
     twice, bag = make("sac_mil_dual", num_classes, pool=pool), bag_of(make_bag, instances)
-    alone, together = (model(*bag) for model in apart(twice, pool=pool))
+    before, after = (model(*bag) for model in apart(twice, pool=pool))
     output = twice(*bag)
-    torch.testing.assert_close(output.logits, (alone.logits + together.logits) / 2)
-    expected = (alone.class_scores + together.class_scores) / 2
+    torch.testing.assert_close(output.logits, (before.logits + after.logits) / 2)
+    expected = (before.class_scores + after.class_scores) / 2
     torch.testing.assert_close(output.class_scores, expected)
     if num_classes > 1 and instances > 1:
-        assert not torch.allclose(alone.logits, together.logits)
+        assert not torch.allclose(before.logits, after.logits)
 
 
 @every_count
 def test_each_of_the_two_is_trained_by_the_whole_label(make_bag, num_classes: int) -> None:
-    """What trains a half is what would train it as a model by itself: the mean is only told."""
+    """What trains a half is what would train it as a model by itself: the mean is only reported."""
     twice, bag = make("sac_mil_dual", num_classes), bag_of(make_bag, 90)
     target = torch.tensor(0 if num_classes == 3 else 1)
-    alone, together = apart(twice)
+    before, after = apart(twice)
     twice.losses(twice(*bag), target)["all"].backward()
-    for model in (alone, together):
+    for model in (before, after):
         classification_loss(model(*bag).logits, target).backward()
     found = {name: parameter.grad for name, parameter in twice.named_parameters()}
     shared = [name for name in found if name.startswith("project")]
     for name in shared:
-        both = alone.get_parameter(name).grad + together.get_parameter(name).grad
+        both = before.get_parameter(name).grad + after.get_parameter(name).grad
         torch.testing.assert_close(found[name], both / 2)
-    for name, parameter in together.named_parameters():
+    for name, parameter in after.named_parameters():
         if name not in shared:
             torch.testing.assert_close(found[name], parameter.grad / 2)
-    for name, parameter in alone.named_parameters():
+    for name, parameter in before.named_parameters():
         if name not in shared:
-            torch.testing.assert_close(found[_of_alone(name)], parameter.grad / 2)
+            torch.testing.assert_close(found[_to_dual_name(name)], parameter.grad / 2)
 
 
 def test_a_loss_of_nothing_is_reached_only_if_both_are_right(make_bag) -> None:

@@ -39,7 +39,7 @@ def test_what_is_no_number_is_no_answer(tmp_path: Path) -> None:
     (ensemble,) = load_ensembles([write_model(tmp_path / "m")])
     lost = Prediction("s", np.array([np.nan, np.nan]), np.zeros(12, np.float32))
     member = SimpleNamespace(card=ensemble.card, predict=lambda bag: lost)
-    with pytest.raises(InputError, match=r"s: the model predicts \[nan, nan\], no probabilities"):
+    with pytest.raises(InputError, match=r"\[nan, nan\], which are not probabilities"):
         replace(ensemble, members=(member,)).predict(make_bag("s"))
 
 

@@ -77,8 +77,7 @@ def _describe_winner(winner: str, pairs: Sequence[PairComparison], style: TableS
     highest = format_p_value(max(pair.p_holm or 0.0 for pair in pairs))
     return (
         f"{make_printable(winner)} is better than {losers}: by {style.format_number(min(sizes))} "
-        "to "
-        f"{style.format_number(max(sizes))}{_format_points(style)} "
+        f"to {style.format_number(max(sizes))}{_format_points(style)} "
         f"{METRIC_TITLES[pairs[0].metric]}, "
         f"p {'< 0.001' if highest.startswith('<') else f'≤ {highest}'} after Holm."
     )

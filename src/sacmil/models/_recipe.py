@@ -120,7 +120,7 @@ STANDARD = Recipe(
     min_steps=2000,
 )
 """What our studies start from before they tune (docs/results.md), with the last weights: every
-model has it, and it is taken where no recipe is asked for."""
+model has it, and it is the default."""
 
 PAPER_BEST_EPOCH = replace(PAPER, monitor="val_auc")
 """The paper's, but the epoch is chosen on the inner validation part."""

@@ -87,7 +87,7 @@ class SACMILLocal(MILModel):
 
     @torch.no_grad()
     def _scale_first_layers(self, factor: float) -> None:
-        """GELU is nearly linear close to zero, where a block cannot tell neighbors apart."""
+        """GELU is nearly linear close to zero, where a block cannot separate neighbors."""
         for block in self.blocks:
             next(block.get_submodule("w1").parameters()).mul_(factor)
 

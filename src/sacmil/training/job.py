@@ -45,7 +45,7 @@ CHECKPOINT_FILE = "checkpoint.safetensors"
 CONFIG_FILE = "config.yaml"
 
 
-class LabeledBag(NamedTuple):
+class TrainingBag(NamedTuple):
     """A labelled slide and the path of its bag."""
 
     slide: LabeledSlide
@@ -56,10 +56,10 @@ class LabeledBag(NamedTuple):
 
 def list_labeled_bags(
     cohort: Cohort, slide_ids: Sequence[str], bags: Mapping[str, Path], hashes: Mapping[str, str]
-) -> tuple[LabeledBag, ...]:
+) -> tuple[TrainingBag, ...]:
     """Return slides of a cohort with their bags."""
     return tuple(
-        LabeledBag(slide, str(bags[slide.slide_id]), hashes[slide.slide_id])
+        TrainingBag(slide, str(bags[slide.slide_id]), hashes[slide.slide_id])
         for slide in cohort.get_slides(slide_ids)
     )
 
@@ -74,12 +74,12 @@ class TrainingJob:
     config: TrainingConfig
     classes: tuple[str, ...]
     fold: int
-    train: tuple[LabeledBag, ...]
-    val: tuple[LabeledBag, ...]
-    test: tuple[LabeledBag, ...]
+    train: tuple[TrainingBag, ...]
+    val: tuple[TrainingBag, ...]
+    test: tuple[TrainingBag, ...]
 
     @property
-    def training_set(self) -> tuple[LabeledBag, ...]:
+    def training_set(self) -> tuple[TrainingBag, ...]:
         """Bags to train on; includes the validation set if the last epoch is kept anyway."""
         needs_validation = self.config.to_recipe().monitor != "last"
         return self.train if needs_validation else self.train + self.val
@@ -236,7 +236,7 @@ class _JobRunner:
 
     def _make_loader(
         self,
-        bags: Sequence[LabeledBag],
+        bags: Sequence[TrainingBag],
         cache: CacheMode | None = None,
         read: BagReader | None = None,
     ) -> SampleLoader:
@@ -274,7 +274,7 @@ class _JobRunner:
         self,
         model: MILModel,
         split: str,
-        bags: Sequence[LabeledBag],
+        bags: Sequence[TrainingBag],
         recorder: LocalizationRecorder | None = None,
     ) -> Predictions:
         job = self.job
