@@ -22,6 +22,7 @@ PUBLIC = [
     "__version__",
     "create_model",
     "describe_model",
+    "embed",
     "extract_slide",
     "list_formats",
     "list_models",

@@ -365,3 +365,44 @@ def test_features_of_other_precision_are_taken(name: str) -> None:
     half = model(features.half(), coords)
     assert half.logits.dtype == torch.float32
     assert torch.allclose(half.logits, model(features, coords).logits, atol=0.02)
+
+
+# --- the slide embedding -------------------------------------------------------------------------
+
+
+@every_model
+def test_the_embedding_is_one_vector_of_a_fixed_size(name: str) -> None:
+    model = make(name, **SMALL.get(name, {}))
+    sizes = set()
+    for instances in (1, 7, INSTANCES):
+        embedding = model(*place(instances)).embedding
+        if name == "max_pool":
+            assert embedding is None
+            continue
+        assert embedding.ndim == 1
+        assert torch.isfinite(embedding).all()
+        sizes.add(len(embedding))
+    assert len(sizes) == (0 if name == "max_pool" else 1)
+
+
+@pytest.mark.parametrize("name", sorted({*list_models()} - {"max_pool"}))
+def test_other_logits_have_another_embedding(name: str) -> None:
+    model = make(name, **SMALL.get(name, {}))
+    first, second = model(*place(seed=0)), model(*place(seed=1))
+    assert not torch.equal(first.logits, second.logits)
+    assert not torch.equal(first.embedding, second.embedding)
+
+
+LINEAR = {
+    "abmil": "head", "abmil_gated": "head", "mean_pool": "head", "clam_sb": "head", "dsmil": "head",
+    "dtfd": "tier2.head", "hipt": "head", "longnet": "head", "mambamil": "head", "mammil": "head",
+    "r2t": "head", "transmil": "head", "sac_mil": "head", "sac_mil_local": "head",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_the_head_of_the_embedding_gives_the_logits(name: str) -> None:
+    model = make(name, **SMALL.get(name, {}))
+    output = model(*place())
+    head = model.get_submodule(LINEAR[name])
+    torch.testing.assert_close(head(output.embedding), output.logits)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sacmil import Bag, create_model, list_models, predict, write_bag
+from sacmil import Bag, create_model, embed, list_models, predict, write_bag
 from sacmil.errors import FormatError, InputError, ModelError
 from sacmil.models import MILModel, Output
 from sacmil.models._registry import get_model_class
@@ -210,3 +210,19 @@ def test_outputs_of_a_wrong_shape_are_reported_with_the_models_name(
     )
     with pytest.raises(ModelError, match=rf"mean_pool returns {what} of shape \(1,\); expected"):
         model(torch.randn(3, 4), torch.rand(3, 2))
+
+
+def test_embed_returns_the_vector_the_head_sees(make_bag) -> None:
+    model = create_model("abmil", in_dim=16, num_classes=2).eval()
+    bag = make_bag(12, 16)
+    vector = embed(model, bag)
+    assert vector.dtype == np.float32
+    logits = model.head(torch.from_numpy(vector))
+    found = predict(model, bag).probabilities
+    np.testing.assert_allclose(logits.softmax(0).detach().numpy(), found, rtol=1e-5)
+
+
+def test_a_model_without_an_embedding_says_so(make_bag) -> None:
+    model = create_model("max_pool", in_dim=16, num_classes=2)
+    with pytest.raises(ModelError, match="max_pool has no slide embedding"):
+        embed(model, make_bag(12, 16))

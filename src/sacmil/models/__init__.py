@@ -3,7 +3,7 @@
 from sacmil.models import _acceleration as _acceleration
 from sacmil.models._base import MILModel, Output, Reference, Sample
 from sacmil.models._folder import load_model, save_model
-from sacmil.models._predict import predict
+from sacmil.models._predict import embed, predict
 from sacmil.models._recipe import Recipe
 from sacmil.models._reference import load_reference
 from sacmil.models._registry import create_model, describe_model, list_models, register_model
@@ -16,6 +16,7 @@ __all__ = [
     "Sample",
     "create_model",
     "describe_model",
+    "embed",
     "list_models",
     "load_model",
     "load_reference",

@@ -13,7 +13,7 @@ from torch import Tensor
 from sacmil.bag import Bag
 from sacmil.errors import BagError, InputError, ModelError
 from sacmil.formats import read_bag
-from sacmil.models._base import MILModel
+from sacmil.models._base import MILModel, Output
 from sacmil.models._inputs import to_tensor
 from sacmil.results import Prediction
 
@@ -29,6 +29,45 @@ def predict(model: MILModel, bag: Bag | str | Path) -> Prediction:
     """
     _check_model(model)
     bag = _to_bag(bag)
+    output = _run(model, bag)
+    return Prediction.from_output(
+        bag.slide_id,
+        _to_numpy(model.probabilities(output)).astype(np.float64),
+        _to_numpy(output.scores),
+        None if output.class_scores is None else _to_numpy(output.class_scores),
+        model.classes,
+    )
+
+
+@torch.inference_mode()
+def embed(model: MILModel, bag: Bag | str | Path) -> npt.NDArray[np.float32]:
+    """Return the slide embedding (E,): the vector that the model's head sees.
+
+    Args:
+        model: as for ``predict``.
+        bag: as for ``predict``.
+
+    Raises:
+        ModelError: the model has none, as max pooling of instances.
+    """
+    _check_model(model)
+    bag = _to_bag(bag)
+    embedding = _run(model, bag).embedding
+    if embedding is None:
+        raise ModelError(
+            f"{model.name} has no slide embedding; expected a model that pools instances into one "
+            "vector, such as abmil"
+        )
+    vector = _to_numpy(embedding).astype(np.float32)
+    if not np.isfinite(vector).all():
+        raise InputError(
+            f"{bag.slide_id}: the embedding is NaN or infinite; expected features like those the "
+            "model was trained on"
+        )
+    return vector
+
+
+def _run(model: MILModel, bag: Bag) -> Output:
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     coords = bag.patch_coords
     was_training = model.training
@@ -38,18 +77,12 @@ def predict(model: MILModel, bag: Bag | str | Path) -> Prediction:
         # As tensors: a compiled model takes no arrays in inference mode.
         tensors = {key: to_tensor(key, value, device) for key, value in plan.items()}
         features = to_tensor("features", bag.features, device)
-        output = model(features, to_tensor("coords", coords, device), tensors)
+        output: Output = model(features, to_tensor("coords", coords, device), tensors)
     except BagError as error:
         raise type(error)(f"{bag.slide_id}: {error}") from error
     finally:
         model.train(was_training)
-    return Prediction.from_output(
-        bag.slide_id,
-        _to_numpy(model.probabilities(output)).astype(np.float64),
-        _to_numpy(output.scores),
-        None if output.class_scores is None else _to_numpy(output.class_scores),
-        model.classes,
-    )
+    return output
 
 
 def _check_model(model: object) -> None:

@@ -177,7 +177,8 @@ def _make_checked_projection(
 
 def _pool_and_classify(h: Tensor, attention: nn.Module, head: nn.Module) -> Output:
     weights: Tensor = attention(h).softmax(0)[:, 0]  # (N,)
-    return Output(head(weights @ h), weights)
+    slide = weights @ h
+    return Output(head(slide), weights, embedding=slide)
 
 
 def _parse_state(state: Mapping[str, Tensor], attention: Mapping[str, str]) -> Reference:

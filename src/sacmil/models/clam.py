@@ -128,7 +128,7 @@ class CLAM(MILModel):
         scores = by_class.index_select(1, logits.argmax(0, keepdim=True))[:, 0]
         class_scores = attention if attention.shape[1] == self.num_classes else None
         extras = {"instances": h, "attention": by_class, "bags": bags}
-        return Output(logits, scores, class_scores, extras)
+        return Output(logits, scores, class_scores, extras, bags.flatten())
 
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """The bag's loss, and that of the instances the attention picked."""

@@ -84,11 +84,11 @@ class DSMIL(MILModel):
         q = self.query(features)  # (N, query_dim)
         similarity = q @ q.index_select(0, critical).T / math.sqrt(q.shape[1])
         attention = similarity.softmax(0)  # (N, C)
-        bags = attention.T @ self.value(features)  # (C, D)
+        bags = (attention.T @ self.value(features)).flatten()  # (C * D,)
         # The official convolution over whole rows: every output sees every class's bag.
-        logits: Tensor = self.head(bags.flatten())
+        logits: Tensor = self.head(bags)
         scores = attention.index_select(1, logits.argmax(0, keepdim=True))[:, 0]
-        return Output(logits, scores, attention, {"strongest": strongest})
+        return Output(logits, scores, attention, {"strongest": strongest}, bags)
 
     def probabilities(self, output: Output) -> Tensor:
         """Of the bag; with ``average`` the mean of both streams (officially by mistake the sum)."""

@@ -334,6 +334,7 @@ class DTFD(MILModel):
             select_predicted_class(first.activations, logits),
             class_scores=first.activations,
             extras=extras,
+            embedding=extras["bag"],
         )
 
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:

@@ -281,9 +281,9 @@ class HIPT(MILModel):
         for layer in self.layers:
             h = apply_layer_in_chunks(layer, h)
         weights = self.attention(h).softmax(0)[:, 0]  # (R,)
-        logits = self.head(self.refine(weights @ h))
+        slide = self.refine(weights @ h)
         scores = weights.index_select(0, slots // self.region**2) * within
-        return Output(logits, scores, extras={"regions": regions})
+        return Output(self.head(slide), scores, extras={"regions": regions}, embedding=slide)
 
     def summarize_regions(self, features: Tensor, plan: dict[str, Tensor]) -> RegionSummary:
         """The regions, and how much every instance counts within its own."""

@@ -283,7 +283,10 @@ class IBMIL(MILModel):
         if self.tier1 is None:
             weights = self.tier2.weights(features)
             second = self.tier2.head((weights * features).sum(0, keepdim=True))
-            return Output(second.logits[0], weights[:, 0], extras=_make_extras(second))
+            extras = _make_extras(second)
+            return Output(
+                second.logits[0], weights[:, 0], extras=extras, embedding=second.features[0]
+            )
         orders = choose_orders(features, plan, training=self.training, shuffle=self.shuffle)
         first = self.tier1(features, orders)
         second = self.tier2.head(self.tier2.pool(first.rows))
@@ -292,7 +295,13 @@ class IBMIL(MILModel):
         # a few values in float32, all near a half.
         s = first.activations
         extras = {"tier1": first.logits, "distilled": torch.cat(first.rows)} | _make_extras(second)
-        return Output(logits, select_predicted_class(s, logits), class_scores=s, extras=extras)
+        return Output(
+            logits,
+            select_predicted_class(s, logits),
+            class_scores=s,
+            extras=extras,
+            embedding=second.features.mean(0),
+        )
 
     def probabilities(self, output: Output) -> Tensor:
         """Softmax, or with loss="bce" the sigmoids scaled to a sum of one."""

@@ -141,7 +141,7 @@ class LongNet(MILModel):
             x = layer(x, tables)
             seen.append(x[0])
         slide = torch.cat([self.norm(seen[state]) for state in self.states])
-        return Output(self.head(slide), x[1:].norm(dim=1))
+        return Output(self.head(slide), x[1:].norm(dim=1), embedding=slide)
 
     def embed_tokens(self, features: Tensor, coords: Tensor) -> Tensor:
         """(1 + N, dim), state 0: the class token, which has no place, and the tiles."""

@@ -172,7 +172,8 @@ class MambaMIL(MILModel):
         """Scores are the weights of the mean."""
         h = self.norm(self.layers(self.project(features)))
         weights = self.attention(h).softmax(0)[:, 0]  # (N,)
-        return Output(self.head(weights @ h), weights)
+        slide = weights @ h
+        return Output(self.head(slide), weights, embedding=slide)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:

@@ -233,7 +233,8 @@ class MamMIL(MILModel):
         mixed = self.mixer(self.mixer_norm(h), _add_reversed_orders(plan["orders"]))
         h = self.norm(h + self.graph(mixed, plan["neighbours"]))
         weights = self.attention(h).softmax(0)[:, 0]  # (N,)
-        return Output(self.head(weights @ h), weights)
+        slide = weights @ h
+        return Output(self.head(slide), weights, embedding=slide)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:

@@ -95,11 +95,15 @@ class Norma(MILModel):
             memory = torch.cat([memory, token.detach()])[-self.memory :]
             tokens.append(token)
             weights.append(taken)
-        logits = self.head(self.norm(torch.cat(tokens)))  # (visits, C)
+        visits = self.norm(torch.cat(tokens))
+        logits = self.head(visits)  # (visits, C)
         read = torch.cat(weights).reshape(self.passes, -1).mean(0)
         scores = torch.zeros_like(read).index_copy(0, order, read)
         return Output(
-            _average_probabilities(logits), scores, extras={"segments": logits, "memory": memory}
+            _average_probabilities(logits),
+            scores,
+            extras={"segments": logits, "memory": memory},
+            embedding=visits.mean(0),
         )
 
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:

@@ -47,10 +47,11 @@ class MeanMIL(MILModel):
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the instance's share in the predicted class's logit."""
         if self.kind == "features":
-            logits: Tensor = self.head(features.mean(0))
-            return _make_output(logits, F.linear(features, self.head.weight))
-        instances = self.head(self.project(features))  # (N, C)
-        return _make_output(instances.mean(0), instances)
+            slide = features.mean(0)
+            return _make_output(self.head(slide), F.linear(features, self.head.weight), slide)
+        h = self.project(features)
+        instances = self.head(h)  # (N, C)
+        return _make_output(instances.mean(0), instances, h.mean(0))
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
@@ -120,9 +121,10 @@ def _make_layers(
     return project, head
 
 
-def _make_output(logits: Tensor, class_scores: Tensor) -> Output:
+def _make_output(logits: Tensor, class_scores: Tensor, slide: Tensor | None = None) -> Output:
     predicted = logits.argmax(0, keepdim=True)
-    return Output(logits, class_scores.index_select(1, predicted)[:, 0], class_scores)
+    scores = class_scores.index_select(1, predicted)[:, 0]
+    return Output(logits, scores, class_scores, embedding=slide)
 
 
 def _find_most_certain(instances: Tensor) -> Tensor:

@@ -204,7 +204,8 @@ class R2TMIL(MILModel):
         """Scores are the weights of the pooling."""
         h = self.reembed_instances(self.project(features), plan)
         weights = self.attention(h).softmax(0)[:, 0]  # (N,)
-        return Output(self.head(weights @ h), weights)
+        slide = weights @ h
+        return Output(self.head(slide), weights, embedding=slide)
 
     def reembed_instances(self, z: Tensor, plan: dict[str, Tensor]) -> Tensor:
         """Re-embed instances, (N, dim) to (N, dim)."""

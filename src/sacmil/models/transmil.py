@@ -92,7 +92,8 @@ class TransMIL(MILModel):
         h = torch.cat([h[:1], self.position.convolve(square)[0].flatten(1).T])
         h, weights = self.layer2(h)
         # An instance that fills the square stands in two cells: both count for it.
-        return Output(self.head(self.norm(h[0])), sum_by_row(weights[1:], rows, n))
+        slide = self.norm(h[0])
+        return Output(self.head(slide), sum_by_row(weights[1:], rows, n), embedding=slide)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:

@@ -1,0 +1,136 @@
+"""Writes slide embeddings: a row per bag, with the vector that the model's head sees."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.atomic import atomic_write
+from sacmil.bag import Bag
+from sacmil.card import find_model_folders, read_card
+from sacmil.csv_text import escape_cell
+from sacmil.errors import InputError, ModelFolderError
+from sacmil.limits import BAG_LIMIT_S
+from sacmil.progress import ProgressCallback, ignore_progress
+from sacmil.workflows.ensemble import ONNX_FILE
+from sacmil.workflows.input_requirements import InputRequirements
+from sacmil.workflows.inputs import (
+    INPUT_ERRORS,
+    describe_error,
+    find_inputs,
+    make_printable_path,
+    prefetch_bags,
+)
+
+
+class EmbeddingSummary(NamedTuple):
+    """What was written, and what failed."""
+
+    slides: int
+    """Rows of the table."""
+    width: int
+    """Length of a vector."""
+    failures: dict[str, str]
+    """Reasons by slide."""
+
+
+def embed_bags(
+    model: str | Path,
+    items: Iterable[str | Path],
+    out: str | Path,
+    *,
+    device: str = "auto",
+    allow_mismatch: bool = False,
+    limit_s: float = BAG_LIMIT_S,
+    on_progress: ProgressCallback = ignore_progress,
+) -> EmbeddingSummary:
+    """Write a table of slide embeddings; a bag that fails does not stop the others.
+
+    The columns are slide_id, e_0, e_1, …
+
+    Args:
+        model: a model folder. The models of a run have spaces of their own: name one.
+        items: bags, or folders of bags.
+        out: the CSV file.
+        device: auto, cpu, cuda:0, …
+        allow_mismatch: embed bags of another encoder or tile size too.
+        limit_s: seconds to read one bag.
+        on_progress: called after each bag.
+    """
+    from sacmil import load_model  # says how to get torch if it is missing
+    from sacmil.environment import select_device
+    from sacmil.models import embed
+
+    folder = _find_single_model(Path(model))
+    bags = _find_bags(items, Path(out))
+    requirements = InputRequirements.from_card(read_card(folder), folder.name)
+    loaded = load_model(folder).to(select_device(device))
+    rows: dict[str, npt.NDArray[np.float32]] = {}
+    failures: dict[str, str] = {}
+    on_progress("embedding", 0, len(bags))
+    readings = prefetch_bags(bags.values(), limit_s=limit_s)
+    for done, (name, reading) in enumerate(zip(bags, readings, strict=True), start=1):
+        try:
+            if reading.failure is not None:
+                raise InputError(reading.failure)
+            bag = reading.value.bag
+            _check_bag(bags[name], bag, requirements, allow_mismatch=allow_mismatch)
+            rows[name] = embed(loaded, bag)
+        except INPUT_ERRORS as error:
+            failures[make_printable_path(name)] = describe_error(error)
+        on_progress("embedding", done, len(bags))
+    if rows:
+        _write_table(Path(out), rows)
+    width = len(next(iter(rows.values()), ()))
+    return EmbeddingSummary(len(rows), width, failures)
+
+
+def _find_single_model(path: Path) -> Path:
+    folders = find_model_folders(path)
+    if len(folders) > 1:
+        raise ModelFolderError(
+            f"{path}: holds {len(folders)} models, whose embeddings cannot be compared; name one "
+            f"of them, such as {folders[0]}"
+        )
+    if (folders[0] / ONNX_FILE).is_file():
+        raise ModelFolderError(
+            f"{path}: is an exported model, which has no embedding; expected the model folder it "
+            "was exported from"
+        )
+    return folders[0]
+
+
+def _find_bags(items: Iterable[str | Path], out: Path) -> dict[str, Path]:
+    found = find_inputs(items, outside=out)
+    if found.slides:
+        first = next(iter(found.slides.values()))
+        raise InputError(
+            f"{first}: is a slide; expected bags: make them with sacmil extract, then embed those"
+        )
+    return dict(sorted(found.bags.items()))
+
+
+def _check_bag(
+    path: Path, bag: Bag, requirements: InputRequirements, *, allow_mismatch: bool
+) -> None:
+    wrong, _ = requirements.check(bag)
+    has_other_dim = requirements.dim not in (None, bag.dim)
+    if wrong and (has_other_dim or not allow_mismatch):
+        raise InputError(f"{path}: {'; '.join(wrong)}; {requirements.fix_hint(bag)}")
+
+
+def _write_table(out: Path, rows: dict[str, npt.NDArray[np.float32]]) -> None:
+    with atomic_write(out) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        width = len(next(iter(rows.values())))
+        writer.writerow(["slide_id", *(f"e_{number}" for number in range(width))])
+        writer.writerows([escape_cell(name), *_format_row(row)] for name, row in rows.items())
+
+
+def _format_row(row: npt.NDArray[np.float32]) -> Sequence[str]:
+    return [f"{value:.9g}" for value in row]  # enough digits for the same float32 again
