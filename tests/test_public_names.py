@@ -74,3 +74,9 @@ def test_every_sacmil_name_a_message_gives_exists(source: Path) -> None:
 def test_public_modules_need_no_import_of_their_own() -> None:
     code = "import sacmil; sacmil.regions.arrange([[0, 0], [1, 1]], 2); sacmil.errors.BagError"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_wrong_option_is_no_error_of_a_model() -> None:
+    assert not issubclass(errors.OptionError, errors.ModelError)
+    assert not issubclass(errors.OptionError, errors.ConfigError)
+    assert issubclass(errors.OptionError, ValueError)

@@ -12,10 +12,10 @@
     ├── EncoderError            an unknown encoder, or one whose weights are missing
     ├── ModelError
     │   ├── UnknownModelError   no model is registered under that name
-    │   ├── OptionError         an option the model does not have, or an invalid value
     │   └── ModelFolderError    a model folder that is incomplete, damaged or no model folder
     ├── CohortError             invalid labels, splits or bags; lists every problem
-    ├── ConfigError             an unknown setting, or an invalid value
+    ├── OptionError             an unknown option of a model or a function, or an invalid value
+    ├── ConfigError             an unknown setting of a configuration, or an invalid value
     ├── DeviceError             a device that is missing, or that torch cannot use
     ├── RunError                a run folder that is incomplete, or of another configuration
     └── MissingExtraError       an optional dependency that is not installed
@@ -78,8 +78,8 @@ class UnknownModelError(ModelError):
     """No model is registered under that name."""
 
 
-class OptionError(ModelError, ValueError):
-    """An option the model does not have, or an invalid value."""
+class OptionError(SacMILError, ValueError):
+    """An option that a model or a function does not have, or an invalid value."""
 
 
 class ModelFolderError(ModelError):

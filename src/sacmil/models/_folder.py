@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sacmil.atomic import atomic_directory
 from sacmil.card import CARD_FILE, hash_card, make_card, read_card
-from sacmil.errors import ModelError, ModelFolderError
+from sacmil.errors import ModelError, ModelFolderError, OptionError
 from sacmil.models._base import MILModel
 from sacmil.models._registry import create_model
 
@@ -116,7 +116,7 @@ def load_model(path: str | Path) -> MILModel:
         _check_sizes(create_meta_model(card["model"], **card["options"]), tensors)
         model = create_model(card["model"], **card["options"])
         model.load_state_dict(tensors)
-    except (ModelError, TypeError, RuntimeError, SafetensorError) as error:
+    except (ModelError, OptionError, TypeError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise ModelFolderError(
             f"{path}: card and weights do not make a model ({reason}); copy the folder again, or "

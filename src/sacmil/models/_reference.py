@@ -71,8 +71,6 @@ def read_reference(name: str, checkpoint: Any, options: Mapping[str, Any]) -> Lo
         if all(value.dtype == torch.float64 for value in reference.state.values()):
             model = model.double()  # nothing of what was given is rounded
         load_parameters(model, reference.state, found.names_in_file)
-    except OptionError:
-        raise
     except ModelError as error:
         raise ModelError(
             f"this is not an official {name}: {error}; the checkpoint has "
@@ -114,6 +112,6 @@ def _can_load(name: str, found: FlatCheckpoint) -> bool:
     try:
         reference = _parse_checkpoint(name, found)
         model = create_meta_model(name, **reference.options, **reference.assumed)
-    except ModelError:
+    except (ModelError, OptionError):
         return False
     return not find_mismatches(model, reference.state, {})
