@@ -10,6 +10,7 @@ from sacmil._version import __version__
 
 if TYPE_CHECKING:
     from sacmil.bag import Bag, EncoderId
+    from sacmil.deploy.runtime import load_runtime
     from sacmil.extraction import extract_slide
     from sacmil.formats import list_formats, read_bag, write_bag
     from sacmil.models import (
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         load_model,
         load_reference,
         predict,
+        register_model,
         save_model,
     )
     from sacmil.results import Prediction
@@ -42,8 +44,10 @@ _MODULE_OF_NAME = {
     "list_models": "models",
     "load_model": "models",
     "load_reference": "models",
+    "load_runtime": "deploy.runtime",
     "predict": "models",
     "read_bag": "formats",
+    "register_model": "models",
     "save_model": "models",
     "write_bag": "formats",
 }
@@ -64,8 +68,10 @@ __all__ = [
     "list_models",
     "load_model",
     "load_reference",
+    "load_runtime",
     "predict",
     "read_bag",
+    "register_model",
     "save_model",
     "write_bag",
 ]
@@ -73,16 +79,36 @@ __all__ = [
 
 _SUBMODULES = frozenset(
     {
+        "atomic",
+        "bag",
+        "card",
+        "cohorts",
+        "deploy",
         "encoders",
+        "environment",
         "errors",
+        "evaluation",
         "extraction",
         "formats",
+        "heatmap",
+        "kernels",
+        "limits",
+        "locking",
         "models",
         "nn",
+        "parallel",
+        "plans",
+        "plugins",
+        "progress",
         "regions",
+        "reproduce",
         "results",
         "slides",
+        "synthetic",
+        "training",
         "units",
+        "viewer",
+        "workflows",
     }
 )
 

@@ -24,7 +24,7 @@ SCHEMA_VERSION = 1
 """Version of the ``export`` entry of a card."""
 
 
-def load(path: str | Path, *, threads: int | None = None) -> Runtime | Ensemble:
+def load_runtime(path: str | Path, *, threads: int | None = None) -> Runtime | Ensemble:
     """What ``sacmil export`` wrote, ready to predict.
 
     Args:
@@ -36,6 +36,10 @@ def load(path: str | Path, *, threads: int | None = None) -> Runtime | Ensemble:
     if parts and not (folder / CARD_FILE).is_file():
         return Ensemble([Runtime(card.parent, threads=threads) for card in parts])
     return Runtime(folder, threads=threads)
+
+
+load = load_runtime
+"""The name it has in scripts of earlier versions."""
 
 
 class Runtime:
