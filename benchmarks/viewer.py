@@ -27,9 +27,7 @@ from sacmil.viewer.slide_reading import read_tile
 
 SERVER = """
 import sys
-from sacmil.viewer.allowed_paths import place_of
 from sacmil.viewer.content import ResultsApi
-from sacmil.viewer.slide_reading import read_tile
 from sacmil.viewer.server import bind_server
 server = bind_server(ResultsApi(sys.argv[1]), "127.0.0.1", 0)
 print(server.url, flush=True)
