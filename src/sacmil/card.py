@@ -1,4 +1,4 @@
-"""The card beside every model's weights: what the model says of itself, readable without torch."""
+"""The card beside every model's weights: what the model is, readable without torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,43 +14,110 @@ from sacmil._version import __version__
 from sacmil.errors import ModelFolderError, RunError, RunWarning, shorten_value
 
 CARD_FILE = "card.json"
+ONNX_FILE = "model.onnx"
 SCHEMA_VERSION = 1
 
 
-def make_card(
-    model: str,
-    options: Mapping[str, Any],
-    *,
-    weights_sha256: str,
-    classes: Sequence[str] | None,
-    notes: Mapping[str, Any],
-) -> dict[str, Any]:
-    """What is written beside the weights.
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """The content of card.json."""
 
-    Args:
-        model: registered name.
-        options: every argument of its constructor.
-        weights_sha256: of the file of weights, so that the two cannot be mixed up.
-        classes: names of the outputs.
-        notes: anything else JSON can hold.
+    model: str
+    """Registered name."""
+    options: Mapping[str, Any]
+    """Every argument of its constructor."""
+    weights_sha256: str
+    """Of the file of weights, so that the two cannot be mixed up."""
+    classes: tuple[str, ...] | None = None
+    """Names of the outputs, where they are known."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """Anything else JSON can hold."""
+    export: Mapping[str, Any] | None = None
+    """About model.onnx, in an exported model: see deploy/runtime.py."""
+    sacmil_version: str = __version__
+    schema_version: int = SCHEMA_VERSION
+    has_hash: bool = True
+    """Whether the file states its hash; cards of old models, and edited ones, do not."""
+
+    @property
+    def training(self) -> Mapping[str, Any]:
+        """How the model was trained; empty if unknown."""
+        return self._get_note("training")
+
+    @property
+    def bags(self) -> Mapping[str, Any]:
+        """The bags it was trained on: encoder, tile size; empty if unknown."""
+        return self._get_note("bags")
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """Metrics of its test set; empty if unknown."""
+        return self._get_note("metrics")
+
+    def _get_note(self, name: str) -> Mapping[str, Any]:
+        found = self.notes.get(name)
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def training_ids(self) -> frozenset[str]:
+        """Anonymized ids of the slides and patients it was trained on."""
+        return frozenset(self.training.get("seen", ()))
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, at least two; see name_classes."""
+        outputs = self.options.get("num_classes", len(self.classes or ()))
+        return name_classes(self.classes, outputs if isinstance(outputs, int) else 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of the file, with its hash."""
+        content: dict[str, Any] = {
+            "schema_version": self.schema_version,
+            "sacmil_version": self.sacmil_version,
+            "model": self.model,
+            "options": dict(self.options),
+            "classes": list(self.classes) if self.classes else None,
+            "weights_sha256": self.weights_sha256,
+            "notes": dict(self.notes),
+        }
+        if self.export is not None:
+            content["export"] = dict(self.export)
+        return {**content, "card_sha256": hash_card(content)}
+
+    def to_json(self) -> str:
+        """Return the text of the file."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+
+def name_classes(names: Sequence[str] | None, outputs: int) -> tuple[str, ...]:
+    """Return the names of a model's classes, at least two: a single output is of class 1.
+
+    >>> name_classes(None, 3), name_classes(["tumor"], 1)
+    (('class_0', 'class_1', 'class_2'), ('not tumor', 'tumor'))
+
+    Raises:
+        ModelFolderError: the names are not different, or not one per output.
     """
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "sacmil_version": __version__,
-        "model": model,
-        "options": dict(options),
-        "classes": list(classes) if classes else None,
-        "weights_sha256": weights_sha256,
-        "notes": dict(notes),
-    }
+    known = tuple(names or ())
+    count = max(2, outputs)
+    if not known:
+        return tuple(f"class_{number}" for number in range(count))
+    if outputs == 1 and len(known) == 1:
+        known = (f"not {known[0]}", *known)
+    if len(known) != count or len(set(known)) < count:
+        raise ModelFolderError(
+            f"the classes are {', '.join(known)} for {outputs} outputs; expected a different name "
+            "for each: copy the model's folder again"
+        )
+    return known
 
 
-def read_card(folder: str | Path) -> dict[str, Any]:
-    """The card of a model folder, checked; the weights are not looked at."""
+def read_card(folder: str | Path) -> Card:
+    """Read and check the card of a model folder; the weights are not read."""
     file = Path(folder) / CARD_FILE
     try:
-        card = json.loads(file.read_text(encoding="utf-8"))
-        digest = hash_card(card) if isinstance(card, dict) else None
+        found = json.loads(file.read_text(encoding="utf-8"))
+        digest = hash_card(found) if isinstance(found, dict) else None
     except FileNotFoundError:
         raise ModelFolderError(
             f"{folder}: there is no {CARD_FILE}; expected a folder that save_model wrote"
@@ -58,18 +126,28 @@ def read_card(folder: str | Path) -> dict[str, Any]:
         raise ModelFolderError(
             f"{file}: cannot be read as JSON ({error}); copy the folder again"
         ) from error
-    _check_card(file, card)
-    if card.get("card_sha256", digest) != digest:
+    _check_card(file, found)
+    if found.get("card_sha256", digest) != digest:
         raise ModelFolderError(
             f"{file}: was changed after it was written; copy the folder again. If you changed it "
             "yourself, remove card_sha256 from it"
         )
-    return {"classes": None, "notes": {}, **card}
+    return Card(
+        model=found["model"],
+        options=found["options"],
+        weights_sha256=found["weights_sha256"],
+        classes=tuple(found["classes"]) if found.get("classes") else None,
+        notes=found.get("notes", {}),
+        export=found.get("export"),
+        sacmil_version=str(found.get("sacmil_version", "unknown")),
+        schema_version=found["schema_version"],
+        has_hash="card_sha256" in found,
+    )
 
 
-def hash_card(card: Mapping[str, Any]) -> str:
-    """SHA-256 of all that a card says, so that damage is noticed; cards of old models have none."""
-    content = {key: value for key, value in card.items() if key != "card_sha256"}
+def hash_card(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a card's JSON, to detect damage; cards of old models have none."""
+    content = {key: value for key, value in content.items() if key != "card_sha256"}
     content = json.loads(json.dumps(content))  # as it is read back
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -112,22 +190,24 @@ def _check_card(file: Path, card: Any) -> None:
 
 
 def _has_valid_notes(notes: Any) -> bool:
-    """Whether what training wrote down can be looked up: its facts, and the slides it has seen."""
+    """Whether the notes of training can be used: its settings, and the slides it was trained on."""
     training = notes.get("training", {}) if isinstance(notes, dict) else None
     seen = training.get("seen", []) if isinstance(training, dict) else None
     return isinstance(seen, list) and all(isinstance(mark, str) for mark in seen)
 
 
 def find_model_folders(path: str | Path) -> list[Path]:
-    """The model folders a path means: itself, or every part of one model's run.
+    """Return the model folders of a path: itself, the members of an export, or those of a run.
 
-    A run is accepted wherever a model is, and means the mean over its folds and seeds.
+    A run or an export of one is accepted wherever a model is, and means the mean of its members.
     """
     folder = Path(path)
     if (folder / CARD_FILE).is_file():
         return [folder]
+    if exported := _find_exported_members(folder):
+        return exported
     found = sorted(file.parent for file in folder.glob("**/fold_*/" + CARD_FILE))
-    models = sorted({part.parent.parent for part in found})
+    models = sorted({member.parent.parent for member in found})
     if not found:
         raise RunError(
             f"{folder}: is neither a model folder (no {CARD_FILE}) nor a run with trained models; "
@@ -138,6 +218,31 @@ def find_model_folders(path: str | Path) -> list[Path]:
         raise RunError(f"{folder}: holds several models; name one of {names}")
     _warn_of_unfinished_folds(models[0], found)
     return found
+
+
+_MEMBER_NAMES = ("member", "part")
+"""Folders of an export are member_0, member_1, …; earlier versions wrote part_0, …"""
+
+
+def _find_exported_members(folder: Path) -> list[Path]:
+    for name in _MEMBER_NAMES:
+        if not is_exported_run(folder, name):
+            continue
+        count = len(list(folder.glob(f"{name}_*/")))
+        members = [folder / f"{name}_{number}" for number in range(count)]
+        for member in members:
+            if not (member / ONNX_FILE).is_file():  # the other members would predict differently
+                raise ModelFolderError(
+                    f"{folder}: {member.name}/{ONNX_FILE} is missing, found {count} models; copy "
+                    "the folder again"
+                )
+        return members
+    return []
+
+
+def is_exported_run(folder: Path, *names: str) -> bool:
+    """Whether a folder holds the exported members of a run."""
+    return any(any(folder.glob(f"{name}_*/{ONNX_FILE}")) for name in names or _MEMBER_NAMES)
 
 
 def _warn_of_unfinished_folds(model: Path, found: Sequence[Path]) -> None:
@@ -154,17 +259,10 @@ def _warn_of_unfinished_folds(model: Path, found: Sequence[Path]) -> None:
 
 
 def anonymized_id(kind: str, name: str) -> str:
-    """What a card holds of a slide or a patient trained on: enough to know it again, no name.
+    """Return the id of a slide or patient in cards: enough to recognize it, without its name.
 
     Args:
         kind: slide or patient.
         name: its id.
     """
     return hashlib.sha256(f"{kind}:{name}".encode()).hexdigest()[:16]
-
-
-def combine_hashes(hashes: Sequence[str]) -> str:
-    """Of one model, its own; of several, that of all of them in their order."""
-    if len(hashes) == 1:
-        return hashes[0]
-    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()

@@ -11,9 +11,9 @@ import pytest
 from answering import make_bag, write_bags, write_model, write_run
 
 from sacmil import create_model, load_model, predict, save_model
+from sacmil.deploy.load import load_ensembles
 from sacmil.deploy.runtime import load
 from sacmil.encoders import load_encoder
-from sacmil.workflows.ensemble import load_ensembles
 
 pytestmark = pytest.mark.usefixtures("onnx_registry")
 
@@ -53,7 +53,7 @@ def test_a_run_and_its_export_give_the_same_answers_under_the_same_hash(
 ) -> None:
     run, out = write_run(tmp_path / "run", 2), tmp_path / "out"
     assert sacmil("export", run, "--out", out).code == 0
-    assert names(out) == {"part_0", "part_1"}
+    assert names(out) == {"member_0", "member_1"}
     bags = write_bags(tmp_path / "bags", "a", "b")
     predictions = {}
     for model in (run, out):

@@ -78,13 +78,13 @@ def test_killed_outright_it_goes_on_where_it_was(
 ) -> None:
     dying = """
 import os, signal
-from sacmil.workflows import ensemble
-predict = ensemble.Ensemble.predict
+from sacmil.results import Ensemble
+predict = Ensemble.predict
 def dying(self, bag):
     if bag.slide_id == "b":
         os.kill(os.getpid(), signal.SIGKILL)
     return predict(self, bag)
-ensemble.Ensemble.predict = dying
+Ensemble.predict = dying
 """
     killed = sacmil_process(*given, "--no-heatmaps", before=dying)
     assert killed.code == -9

@@ -13,15 +13,17 @@ import torch
 from small_models import make_bag, make_model
 
 from sacmil import list_models, load_model, predict, save_model
+from sacmil.card import ONNX_FILE
 from sacmil.deploy import export
 from sacmil.deploy.export import LARGE_BAG_SIZES, explain_not_exportable, export_model, read_parity
-from sacmil.deploy.runtime import GRAPH, Ensemble, load
+from sacmil.deploy.runtime import load
 from sacmil.errors import ModelError, ModelFolderError
 from sacmil.models._base import MILModel, Output
 from sacmil.models._registry import get_model_class
 from sacmil.nn.correlations import CORRELATION_BLOCKS
 from sacmil.nn.positions import POSITIONS
 from sacmil.plans import Planner
+from sacmil.results import Ensemble
 
 EXPORTABLE = [name for name in list_models() if not get_model_class(name).not_exportable]
 SLOW_TO_DRAW = {"mammil", "longnet"}  # a minute, for its eight scans; branches in each layer
@@ -179,9 +181,9 @@ def test_a_run_is_exported_member_by_member_and_predicts_the_mean(tmp_path: Path
         save_model(tmp_path / f"run/m/seed_0/fold_{fold}", model, classes=["a", "b"])
     runtime = load(export_model(tmp_path / "run", tmp_path / "out", sizes=[2, 70]))
     assert isinstance(runtime, Ensemble)
-    assert (tmp_path / "out" / "part_1" / GRAPH).is_file()
+    assert (tmp_path / "out" / "member_1" / ONNX_FILE).is_file()
     bag = make_bag(20)
-    parts = [load(tmp_path / "out" / f"part_{i}").predict(bag).probabilities for i in range(2)]
+    parts = [load(tmp_path / "out" / f"member_{i}").predict(bag).probabilities for i in range(2)]
     assert abs(parts[0] - parts[1]).max() > 1e-3
     np.testing.assert_allclose(runtime.predict(bag).probabilities, np.mean(parts, axis=0))
 

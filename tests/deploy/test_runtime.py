@@ -17,9 +17,9 @@ from slide_maker import tissue_pixels, write_slide
 from small_models import make_bag
 
 from sacmil import load_model, predict, read_bag, write_bag
-from sacmil.card import CARD_FILE
+from sacmil.card import CARD_FILE, ONNX_FILE
 from sacmil.deploy.export import export_model
-from sacmil.deploy.runtime import GRAPH, load
+from sacmil.deploy.runtime import load
 from sacmil.errors import InputError, MissingExtraError, ModelFolderError
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
@@ -117,8 +117,8 @@ def test_a_card_that_was_edited_is_noticed(spoiled: Path, field: str) -> None:
 
 
 def test_a_truncated_graph_is_noticed(spoiled: Path) -> None:
-    whole = (spoiled / GRAPH).read_bytes()
-    (spoiled / GRAPH).write_bytes(whole[: len(whole) // 2])
+    whole = (spoiled / ONNX_FILE).read_bytes()
+    (spoiled / ONNX_FILE).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ModelFolderError, match="is not the file its card was written for"):
         load(spoiled)
 
@@ -127,19 +127,19 @@ def test_the_graph_of_another_model_is_noticed(
     spoiled: Path, models: Callable[..., Path], tmp_path: Path
 ) -> None:
     other = export_model(models("mean_pool"), tmp_path / "other", sizes=[2])
-    shutil.copy(other / GRAPH, spoiled / GRAPH)
+    shutil.copy(other / ONNX_FILE, spoiled / ONNX_FILE)
     with pytest.raises(ModelFolderError, match="truncated or of another model"):
         load(spoiled)
 
 
 def test_a_missing_graph_is_reported(spoiled: Path) -> None:
-    (spoiled / GRAPH).unlink()
+    (spoiled / ONNX_FILE).unlink()
     with pytest.raises(ModelFolderError, match=r"model\.onnx cannot be read"):
         load(spoiled)
 
 
-def test_a_model_that_was_not_exported_says_what_to_type(models: Callable[..., Path]) -> None:
-    with pytest.raises(ModelFolderError, match=r"sacmil export .* --out DIR"):
+def test_a_model_that_was_not_exported_says_what_to_do(models: Callable[..., Path]) -> None:
+    with pytest.raises(ModelFolderError, match=r"is not an exported model.*sacmil\.export_model"):
         load(models("mean_pool"))
 
 

@@ -131,7 +131,7 @@ def test_a_folder_with_other_files_is_never_overwritten(folder: Path, kind: str)
     assert sorted(folder.parent.rglob("*")) == before
 
 
-@pytest.mark.parametrize("fails", ["make_card", "atomic_directory"])
+@pytest.mark.parametrize("fails", ["Card", "atomic_directory"])
 def test_an_error_while_saving_leaves_the_older_model(
     folder: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:

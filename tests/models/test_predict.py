@@ -55,10 +55,10 @@ def test_probabilities_are_probabilities_and_scores_are_one_per_instance(
     bag = make_bag(50, DIM)
     answer = predict(create_model(name, in_dim=DIM, num_classes=num_classes), bag)
     assert answer.slide_id == bag.slide_id
-    assert answer.probabilities.shape == (num_classes,)
+    assert answer.probabilities.shape == (max(2, num_classes),)
+    assert answer.columns == tuple(f"p_class_{label}" for label in range(max(2, num_classes)))
     assert ((answer.probabilities >= 0) & (answer.probabilities <= 1)).all()
-    if num_classes > 1:
-        assert answer.probabilities.sum() == pytest.approx(1, abs=1e-6)
+    assert answer.probabilities.sum() == pytest.approx(1, abs=1e-6)
     assert answer.scores.shape == (50,)
     assert np.isfinite(answer.scores).all()
 
@@ -190,10 +190,12 @@ def test_class_names_travel_with_the_prediction(make_bag: Callable[..., Bag]) ->
 
 
 @pytest.mark.parametrize(
-    ("probabilities", "label"), [([0.2, 0.5, 0.3], 1), ([0.49], 0), ([0.5], 1), ([0.5, 0.5], 0)]
+    ("probabilities", "label"), [([0.2, 0.5, 0.3], 1), ([0.49], 0), ([0.51], 1), ([0.5, 0.5], 0)]
 )
 def test_the_label_is_the_most_probable_class(probabilities: list[float], label: int) -> None:
-    assert Prediction("s", np.array(probabilities), np.zeros(1, np.float32)).label == label
+    classes, scores = ["a", "b", "c"][: max(2, len(probabilities))], np.zeros(1, np.float32)
+    found = Prediction.from_output("s", np.array(probabilities), scores, None, classes)
+    assert (found.label, found.predicted_class) == (label, classes[label])
 
 
 @pytest.mark.parametrize("what", ["logits", "scores"])

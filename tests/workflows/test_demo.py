@@ -89,8 +89,8 @@ def test_every_slide_is_answered_by_a_part_that_has_not_seen_it(out, settings) -
     assert len(answered) == len(EXPORTED_MODELS) * settings.slides
     for name in EXPORTED_MODELS:
         by_fold = {}
-        for part in sorted((out / "onnx" / name).glob("part_*")):
-            training = read_card(part)["notes"]["training"]
+        for part in sorted((out / "onnx" / name).glob("member_*")):
+            training = read_card(part).training
             by_fold[training["fold"]] = set(training["seen"])
         for slide, fold in zip(answered.slide_id.tolist(), answered.fold.tolist(), strict=True):
             assert anonymized_id("slide", slide) not in by_fold[fold]

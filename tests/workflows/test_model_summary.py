@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from answering import write_model
 
-from sacmil.workflows.ensemble import load_ensembles
+from sacmil.deploy.load import load_ensembles
 from sacmil.workflows.model_summary import ModelSummary
 
 

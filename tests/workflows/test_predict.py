@@ -21,8 +21,7 @@ from tiny_encoder import PX, write_encoder
 from sacmil import EncoderId, load_model, predict, read_bag, write_bag
 from sacmil.csv_text import restore_cell
 from sacmil.errors import EncoderError, ModelFolderError, RunError, SacMILError
-from sacmil.results import read_results, read_scores
-from sacmil.workflows import ensemble as ensembles
+from sacmil.results import Ensemble, read_results, read_scores
 from sacmil.workflows import slide_pictures
 from sacmil.workflows.predict import PredictionSummary, predict_slides
 from sacmil.workflows.prediction_settings import PredictionSettings
@@ -46,13 +45,13 @@ def model(tmp_path: Path) -> Path:
 def predicted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Ids of the slides that models predicted."""
     found: list[str] = []
-    predict_bag = ensembles.Ensemble.predict
+    predict_bag = Ensemble.predict
 
-    def spied(self: ensembles.Ensemble, bag: Any) -> Any:
+    def spied(self: Ensemble, bag: Any) -> Any:
         found.append(bag.slide_id)
         return predict_bag(self, bag)
 
-    monkeypatch.setattr(ensembles.Ensemble, "predict", spied)
+    monkeypatch.setattr(Ensemble, "predict", spied)
     return found
 
 
@@ -143,15 +142,15 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(
     tmp_path: Path, model: Path, predicted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_bags(tmp_path / "bags", *"abcde")
-    predict_bag = ensembles.Ensemble.predict
+    predict_bag = Ensemble.predict
 
-    def dying(self: ensembles.Ensemble, bag: Any) -> Any:
+    def dying(self: Ensemble, bag: Any) -> Any:
         if bag.slide_id == "c":
             raise KeyboardInterrupt
         return predict_bag(self, bag)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ensembles.Ensemble, "predict", dying)
+        patch.setattr(Ensemble, "predict", dying)
         with pytest.raises(KeyboardInterrupt):
             answer(tmp_path, model)
     assert predicted == ["a", "b"]
@@ -503,13 +502,13 @@ def test_a_full_disk_is_a_failure_that_costs_pictures_and_no_answers(
 
 
 @pytest.mark.parametrize(
-    "file", ["card.json", "config.yaml", "predictions.csv", "part_0/card.json"]
+    "file", ["card.json", "config.yaml", "predictions.csv", "member_0/model.onnx"]
 )
 def test_answers_are_not_put_into_a_model_or_a_run(tmp_path: Path, model: Path, file: str) -> None:
     write_bags(tmp_path / "bags", "a")
     (tmp_path / "out" / file).parent.mkdir(parents=True)
     (tmp_path / "out" / file).write_text("of a training")
-    with pytest.raises(RunError, match="choose another --out"):
+    with pytest.raises(RunError, match="choose another `out`"):
         answer(tmp_path, model)
     assert tree(tmp_path / "out") == {file: b"of a training"}
 
@@ -518,13 +517,13 @@ def test_a_file_that_vanishes_is_reported_and_the_others_go_on(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bags = write_bags(tmp_path / "bags", "a", "b")
-    predict_bag = ensembles.Ensemble.predict
+    predict_bag = Ensemble.predict
 
-    def losing(self: ensembles.Ensemble, bag: Any) -> Any:
+    def losing(self: Ensemble, bag: Any) -> Any:
         (bags / "b.h5").unlink(missing_ok=True)
         return predict_bag(self, bag)
 
-    monkeypatch.setattr(ensembles.Ensemble, "predict", losing)
+    monkeypatch.setattr(Ensemble, "predict", losing)
     done = answer(tmp_path, model)
     assert [record.slide_id for record in done.records] == ["a"]
     assert "b.h5" in done.failures[0].reason

@@ -16,11 +16,11 @@ from slide_maker import tissue_pixels, write_slide
 from small_models import SMALL
 
 from sacmil import Bag, create_model, list_models, load_model, predict, save_model, write_bag
+from sacmil.deploy.load import load_ensembles
 from sacmil.errors import ConfigError, InputError
 from sacmil.heatmap import find_top_tiles, normalize_scores, select_scores
 from sacmil.models import MILModel
 from sacmil.results import InstanceScores, Prediction, read_scores, write_scores
-from sacmil.workflows.ensemble import MemberPredictions, average_predictions, load_ensembles
 from sacmil.workflows.heatmaps import HeatmapSettings, draw_heatmaps
 from sacmil.workflows.predict import predict_slides
 from sacmil.workflows.prediction_settings import PredictionSettings
@@ -151,29 +151,6 @@ def test_tiles_for_qupath_and_tables_name_the_class_and_are_coloured_by_it(tmp_p
     assert set(np.argsort(bright)[-len(evidence) :].tolist()) == evidence
 
 
-def test_an_ensemble_shows_the_class_it_predicts_also_where_a_member_predicts_another() -> None:
-    def make_member(first: float, by_class: list[list[float]]) -> MemberPredictions:
-        given = np.array([first, 1 - first])
-        scores = np.array(by_class, np.float32)
-        label = int(given.argmax())
-        return MemberPredictions(given, given[None], scores[:, label], scores, label)
-
-    joint = average_predictions(
-        [make_member(0.9, [[1, 9], [2, 8], [3, 7]]), make_member(0.4, [[4, 5], [6, 3], [5, 4]])]
-    )
-    assert joint.label == joint.score_class == 0
-    np.testing.assert_allclose(joint.scores, [0, 0.75, 0.75])
-    np.testing.assert_array_equal(joint.scores, joint.class_scores[:, 0])
-
-
-def test_scores_for_a_class_and_scores_for_all_classes_make_scores_for_that_class() -> None:
-    given, tiles = np.array([0.2, 0.8]), np.arange(3, dtype=np.float32)
-    by_class = MemberPredictions(given, given[None], tiles, np.stack([-tiles, tiles], axis=1), 1)
-    for_all = MemberPredictions(given, given[None], tiles)
-    assert average_predictions([by_class, for_all]).score_class == 1
-    assert average_predictions([for_all, for_all]).score_class is None
-
-
 def test_a_single_output_names_the_only_class_it_scores(tmp_path: Path) -> None:
     model = create_model("mean_pool", in_dim=WIDTH, num_classes=1, kind="features")
     with torch.no_grad():
@@ -183,9 +160,9 @@ def test_a_single_output_names_the_only_class_it_scores(tmp_path: Path) -> None:
     (ensemble,) = load_ensembles([tmp_path / "m"])
     found = ensemble.predict(slide)
     assert ensemble.classes[found.label] == "not tumour"
-    shown = select_scores(found.to_scores(slide), ensemble.classes, predicted="not tumour")
+    located = InstanceScores.from_prediction(found, slide.coords, float(slide.patch_size))
+    shown = select_scores(located, ensemble.classes, predicted="not tumour")
     assert shown.describe() == "score for tumour"
-    located = found.to_scores(slide)
     chosen = select_scores(located, ensemble.classes, predicted="not tumour", class_name="tumour")
     np.testing.assert_array_equal(chosen.scores.scores, shown.scores.scores)
     with pytest.raises(ConfigError, match="this model has scores of tumour"):

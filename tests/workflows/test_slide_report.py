@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sacmil.results import ModelInfo
+from sacmil.results import ModelInfo, StoredPrediction
 from sacmil.workflows.model_summary import ModelSummary
 from sacmil.workflows.prediction_folder import (
     BagFile,
-    ModelPrediction,
     PredictionFolder,
     SlidePredictions,
 )
@@ -36,16 +35,18 @@ MODEL = ModelInfo("m", "ab", 3)
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 
-def make_prediction(*parts: tuple[float, ...], model: str = "m", **changes: Any) -> ModelPrediction:
+def make_prediction(
+    *parts: tuple[float, ...], model: str = "m", **changes: Any
+) -> StoredPrediction:
     given = np.array(parts)
     spread = tuple(given.std(axis=0).tolist()) if len(parts) > 1 else None
     facts = {"model": model, "hash": "ab", "scores": "scores/m/s.npz", "seconds": 0.5}
     mean = tuple(given.mean(axis=0).tolist())
-    return ModelPrediction(**(facts | {"probabilities": mean, "parts": parts, "spread": spread}
+    return StoredPrediction(**(facts | {"probabilities": mean, "members": parts, "spread": spread}
                           | changes))  # fmt: skip
 
 
-def record(*answers: ModelPrediction, **changes: Any) -> SlidePredictions:
+def record(*answers: StoredPrediction, **changes: Any) -> SlidePredictions:
     facts: dict[str, Any] = {
         "slide_id": "s",
         "item": "/data/s.svs",

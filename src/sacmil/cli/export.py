@@ -50,11 +50,11 @@ def _export_model(model: Path, out: Path) -> None:
         from sacmil.errors import MissingExtraError
 
         raise MissingExtraError("torch", "exporting a model") from None
-    from sacmil.card import CARD_FILE
+    from sacmil.card import find_model_folders
 
     export_model(model, out)
-    for card in sorted(out.glob(CARD_FILE)) or sorted(out.glob(f"part_*/{CARD_FILE}")):
-        click.echo(f"{card.parent}: largest difference from torch")
-        for instances, difference in read_parity(card.parent):
+    for folder in find_model_folders(out):
+        click.echo(f"{folder}: largest difference from torch")
+        for instances, difference in read_parity(folder):
             click.echo(f"  {instances:>7,} instances  {difference:.1e}")
     click.echo(f"{out}: use it with sacmil predict --model {out}")

@@ -77,7 +77,7 @@ def _describe_model(folder: Path) -> dict[str, Any]:
             f"{folder}: is a folder of {len(bags)} bags; expected one bag, such as {bags[0]}"
         )
     card = read_card(folder)
-    return {"file": str(folder), "what": "model"} | card
+    return {"file": str(folder), "what": "model"} | card.to_dict()
 
 
 def _count_labels(labels: npt.NDArray[np.integer]) -> dict[str, int]:

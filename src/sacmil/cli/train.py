@@ -89,7 +89,7 @@ def _warn_if_changed(config: TrainingConfig, changed: TrainingConfig) -> Trainin
 def _print_results(out: Path, *, every_slide: bool) -> None:
     from sacmil.card import read_card
 
-    notes = read_card(out)["notes"]["training"]
+    notes = read_card(out).training
     click.echo(f"{out}: {notes['model']}, epoch {notes['epoch']} of {notes['epochs']} kept")
     if every_slide:
         return

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from sacmil.atomic import atomic_directory
-from sacmil.card import CARD_FILE, find_model_folders, hash_card, read_card
+from sacmil.card import CARD_FILE, ONNX_FILE, find_model_folders, is_exported_run, read_card
 from sacmil.deploy.folding import fold_norms
-from sacmil.deploy.runtime import GRAPH, SCHEMA_VERSION, Runtime
+from sacmil.deploy.runtime import SCHEMA_VERSION, Runtime
 from sacmil.deploy.translations import make_translation_table
 from sacmil.encoders._export import silence_exporter
 from sacmil.errors import MissingExtraError, ModelError, ModelFolderError, RunError
@@ -51,8 +51,8 @@ def export_model(
 ) -> Path:
     """Write model.onnx and card.json, which sacmil.deploy.runtime runs without torch.
 
-    Of a run with several parts each is written, to OUT/part_0, OUT/part_1, …, and they answer
-    together. Nothing is written if one of them differs from torch by more than 1e-4.
+    Of a run with several models each is written, to OUT/member_0, OUT/member_1, …, and their mean
+    is the prediction. Nothing is written if one of them differs from torch by more than 1e-4.
 
     Args:
         source: a model folder, or a run.
@@ -66,16 +66,16 @@ def export_model(
         if len(sources) == 1:
             _export_member(sources[0], partial, sizes)
         else:
-            for number, part in enumerate(sources):
-                (partial / f"part_{number}").mkdir()
-                _export_member(part, partial / f"part_{number}", sizes)
+            for number, member in enumerate(sources):
+                (partial / f"member_{number}").mkdir()
+                _export_member(member, partial / f"member_{number}", sizes)
     return folder
 
 
 def read_parity(folder: str | Path) -> list[Parity]:
     """Read the differences between the engines from an export's card."""
-    listed = read_card(folder)["export"]["parity"]
-    return [Parity(row["instances"], row["difference"]) for row in listed]
+    facts = read_card(folder).export or {}
+    return [Parity(row["instances"], row["difference"]) for row in facts.get("parity", ())]
 
 
 def explain_not_exportable(model: MILModel) -> str:
@@ -93,10 +93,10 @@ def explain_not_exportable(model: MILModel) -> str:
 def _check_replaceable(folder: Path) -> None:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
-    if not (folder / GRAPH).is_file() and not any(folder.glob(f"part_*/{GRAPH}")):
+    if not (folder / ONNX_FILE).is_file() and not is_exported_run(folder):
         raise ModelFolderError(
-            f"{folder}: exists and is not an exported model (it has no {GRAPH}); choose another "
-            "--out"
+            f"{folder}: exists and is not an exported model (it has no {ONNX_FILE}); choose "
+            "another `out`"
         )
 
 
@@ -105,11 +105,11 @@ def _export_member(source: Path, folder: Path, sizes: Sequence[int] | None) -> N
     reason = explain_not_exportable(model)
     if reason:
         raise ModelError(reason)
-    names = _write_graph(fold_norms(model), folder / GRAPH)
+    names = _write_graph(fold_norms(model), folder / ONNX_FILE)
     facts = {
         "schema_version": SCHEMA_VERSION,
         "torch_version": str(torch.__version__),
-        "onnx_sha256": hashlib.sha256((folder / GRAPH).read_bytes()).hexdigest(),
+        "onnx_sha256": hashlib.sha256((folder / ONNX_FILE).read_bytes()).hexdigest(),
         "dim": model.in_dim,
         "planner": {"name": model.planner.name, "options": dict(model.planner.options)},
         "inputs": names,
@@ -123,11 +123,9 @@ def _export_member(source: Path, folder: Path, sizes: Sequence[int] | None) -> N
 
 def _write_card(folder: Path, source: Path, facts: Mapping[str, Any]) -> None:
     card = read_card(source)
-    notes = dict(card.get("notes") or {})
-    notes["bags"] = _add_mpp(notes.get("bags") or {})
-    card |= {"notes": notes | _measure_test_metrics(source), "export": facts}
-    card["card_sha256"] = hash_card(card)
-    (folder / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+    notes = {**card.notes, "bags": _add_mpp(card.bags), **_measure_test_metrics(source)}
+    exported = replace(card, notes=notes, export=facts)
+    (folder / CARD_FILE).write_text(exported.to_json(), encoding="utf-8")
 
 
 def _add_mpp(bags: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import ConfigError, RunError, suggest_names
+from sacmil.results.ensemble import rank_scores
 
 Normalization = Literal["raw", "minmax", "rank"]
 NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
@@ -49,7 +50,7 @@ def normalize_scores(scores: npt.ArrayLike, normalization: str) -> Floats:
         )
     if normalization == "raw":
         return values
-    return _scale_minmax(values) if normalization == "minmax" else _rank_values(values)
+    return _scale_minmax(values) if normalization == "minmax" else rank_scores(values)
 
 
 def to_scale_positions(values: Floats, normalization: str) -> tuple[Floats, float, float]:
@@ -65,12 +66,3 @@ def _scale_minmax(values: Floats) -> Floats:
         return np.full(len(values), 0.5)
     # halved first: the difference of two finite numbers may be infinite
     return np.asarray(np.clip((values / 2 - low / 2) / (high / 2 - low / 2), 0, 1))
-
-
-def _rank_values(values: Floats) -> Floats:
-    if len(values) == 1:
-        return np.full(1, 0.5)
-    _, group, count = np.unique(values, return_inverse=True, return_counts=True)
-    lower = np.cumsum(count) - count
-    ranks: Floats = (lower + (count - 1) / 2) / (len(values) - 1)
-    return ranks[group]

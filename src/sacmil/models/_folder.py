@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from sacmil.atomic import atomic_directory
-from sacmil.card import CARD_FILE, hash_card, make_card, read_card
+from sacmil.card import CARD_FILE, Card, read_card
 from sacmil.errors import ModelError, ModelFolderError, OptionError
 from sacmil.models._base import MILModel
 from sacmil.models._registry import create_model
@@ -51,21 +50,22 @@ def serialize_model(
     model = getattr(model, "_orig_mod", model)  # a compiled model's names begin with that
     _check_classes(model, classes)
     weights = save(_separate_tied_weights(model.state_dict()))
-    card = make_card(
-        model.name,
-        model.options,
+    named = classes or model.classes
+    card = Card(
+        model=model.name,
+        options=model.options,
         weights_sha256=hashlib.sha256(weights).hexdigest(),
-        classes=classes or model.classes,
+        classes=tuple(named) if named else None,
         notes=notes or {},
     )
     try:
-        text = json.dumps({**card, "card_sha256": hash_card(card)}, indent=2)
+        text = card.to_json()
     except (TypeError, ValueError) as error:
         raise ModelError(
             f"options and notes of {model.name} cannot be written as JSON ({error}); expected "
             "numbers, text, lists and dictionaries of them"
         ) from error
-    return {WEIGHTS: weights, CARD_FILE: (text + "\n").encode()}
+    return {WEIGHTS: weights, CARD_FILE: text.encode()}
 
 
 def _separate_tied_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -110,11 +110,11 @@ def load_model(path: str | Path) -> MILModel:
     """Load the model of a folder, on the CPU, in evaluation mode."""
     path = Path(path)
     card = read_card(path)
-    weights = _read_weights(path, card["weights_sha256"])
+    weights = _read_weights(path, card.weights_sha256)
     try:
         tensors = load(weights)
-        _check_sizes(create_meta_model(card["model"], **card["options"]), tensors)
-        model = create_model(card["model"], **card["options"])
+        _check_sizes(create_meta_model(card.model, **card.options), tensors)
+        model = create_model(card.model, **card.options)
         model.load_state_dict(tensors)
     except (ModelError, OptionError, TypeError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())
@@ -122,7 +122,7 @@ def load_model(path: str | Path) -> MILModel:
             f"{path}: card and weights do not make a model ({reason}); copy the folder again, or "
             "load it with the sacmil it was saved by"
         ) from error
-    model.classes = tuple(card["classes"]) if card["classes"] else None
+    model.classes = card.classes
     return model.eval()
 
 

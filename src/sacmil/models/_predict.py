@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sacmil.bag import Bag
+from sacmil.card import name_classes
 from sacmil.errors import BagError, InputError, ModelError
 from sacmil.formats import read_bag
 from sacmil.models._base import MILModel, Output
@@ -35,7 +36,7 @@ def predict(model: MILModel, bag: Bag | str | Path) -> Prediction:
         _to_numpy(model.probabilities(output)).astype(np.float64),
         _to_numpy(output.scores),
         None if output.class_scores is None else _to_numpy(output.class_scores),
-        model.classes,
+        name_classes(model.classes, model.num_classes),
     )
 
 

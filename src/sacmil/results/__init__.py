@@ -13,6 +13,7 @@ RUN/<model>/seed_<n>/fold_<n>::
                                  of each test slide
 """
 
+from sacmil.results.ensemble import Ensemble
 from sacmil.results.prediction import Prediction
 from sacmil.results.predictions import (
     KEY_COLUMNS,
@@ -43,6 +44,7 @@ __all__ = [
     "KEY_COLUMNS",
     "LOCALIZATION_FILE",
     "PREDICTIONS_FILE",
+    "Ensemble",
     "InstanceScores",
     "ModelInfo",
     "Prediction",

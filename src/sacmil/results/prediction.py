@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -10,20 +11,27 @@ import numpy.typing as npt
 
 from sacmil.errors import InputError
 
+PROBABILITY_PREFIX = "p_"
+"""A column of this name is the probability of the class named after it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """A model's prediction for one bag, in numpy; instances are in the order of the bag."""
+    """The prediction of a model or an ensemble for one bag; instances are in the bag's order."""
 
     slide_id: str
-    probabilities: npt.NDArray[np.float64]
-    """(C,), summing to one; only that of class 1 for a model with a single output."""
+    columns: tuple[str, ...]
+    """Names of the values, as in predictions.csv: p_<class> for each class."""
+    values: npt.NDArray[np.float64]
+    """(C,), one per column."""
     scores: npt.NDArray[np.float32]
-    """(N,), importance of each instance; for the predicted class, if scores are per class."""
+    """(N,), importance of each instance. Where scores are by class: for the predicted class."""
     class_scores: npt.NDArray[np.float32] | None = None
-    """(N, C), where the model has a score per class."""
-    classes: tuple[str, ...] | None = None
-    """Names of the classes, where the model knows them."""
+    """(N, C), where the model has a score for each class."""
+    members: npt.NDArray[np.float64] | None = None
+    """(M, C), the values of each member of an ensemble; None for a single model."""
+    score_class: int | None = None
+    """The class of ``scores``; None if one score is for all classes."""
 
     @classmethod
     def from_output(
@@ -32,25 +40,41 @@ class Prediction:
         probabilities: npt.NDArray[np.float64],
         scores: npt.NDArray[np.float32],
         class_scores: npt.NDArray[np.float32] | None,
-        classes: tuple[str, ...] | None,
+        classes: Sequence[str],
     ) -> Self:
         """Make a prediction of a model's output, with the scores of the most probable class.
 
         The model's own scores may be of another class: for models exported by earlier versions,
         and where probabilities depend on more than the logits.
 
+        Args:
+            slide_id: of the bag.
+            probabilities: (C,); a single one is that of class 1.
+            scores: (N,).
+            class_scores: (N, C), or None.
+            classes: at least two names.
+
         Raises:
             InputError: a number is NaN or infinite.
         """
-        found = cls(slide_id, probabilities, scores, class_scores, classes)
+        columns = tuple(PROBABILITY_PREFIX + name for name in classes)
+        if len(probabilities) == 1:  # a single output scores instances for class 1 only
+            values = np.array([1 - probabilities[0], probabilities[0]])
+            score_class = None if class_scores is None else 1
+            found = cls(slide_id, columns, values, scores, score_class=score_class)
+        elif class_scores is None:
+            found = cls(slide_id, columns, probabilities, scores)
+        else:
+            label = int(np.argmax(probabilities))
+            own = class_scores[:, label]
+            found = cls(slide_id, columns, probabilities, own, class_scores, score_class=label)
         found.check_is_finite()
-        return replace(found, scores=select_class_scores(scores, class_scores, found.label))
+        return found
 
     def check_is_finite(self) -> None:
         """Reject NaN and infinity, which result from features that are far too large."""
-        given = self.probabilities
-        if not np.isfinite(given).all():
-            found = f"{given.tolist()}, which are not probabilities"
+        if not np.isfinite(self.values).all():
+            found = f"{self.values.tolist()}, which are not probabilities"
         elif not np.isfinite(self.scores).all():
             found = "scores that are NaN or infinite"
         else:
@@ -61,17 +85,34 @@ class Prediction:
         )
 
     @property
-    def label(self) -> int:
-        """Index of the most probable class."""
-        return most_probable_class(self.probabilities)
+    def probabilities(self) -> npt.NDArray[np.float64]:
+        """(C,), by class, summing to one."""
+        if not all(column.startswith(PROBABILITY_PREFIX) for column in self.columns):
+            raise InputError(
+                f"{self.slide_id}: the values are {', '.join(self.columns)}, not probabilities of "
+                "classes; use values"
+            )
+        return self.values
 
     @property
-    def score_class(self) -> int | None:
-        """The class of ``scores``; None if one score is for all classes."""
-        if self.class_scores is None:
-            return None
-        # A single output scores instances for class 1 only, whatever is predicted.
-        return 1 if self.class_scores.shape[1] == 1 else self.label
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return tuple(column.removeprefix(PROBABILITY_PREFIX) for column in self.columns)
+
+    @property
+    def label(self) -> int:
+        """Index of the most probable class."""
+        return int(self.probabilities.argmax())
+
+    @property
+    def predicted_class(self) -> str:
+        """Name of the most probable class."""
+        return self.classes[self.label]
+
+    @property
+    def spread(self) -> npt.NDArray[np.float64] | None:
+        """(C,), the standard deviation over the members; None for a single model."""
+        return None if self.members is None else self.members.std(axis=0)
 
     def scores_for(self, label: int) -> npt.NDArray[np.float32]:
         """Return (N,) scores for a class; the model's only scores if it has none per class.
@@ -79,17 +120,19 @@ class Prediction:
         Raises:
             InputError: there is no such class, or a model with a single output does not score it.
         """
-        count = max(2, len(self.probabilities))
-        if isinstance(label, bool) or label not in range(count):
+        if isinstance(label, bool) or label not in range(len(self.columns)):
             raise InputError(
-                f"there is no class {label!r}; expected the index of one, 0 to {count - 1}"
+                f"there is no class {label!r}; expected the index of one, 0 to "
+                f"{len(self.columns) - 1}"
             )
-        if self.class_scores is not None and self.class_scores.shape[1] == 1 and label == 0:
+        if self.class_scores is not None:
+            return self.class_scores[:, label]
+        if self.score_class not in (None, label):
             raise InputError(
-                "there are no scores for class 0: a model with a single output scores instances "
-                "for class 1 only; use scores_for(1)"
+                f"there are no scores for class {label}: a model with a single output scores "
+                f"instances for class {self.score_class} only; use scores_for({self.score_class})"
             )
-        return select_class_scores(self.scores, self.class_scores, label)
+        return self.scores
 
 
 def select_class_scores(
@@ -99,10 +142,3 @@ def select_class_scores(
     if class_scores is None or class_scores.shape[1] == 1:
         return scores
     return class_scores[:, label]
-
-
-def most_probable_class(probabilities: npt.NDArray[np.float64]) -> int:
-    """Return the index of the most probable class; a single number is that of class 1."""
-    if len(probabilities) == 1:
-        return int(probabilities[0] >= 0.5)
-    return int(probabilities.argmax())

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ import numpy.typing as npt
 from sacmil.atomic import atomic_write
 from sacmil.errors import FormatError, RunError
 from sacmil.limits import check_zip_size
+from sacmil.results.prediction import Prediction
 
 RESULTS_FILE = "results.json"
 SCHEMA_VERSION = 1
@@ -42,7 +44,7 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class StoredPrediction:
-    """The prediction of one model for one slide."""
+    """A Prediction in files: its numbers, and the paths of its scores and pictures."""
 
     model: str
     probabilities: tuple[float, ...]
@@ -50,9 +52,49 @@ class StoredPrediction:
     spread: tuple[float, ...] | None = None
     """Standard deviation over the members of an ensemble, by class."""
     scores: str | None = None
-    """Path of the npz."""
+    """Path of the npz, relative to the folder, as are those of pictures."""
     heatmaps: dict[str, str] = field(default_factory=dict)
     """Paths of images by class; the key of the model's own score is "score"."""
+    # The rest is only in the records of sacmil predict, not in results.json.
+    hash: str = ""
+    """SHA-256 of the model's weights."""
+    members: tuple[tuple[float, ...], ...] = ()
+    """The probabilities of each member, by class."""
+    seconds: float = 0.0
+    pictures: dict[str, str] = field(default_factory=dict)
+    """Paths by kind, as draw_heatmap names them."""
+    class_pictures: dict[str, str] = field(default_factory=dict)
+    """Overlays by class, where the model scores tiles for each."""
+    score_class: str | None = None
+    """The class the pictures are about; None where one score is for all classes."""
+
+    @classmethod
+    def from_prediction(cls, prediction: Prediction, model: ModelInfo, **files: Any) -> Self:
+        """Return the stored form of a prediction.
+
+        Args:
+            prediction: of a model or an ensemble.
+            model: that made it.
+            files: the other fields.
+        """
+        members = prediction.values[None] if prediction.members is None else prediction.members
+        spread = prediction.spread
+        return cls(
+            model=model.name,
+            hash=model.hash,
+            probabilities=tuple(prediction.probabilities.tolist()),
+            members=tuple(tuple(row) for row in members.tolist()),
+            spread=None if spread is None else tuple(spread.tolist()),
+            **files,
+        )
+
+    def find_predicted_class(self, classes: Sequence[str]) -> str:
+        """Return the most probable class."""
+        return classes[max(range(len(classes)), key=lambda c: self.probabilities[c])]
+
+
+_RESULTS_KEYS = ("model", "probabilities", "spread", "scores", "heatmaps")
+"""Fields of a prediction in results.json."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +126,8 @@ class Results:
 def write_results(folder: str | Path, results: Results) -> None:
     """Write results.json."""
     content = {"schema_version": SCHEMA_VERSION, **asdict(results)}
+    for slide in content["slides"]:
+        slide["answers"] = [{key: one[key] for key in _RESULTS_KEYS} for one in slide["answers"]]
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     with atomic_write(Path(folder) / RESULTS_FILE) as partial:
         partial.write_text(text, encoding="utf-8")
@@ -213,6 +257,14 @@ class InstanceScores:
     score_class: int | None = None
     """The class of ``scores``; None if one score is for all classes, or in files of earlier
     versions, which do not store it."""
+
+    @classmethod
+    def from_prediction(
+        cls, prediction: Prediction, coords: npt.NDArray[np.number], patch_size: float
+    ) -> Self:
+        """Return the scores of a prediction with the positions of the bag's instances."""
+        scores, score_class = prediction.scores, prediction.score_class
+        return cls(coords, patch_size, scores, prediction.class_scores, score_class)
 
 
 def write_scores(path: str | Path, scores: InstanceScores) -> None:

@@ -106,7 +106,7 @@ class TrainingJob:
         """Whether the job is finished; RunError if the folder belongs to a different job."""
         finished = (self.folder / CARD_FILE).is_file()
         if finished:
-            existing = read_card(self.folder)["notes"].get("training", {}).get("fingerprint")
+            existing = read_card(self.folder).training.get("fingerprint")
         else:
             existing = Checkpoint(self.folder / CHECKPOINT_FILE).read_fingerprint()
         if existing not in (None, self.fingerprint):

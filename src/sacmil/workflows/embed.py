@@ -12,12 +12,11 @@ import numpy.typing as npt
 
 from sacmil.atomic import atomic_write
 from sacmil.bag import Bag
-from sacmil.card import find_model_folders, read_card
+from sacmil.card import ONNX_FILE, find_model_folders, read_card
 from sacmil.csv_text import escape_cell
 from sacmil.errors import InputError, ModelFolderError
 from sacmil.limits import BAG_LIMIT_S
 from sacmil.progress import ProgressCallback, ignore_progress
-from sacmil.workflows.ensemble import ONNX_FILE
 from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.inputs import (
     INPUT_ERRORS,

@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sacmil.bag import Bag
-from sacmil.card import CARD_FILE, anonymized_id, find_model_folders, read_card
+from sacmil.card import CARD_FILE, Card, anonymized_id
 from sacmil.cohorts.bags import describe_slide_mismatch
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
-from sacmil.environment import select_device
+from sacmil.deploy.load import LoadedModel, load_ensemble
 from sacmil.errors import CohortWarning, InputError, RunError, SacMILError
 from sacmil.evaluation.localization import measure_slide_localization
 from sacmil.formats import read_bag
@@ -24,18 +24,12 @@ from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,
-    Prediction,
     Predictions,
     SlideLocalization,
     read_localization,
     read_predictions,
 )
-from sacmil.results.prediction import select_class_scores
-from sacmil.workflows.ensemble import ONNX_FILE
 from sacmil.workflows.input_requirements import InputRequirements
-
-if TYPE_CHECKING:
-    from sacmil.models import MILModel
 
 Floats = npt.NDArray[np.float64]
 
@@ -56,19 +50,19 @@ class Evaluation(NamedTuple):
     """One test set, fold 0 and seed 0; a slide that failed has no row."""
     failures: list[EvaluationFailure]
     localization: list[SlideLocalization]
-    """A row per model and slide with instance labels: the mean over the members."""
+    """A row per model and slide with instance labels, of the ensemble's scores."""
     warnings: list[str]
     """Reasons why metrics may mislead; each is also a CohortWarning."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class _EvaluatedModel:
-    """One of the models, and its members."""
+    """One of the models, prepared for the cohort."""
 
     name: str
-    members: list[MILModel]
-    class_columns: list[list[int]]
-    """Of each member: its column of the cohort's first, second, … class."""
+    ensemble: LoadedModel
+    class_columns: list[int]
+    """Its column of the cohort's first, second, … class."""
     requirements: InputRequirements
     """Bags it accepts."""
 
@@ -98,19 +92,21 @@ def evaluate_models(
     """Predict every slide of a cohort with every model; a bad bag does not stop the others.
 
     Args:
-        models: model folders, or runs, each the mean of its models.
+        models: model folders, exported models, or runs, each the mean of its models.
         cohort: slides and labels; its classes must be among those of the models, in any order.
         bags: file by slide id.
         device: cpu, cuda:0, …
         progress: called with (task, done, total).
     """
-    named = _load_models(models)
-    cohort = _add_missing_classes(cohort, named[0][1][0])
+    named = _load_models(models, device)
+    cohort = _add_missing_classes(cohort, named[0][1].members[0].card)
     prepared = [
-        _prepare_model(name, members, cohort, device, needs)
-        for (name, members), needs in zip(named, map(_read_requirements, models), strict=True)
+        _EvaluatedModel(
+            name, one, _match_classes(name, one, cohort.classes), _merge_requirements(one)
+        )
+        for name, one in named
     ]
-    texts = [text for path in models if (text := _describe_known_slides(path, cohort))]
+    texts = [text for _, one in named if (text := _describe_known_slides(one, cohort))]
     texts += _describe_missing_classes(cohort)
     for text in texts:
         warnings.warn(text, CohortWarning, stacklevel=2)
@@ -237,42 +233,28 @@ def _rename_models(
 # --- models --------------------------------------------------------------------------------------
 
 
-def _load_models(models: Sequence[Path]) -> list[tuple[str, list[MILModel]]]:
-    from sacmil.models import load_model
-
-    for path in models:
-        _check_not_exported(path)
-    members = [[load_model(folder) for folder in find_model_folders(path)] for path in models]
-    found = [(path, each[0].name) for path, each in zip(models, members, strict=True)]
-    return list(zip(make_distinct_names(found), members, strict=True))
+def _load_models(models: Sequence[Path], device: str) -> list[tuple[str, LoadedModel]]:
+    loaded = [load_ensemble(path, device=device) for path in models]
+    names = make_distinct_names(
+        [(path, one.members[0].card.model) for path, one in zip(models, loaded, strict=True)]
+    )
+    return list(zip(names, loaded, strict=True))
 
 
-def _check_not_exported(path: Path) -> None:
-    if any((folder / ONNX_FILE).is_file() for folder in find_model_folders(path)):
-        raise RunError(
-            f"{path}: is an exported model, for `sacmil predict` only; expected the folder it was "
-            "exported from"
-        )
-
-
-def _read_requirements(path: Path) -> InputRequirements:
-    cards = {str(folder): read_card(folder) for folder in find_model_folders(path)}
+def _merge_requirements(ensemble: LoadedModel) -> InputRequirements:
     return InputRequirements.merge(
-        {name: InputRequirements.from_card(card, name) for name, card in cards.items()}
+        {
+            f"{ensemble.path}, member {number}": InputRequirements.from_card(
+                member.card, str(ensemble.path)
+            )
+            for number, member in enumerate(ensemble.members)
+        }
     )
 
 
-def _prepare_model(
-    name: str, members: list[MILModel], cohort: Cohort, device: str, requirements: InputRequirements
-) -> _EvaluatedModel:
-    columns = [_match_classes(name, member, cohort.classes) for member in members]
-    on_device = [member.to(select_device(device)) for member in members]
-    return _EvaluatedModel(name, on_device, columns, requirements)
-
-
-def _add_missing_classes(cohort: Cohort, model: MILModel) -> Cohort:
+def _add_missing_classes(cohort: Cohort, card: Card) -> Cohort:
     """Add the model's classes of which the table has no slide."""
-    known = model.classes or ()
+    known = card.classes or ()
     if not set(cohort.classes) < set(known):
         return cohort
     new_labels = [known.index(name) for name in cohort.classes]
@@ -290,29 +272,30 @@ def _describe_missing_classes(cohort: Cohort) -> list[str]:
     return [f"the table has no slide of {', '.join(missing)}; {effect}"]
 
 
-def _match_classes(name: str, model: MILModel, classes: tuple[str, ...]) -> list[int]:
-    """Return the output of the model for each class of the table."""
-    if len(classes) < 2 and len(model.classes or ()) < 2:
+def _match_classes(name: str, model: LoadedModel, classes: tuple[str, ...]) -> list[int]:
+    """Return the column of the model for each class of the table."""
+    stated = model.members[0].card.classes
+    if len(classes) < 2 and len(stated or ()) < 2:
         raise RunError(
             f"{name}: the table has only the class {', '.join(classes)}, and the card does not "
-            "name the other class; name both by --classes"
+            "name the other class; name both by `classes`"
         )
     known = _resolve_classes(name, model, classes)
     if set(known) != set(classes):
         raise RunError(
-            f"{name}: has the classes {', '.join(model.classes or known)}, the table has "
+            f"{name}: has the classes {', '.join(stated or known)}, the table has "
             f"{', '.join(classes)}; expected the same names, rename them in the table"
         )
     return [known.index(each) for each in classes]
 
 
-def _resolve_classes(name: str, model: MILModel, classes: tuple[str, ...]) -> tuple[str, ...]:
-    outputs = max(2, model.num_classes)  # a single output is the probability of class 1
-    if model.classes is None:
-        if outputs != len(classes):
+def _resolve_classes(name: str, model: LoadedModel, classes: tuple[str, ...]) -> tuple[str, ...]:
+    stated = model.members[0].card.classes
+    if stated is None:
+        if len(model.classes) != len(classes):
             raise RunError(
-                f"{name}: has {outputs} classes, which its card does not name; the table has "
-                f"{len(classes)} ({', '.join(classes)}); expected as many as the model"
+                f"{name}: has {len(model.classes)} classes, which its card does not name; the "
+                f"table has {len(classes)} ({', '.join(classes)}); expected as many as the model"
             )
         warnings.warn(
             f"{name}: its card does not name its classes; assuming {', '.join(classes)}, in this "
@@ -321,23 +304,22 @@ def _resolve_classes(name: str, model: MILModel, classes: tuple[str, ...]) -> tu
             stacklevel=2,
         )
         return classes
-    if len(model.classes) == 1:
-        others = [each for each in classes if each != model.classes[0]]
-        return (*others, *model.classes) if len(others) == 1 else model.classes
-    return model.classes
+    if len(stated) == 1:  # a single output, of class 1
+        others = [each for each in classes if each != stated[0]]
+        return (*others, *stated) if len(others) == 1 else stated
+    return stated
 
 
-def _describe_known_slides(path: Path, cohort: Cohort) -> str:
+def _describe_known_slides(model: LoadedModel, cohort: Cohort) -> str:
     """Return a warning if the cohort has slides or patients the model was trained on, else ""."""
-    cards = [read_card(folder)["notes"] for folder in find_model_folders(path)]
-    seen = {mark for notes in cards for mark in notes.get("training", {}).get("seen", ())}
-    known = [slide for slide in cohort.slides if _anonymize_slide(slide) & seen]
+    trained_on = frozenset().union(*(member.card.training_ids for member in model.members))
+    known = [slide for slide in cohort.slides if _anonymize_slide(slide) & trained_on]
     if not known:
         return ""
     return (
-        f"{path}: was trained on {len(known)} of the {len(cohort.slides)} slides in the table, or "
-        f"on other slides of their patients, such as {known[0].slide_id}; its predictions of them "
-        "are no test"
+        f"{model.path}: was trained on {len(known)} of the {len(cohort.slides)} slides in the "
+        f"table, or on other slides of their patients, such as {known[0].slide_id}; its "
+        "predictions of them are no test"
     )
 
 
@@ -378,44 +360,19 @@ def _evaluate_slide(
 def _predict_with_model(
     model: _EvaluatedModel, slide: LabeledSlide, bag: Bag
 ) -> tuple[Floats, list[SlideLocalization]]:
-    """Return the mean over the members, and their localisation if labels are known."""
-    from sacmil.models import predict
-
+    """Return the probabilities, and the localisation if instance labels are known."""
     if wrong := model.requirements.check(bag).problems:
         raise InputError(
             f"{slide.slide_id}: {'; '.join(wrong)}; {model.requirements.extraction_hint()}"
         )
-    predictions = [predict(member, bag) for member in model.members]
-    pairs = zip(predictions, model.class_columns, strict=True)
-    mean = np.mean([_to_class_probabilities(one)[columns] for one, columns in pairs], axis=0)
-    if not np.isfinite(mean).all():
-        raise RunError(f"{slide.slide_id}: its probabilities are not finite; expected numbers")
-    localization = (
-        [] if bag.labels is None else [_measure_localization(model, slide, bag.labels, predictions)]
-    )
-    return np.asarray(mean, dtype=np.float64), localization
-
-
-def _to_class_probabilities(prediction: Prediction) -> Floats:
-    """Return one probability per class; a single output is that of class 1."""
-    p = prediction.probabilities
-    return np.array([1 - p[0], p[0]]) if len(p) == 1 else p
-
-
-def _measure_localization(
-    model: _EvaluatedModel,
-    slide: LabeledSlide,
-    labels: npt.NDArray[np.integer],
-    predictions: Sequence[Prediction],
-) -> SlideLocalization:
-    """Return the mean over the members, whose classes may be in different orders."""
-    found = [
-        measure_slide_localization(
-            slide.slide_id,
-            select_class_scores(one.scores, one.class_scores, columns[slide.label]),
-            labels,
-        )
-        for one, columns in zip(predictions, model.class_columns, strict=True)
-    ]
-    means = (float(np.mean([one[column] for one in found])) for column in (2, 3))
-    return SlideLocalization(*slide[:2], 0, 0, model.name, *found[0][:2], *means)
+    prediction = model.ensemble.predict(bag)
+    probabilities = prediction.probabilities[model.class_columns]
+    if bag.labels is None:
+        return probabilities, []
+    # a single output scores instances for class 1 only, whatever the slide is
+    label = model.class_columns[slide.label]
+    by_class = prediction.class_scores is not None
+    scores = prediction.scores_for(label) if by_class else prediction.scores
+    found = measure_slide_localization(slide.slide_id, scores, bag.labels)
+    job = (*slide[:2], 0, 0, model.name)
+    return probabilities, [SlideLocalization(*job, **found._asdict())]

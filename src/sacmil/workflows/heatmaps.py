@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from sacmil.bag import Bag
 from sacmil.cohorts.slide_id import parse_slide_id
+from sacmil.deploy.load import LoadedModel, load_ensemble
 from sacmil.errors import ConfigError, FormatError, InputError, suggest_names
 from sacmil.formats import find_bags, read_bag
 from sacmil.formats._registry import list_suffixes
@@ -30,9 +31,8 @@ from sacmil.heatmap.annotations import check_can_draw
 from sacmil.heatmap.truth import SINGLE_SLIDE_SUFFIXES
 from sacmil.locking import exclusive, remove_partial_files
 from sacmil.progress import ProgressCallback, ignore_progress
-from sacmil.results import InstanceScores
+from sacmil.results import InstanceScores, Prediction
 from sacmil.slides.search import find_slides
-from sacmil.workflows.ensemble import Ensemble, MemberPredictions, load_ensembles
 from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.inputs import INPUT_ERRORS, describe_error
 
@@ -50,7 +50,7 @@ class HeatmapSettings:
     """Folder of the slides; None: maps on white, without tiles."""
     classes: tuple[str, ...] = ()
     """Classes whose scores to draw; empty: the predicted class, if scores are by class."""
-    how: Normalization = "rank"
+    normalization: Normalization = "rank"
     geojson: bool = False
     csv: bool = False
     top: int = 8
@@ -74,7 +74,7 @@ class HeatmapSummary:
 class _ScoredBag(NamedTuple):
     bag: Bag
     scores: InstanceScores
-    prediction: MemberPredictions
+    prediction: Prediction
 
 
 def draw_heatmaps(
@@ -100,9 +100,9 @@ def draw_heatmaps(
     bags = _collect_bags(items, out)
     _check_truth(settings.truth, len(bags))
     slides = {} if settings.slides is None else _slides_by_name(settings.slides)
-    (ensemble,) = load_ensembles([model], device=device)
+    ensemble = load_ensemble(model, device=device)
     _check_classes(settings.classes, ensemble)
-    needs = InputRequirements.from_card(ensemble.card, str(model))
+    needs = InputRequirements.from_card(ensemble.members[0].card, str(model))
     summary = HeatmapSummary()
     with exclusive(out, purpose="heatmap"):
         remove_partial_files(out)
@@ -120,7 +120,7 @@ def draw_heatmaps(
     return summary
 
 
-def _check_classes(classes: Sequence[str], ensemble: Ensemble) -> None:
+def _check_classes(classes: Sequence[str], ensemble: LoadedModel) -> None:
     for which in classes:
         if which not in ensemble.classes:
             hint = suggest_names(which, ensemble.classes)
@@ -131,8 +131,8 @@ def _collect_bags(items: Sequence[Path], out: Path) -> list[Path]:
     for item in items:
         if item.is_file() and item.suffix.lower() not in list_suffixes():
             raise FormatError(
-                f"{item}: is not a bag ({', '.join(list_suffixes())}); for a slide, use "
-                f"sacmil predict {item} --model MODEL --out DIR"
+                f"{item}: is not a bag ({', '.join(list_suffixes())}); to predict a "
+                "slide and draw its heatmap, use sacmil predict"
             )
     return find_bags(items, exclude=out)
 
@@ -158,7 +158,7 @@ def _slides_by_name(folder: Path) -> PathsByName:
 
 def _score_bag(
     path: Path,
-    ensemble: Ensemble,
+    ensemble: LoadedModel,
     requirements: InputRequirements,
     settings: HeatmapSettings,
     summary: HeatmapSummary,
@@ -168,7 +168,8 @@ def _score_bag(
         raise FormatError(f"{path}: is a second bag of {bag.slide_id}; expected one per slide")
     _check_requirements(bag, requirements, settings, summary)
     prediction = ensemble.predict(bag)
-    return _ScoredBag(bag, prediction.to_scores(bag), prediction)
+    scores = InstanceScores.from_prediction(prediction, bag.coords, float(bag.patch_size))
+    return _ScoredBag(bag, scores, prediction)
 
 
 def _check_requirements(
@@ -186,7 +187,7 @@ def _check_requirements(
 def _write_heatmaps(
     scored: _ScoredBag,
     out: Path,
-    ensemble: Ensemble,
+    ensemble: LoadedModel,
     slides: PathsByName,
     settings: HeatmapSettings,
     summary: HeatmapSummary,
@@ -194,7 +195,7 @@ def _write_heatmaps(
     bag = scored.bag
     slide = slides.get(bag.slide_id)
     if slide is None and settings.top:
-        why = "it is not in --slides" if settings.slides else "--slides was not given"
+        why = "it is not in `slides`" if settings.slides else "`slides` was not given"
         summary.notes.append(
             f"{bag.slide_id}: the slide was not found ({why}); the map is on white, without top "
             "tiles"
@@ -208,8 +209,8 @@ def _write_heatmaps(
             scored.scores,
             classes=ensemble.classes,
             class_name=which,
-            predicted=ensemble.classes[scored.prediction.label],
-            normalization=settings.how,
+            predicted=scored.prediction.predicted_class,
+            normalization=settings.normalization,
             slide=slide,
             mpp=bag.mpp,
             slide_size=bag.slide_size,
@@ -223,14 +224,14 @@ def _write_heatmaps(
 
 
 def _write_tables(
-    scored: _ScoredBag, out: Path, ensemble: Ensemble, settings: HeatmapSettings
+    scored: _ScoredBag, out: Path, ensemble: LoadedModel, settings: HeatmapSettings
 ) -> list[Path]:
     """Write GeoJSON and CSV of every score, coloured by the first given or predicted class."""
-    bag, how = scored.bag, settings.how
+    bag, how = scored.bag, settings.normalization
     shown = select_scores(
         scored.scores,
         ensemble.classes,
-        predicted=ensemble.classes[scored.prediction.label],
+        predicted=scored.prediction.predicted_class,
         class_name=settings.classes[0] if settings.classes else None,
     )
     values = normalize_scores(shown.scores.scores, how)
@@ -290,16 +291,16 @@ def _load_truth(bag: Bag, settings: HeatmapSettings, summary: HeatmapSummary) ->
     return bag.labels if found is None else found
 
 
-def _name_score(ensemble: Ensemble) -> str:
+def _name_score(ensemble: LoadedModel) -> str:
     if len(ensemble.members) > 1:
         return f"mean rank of {len(ensemble.members)} models' scores"
-    return SCORE_NAMES.get(str(ensemble.card["model"]), "score")
+    return SCORE_NAMES.get(ensemble.members[0].card.model, "score")
 
 
-def _describe_prediction(ensemble: Ensemble, prediction: MemberPredictions) -> str:
+def _describe_prediction(ensemble: LoadedModel, prediction: Prediction) -> str:
     """Return the model's name and its probabilities of the slide."""
     pairs = zip(ensemble.classes, prediction.probabilities.tolist(), strict=True)
     probabilities = ", ".join(f"{name} {p:.2f}" for name, p in pairs)
-    kind = str(ensemble.card["model"])
+    kind = ensemble.members[0].card.model
     name = kind if kind == ensemble.name else f"{kind} ({ensemble.name})"
     return f"{name} · {probabilities}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
 from sacmil.bag import TILE_SIZE_TOLERANCE, Bag
+from sacmil.card import Card
 from sacmil.encoders import list_encoders, list_families
 from sacmil.errors import ModelFolderError
 from sacmil.slides.tissue import TISSUE_MODES
@@ -40,19 +41,16 @@ class InputRequirements:
     """How tissue was found: auto, detect or all."""
 
     @classmethod
-    def from_card(cls, card: Mapping[str, Any], name: str) -> Self:
+    def from_card(cls, card: Card, name: str) -> Self:
         """Return the requirements in a model's card.
 
         Args:
             card: from read_card.
             name: of the model, for messages.
         """
-        notes = card.get("notes")
-        bags = notes.get("bags") if isinstance(notes, dict) else None
-        stated = bags if isinstance(bags, dict) else {}
-        known = {field.name: stated.get(field.name) for field in fields(cls)}
+        known = {field.name: card.bags.get(field.name) for field in fields(cls)}
         if known["dim"] is None:
-            known["dim"] = card.get("options", {}).get("in_dim")
+            known["dim"] = card.options.get("in_dim")
         for key, value in known.items():
             if value is not None and not _is_valid_value(key, value):
                 raise ModelFolderError(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sacmil.workflows.ensemble import Ensemble
+from sacmil.deploy.load import LoadedModel
 from sacmil.workflows.input_requirements import InputRequirements
 
 _METRIC_TITLES = {
@@ -27,31 +27,25 @@ class ModelSummary:
     facts: Mapping[str, str]
 
     @classmethod
-    def from_ensemble(cls, ensemble: Ensemble) -> ModelSummary:
+    def from_ensemble(cls, ensemble: LoadedModel) -> ModelSummary:
         """Return the summary of an ensemble from its members' cards."""
-        card, several = ensemble.card, len(ensemble.members) > 1
+        card, several = ensemble.members[0].card, len(ensemble.members) > 1
         needs = InputRequirements.from_card(card, ensemble.name)
         cards = [member.card for member in ensemble.members]
         members = f"{len(cards)}, trained on different splits of the data" if several else "1"
         facts = {
-            "Kind": str(card.get("model", "unknown")),
+            "Kind": card.model,
             "Members": members,
             "Classes": ", ".join(ensemble.classes),
-            "Trained on": _describe_training(_read_note(card, "training"))
+            "Trained on": _describe_training(card.training)
             + (" (the first member)" if several else ""),
-            "Tested": _describe_test([_read_note(one, "metrics") for one in cards]),
+            "Tested": _describe_test([one.metrics for one in cards]),
             "Encoder": needs.encoder or "not known",
             "Tiles": _describe_tiles(needs),
             "Weights (SHA-256)": ensemble.hash,
-            "Saved by": f"sacmil {card.get('sacmil_version', 'unknown')}",
+            "Saved by": f"sacmil {card.sacmil_version}",
         }
         return cls(ensemble.name, facts)
-
-
-def _read_note(card: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    notes = card.get("notes")
-    found = notes.get(name) if isinstance(notes, dict) else None
-    return found if isinstance(found, dict) else {}
 
 
 def _describe_training(training: Mapping[str, Any]) -> str:

@@ -8,18 +8,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sacmil.bag import Bag
-from sacmil.card import anonymized_id, combine_hashes
+from sacmil.card import anonymized_id
+from sacmil.deploy.load import ENSEMBLE_NAME, LoadedModel, load_ensembles
 from sacmil.errors import InputError, RunError, SacMILError
 from sacmil.locking import exclusive, remove_partial_files
-from sacmil.results import ModelInfo, write_scores
-from sacmil.slides.search import find_slides
-from sacmil.workflows.ensemble import (
-    ENSEMBLE_NAME,
-    Ensemble,
-    MemberPredictions,
-    average_predictions,
-    load_ensembles,
+from sacmil.results import (
+    InstanceScores,
+    ModelInfo,
+    Prediction,
+    StoredPrediction,
+    write_scores,
 )
+from sacmil.results.ensemble import average_predictions, combine_hashes
+from sacmil.slides.search import find_slides
 from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.inputs import (
     INPUT_ERRORS,
@@ -31,7 +32,6 @@ from sacmil.workflows.inputs import (
 )
 from sacmil.workflows.prediction_folder import (
     BagFile,
-    ModelPrediction,
     PredictionFailure,
     PredictionFolder,
     SlidePredictions,
@@ -74,7 +74,7 @@ def predict_slides(
     folder = PredictionFolder(Path(out))
     paths = list(map(Path, items))
     if folder.out.resolve() in (item.resolve() for item in paths):
-        raise RunError(f"{out}: is one of the inputs; choose another --out")
+        raise RunError(f"{out}: is one of the inputs; choose another `out`")
     folder.check_is_prediction_folder()
     found = find_inputs(paths, outside=folder.out)
     loaded = _LoadedModels.load(models, settings)
@@ -88,7 +88,7 @@ def predict_slides(
 class _LoadedModels:
     """The models that predict, and the bags they need."""
 
-    ensembles: tuple[Ensemble, ...]
+    ensembles: tuple[LoadedModel, ...]
     requirements: InputRequirements
     models: tuple[ModelInfo, ...] = field(init=False)
     """Models in the tables; with several, their ensemble is last."""
@@ -119,17 +119,13 @@ class _LoadedModels:
 
     def was_trained_on(self, slide_id: str) -> bool:
         """Whether a member was trained on the slide, according to its card."""
-        for member in (member for one in self.ensembles for member in one.members):
-            notes = member.card.get("notes")
-            training = notes.get("training") if isinstance(notes, dict) else None
-            marks = training.get("seen") if isinstance(training, dict) else None
-            if isinstance(marks, list) and anonymized_id("slide", slide_id) in marks:
-                return True
-        return False
+        known = anonymized_id("slide", slide_id)
+        members = (member for one in self.ensembles for member in one.members)
+        return any(known in member.card.training_ids for member in members)
 
-    def predict(self, bag: Bag) -> Iterator[tuple[ModelInfo, MemberPredictions, float]]:
+    def predict(self, bag: Bag) -> Iterator[tuple[ModelInfo, Prediction, float]]:
         """Yield each prediction and its seconds."""
-        predictions: list[MemberPredictions] = []
+        predictions: list[Prediction] = []
         begun = time.perf_counter()
         for model, ensemble in zip(self.models, self.ensembles, strict=False):
             started = time.perf_counter()
@@ -276,18 +272,13 @@ class _PredictionRun:
         return wrong, odd
 
     def _save_prediction(
-        self, name: str, bag: Bag, model: ModelInfo, prediction: MemberPredictions, seconds: float
-    ) -> ModelPrediction:
-        scores = self.folder.scores_path(model.name, name)
-        write_scores(self.folder.out / scores, prediction.to_scores(bag))
-        return ModelPrediction(
-            model=model.name,
-            hash=model.hash,
-            probabilities=tuple(prediction.probabilities.tolist()),
-            parts=tuple(tuple(one) for one in prediction.member_probabilities.tolist()),
-            spread=None if prediction.spread is None else tuple(prediction.spread.tolist()),
-            scores=scores,
-            seconds=round(seconds, 6),
+        self, name: str, bag: Bag, model: ModelInfo, prediction: Prediction, seconds: float
+    ) -> StoredPrediction:
+        path = self.folder.scores_path(model.name, name)
+        scores = InstanceScores.from_prediction(prediction, bag.coords, float(bag.patch_size))
+        write_scores(self.folder.out / path, scores)
+        return StoredPrediction.from_prediction(
+            prediction, model, scores=path, seconds=round(seconds, 6)
         )
 
     # Heatmaps.

@@ -10,7 +10,7 @@
     ├── scores/<model>/<slide>.npz
     ├── heatmaps/<model>/<slide>….png, classes/<class>/<slide>_overlay.png
     ├── thumbnails/<slide>.jpg
-    ├── reports/<slide>.html         with --report
+    ├── reports/<slide>.html         if requested
     └── bags/                        of slides: see extraction/output_folder.py
 
 The tables, results.json and reports hold only the items and models of the last command.
@@ -22,13 +22,13 @@ import csv
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from sacmil._version import __version__
 from sacmil.atomic import atomic_write
-from sacmil.card import CARD_FILE
+from sacmil.card import CARD_FILE, is_exported_run
 from sacmil.csv_text import escape_cells
 from sacmil.errors import RunError
 from sacmil.formats._search import list_bag_files
@@ -63,31 +63,6 @@ class BagFile(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelPrediction:
-    """Prediction of one model or an ensemble for a slide."""
-
-    model: str
-    hash: str
-    probabilities: tuple[float, ...]
-    parts: tuple[tuple[float, ...], ...]
-    """Of each member, by class."""
-    spread: tuple[float, ...] | None
-    scores: str
-    """Path of the npz, relative to the folder, as are those of pictures."""
-    seconds: float
-    pictures: dict[str, str] = field(default_factory=dict)
-    """Paths by kind, as draw_heatmap names them."""
-    class_pictures: dict[str, str] = field(default_factory=dict)
-    """Overlays by class, where the model scores tiles for each."""
-    score_class: str | None = None
-    """The class the pictures are about; None where one score serves all classes."""
-
-    def find_predicted_class(self, classes: Sequence[str]) -> str:
-        """The most probable class."""
-        return classes[max(range(len(classes)), key=lambda c: self.probabilities[c])]
-
-
-@dataclass(frozen=True, kw_only=True)
 class SlidePredictions:
     """All predictions of a slide, and the bag they are of."""
 
@@ -105,18 +80,18 @@ class SlidePredictions:
     mismatches: tuple[str, ...] = ()
     """How the bag differs from the models' requirements; the user allowed it."""
     warnings: tuple[str, ...] = ()
-    answers: tuple[ModelPrediction, ...] = ()
+    answers: tuple[StoredPrediction, ...] = ()
     slide: str | None = None
     """The slide pictures were drawn from, if any."""
     thumbnail: str | None = None
 
-    def select_models(self, models: Sequence[ModelInfo]) -> tuple[ModelPrediction, ...]:
+    def select_models(self, models: Sequence[ModelInfo]) -> tuple[StoredPrediction, ...]:
         """Return the predictions of these models, in their order; skip missing ones."""
         found = {(answer.model, answer.hash): answer for answer in self.answers}
         keys = [(model.name, model.hash) for model in models]
         return tuple(found[key] for key in keys if key in found)
 
-    def with_answers(self, newer: Sequence[ModelPrediction]) -> Self:
+    def with_answers(self, newer: Sequence[StoredPrediction]) -> Self:
         """Return the record with these predictions instead of older ones of the same models."""
         names = {answer.model for answer in newer}
         kept = tuple(answer for answer in self.answers if answer.model not in names)
@@ -131,20 +106,19 @@ class PredictionFolder:
 
     def check_is_prediction_folder(self) -> None:
         """Reject a folder of a model, a run (whose predictions.csv would be replaced) or bags."""
-        kept = (self.out / PREDICTIONS_FILE).exists() and not (self.out / PREDICTIONS_JSON).exists()
-        exported = any(self.out.glob(f"part_*/{CARD_FILE}"))
-        if kept or exported or any((self.out / name).exists() for name in _TRAINING_FILES):
+        has_predictions = (self.out / PREDICTIONS_JSON).exists()
+        is_run = (self.out / PREDICTIONS_FILE).exists() and not has_predictions
+        is_model = any((self.out / name).exists() for name in _TRAINING_FILES)
+        if is_run or is_model or is_exported_run(self.out):
             raise RunError(
                 f"{self.out}: holds a model or a run; expected a folder for predictions only, "
-                "choose another --out"
+                "choose another `out`"
             )
-        others = (
-            [] if (self.out / PREDICTIONS_JSON).exists() else list_bag_files(self.out, self.bags)
-        )
+        others = [] if has_predictions else list_bag_files(self.out, self.bags)
         if others:
             raise RunError(
                 f"{self.out}: holds bags such as {others[0].name}; expected a folder for "
-                "predictions only, choose another --out"
+                "predictions only, choose another `out`"
             )
 
     @property
@@ -194,7 +168,7 @@ class PredictionFolder:
     def write_record(self, record: SlidePredictions) -> None:
         """Write the record of a slide."""
         with atomic_write(self._record_path(record.slide_id)) as partial:
-            content = asdict(record)
+            content = _to_content(record)
             content["sha256"] = _hash_record(content)
             partial.write_text(_dump_json(content), encoding="utf-8")
 
@@ -217,7 +191,7 @@ class PredictionFolder:
 
     def _has_files(self, record: SlidePredictions) -> bool:
         """Whether all files it names exist in this folder."""
-        paths = [answer.scores for answer in record.answers]
+        paths = [answer.scores for answer in record.answers if answer.scores is not None]
         for answer in record.answers:
             paths += [*answer.pictures.values(), *answer.class_pictures.values()]
         paths += [record.thumbnail] if record.thumbnail else []
@@ -226,13 +200,22 @@ class PredictionFolder:
         return all(root in file.parents and file.is_file() for file in files)
 
 
+def _to_content(record: SlidePredictions) -> dict[str, Any]:
+    """Return the JSON of a record; the names in files are those of earlier versions."""
+    content = asdict(record)
+    for answer in content["answers"]:
+        answer["parts"] = answer.pop("members")
+        del answer["heatmaps"]  # of results.json
+    return content
+
+
 def _parse_record(found: dict[str, Any]) -> SlidePredictions:
     answers = tuple(
-        ModelPrediction(
-            **answer
+        StoredPrediction(
+            **{key: value for key, value in answer.items() if key != "parts"}
             | {
                 "probabilities": tuple(map(float, answer["probabilities"])),
-                "parts": tuple(tuple(map(float, part)) for part in answer["parts"]),
+                "members": tuple(tuple(map(float, member)) for member in answer["parts"]),
                 "spread": tuple(map(float, answer["spread"])) if answer["spread"] else None,
                 # earlier versions did not draw the predicted class: draw again
                 "pictures": dict(answer["pictures"]) if "score_class" in answer else {},
@@ -266,7 +249,7 @@ def _has_valid_types(record: SlidePredictions) -> bool:
     """Whether a record read from a file can be used like a new one."""
     answers = record.answers
     texts = [record.item, *record.classes, *record.mismatches, *record.warnings]
-    texts += [text for answer in answers for text in (answer.model, answer.hash, answer.scores)]
+    texts += [text for one in answers for text in (one.model, one.hash, one.scores or "")]
     known = [record.encoder, record.slide, record.thumbnail, *(a.score_class for a in answers)]
     texts += [text for text in known if text is not None]
     numbers = [number for number in (record.patch_um, record.mpp) if number is not None]
@@ -277,7 +260,7 @@ def _has_valid_types(record: SlidePredictions) -> bool:
         all(isinstance(text, str) for text in texts)
         and all(isinstance(number, int | float) for number in numbers)
         and all(len(pair) == 2 and all(isinstance(side, int) for side in pair) for pair in pairs)
-        and all(len(values) == count for a in answers for values in (a.probabilities, *a.parts))
+        and all(len(values) == count for a in answers for values in (a.probabilities, *a.members))
         and all(a.spread is None or len(a.spread) == count for a in answers)
     )
 
@@ -315,11 +298,11 @@ def write_tables(
 def _to_json_record(
     record: SlidePredictions, classes: Sequence[str], models: Sequence[ModelInfo]
 ) -> Mapping[str, Any]:
-    answers = [
-        {"predicted": answer.find_predicted_class(classes), **asdict(answer)}
-        for answer in record.select_models(models)
-    ]
-    return asdict(record) | {"bag": record.bag.path, "answers": answers}
+    shown = record.select_models(models)
+    predicted = [{"predicted": one.find_predicted_class(classes)} for one in shown]
+    content = _to_content(replace(record, answers=shown))
+    answers = [known | one for known, one in zip(predicted, content["answers"], strict=True)]
+    return content | {"bag": record.bag.path, "answers": answers}
 
 
 def _write_csv(
@@ -350,10 +333,7 @@ def _make_rows(
 def _to_slide_result(record: SlidePredictions, models: Sequence[ModelInfo]) -> SlideResult:
     return SlideResult(
         record.slide_id,
-        tuple(
-            StoredPrediction(a.model, a.probabilities, a.spread, a.scores, _list_heatmaps(a))
-            for a in record.select_models(models)
-        ),
+        tuple(replace(one, heatmaps=_list_heatmaps(one)) for one in record.select_models(models)),
         slide=record.slide,
         thumbnail=record.thumbnail,
         mpp=record.mpp,
@@ -361,7 +341,7 @@ def _to_slide_result(record: SlidePredictions, models: Sequence[ModelInfo]) -> S
     )
 
 
-def _list_heatmaps(answer: ModelPrediction) -> dict[str, str]:
+def _list_heatmaps(answer: StoredPrediction) -> dict[str, str]:
     """Return heatmaps by class; the model's own is last, as a class may be named "score" too."""
     own = {"score": answer.pictures["overlay"]} if "overlay" in answer.pictures else {}
     return answer.class_pictures | own

@@ -21,7 +21,6 @@ from sacmil.results import (
     read_predictions,
     write_localization,
 )
-from sacmil.results.prediction import select_class_scores
 
 _TOLERANCE = 0.02
 """Maximum difference of probabilities due to another device or precision."""
@@ -102,7 +101,8 @@ def _measure_model_localization(
                 f"run has {test.probabilities[row, -1]:.3f}; expected the bags that the run was "
                 "tested on, with the same features"
             )
-        scores = select_class_scores(predicted.scores, predicted.class_scores, int(test.label[row]))
+        by_class = predicted.class_scores is not None
+        scores = predicted.scores_for(int(test.label[row])) if by_class else predicted.scores
         job = (int(test.fold[row]), int(test.seed[row]), str(test.model[row]))
         measured = measure_slide_localization(slide_id, scores, bag.labels)._asdict()
         found.append(SlideLocalization(slide_id, str(test.patient_id[row]), *job, **measured))

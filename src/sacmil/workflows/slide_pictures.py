@@ -17,10 +17,10 @@ from sacmil.heatmap.pictures import (
     select_scores,
 )
 from sacmil.heatmap.safe_file_name import safe_file_name
-from sacmil.results import InstanceScores, read_scores
+from sacmil.results import InstanceScores, StoredPrediction, read_scores
 from sacmil.slides.readers import Slide
 from sacmil.slides.thumbnail import make_thumbnail
-from sacmil.workflows.prediction_folder import ModelPrediction, PredictionFolder, SlidePredictions
+from sacmil.workflows.prediction_folder import PredictionFolder, SlidePredictions
 
 _THUMBNAIL_PX = 1024
 
@@ -28,7 +28,7 @@ _THUMBNAIL_PX = 1024
 def draw_slide_pictures(
     folder: PredictionFolder,
     record: SlidePredictions,
-    answers: Sequence[ModelPrediction],
+    answers: Sequence[StoredPrediction],
     slide: str | None,
 ) -> SlidePredictions:
     """Draw the images of a slide, and return the record with their paths.
@@ -40,7 +40,7 @@ def draw_slide_pictures(
         slide: its file; None draws scores on white.
     """
     check_can_draw()
-    scored = [read_scores(folder.out / answer.scores) for answer in answers]
+    scored = [read_scores(folder.out / (answer.scores or "")) for answer in answers]
     # all are of one bag, so the slide is read once
     with open_canvas(scored[0], slide, mpp=record.mpp, slide_size=record.size) as canvas:
         newer = [
@@ -54,11 +54,11 @@ def draw_slide_pictures(
 def _draw_model_pictures(
     folder: PredictionFolder,
     record: SlidePredictions,
-    answer: ModelPrediction,
+    answer: StoredPrediction,
     scores: InstanceScores,
     canvas: Canvas,
-) -> ModelPrediction:
-    members = len(answer.parts)
+) -> StoredPrediction:
+    members = len(answer.members)
     note = (
         f"{answer.model}: {answer.find_predicted_class(record.classes)} "
         f"{max(answer.probabilities):.2f}"

@@ -10,9 +10,9 @@ from pathlib import Path
 from sacmil.atomic import atomic_write
 from sacmil.errors import MissingExtraError
 from sacmil.evaluation.html_page import escape_text, render_page, render_section, render_warnings
-from sacmil.results import ModelInfo
+from sacmil.results import ModelInfo, StoredPrediction
 from sacmil.workflows.model_summary import ModelSummary
-from sacmil.workflows.prediction_folder import ModelPrediction, PredictionFolder, SlidePredictions
+from sacmil.workflows.prediction_folder import PredictionFolder, SlidePredictions
 
 _CLEAR_PROBABILITY, _LEANING_PROBABILITY = 0.9, 0.7
 """Minimum probability of a clear prediction, and of a leaning one."""
@@ -57,7 +57,7 @@ def render_slide_report(
 def _render_sections(
     root: Path,
     record: SlidePredictions,
-    predictions: Sequence[ModelPrediction],
+    predictions: Sequence[StoredPrediction],
     facts: Sequence[ModelSummary],
 ) -> Iterator[str]:
     prediction = predictions[-1]
@@ -79,9 +79,9 @@ def _render_sections(
         yield render_section(escape_text(title), _render_definitions(model.facts))
 
 
-def _render_prediction(classes: Sequence[str], prediction: ModelPrediction) -> str:
+def _render_prediction(classes: Sequence[str], prediction: StoredPrediction) -> str:
     bars = "\n".join(
-        _render_bar(name, probability, [member[number] for member in prediction.parts])
+        _render_bar(name, probability, [member[number] for member in prediction.members])
         for number, (name, probability) in enumerate(
             zip(classes, prediction.probabilities, strict=True)
         )
@@ -95,7 +95,7 @@ def _render_prediction(classes: Sequence[str], prediction: ModelPrediction) -> s
         f'<p class="label">Prediction of {escape_text(prediction.model)}</p>'
         f'<p class="winner">{escape_text(prediction.find_predicted_class(classes))}{doubt}</p>'
         f'<p class="reading">{escape_text(describe_prediction(classes, prediction))}</p>'
-        f'<div class="bars">{bars}</div>{key if len(prediction.parts) > 1 else ""}</section>'
+        f'<div class="bars">{bars}</div>{key if len(prediction.members) > 1 else ""}</section>'
     )
 
 
@@ -123,7 +123,7 @@ def format_probability(probability: float) -> str:
     return "< 0.01" if probability < 0.01 else f"{probability:.2f}"
 
 
-def describe_prediction(classes: Sequence[str], prediction: ModelPrediction) -> str:
+def describe_prediction(classes: Sequence[str], prediction: StoredPrediction) -> str:
     """Describe a prediction in plain words.
 
     Args:
@@ -157,12 +157,12 @@ def _describe_others(classes: Sequence[str], second: int) -> str:
     return classes[second] if len(classes) == 2 else f"the {len(classes) - 1} other classes"
 
 
-def _describe_agreement(classes: Sequence[str], prediction: ModelPrediction, first: int) -> str:
-    count = len(prediction.parts)
+def _describe_agreement(classes: Sequence[str], prediction: StoredPrediction, first: int) -> str:
+    count = len(prediction.members)
     if count == 1 or prediction.spread is None:
         return ""
-    in_favor = sum(max(range(len(one)), key=one.__getitem__) == first for one in prediction.parts)
-    given = [one[first] for one in prediction.parts]
+    in_favor = sum(max(range(len(one)), key=one.__getitem__) == first for one in prediction.members)
+    given = [one[first] for one in prediction.members]
     everyone = "Both" if count == 2 else f"All {count}"
     agreed = f"{everyone} members agree"
     if in_favor < count:
@@ -180,7 +180,7 @@ _OVERLAY_ALT = "Scores of the tiles over the slide"
 _TILES_ALT = "The highest-scoring tiles, cut from the slide"
 
 
-def _render_heatmap(root: Path, prediction: ModelPrediction) -> str:
+def _render_heatmap(root: Path, prediction: StoredPrediction) -> str:
     picture = _render_picture(root, prediction, "overlay", _OVERLAY_ALT)
     if not picture:
         return '<p class="note">There is no heatmap of this slide.</p>'
@@ -193,7 +193,7 @@ _SLIDE_SCALE_NOTE = (
 )
 
 
-def _describe_score(prediction: ModelPrediction) -> str:
+def _describe_score(prediction: StoredPrediction) -> str:
     """Return what a score means, as HTML."""
     if prediction.score_class is None:
         return (
@@ -203,13 +203,13 @@ def _describe_score(prediction: ModelPrediction) -> str:
     return f"A score shows how much a tile supports {escape_text(prediction.score_class)}."
 
 
-def _make_title(title: str, prediction: ModelPrediction) -> str:
+def _make_title(title: str, prediction: StoredPrediction) -> str:
     """Return the title of a section with the class of its images, as HTML."""
     class_name = prediction.score_class if prediction.pictures else None
     return title if class_name is None else f"{title}: {escape_text(class_name)}"
 
 
-def _render_class_pictures(root: Path, classes: Sequence[str], prediction: ModelPrediction) -> str:
+def _render_class_pictures(root: Path, classes: Sequence[str], prediction: StoredPrediction) -> str:
     """Render images by class, the most probable first; "" if scores are not by class."""
     drawn = [number for number, name in enumerate(classes) if name in prediction.class_pictures]
     figures = "\n".join(
@@ -230,7 +230,7 @@ _CLASS_SCALE_NOTE = (
 )
 
 
-def _render_picture(root: Path, prediction: ModelPrediction, kind: str, alt: str) -> str:
+def _render_picture(root: Path, prediction: StoredPrediction, kind: str, alt: str) -> str:
     if kind not in prediction.pictures:
         return ""
     return _render_image(root / prediction.pictures[kind], alt, _MAX_PICTURE_PX)
@@ -256,7 +256,7 @@ def _encode_jpeg(path: Path, width: int) -> bytes:
     return buffer.getvalue()
 
 
-def _render_model_table(classes: Sequence[str], predictions: Sequence[ModelPrediction]) -> str:
+def _render_model_table(classes: Sequence[str], predictions: Sequence[StoredPrediction]) -> str:
     head = "".join(f"<th>{escape_text(name)}</th>" for name in ("model", "prediction", *classes))
     rows = "\n".join(
         f"<tr><td>{escape_text(one.model)}</td><td>{escape_text(one.find_predicted_class(classes))}</td>"
@@ -267,7 +267,7 @@ def _render_model_table(classes: Sequence[str], predictions: Sequence[ModelPredi
     return f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>"
 
 
-def _format_with_spread(prediction: ModelPrediction, number: int) -> str:
+def _format_with_spread(prediction: StoredPrediction, number: int) -> str:
     spread = f" ± {prediction.spread[number]:.2f}" if prediction.spread else ""
     return escape_text(format_probability(prediction.probabilities[number])) + spread
 

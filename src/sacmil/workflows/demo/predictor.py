@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from sacmil.atomic import atomic_write
 from sacmil.bag import Bag
-from sacmil.card import combine_hashes, find_model_folders, read_card
+from sacmil.card import find_model_folders, read_card
 from sacmil.cohorts.outlines import label_tiles
 from sacmil.cohorts.splits import Fold
 from sacmil.deploy.runtime import Runtime
@@ -31,6 +31,7 @@ from sacmil.results import (
     write_results,
     write_scores,
 )
+from sacmil.results.ensemble import combine_hashes
 from sacmil.slides.readers import open_slide
 from sacmil.slides.thumbnail import make_thumbnail
 from sacmil.synthetic.slides import CLASSES, SyntheticSlide
@@ -62,8 +63,8 @@ def export_missing_models(folder: DemoFolder, callbacks: WorkflowCallbacks) -> i
 def _is_exported(folder: DemoFolder, name: str) -> bool:
     """Whether the current weights of the run are exported."""
     try:
-        trained = [read_card(member)["weights_sha256"] for member in _list_trained(folder, name)]
-        exported = [read_card(one)["weights_sha256"] for one in _list_exported(folder, name)]
+        trained = [read_card(member).weights_sha256 for member in _list_trained(folder, name)]
+        exported = [read_card(one).weights_sha256 for one in _list_exported(folder, name)]
     except (SacMILError, KeyError):
         return False
     return trained == exported
@@ -74,8 +75,7 @@ def _list_trained(folder: DemoFolder, name: str) -> list[Path]:
 
 
 def _list_exported(folder: DemoFolder, name: str) -> list[Path]:
-    count = len(_list_trained(folder, name))
-    return [folder.out / "onnx" / name / f"part_{number}" for number in range(count)]
+    return find_model_folders(folder.out / "onnx" / name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class DemoPredictor:
         return results, len(self.bags)
 
     def _make_model_info(self, name: str) -> ModelInfo:
-        hashes = [str(read_card(p)["weights_sha256"]) for p in _list_exported(self.folder, name)]
+        hashes = [read_card(p).weights_sha256 for p in _list_exported(self.folder, name)]
         return ModelInfo(
             name, combine_hashes(hashes)
         )  # no ensemble: one member predicts each slide
@@ -125,7 +125,7 @@ class DemoPredictor:
         """Return by slide the exported model that was tested on it."""
         by_slide: dict[str, Runtime] = {}
         for member in _list_exported(self.folder, name):
-            fold = read_card(member)["notes"]["training"]["fold"]
+            fold = read_card(member).training["fold"]
             runtime = Runtime(member, threads=1)
             by_slide |= dict.fromkeys(self.folds[fold].test, runtime)
         return by_slide
@@ -160,10 +160,7 @@ class DemoPredictor:
         self, slide: SyntheticSlide, bag: Bag, model: str, runtime: Runtime
     ) -> StoredPrediction:
         prediction = runtime.predict(bag)
-        size = float(bag.patch_size)
-        scores = InstanceScores(
-            bag.coords, size, prediction.scores, prediction.class_scores, prediction.score_class
-        )
+        scores = InstanceScores.from_prediction(prediction, bag.coords, float(bag.patch_size))
         path = f"scores/{model}/{slide.slide_id}.npz"
         write_scores(self.folder.results / path, scores)
         heatmaps = {}

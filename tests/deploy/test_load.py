@@ -1,23 +1,22 @@
-"""An ensemble is the mean of its members, and says how far they are apart."""
+"""One loader for models, runs and exports; what it loads predicts the mean of its members."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from answering import CLASSES, make_bag, write_model, write_run
 
 from sacmil import load_model, predict
-from sacmil.card import combine_hashes, read_card
-from sacmil.errors import InputError, ModelFolderError, RunError
-from sacmil.results import Prediction
-from sacmil.workflows.ensemble import MemberPredictions, average_predictions, load_ensembles
+from sacmil.card import read_card
+from sacmil.deploy.load import load_ensemble, load_ensembles
+from sacmil.deploy.runtime import load_runtime
+from sacmil.errors import ModelFolderError, RunError
 
 
 def test_a_run_answers_with_the_mean_of_its_parts(tmp_path: Path) -> None:
@@ -32,26 +31,7 @@ def test_a_run_answers_with_the_mean_of_its_parts(tmp_path: Path) -> None:
     assert len({tuple(row) for row in probabilities.tolist()}) == 3
     np.testing.assert_allclose(prediction.probabilities, probabilities.mean(axis=0), atol=1e-12)
     np.testing.assert_allclose(prediction.spread, probabilities.std(axis=0), atol=1e-12)
-    np.testing.assert_array_equal(prediction.member_probabilities, probabilities)
-
-
-def test_what_is_no_number_is_no_answer(tmp_path: Path) -> None:
-    (ensemble,) = load_ensembles([write_model(tmp_path / "m")])
-    lost = Prediction("s", np.array([np.nan, np.nan]), np.zeros(12, np.float32))
-    member = SimpleNamespace(card=ensemble.card, predict=lambda bag: lost)
-    with pytest.raises(InputError, match=r"\[nan, nan\], which are not probabilities"):
-        replace(ensemble, members=(member,)).predict(make_bag("s"))
-
-
-def test_scores_of_members_are_joined_by_rank_for_their_scales_differ() -> None:
-    def make_member(*scores: float) -> MemberPredictions:
-        given = np.array([0.5, 0.5])
-        return MemberPredictions(given, given[None], np.array(scores, np.float32))
-
-    joint = average_predictions([make_member(1, 2, 3), make_member(3000, 1000, 2000)])
-    np.testing.assert_allclose(joint.scores, [0.5, 0.25, 0.75])
-    scaled = average_predictions([make_member(10, 20, 30), make_member(3, 1, 2)])
-    np.testing.assert_array_equal(joint.scores, scaled.scores)
+    np.testing.assert_array_equal(prediction.members, probabilities)
 
 
 def test_one_model_gives_its_own_answer_and_no_spread(tmp_path: Path) -> None:
@@ -62,7 +42,7 @@ def test_one_model_gives_its_own_answer_and_no_spread(tmp_path: Path) -> None:
     np.testing.assert_array_equal(prediction.probabilities, single.probabilities)
     np.testing.assert_array_equal(prediction.scores, single.scores)
     assert prediction.spread is None
-    assert ensemble.hash == read_card(folder)["weights_sha256"]
+    assert ensemble.hash == read_card(folder).weights_sha256
 
 
 def test_a_single_output_speaks_of_two_classes(tmp_path: Path) -> None:
@@ -72,18 +52,13 @@ def test_a_single_output_speaks_of_two_classes(tmp_path: Path) -> None:
     assert ensemble.classes == ("not tumour", "tumour")
     assert prediction.probabilities.sum() == pytest.approx(1)
     assert (
-        prediction.probabilities[1] == predict(load_model(folder), make_bag("s")).probabilities[0]
+        prediction.probabilities[1] == predict(load_model(folder), make_bag("s")).probabilities[1]
     )
 
 
 def test_a_model_without_class_names_gets_numbers(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m", num_classes=3, classes=None)
     assert load_ensembles([folder])[0].classes == ("class_0", "class_1", "class_2")
-
-
-def test_the_hash_of_several_depends_on_each_and_on_their_order() -> None:
-    found = {combine_hashes(hashes) for hashes in (["a", "b"], ["b", "a"], ["a"], ["a", "b", "c"])}
-    assert len(found) == 4
 
 
 def test_models_are_named_by_as_much_of_their_path_as_needed(tmp_path: Path) -> None:
@@ -135,48 +110,75 @@ def test_what_is_no_model_is_reported(tmp_path: Path) -> None:
         load_ensembles([tmp_path])
 
 
-@pytest.mark.parametrize("parts", [["."], [f"part_{number}" for number in range(11)]])
-def test_an_exported_folder_goes_to_the_runtime_part_by_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[str]
+@pytest.mark.parametrize("name", ["member", "part"])
+def test_members_of_an_export_are_loaded_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     from sacmil.deploy import runtime
 
-    for part in parts:
-        folder = write_model(tmp_path / "exported" / part)
+    for number in range(11):  # member_10 comes after member_9
+        folder = write_model(tmp_path / "exported" / f"{name}_{number}", seed=number)
         (folder / "model.onnx").write_bytes(b"")
-        (folder / "model.safetensors").unlink()
     loaded: list[str] = []
 
-    def load(folder: Path) -> Any:
-        loaded.append(folder.name)
-        answer = Prediction("s", np.array([0.25, 0.75]), np.zeros(2, np.float32))
-        return SimpleNamespace(card=read_card(folder), predict=lambda bag: answer)
+    class FakeRuntime:
+        def __init__(self, folder: Path, threads: int | None = None) -> None:
+            self.folder, self.card = folder, read_card(folder)
+            self.classes, self.hash = self.card.class_names, self.card.weights_sha256
+            loaded.append(folder.name)
 
-    monkeypatch.setattr(runtime, "load", load)
-    (ensemble,) = load_ensembles([tmp_path / "exported"])
-    assert len(ensemble.members) == len(parts)
+    monkeypatch.setattr(runtime, "Runtime", FakeRuntime)
+    ensemble = load_ensemble(tmp_path / "exported")
+    assert loaded == [f"{name}_{number}" for number in range(11)]
     assert ensemble.classes == CLASSES
-    if len(parts) > 1:
-        assert loaded == parts
+    assert load_runtime(tmp_path / "exported").hash == ensemble.hash
 
 
-@pytest.mark.parametrize("lost", ["part_1/model.onnx", "part_1"])
+@pytest.mark.parametrize("kind", ["abmil", "clam_mb"])
+def test_torch_and_onnx_predict_the_same_for_a_run_of_three_folds(
+    tmp_path: Path, kind: str
+) -> None:
+    from sacmil.deploy.export import export_model
+
+    run = tmp_path / "run"
+    for fold in range(3):
+        write_model(run / kind / "seed_0" / f"fold_{fold}", seed=fold, kind=kind)
+    export_model(run, tmp_path / "exported", sizes=[5])
+    torch_model, exported = load_ensemble(run), load_ensemble(tmp_path / "exported")
+    runtime = load_runtime(tmp_path / "exported")
+    assert torch_model.hash == exported.hash == runtime.hash
+    for seed in range(4):
+        bag = make_bag("s", seed)
+        expected = torch_model.predict(bag)
+        for found in (exported.predict(bag), runtime.predict(bag)):
+            np.testing.assert_allclose(found.values, expected.values, atol=1e-5)
+            np.testing.assert_allclose(found.members, expected.members, atol=1e-5)
+            np.testing.assert_allclose(found.scores, expected.scores, atol=1e-6)  # ranks
+            assert (found.class_scores is None) == (kind == "abmil")
+            assert found.score_class == expected.score_class
+            if found.class_scores is not None:
+                np.testing.assert_allclose(found.class_scores, expected.class_scores, atol=1e-6)
+
+
+@pytest.mark.parametrize("lost", ["member_1/model.onnx", "member_1"])
 def test_an_exported_run_that_lost_a_part_does_not_answer_without_it(
     tmp_path: Path, lost: str
 ) -> None:
     for part in range(3):
-        folder = write_model(tmp_path / "exported" / f"part_{part}")
+        folder = write_model(tmp_path / "exported" / f"member_{part}")
         (folder / "model.onnx").write_bytes(b"")
     gone = tmp_path / "exported" / lost
     shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
-    with pytest.raises(ModelFolderError, match=r"part_1/model.onnx is missing"):
+    with pytest.raises(ModelFolderError, match=r"member_1/model.onnx is missing"):
         load_ensembles([tmp_path / "exported"])
 
 
 def test_a_single_output_has_no_scores_per_class_but_its_own(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m", kind="dsmil", num_classes=1, classes=("tumour",))
     (ensemble,) = load_ensembles([folder])
-    single = predict(load_model(folder), make_bag("s"))
-    prediction = ensemble.predict(make_bag("s"))
-    np.testing.assert_array_equal(prediction.scores, single.class_scores[:, 0])
+    bag = make_bag("s")
+    output = load_model(folder)(torch.from_numpy(bag.features), torch.from_numpy(bag.patch_coords))
+    prediction = ensemble.predict(bag)
+    np.testing.assert_array_equal(prediction.scores, output.class_scores[:, 0].detach())
     assert prediction.class_scores is None
+    assert prediction.score_class == 1
