@@ -11,6 +11,7 @@ import click
 from tqdm import tqdm
 
 from sacmil.cli._failures import find_cause
+from sacmil.cli._option_names import name_options
 from sacmil.cli._time_left import TimeLeft
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class ExtractionProgressBar:
         cause = find_cause(row.slide_id, row.reason)
         if cause not in self._causes:
             self._causes.add(cause)
-            self._print_line(f"{row.slide_id}: failed, {row.reason}")
+            self._print_line(f"{row.slide_id}: failed, {name_options(row.reason)}")
 
     def _format_time_left(self) -> str:
         """Estimate by tiles; a slide not tiled yet counts as the mean of those that were."""

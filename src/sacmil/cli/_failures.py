@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from sacmil.cli._option_names import name_options
+
 _MAX_NAMES = 3
 """Names printed per cause."""
 
@@ -43,7 +45,7 @@ def print_failures(failures: Mapping[str, str], listed_in: Path, *, noun: str = 
         noun: plural noun for the items.
     """
     for names in group_failures(failures):
-        reason = failures[names[0]]
+        reason = name_options(failures[names[0]])
         if len(names) == 1:
             click.echo(f"{names[0]}: failed, {reason}", err=True)
             continue

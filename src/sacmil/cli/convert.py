@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sacmil.cli._option_names import name_options
+
 if TYPE_CHECKING:
     from sacmil.models._reference import LoadedReference
     from sacmil.workflows.convert import ConversionRow
@@ -131,9 +133,9 @@ def _convert_bags(
 def _print_results(rows: list[ConversionRow], table: Path) -> None:
     for row in rows:
         if row.status == "failed":
-            click.echo(f"Error: {row.reason}", err=True)
+            click.echo(f"Error: {name_options(row.reason)}", err=True)
         elif row.reason:
-            click.echo(f"Warning: {row.file}: {row.reason}", err=True)
+            click.echo(f"Warning: {row.file}: {name_options(row.reason)}", err=True)
     count = Counter(row.status for row in rows)
     click.echo(
         f"{count['converted']} converted, {count['present']} already there, "
@@ -174,4 +176,4 @@ def _print_options(loaded: LoadedReference) -> None:
             click.echo(f"{title}: {', '.join(pairs)}")
     click.echo("The file does not contain class names.")
     for note in loaded.notes:
-        click.echo(f"Note: {note}")
+        click.echo(f"Note: {name_options(note)}")

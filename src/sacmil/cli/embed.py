@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from sacmil.cli._option_names import name_options
+
 _EXISTING = click.Path(exists=True, path_type=Path)
 
 
@@ -38,6 +40,6 @@ def command(
     if done.slides:
         click.echo(f"{out}: {done.slides} slides, {done.width} numbers each")
     for name, reason in done.failures.items():
-        click.echo(f"{name}: failed, {reason}", err=True)
+        click.echo(f"{name}: failed, {name_options(reason)}", err=True)
     if done.failures:
         raise SystemExit(1)

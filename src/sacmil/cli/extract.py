@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sacmil.cli._option_names import name_options
+
 if TYPE_CHECKING:
     from sacmil.encoders import Encoder
     from sacmil.extraction import ExtractionRow, ExtractionSettings
@@ -166,7 +168,7 @@ def _check_call(options: dict[str, Any]) -> None:
     try:
         describe_encoder(options["encoder"])
     except EncoderError as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(name_options(error)) from error
 
 
 def _parse_settings(options: dict[str, Any]) -> ExtractionSettings:
@@ -175,7 +177,7 @@ def _parse_settings(options: dict[str, Any]) -> ExtractionSettings:
     try:
         return _make_settings(options)
     except (OptionError, ResolutionError) as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(name_options(error)) from error
 
 
 def _make_settings(options: dict[str, Any]) -> ExtractionSettings:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sacmil.cli._option_names import name_options
 from sacmil.cli._output_folder import check_not_run_or_model
 
 if TYPE_CHECKING:
@@ -94,8 +95,8 @@ def _print_results(summary: HeatmapSummary) -> None:
         for path in paths:
             click.echo(path)
     for note in summary.notes:
-        click.echo(f"Note: {make_printable(note)}", err=True)
+        click.echo(f"Note: {make_printable(name_options(note))}", err=True)
     for reason in summary.failures.values():
-        click.echo(f"Error: {make_printable(reason)}", err=True)
+        click.echo(f"Error: {make_printable(name_options(reason))}", err=True)
     if summary.failures:
         raise SystemExit(1)

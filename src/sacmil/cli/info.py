@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sacmil.cli._option_names import name_options
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -26,7 +28,7 @@ def command(files: tuple[Path, ...], *, as_json: bool) -> None:
             facts = _describe_path(file)
         except SacMILError as error:
             failed += 1
-            click.echo(f"Error: {error}", err=True)
+            click.echo(f"Error: {name_options(error)}", err=True)
             continue
         click.echo(json.dumps(facts) if as_json else _format_table(facts))
     if failed:

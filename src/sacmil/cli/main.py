@@ -15,6 +15,7 @@ import click
 
 import sacmil.cli
 from sacmil._version import __version__
+from sacmil.cli._option_names import name_options, set_running_command
 from sacmil.errors import (
     ConfigError,
     OptionError,
@@ -48,12 +49,15 @@ class CommandGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve a subcommand as click does; for an unknown name, suggest similar ones."""
+        set_running_command(None)
         if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
             ctx.fail(
                 f"there is no command {args[0]!r}; "
                 f"{suggest_names(args[0], self.list_commands(ctx))}"
             )
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        set_running_command(command)
+        return name, command, rest
 
 
 @click.command(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -101,9 +105,9 @@ def _locate_error(error: Exception) -> str:
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    click.echo(f"Warning: {message}", err=True)
+    click.echo(f"Warning: {name_options(message)}", err=True)
 
 
 def _exit_with_error(message: str, code: int) -> None:
-    click.echo(f"Error: {message}", err=True)
+    click.echo(f"Error: {name_options(message)}", err=True)
     sys.exit(code)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sacmil.cli._option_names import name_options
 from sacmil.limits import BAG_LIMIT_S
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _print_results(summary: PredictionSummary, out: Path, *, report: bool) -> No
     for cause in counts:
         kind, _, text = problems[causes.index(cause)]
         alike = f" ({counts[cause]} alike)" if counts[cause] > 1 else ""
-        click.echo(f"{kind}: {make_printable(text)}{alike}", err=True)
+        click.echo(f"{kind}: {make_printable(name_options(text))}{alike}", err=True)
     for record in summary.records[:_MAX_SHOWN]:
         for prediction in record.select_models(summary.models):
             spread = f" ± {max(prediction.spread):.2f}" if prediction.spread else ""
