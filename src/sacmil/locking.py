@@ -28,7 +28,7 @@ def exclusive(folder: Path, *, purpose: str = "extraction") -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
         except BlockingIOError:
             raise SacMILError(
-                f"another {purpose} is running in {folder}; wait for it, or give another --out"
+                f"another {purpose} is running in {folder}; wait for it, or give another `out`"
             ) from None
         except OSError:  # a file system without locks
             pass

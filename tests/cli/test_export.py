@@ -82,7 +82,7 @@ def test_an_older_export_is_replaced_and_anything_else_is_left_unchanged(
     message = read_error(sacmil("export", model, "--out", tmp_path / "thesis"))
     assert "is not an exported model (it has no model.onnx); choose another --out" in message
     message = read_error(sacmil("export", "--encoder", "lite0", "--out", tmp_path / "thesis"))
-    assert "is not an exported encoder (it has no encoder.onnx); choose another --out" in message
+    assert "is not an exported encoder (it has no encoder.onnx); choose another folder" in message
     assert names(tmp_path / "thesis") == {"chapter.tex"}
     read_error(sacmil("export", model, "--out", model))
     assert names(model) == {"card.json", "model.safetensors"}

@@ -30,6 +30,11 @@ def _no_running_command() -> Iterator[None]:
         (predict, "give `items`", "give ITEMS"),
         (predict, "give `coords`", "give sacmil convert --coords"),
         (predict, "a smaller `min_tissue`", "a smaller sacmil extract --min-tissue"),
+        (
+            predict,
+            "use `mpp=0.5`, or `allow_upsampling=True`",
+            "use sacmil extract --mpp 0.5, or sacmil extract --allow-upsampling",
+        ),
         (None, "give `mpp=0.5`", "give sacmil convert --mpp 0.5"),
         (predict, "give `nothing_known` or `x=1`", "give nothing_known or x=1"),
         (predict, "run `ray start --head`; see ``out``", "run `ray start --head`; see ``out``"),

@@ -161,5 +161,5 @@ def test_options_that_an_onnx_file_does_not_support_are_rejected(
 
 
 def test_the_error_for_a_missing_file_names_the_command_that_writes_one(tmp_path: Path) -> None:
-    with pytest.raises(EncoderError, match=r"no such file.*sacmil export --encoder NAME"):
+    with pytest.raises(EncoderError, match=r"no such file.*sacmil export writes"):
         load_encoder(f"onnx:{tmp_path / 'none.onnx'}")

@@ -51,9 +51,9 @@ def test_missing_weights_are_not_downloaded_and_the_error_gives_path_and_command
         load_encoder("uni_v1")
     message = str(error.value)
     assert f"{weights_folder() / 'uni_v1'}.safetensors" in message
-    assert "--weights PATH" in message
+    assert "as `weights`" in message
     assert "hf download MahmoodLab/UNI (request access" in message
-    assert "--download" in message
+    assert "`download=True`" in message
 
 
 @pytest.mark.usefixtures("no_network")

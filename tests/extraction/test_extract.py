@@ -189,7 +189,7 @@ def test_bad_slides_fail_with_a_reason_and_the_others_are_done(
     rows = {row.slide_id: row for row in run(folder, tmp_path / "out", encoder)}
     failed = {name for name, row in rows.items() if row.status == "failed"}
     assert failed == {"cut", "words", "empty", "silent", "white"}
-    assert "--slide-mpp" in rows["silent"].reason
+    assert "`slide_mpp=0.25`" in rows["silent"].reason
     assert "nothing on the slide looks like tissue" in rows["white"].reason
     assert set(bags(tmp_path / "out")) == {"slide-0", "slide-1", "slide-2"}
     with (tmp_path / "out" / "extraction.csv").open() as file:
@@ -307,7 +307,7 @@ def test_a_failing_encoder_fails_its_slide_and_the_next_is_done(cohort, encoder)
     with open_pipeline([loaded], chosen) as pipeline:
         first = list(pipeline.run(requests[:2]))
         again = list(pipeline.run(requests[2:]))
-    assert "--batch-size" in first[0].failure
+    assert "`batch_size`" in first[0].failure
     assert first[1].failure is None
     assert again[0].bag is not None
 

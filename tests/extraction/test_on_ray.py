@@ -54,7 +54,7 @@ def test_an_encoder_that_cannot_be_loaded_fails_in_a_sentence(cluster, cohort, t
     with pytest.raises(SacMILError, match=r"words\.onnx"):
         extract_on_ray(slides, tmp_path / "out", f"onnx:{tmp_path}/words.onnx", address=cluster)
     rows = extract_on_ray(slides, tmp_path / "out", "uni_v1", address=cluster)
-    assert ["--weights" in row.reason for row in rows] == [True] * 3
+    assert ["`weights`" in row.reason for row in rows] == [True] * 3
 
 
 def kill_an_actor(node: Any, killed: list[int]) -> None:

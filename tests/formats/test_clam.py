@@ -91,12 +91,12 @@ def test_the_h5_beside_a_pt_knows_its_coordinates(
     h5: Path, pt: Path, bag: Bag, same_bag: Callable
 ) -> None:
     same_bag(read_bag(pt, patch_size=512), bag)
-    with pytest.raises(FormatError, match=r"but no tile size; .*--patch-size"):
+    with pytest.raises(FormatError, match=r"but no tile size; .*`patch_size`"):
         read_bag(pt, coords=h5)
 
 
 def test_without_patches_nothing_is_guessed_but_the_spacing_is_reported(h5: Path) -> None:
-    with pytest.raises(FormatError, match=r"tiles are 512 apart; give patch_size") as raised:
+    with pytest.raises(FormatError, match=r"tiles are 512 apart; give `patch_size`") as raised:
         read_bag(h5)
     assert "holding coords, features" in str(raised.value)
 
@@ -139,7 +139,7 @@ def test_a_patch_size_that_could_mean_two_things_has_to_be_given(
     h5: Path, patches: Callable, changes: dict[str, Any]
 ) -> None:
     patches(**changes)
-    with pytest.raises(FormatError, match="--patch-size"):
+    with pytest.raises(FormatError, match="`patch_size`"):
         read_bag(h5)
     assert read_bag(h5, patch_size=512).patch_size == 512
 
@@ -162,7 +162,7 @@ def test_as_many_patches_elsewhere_on_the_slide_are_rejected(
 
 def test_a_hint_that_contradicts_the_patches_is_rejected(h5: Path, patches: Callable) -> None:
     patches()
-    with pytest.raises(FormatError, match=r"512 in the file but 256 was given; .*--patch-size"):
+    with pytest.raises(FormatError, match=r"512 in the file but 256 was given; .*`patch_size`"):
         read_bag(h5, patch_size=256)
 
 
@@ -172,7 +172,7 @@ def test_a_patch_size_of_the_wrong_level_is_stopped_by_the_spacing(
 ) -> None:
     patches(downsample=[downsample] * 2)
     if downsample < 2:
-        with pytest.raises(FormatError, match=r"512 apart, 2 times .*--patch-size 512"):
+        with pytest.raises(FormatError, match=r"512 apart, 2 times .*`patch_size=512`"):
             read_bag(h5)
     else:
         assert read_bag(h5).patch_size == 1024  # may overlap by half: nobody can know

@@ -39,7 +39,7 @@ def test_a_file_is_the_bag(path: Path, wide: Bag, same_bag: Callable, hints: Any
 
 
 def test_a_file_that_may_be_clams_has_to_be_named(path: Path) -> None:
-    with pytest.raises(FormatError, match=r"may be clam or gigapath.*--from clam") as raised:
+    with pytest.raises(FormatError, match=r"may be clam or gigapath.*`layout='clam'`") as raised:
         read_bag(path, patch_size=256)
     assert "'gigapath'" in str(raised.value)
     assert read_bag(path, layout="clam", patch_size=256).patch_size == 256

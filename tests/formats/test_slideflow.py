@@ -57,7 +57,7 @@ def test_a_tile_of_unknown_microns_needs_its_pixels(
     write: Callable, bag: Bag, same_bag: Callable, config: dict[str, Any]
 ) -> None:
     path = write(config)
-    with pytest.raises(FormatError, match=r"tiles are 512 apart; give patch_size .*pixels$"):
+    with pytest.raises(FormatError, match=r"tiles are 512 apart; give `patch_size` .*pixels$"):
         read_bag(path, mpp=0.25)
     found = read_bag(path, patch_size=512)
     same_bag(found, bag)
@@ -65,7 +65,7 @@ def test_a_tile_of_unknown_microns_needs_its_pixels(
 
 
 def test_without_either_the_error_names_both_options(write: Callable) -> None:
-    with pytest.raises(FormatError, match=r"tiles are 512 apart; .*--patch-size.*--mpp"):
+    with pytest.raises(FormatError, match=r"tiles are 512 apart; .*`patch_size`.*`mpp`"):
         read_bag(write())
 
 

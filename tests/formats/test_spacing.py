@@ -42,7 +42,7 @@ def test_pixels_of_the_tile_as_patch_size_are_stopped(shrink: int, share: float)
         check_spacing(bag(coords, 256))
     message = str(raised.value)
     assert f"tiles are {256 * shrink} apart, {shrink} times the stated patch size 256" in message
-    assert f"--patch-size {256 * shrink}" in message
+    assert f"`patch_size={256 * shrink}`" in message
     assert "patch_size_level0" in message
     check_spacing(bag(coords, 256 * shrink))
 
@@ -81,7 +81,7 @@ def test_centres_are_warned_of() -> None:
 
 
 def test_tiles_with_gaps_between_them_are_warned_of() -> None:
-    with pytest.warns(BagWarning, match=r"256 apart, 1\.14 times .*--stride 256"):
+    with pytest.warns(BagWarning, match=r"256 apart, 1\.14 times .*`stride=256`"):
         check_spacing(bag(grid() * 256, 224))
 
 
@@ -125,7 +125,7 @@ def test_an_overlap_passes_whether_stated_or_not(stride: int) -> None:
 @pytest.mark.parametrize("stride", [128, 1024, 2048])
 def test_what_would_be_rejected_passes_once_the_stride_is_stated(stride: int) -> None:
     suspicious = grid() * stride
-    with pytest.raises(BagError, match=f"--stride {stride}"):
+    with pytest.raises(BagError, match=f"`stride={stride}`"):
         check_spacing(bag(suspicious, 512, mpp=0.25))
     check_spacing(bag(suspicious, 512, mpp=0.25, stride=stride))
 

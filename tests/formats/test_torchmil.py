@@ -67,7 +67,7 @@ def test_the_folder_name_of_published_sets_gives_the_patch_size(write: Callable)
 
 
 def test_an_unknown_patch_size_has_to_be_given(write: Callable) -> None:
-    with pytest.raises(FormatError, match=r"tiles are 512 apart; give patch_size"):
+    with pytest.raises(FormatError, match=r"tiles are 512 apart; give `patch_size`"):
         read_bag(write())
 
 

@@ -72,7 +72,7 @@ def test_a_file_is_the_bag(
 def test_a_tensor_finds_its_coordinates(
     tmp_path: Path, pt: Path, bag: Bag, same_bag: Callable, write_h5: Callable
 ) -> None:
-    with pytest.raises(FormatError, match=r"TCGA-3C\.v2_patches\.h5 does not exist; .*--coords"):
+    with pytest.raises(FormatError, match=r"TCGA-3C\.v2_patches\.h5 does not exist; .*`coords`"):
         read_bag(pt)
     patches = tmp_path / JOB / "patches" / "TCGA-3C.v2_patches.h5"
     write_h5(patches, {"coords": bag.coords}, {"coords": ATTRIBUTES})
@@ -101,7 +101,7 @@ def test_an_older_file_gives_the_patch_size_by_magnifications(
 ) -> None:
     assert read_bag(write(patch_size_level0=missing)).patch_size == 512
     path = write(patch_size_level0=missing, target_magnification="None")
-    with pytest.raises(FormatError, match=r"patch_size_level0 is missing.*--patch-size"):
+    with pytest.raises(FormatError, match=r"patch_size_level0 is missing.*`patch_size`"):
         read_bag(path)
     assert read_bag(path, patch_size=512).patch_size == 512
 
@@ -126,7 +126,7 @@ def test_tiles_are_never_measured_by_patch_size(write: Callable) -> None:
 
 
 def test_the_tiles_own_pixels_as_level_0_are_stopped(write: Callable) -> None:
-    with pytest.raises(FormatError, match=r"512 apart, 2 times .* try patch_size=512"):
+    with pytest.raises(FormatError, match=r"512 apart, 2 times .* try `patch_size=512`"):
         read_bag(write(patch_size_level0=256))
 
 

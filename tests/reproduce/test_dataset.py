@@ -137,7 +137,7 @@ def test_the_table_s_own_encoder_is_taken_without_a_word(tmp_path, encoder) -> N
 )
 def test_features_of_another_encoder_are_reported(tmp_path, encoder, dim, features) -> None:
     request = replace(SMALL, data={"camelyon16": camelyon(tmp_path, encoder, dim)})
-    with pytest.warns(CohortWarning, match=f"{features}.*sacmil extract --encoder resnet50"):
+    with pytest.warns(CohortWarning, match=f"{features}.*with the encoder resnet50"):
         (one,) = load_datasets(tmp_path, correlations.PAPER_TABLE, request)
     assert features in one.description
 

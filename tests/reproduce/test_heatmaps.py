@@ -68,5 +68,5 @@ def test_a_cohort_without_truth_says_what_is_expected(monkeypatch, tmp_path) -> 
     material = SimpleNamespace(
         folds=[SimpleNamespace(test=["a"])], bags={"a": tmp_path}, description="mine"
     )
-    with pytest.raises(CohortError, match="annotations by --truth"):
+    with pytest.raises(CohortError, match="annotations by `truth`"):
         _score_slides(tmp_path, material, ReproduceRequest())

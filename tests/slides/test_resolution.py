@@ -51,8 +51,8 @@ def test_the_error_for_a_missing_or_absurd_value_names_both_fixes(stated: float 
         find_slide_mpp(StatedSlide("cohort/a.svs", stated))
     message = str(caught.value)
     assert message.startswith("cohort/a.svs: ")
-    assert "--slide-mpp 0.25" in message
-    assert "--slide-mpp FILE.csv (columns wsi,mpp)" in message
+    assert "`slide_mpp=0.25`" in message
+    assert "`slide_mpp=FILE.csv` (columns wsi,mpp)" in message
     assert stated is None or f"{stated:g}" in message
 
 
@@ -65,7 +65,7 @@ def test_one_value_replaces_what_every_file_states() -> None:
 
 @pytest.mark.parametrize("text", ["896", "0", "-1", "nan", "inf", "1e-9"])
 def test_the_users_value_is_checked_too(text: str) -> None:
-    with pytest.raises(ResolutionError, match=f"--slide-mpp {text} states .*expected 0.05 to 20"):
+    with pytest.raises(ResolutionError, match=f"`slide_mpp={text}` states .*expected 0.05 to 20"):
         SlideResolutions.parse(text)
 
 
@@ -151,7 +151,7 @@ def test_a_target_within_two_percent_of_the_slide_is_accepted(target: float, has
 
 @pytest.mark.parametrize(("target", "has"), [(0.25, 0.5), (0.5, 0.52), (0.5, 4.0)])
 def test_a_target_finer_than_the_scan_is_rejected_with_the_fix(target: float, has: float) -> None:
-    with pytest.raises(ResolutionError, match=f"a.svs: .*--mpp {has:g}.*--allow-upsampling"):
+    with pytest.raises(ResolutionError, match=f"a.svs: .*`mpp={has:g}`.*`allow_upsampling=True`"):
         check_target_mpp(target, has, name="a.svs")
     check_target_mpp(target, has, allow_upsampling=True)
 
@@ -160,7 +160,7 @@ def test_a_target_finer_than_the_scan_is_rejected_with_the_fix(target: float, ha
 def test_the_mpp_that_an_error_proposes_is_accepted(has: float) -> None:
     with pytest.raises(ResolutionError) as caught:
         check_target_mpp(has / 2, has)
-    check_target_mpp(float(str(caught.value).split("--mpp ")[1].split(",")[0]), has)
+    check_target_mpp(float(str(caught.value).split("`mpp=")[1].split("`")[0]), has)
 
 
 @pytest.mark.parametrize("target", [0, -1, float("nan"), float("inf")])

@@ -163,7 +163,7 @@ def test_excluded_slides_do_not_clash_with_others_of_their_name(tmp_path: Path) 
 
 def test_an_include_pattern_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
     touch(tmp_path, "a.bmp")
-    with pytest.raises(SlideError, match=r"--include '\*\.jgp' matches none"):
+    with pytest.raises(SlideError, match=r"`include` '\*\.jgp' matches none"):
         find_slides([tmp_path], include_names=["*.jgp"])
 
 

@@ -94,7 +94,7 @@ def test_a_slide_elsewhere_needs_its_folder_named(folder, outside, make_app, lin
     app = make_app(folder)
     document = fetch(app, "/api/slides/0").json()
     assert not document["zoomable"]
-    assert f"sacmil view {folder} --slides {outside}" in document["reason"]
+    assert f"with the slide folder {outside}" in document["reason"]
     assert fetch(app, "/api/slides/0/tiles/8/0_0.jpg").status == 422
     named = make_app(folder, outside)
     assert fetch(named, "/api/slides/0").json()["zoomable"]
@@ -124,7 +124,7 @@ def test_links_out_of_a_folder_that_was_named_are_not_followed(
     (tmp_path / "named/bag-only.tif").symlink_to(outside / "secret.tif")
     document = fetch(make_app(folder, tmp_path / "named"), "/api/slides/3").json()
     assert not document["zoomable"]
-    assert f"--slides {outside}" in document["reason"]
+    assert f"with the slide folder {outside}" in document["reason"]
 
 
 def test_a_slide_that_names_further_files_needs_its_folder_named(folder, make_app) -> None:
@@ -132,7 +132,7 @@ def test_a_slide_that_names_further_files_needs_its_folder_named(folder, make_ap
     (folder / "slides/tumour-1.tif").write_text(listing)
     document = fetch(make_app(folder), "/api/slides/0").json()
     assert not document["zoomable"]
-    assert f"--slides {folder / 'slides'}" in document["reason"]
+    assert f"with the slide folder {folder / 'slides'}" in document["reason"]
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_a_slide_that_begins_as_a_picture_opens_no_further_files(folder, mirax, 
     found = fetch(app, "/api/slides/0").json()
     assert not found["zoomable"]
     assert "several files" in found["reason"]
-    assert f"--slides {mirax.parent}" in found["reason"]
+    assert f"with the slide folder {mirax.parent}" in found["reason"]
     assert fetch(app, "/api/slides/0/tiles/0/0_0.jpg").status == 422
 
 

@@ -53,7 +53,7 @@ def test_the_list_knows_what_is_there_without_opening_a_slide(app, made) -> None
     assert slides["thumbnail-only"]["thumbnail"]
     for name in ("bag-only", "thumbnail-only"):
         assert not slides[name]["zoomable"]
-        assert f"sacmil view {made} --slides" in slides[name]["reason"]
+        assert "with the slide folder of this slide" in slides[name]["reason"]
 
 
 def test_a_slide_lists_its_size_and_levels(app, made) -> None:

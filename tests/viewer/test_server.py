@@ -74,7 +74,7 @@ def test_an_invalid_token_is_rejected(api, token: str) -> None:
 def test_a_port_in_use_names_another(api) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(SacMILError, match=rf"port {port} .* use --port {port + 1}, or"):
+        with pytest.raises(SacMILError, match=rf"port {port} .* use `port={port + 1}`, or"):
             bind_server(api, "127.0.0.1", port)
 
 

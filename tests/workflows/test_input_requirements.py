@@ -99,19 +99,19 @@ def test_models_that_need_the_same_can_be_combined_whatever_one_does_not_state()
         InputRequirements.merge({"a": NEEDS, "b": InputRequirements(encoder="uni")})
 
 
-def test_the_way_out_says_what_to_type_and_offers_insisting_only_where_it_helps() -> None:
-    line = "`sacmil extract SLIDE --encoder lite0 --mpp 0.5 --patch-size 256 --out BAGS`"
+def test_the_way_out_says_what_to_extract_and_offers_insisting_only_where_it_helps() -> None:
+    line = "extract the slide again with the encoder lite0, tiles of 256 pixels at 0.5 µm per pixel"
     assert line in NEEDS.fix_hint(make_bag("s", mpp=0.25))
-    assert "--allow-mismatch" in NEEDS.fix_hint(make_bag("s", mpp=0.25))
+    assert "`allow_mismatch=True`" in NEEDS.fix_hint(make_bag("s", mpp=0.25))
     unknown = InputRequirements(dim=7).fix_hint(make_bag("s"))
-    assert "--encoder … --out BAGS`, with the encoder the model was trained on" in unknown
-    assert "--allow-mismatch" not in unknown
+    assert "with the model's encoder" in unknown
+    assert "allow_mismatch" not in unknown
 
 
 def test_no_hint_names_an_encoder_we_do_not_have() -> None:
     hint = InputRequirements(encoder="synthetic", dim=7).fix_hint(make_bag("s"))
     assert hint == "give a bag made like the model's, with features of synthetic"
-    assert "--encoder timm:vit" in InputRequirements(encoder="timm:vit", dim=7).fix_hint(
+    assert "the encoder timm:vit" in InputRequirements(encoder="timm:vit", dim=7).fix_hint(
         make_bag("s")
     )
 
@@ -132,7 +132,7 @@ def test_tiles_counted_in_pixels_fit_only_those_of_the_same_count() -> None:
     assert IN_PIXELS.check(pixel_bag(64)).problems == [
         f"its tiles are {found}, the model's {expected}"
     ]
-    assert "--mpp none --patch-size 115px" in IN_PIXELS.extraction_hint()
+    assert "tiles of 115 pixels of the image (mpp none)" in IN_PIXELS.extraction_hint()
 
 
 def test_pixels_and_microns_do_not_fit_each_other() -> None:

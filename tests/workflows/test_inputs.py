@@ -38,7 +38,7 @@ def test_what_an_earlier_run_made_is_no_item(tmp_path: Path) -> None:
 
 def test_a_slide_and_a_bag_of_one_name_are_not_both_answered(tmp_path: Path) -> None:
     touched(tmp_path, "a.svs", "a.h5")
-    with pytest.raises(FormatError, match=r"a is given as the bag.*--slides"):
+    with pytest.raises(FormatError, match=r"a is given as the bag.*by `slides`"):
         find_inputs([tmp_path / "a.svs", tmp_path / "a.h5"], outside=tmp_path / "out")
 
 

@@ -188,8 +188,8 @@ def test_a_mismatch_is_refused_unless_the_user_insists(
     refused = answer(tmp_path, model)
     (failure,) = refused.failures
     assert message in failure.reason
-    assert "sacmil extract SLIDE --encoder lite0 --mpp 0.5 --patch-size 256" in failure.reason
-    assert "--allow-mismatch" in failure.reason
+    assert "with the encoder lite0, tiles of 256 pixels at 0.5 µm per pixel" in failure.reason
+    assert "`allow_mismatch=True`" in failure.reason
     assert "\n" not in failure.reason
     insisted = answer(tmp_path, model, allow_mismatch=True)
     assert message in insisted.records[0].warnings[0]
@@ -201,7 +201,7 @@ def test_a_wrong_width_cannot_be_insisted_on(tmp_path: Path) -> None:
     wide = write_model(tmp_path / "wide", in_dim=7, bags=BAGS | {"dim": 7})
     (failure,) = answer(tmp_path, wide, allow_mismatch=True).failures
     assert "its features have 6 numbers, the model takes 7" in failure.reason
-    assert "--allow-mismatch" not in failure.reason
+    assert "allow_mismatch" not in failure.reason
 
 
 def test_a_card_that_says_nothing_takes_bags_with_a_warning_and_no_slides(tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ def test_an_encoder_with_other_weights_is_refused(tmp_path: Path, slide: Path) -
     encoder = write_encoder(tmp_path / "colour.onnx")
     model = for_slides(tmp_path, encoder)
     other = write_encoder(tmp_path / "colour.onnx", seed=1)
-    with pytest.raises(EncoderError, match=r"has other weights .*--allow-mismatch"):
+    with pytest.raises(EncoderError, match=r"has other weights .*`allow_mismatch=True`"):
         answer(tmp_path, model, bags=slide, encoder=other)
 
 

@@ -12,8 +12,8 @@ import re
 import click
 
 _ARGUMENT = re.compile(r"(?<!`)`([a-z][a-z0-9_]*)(?:=([^`\n]*))?`(?!`)")
-_READING_BAGS = ("convert", "extract")
-"""Commands whose options help where the running command has none: they make bags."""
+_MAKING_BAGS = ("convert", "extract")
+"""Commands whose options help where the running command lacks them."""
 
 _QUOTES = "'\""
 """Around texts, as repr writes them."""
@@ -33,27 +33,44 @@ def set_running_command(command: click.Command | None) -> None:
 def name_options(text: object) -> str:
     """Return a text of the library with options in place of Python arguments.
 
-    An argument that is an option of another command only gets that command's name. An argument
+    An argument that the running command lacks gets the name of a command that has it. An argument
     that is no option stays, without backticks.
     """
-    return _ARGUMENT.sub(lambda match: _find_option(match[1], match[2]), str(text))
+    words = str(text)
+    lacking = {name for name, _ in _ARGUMENT.findall(words) if not _has_option(name)}
+    other = _choose_other_command(lacking) if lacking else None
+    return _ARGUMENT.sub(lambda match: _format_argument(match[1], match[2], other), words)
 
 
-def _find_option(name: str, value: str | None) -> str:
-    if _running_command and (found := _format_option(_running_command, name, value)):
-        return found
-    for other in _READING_BAGS:
-        command = importlib.import_module(f"sacmil.cli.{other}").command
-        if found := _format_option(command, name, value):
-            return f"sacmil {other} {found}"
+def _has_option(name: str) -> bool:
+    return _running_command is not None and _find_parameter(_running_command, name) is not None
+
+
+def _choose_other_command(names: set[str]) -> str:
+    """Return the command that has most of these options: a hint is about one command."""
+    return max(_MAKING_BAGS, key=lambda other: len(names & set(_list_options(other))))
+
+
+def _format_argument(name: str, value: str | None, other: str | None) -> str:
+    if _running_command and (parameter := _find_parameter(_running_command, name)):
+        return _format_parameter(parameter, value)
+    if other and (option := _list_options(other).get(name)):
+        return f"sacmil {other} {_format_parameter(option, value)}"
     return name if value is None else f"{name}={value}"
 
 
-def _format_option(command: click.Command, name: str, value: str | None) -> str:
-    """Return how the command spells the argument; empty if it has none of that name."""
-    parameter = next((p for p in command.params if p.name == name), None)
-    if parameter is None:
-        return ""
+def _find_parameter(command: click.Command, name: str) -> click.Parameter | None:
+    return next((parameter for parameter in command.params if parameter.name == name), None)
+
+
+def _list_options(command: str) -> dict[str, click.Option]:
+    """Return the options of a command by their Python names."""
+    # imported here: printing an error of another command needs it, nothing else does
+    params = importlib.import_module(f"sacmil.cli.{command}").command.params
+    return {str(one.name): one for one in params if isinstance(one, click.Option)}
+
+
+def _format_parameter(parameter: click.Parameter, value: str | None) -> str:
     if isinstance(parameter, click.Argument):
         return parameter.human_readable_name
     option = max(parameter.opts, key=len)

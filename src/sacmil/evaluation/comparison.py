@@ -200,7 +200,7 @@ def _check_same_test_sets(models: Sequence[Sequence[FoldResult]]) -> None:
             if differs := describe_difference(a, b):
                 raise RunError(
                     f"{names} were tested on {differs} in fold {a.fold}; expected the same for "
-                    "both: run sacmil crossval with the same --splits"
+                    "both: run sacmil crossval with the same splits"
                 )
 
 

@@ -193,5 +193,5 @@ def _check_same_slides(models: Mapping[str, Sequence[SlideLocalization]]) -> Non
             slide, _, fold = odd[0]
             raise RunError(
                 f"{names[0]} and {other} have instance labels on different slides ({slide}, fold "
-                f"{fold}, in one only); expected the same for both: use the same bags and --splits"
+                f"{fold}, in one only); expected the same for both: use the same bags and splits"
             )

@@ -34,7 +34,7 @@ def assemble_bag(
     if not is_kept.any():
         raise NoTissueError(
             f"{request.path}: all {len(is_kept)} tiles were left out as white or blurred; look at "
-            "the preview, or extract without --drop-white and --drop-blurred"
+            "the preview, or extract without `drop_white` and `drop_blurred`"
         )
     bag = Bag(
         slide_id=prepared.slide_id,

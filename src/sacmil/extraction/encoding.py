@@ -60,5 +60,5 @@ def _encode_batch(encoder: Encoder, tiles: npt.NDArray[np.uint8]) -> Features:
         detail = " ".join(str(error).split())[:200]
         raise EncoderError(
             f"{encoder.card.name} failed on a batch of {len(tiles)} tiles "
-            f"({type(error).__name__}: {detail}); a smaller --batch-size needs less memory"
+            f"({type(error).__name__}: {detail}); a smaller `batch_size` needs less memory"
         ) from error

@@ -213,7 +213,7 @@ def _check_same_slide(request: SlideRequest, fingerprint: str) -> None:
     if outline.exists() and read_metadata(preview).get("slide", fingerprint) != fingerprint:
         raise SlideError(
             f"{request.path}: {outline} was made for another slide of this name, or for this one "
-            "before it was replaced; give another --out, rename the slide, or delete that file "
+            "before it was replaced; give another `out`, rename the slide, or delete that file "
             f"and {preview.name} beside it"
         )
 

@@ -12,7 +12,7 @@ from sacmil.atomic import atomic_write, force_to_disk, report_final_path
 from sacmil.csv_text import escape_cells, restore_cell
 from sacmil.errors import FormatError, shorten_value
 
-_FIX_HINT = "move it away, or choose another --out"
+_FIX_HINT = "move it away, or choose another `out`"
 _ADDED_COLUMNS = ("tissue",)
 """Columns that tables of earlier versions lack."""
 

@@ -56,7 +56,7 @@ class Hints:
         """Raise an error if coords is given for a layout that stores its own coordinates."""
         if self.coords is not None:
             raise FormatError(
-                f"{path}: holds its own coordinates; leave out coords (--coords), it is for files "
+                f"{path}: holds its own coordinates; leave `coords` out, it is for files "
                 "without coordinates"
             )
 
@@ -69,10 +69,9 @@ def apply_hints(bag: Bag, hints: Hints) -> Bag:
         if found is None and given is not None:
             unknown[name] = given
         elif given is not None and not math.isclose(found, given, rel_tol=_TOLERANCE):
-            option = f"{name} (--{name.replace('_', '-')})"
             raise BagError(
-                f"{name} is {found:g} in the file but {given:g} was given; leave out {option}, "
-                "or correct it"
+                f"{name} is {found:g} in the file but {given:g} was given; leave `{name}` "
+                "out, or correct it"
             )
     return replace(bag, **unknown) if unknown else bag
 

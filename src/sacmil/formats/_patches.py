@@ -74,8 +74,8 @@ def check_same_coords(
     if coords.shape != others.shape or not np.array_equal(coords, others):
         raise FormatError(
             f"{path}: its coordinates ({len(coords)} rows) differ from those of {patches} "
-            f"({len(others)} rows); expected the file its tiles were cut with, give it by coords "
-            "(--coords)"
+            f"({len(others)} rows); expected the file its tiles were cut with, give it by "
+            "`coords`"
         )
 
 

@@ -114,7 +114,7 @@ def find_layout(path: str | Path) -> str:
     if found:
         raise FormatError(
             f"{path}: this may be {' or '.join(found)}, whose files look the same but use "
-            f"different units; choose by layout={found[0]!r} (--from {found[0]}) or {found[1]!r}"
+            f"different units; choose `layout={found[0]!r}` or `layout={found[1]!r}`"
         )
     raise FormatError(
         f"{path}: found {describe_contents(path)}, in none of the layouts this sacmil reads "

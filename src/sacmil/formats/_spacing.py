@@ -24,7 +24,7 @@ _MIN_AGREEMENT = 0.9
 """Share of the gaps that have to agree."""
 _DOWNSAMPLE_FACTORS = (2, 4, 8, 16)
 """Usual factors by which tiles are downsampled before encoding, and pyramid levels differ."""
-_FIX_HINT = "if this distance is intended, give it by stride (--stride {spacing:g})"
+_FIX_HINT = "if this distance is intended, give `stride={spacing:g}`"
 
 
 class DetectedGrid(NamedTuple):
@@ -120,8 +120,8 @@ def _explain_mistake(bag: Bag, ratio: float) -> str | None:
     ):
         return (
             "the patch size looks like pixels of the encoded tile (patch_size) or microns; "
-            f"expected level-0 pixels (patch_size_level0), try patch_size={size:g} "
-            f"(--patch-size {size:g})"
+            f"expected level-0 pixels (patch_size_level0), try "
+            f"`patch_size={size:g}`"
         )
     return None
 

@@ -132,7 +132,7 @@ def _make_no_coords_error(path: Path) -> FormatError:
     tried = ", ".join(str(folder / f"{path.stem}.h5") for folder in _list_patch_folders(path))
     return FormatError(
         f"{path}: holds features without coordinates, and none of {tried} exists; give the "
-        "file or folder of coordinates by coords (`sacmil convert --coords`)"
+        "file or folder of coordinates by `coords`"
     )
 
 
@@ -142,6 +142,6 @@ def _make_no_patch_size_error(path: Path, patches: Patches) -> FormatError:
     content = describe_contents(path) if is_hdf5(path) else "a tensor"
     return FormatError(
         f"{path}: found {content} in CLAM's layout, but no tile size{spacing}; "
-        "give patch_size (`sacmil convert --patch-size`) in level-0 pixels, or the "
-        "patches file or folder by coords (`sacmil convert --coords`)"
+        "give `patch_size` in level-0 pixels, or the "
+        "patches file or folder by `coords`"
     )

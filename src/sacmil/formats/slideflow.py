@@ -39,7 +39,7 @@ def read(path: Path, hints: Hints) -> Bag:
     if not index.is_file():
         raise FormatError(
             f"{path}: holds features without coordinates, and {index} does not exist; give the "
-            "file or folder of coordinates by coords (`sacmil convert --coords`)"
+            "file or folder of coordinates by `coords`"
         )
     features = drop_batch_axis(_torch_file.load_features(path))
     centers = _read_centers(index, len(features))
@@ -101,10 +101,10 @@ def _find_patch_size(
         return float(hints.patch_size)
     grid = find_grid(centers)
     spacing = f"; its tiles are {grid.spacing:g} apart" if grid else ""
-    alternative = "" if tile_um is None else ", or the slide's µm per pixel by mpp (--mpp)"
+    alternative = "" if tile_um is None else ", or the slide's µm per pixel by `mpp`"
     raise FormatError(
-        f"{path}: the tile size in level-0 pixels is not stored{spacing}; give patch_size "
-        f"(`sacmil convert --patch-size`) in level-0 pixels{alternative}"
+        f"{path}: the tile size in level-0 pixels is not stored{spacing}; give "
+        f"`patch_size` in level-0 pixels{alternative}"
     )
 
 

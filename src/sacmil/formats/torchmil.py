@@ -51,7 +51,7 @@ def read(path: Path, hints: Hints) -> Bag:
         raise FormatError(
             f"{path}: holds features without coordinates, and "
             f"{_find_root(path) / 'coords' / names[0]} does not exist; give the file or folder of "
-            "coordinates by coords (`sacmil convert --coords`)"
+            "coordinates by `coords`"
         )
     coords = _read_array(coords_path, "coords")
     patch_size = _parse_patch_size(path) or hints.patch_size
@@ -105,6 +105,5 @@ def _make_no_patch_size_error(path: Path, coords: npt.NDArray[Any]) -> FormatErr
     grid = find_grid(coords)
     spacing = f"; its tiles are {grid.spacing:g} apart" if grid else ""
     return FormatError(
-        f"{path}: the tile size is not stored{spacing}; give patch_size "
-        "(`sacmil convert --patch-size`) in level-0 pixels"
+        f"{path}: the tile size is not stored{spacing}; give `patch_size` in level-0 pixels"
     )

@@ -61,7 +61,7 @@ def read(path: Path, hints: Hints) -> Bag:
     if patch_size is None:
         raise FormatError(
             f"{path}: patch_size_level0 is missing; expected it among the attributes of coords, "
-            "give patch_size (`sacmil convert --patch-size`) in level-0 pixels"
+            "give `patch_size` in level-0 pixels"
         )
     return Bag(
         path.stem,
@@ -90,7 +90,7 @@ def _read_tensor(path: Path, hints: Hints) -> tuple[npt.NDArray[Any], Patches, s
     if beside is None:
         raise FormatError(
             f"{path}: holds features without coordinates, and {_get_patches_path(path)} does not "
-            "exist; give the file or folder of coordinates by coords (`sacmil convert --coords`)"
+            "exist; give the file or folder of coordinates by `coords`"
         )
     patches = read_patches(beside)
     if features.ndim == 2 and len(features) != len(patches.coords):

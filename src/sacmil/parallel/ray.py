@@ -76,7 +76,7 @@ def _open_connection(address: str | None) -> Iterator[Any]:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise MissingExtraError("ray", "--engine ray") from error
+        raise MissingExtraError("ray", "work on a Ray cluster") from error
     if ray.is_initialized():
         yield ray
         return

@@ -55,7 +55,7 @@ def load_datasets(
     if not wanted:
         raise ConfigError(
             f"no dataset of {paper.title!r} was requested; expected at least one of "
-            f"{', '.join(paper.datasets)}: see --data and --dataset"
+            f"{', '.join(paper.datasets)}: see `data` and `only`"
         )
     if request.data:
         return [
@@ -105,7 +105,7 @@ def _describe_features(path: Path, encoder: str) -> str:
     if bag.dim != PAPER_FEATURE_DIM or (found and family not in found.lower()):
         warnings.warn(
             f"{path}: has {description}; the paper's table uses {PAPER_FEATURE_DIM} by {encoder}: "
-            f"extract them with sacmil extract --encoder {encoder}",
+            f"extract them with the encoder {encoder}",
             CohortWarning,
             stacklevel=2,
         )

@@ -63,4 +63,4 @@ class ReproduceRequest:
     def check_no_options(self, experiment: str) -> None:
         """Reject options for an experiment that trains nothing and would ignore them."""
         if self != ReproduceRequest():
-            raise ConfigError(f"{experiment} trains nothing; expected no options except --out")
+            raise ConfigError(f"{experiment} trains nothing; expected no options except `out`")

@@ -130,7 +130,7 @@ def _score_slides(
             dataset.description,
             [
                 "no test slide of the first fold has positive and negative tiles; expected bags "
-                "with instance labels, or annotations by --truth"
+                "with instance labels, or annotations by `truth`"
             ],
         )
     return sorted(scored, key=lambda slide: -float(slide.labels.mean()))

@@ -22,9 +22,9 @@ TOLERANCE = 0.02
 than another scanner does. Stretching by more would show an encoder detail that is not there."""
 
 _FIX_HINT = (
-    "state it with --slide-mpp 0.25 (one value for all slides) or --slide-mpp FILE.csv "
-    "(columns wsi,mpp), or cut an image of unknown scale by `sacmil extract --mpp none "
-    "--patch-size 115px`"
+    "state it with `slide_mpp=0.25` (one value for all slides) or `slide_mpp=FILE.csv` "
+    "(columns wsi,mpp), or extract an image of unknown scale in tiles counted in pixels (mpp none, "
+    "patch size 115)"
 )
 
 
@@ -45,18 +45,18 @@ class SlideResolutions:
                 _check_plausible(float(value), "the slide mpp given")
 
     @classmethod
-    def parse(cls, text: str) -> SlideResolutions:
-        """Read the value of ``--slide-mpp``: a number, or a CSV file with columns wsi,mpp."""
-        number = _parse_number(text)
+    def parse(cls, slide_mpp: str) -> SlideResolutions:
+        """Read a number as text, or the path of a CSV file with columns wsi,mpp."""
+        number = _parse_number(slide_mpp)
         if number is not None:
-            return cls(everywhere=_check_plausible(number, f"--slide-mpp {text}"))
-        path = Path(text)
+            return cls(everywhere=_check_plausible(number, f"`slide_mpp={slide_mpp}`"))
+        path = Path(slide_mpp)
         try:
             content = path.read_text(encoding="utf-8-sig")
         except (FileNotFoundError, ValueError, OSError) as error:
             raise ResolutionError(
-                f"--slide-mpp is {text!r}: neither a number nor a CSV file that can be read "
-                f"({_describe_error(error)}); expected --slide-mpp 0.25 or --slide-mpp FILE.csv"
+                f"`slide_mpp` is {slide_mpp!r}: neither a number nor a CSV file that can be read "
+                f"({_describe_error(error)}); expected `slide_mpp=0.25` or `slide_mpp=FILE.csv`"
             ) from None
         return cls(by_slide=_parse_table(path, content))
 
@@ -110,12 +110,12 @@ def check_target_mpp(
         name: the slide's file, for the message.
     """
     if not (math.isfinite(target_mpp) and target_mpp > 0):
-        raise ResolutionError(f"--mpp is {target_mpp}; expected µm per pixel, such as 0.5")
+        raise ResolutionError(f"`mpp` is {target_mpp}; expected µm per pixel, such as 0.5")
     if target_mpp < slide_mpp * (1 - TOLERANCE) and not allow_upsampling:
         raise ResolutionError(
             f"{name}: tiles of {target_mpp:g} µm per pixel are requested, but the slide has "
-            f"{slide_mpp:.4g}; use --mpp {slide_mpp:.4g}, or stretch the pixels with "
-            "--allow-upsampling"
+            f"{slide_mpp:.4g}; use `mpp={slide_mpp:.4g}`, or stretch the pixels with "
+            "`allow_upsampling=True`"
         )
 
 

@@ -87,7 +87,7 @@ class NameFilter:
         """
         if self._unmatched:
             raise SlideError(
-                f"--include {min(self._unmatched)!r} matches none of the slides; expected a "
+                f"`include` {min(self._unmatched)!r} matches none of the slides; expected a "
                 "pattern of file names such as '*.bmp', in quotes; check it, or leave it out"
             )
 

@@ -111,7 +111,7 @@ def lay_tiles(tissue: Tissue, slide_mpp: MicronsPerPixel | None, spec: TileSpec)
     if not enough.any():
         raise NoTissueError(
             f"none of {enough.size} tiles has {spec.min_tissue:.0%} tissue, the most is "
-            f"{shares.max():.0%}; give a smaller --min-tissue or --patch-size, or enlarge the "
+            f"{shares.max():.0%}; give a smaller `min_tissue` or `patch_size`, or enlarge the "
             "outline in the slide's GeoJSON"
         )
     row, column = np.nonzero(enough)
@@ -138,7 +138,7 @@ def _check_grid(tissue: Tissue, columns: int, rows: int, side: float, stride: fl
     if stride < 1 or columns * rows > _MAX_TILES:
         raise OptionError(
             f"tiles {stride:g} level-0 pixels apart would be {columns * rows:,} on this slide of "
-            f"{width} x {height}; give a smaller --overlap"
+            f"{width} x {height}; give a smaller `overlap`"
         )
 
 

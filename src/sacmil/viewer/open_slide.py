@@ -31,7 +31,8 @@ def open_slide_with_limits(allowed_path: AllowedPath) -> Slide:
     if not (allowed_path.can_open_others or _is_single_file(path, vendor)):
         raise SlideError(
             f"{path.name}: is a slide of several files, which may be anywhere, or not a slide "
-            f"({vendor or 'unknown format'}); if you trust it, add --slides {path.parent}"
+            f"({vendor or 'unknown format'}); if you trust it, start the "
+            f"viewer again with the slide folder {path.parent}"
         )
     pixels = _count_plain_pixels(path) if vendor is None else 0
     if pixels > MAX_PLAIN_PIXELS:

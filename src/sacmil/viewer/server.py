@@ -99,8 +99,8 @@ def bind_server(
     """
     if token is not None and not _TOKEN.fullmatch(token):
         raise ConfigError(
-            "the token must have 8 to 200 letters, digits or any of . _ ~ -; omit --token for a "
-            "random one"
+            "the token must have 8 to 200 letters, digits or any of . _ ~ -; leave `token` "
+            "out for a random one"
         )
     if token is None and not is_loopback(host):
         token = make_token()
@@ -131,8 +131,8 @@ def _open_listener(host: str, port: int) -> socket.socket:
         listener.close()
         other = port + 1 if 0 < port < 65_535 else 8765
         raise SacMILError(
-            f"port {port} of {host} cannot be used ({error.strerror}); use --port {other}, or "
-            "--port 0 for any free port"
+            f"port {port} of {host} cannot be used ({error.strerror}); use `port={other}`, or "
+            "`port=0` for any free port"
         ) from error
     return listener
 

@@ -12,6 +12,8 @@ from sacmil.results import SlideResult
 from sacmil.slides.search import find_slides
 from sacmil.viewer.allowed_paths import AllowedPath, Resolve, find_allowed_path, resolve_inside
 
+_RESTART_HINT = "start the viewer again with the slide folder"
+
 
 class SlideLocator:
     """Finds slides in the results folder and in the folders the user named.
@@ -28,7 +30,7 @@ class SlideLocator:
         self._slide_folders = tuple(each.resolve() for each in slide_folders)
 
     def find(self, slide: SlideResult, resolve: Resolve = os.path.realpath) -> AllowedPath:
-        """Return the slide's file, or raise a SlideError with the command that finds it.
+        """Return the slide's file, or raise a SlideError that says how to find it.
 
         Args:
             slide: as listed in results.json.
@@ -41,8 +43,7 @@ class SlideLocator:
                 is_named = resolve_inside(path, self._slide_folders, resolve) is not None
                 return found._replace(can_open_others=is_named)
             reasons.append(self._explain_missing(path, resolve))
-        command = self._make_command("FOLDER-OF-THE-SLIDES")
-        unknown = f"the path of this slide is unknown; run {command}"
+        unknown = f"the path of this slide is unknown; {_RESTART_HINT} of this slide"
         raise SlideError(reasons[0] if reasons else unknown)
 
     def _iter_candidates(self, slide: SlideResult) -> Iterator[Path]:
@@ -68,14 +69,11 @@ class SlideLocator:
     def _explain_missing(self, path: Path, resolve: Resolve) -> str:
         if resolve_inside(path, (self._root, *self._slide_folders), resolve):
             return (
-                f"{path}: there is no such file; copy the slide there, or run "
-                f"{self._make_command()}"
+                f"{path}: there is no such file; copy the slide there, or "
+                f"{_RESTART_HINT} of this slide"
             )
         try:
             folder = Path(resolve(str(path))).parent
         except (OSError, ValueError):
-            return f"the slide's path is invalid; run {self._make_command()}"
-        return f"the slide is outside the results folder; run {self._make_command(folder)}"
-
-    def _make_command(self, folder: Path | str = "FOLDER-OF-THE-SLIDES") -> str:
-        return f"sacmil view {self._folder} --slides {folder}"
+            return f"the slide's path is invalid; {_RESTART_HINT} of this slide"
+        return f"the slide is outside the results folder; {_RESTART_HINT} {folder}"

@@ -194,7 +194,7 @@ def _cast_features(bag: Bag, dtype: str) -> Bag:
     if not np.isfinite(features).all():
         raise FormatError(
             f"{bag.slide_id}: features reach {np.abs(bag.features).max():g}, more than {dtype} can "
-            "hold; leave --dtype out"
+            "hold; leave `dtype` out"
         )
     return replace(bag, features=features)
 
@@ -232,12 +232,14 @@ def _plan_conversion(
     )
     target, record = _target_path(row, out), older.get(row.file)
     if target.resolve() == path:
-        reason = f"{source}: would be replaced by its own conversion; choose another --out"
+        reason = f"{source}: would be replaced by its own conversion; choose another `out`"
         return replace(row, status="failed", reason=reason)
     if overwrite or not target.exists():
         return row
     if record is None:
-        reason = f"{target}: exists and was not made from {source}; replace it with --overwrite"
+        reason = (
+            f"{target}: exists and was not made from {source}; replace it with `overwrite=True`"
+        )
         return replace(row, status="failed", reason=reason)
     is_same = record.status in ("converted", "present") and all(
         getattr(record, name) == getattr(row, name) for name in ("size", "modified_ns", "settings")

@@ -64,7 +64,7 @@ def _make_extraction_settings(
     slide_mpp = settings.slide_mpp
     if requirements.patch_px is not None and slide_mpp:
         raise OptionError(
-            "--slide-mpp: the model's tiles are counted in pixels, not µm; leave it out"
+            "`slide_mpp`: the model's tiles are counted in pixels, not µm; leave it out"
         )
     size = requirements.patch_px or requirements.tile_px
     assert size is not None
@@ -78,8 +78,8 @@ def _make_extraction_settings(
 def _make_missing_error(missing: Sequence[str], slide: Path) -> ModelFolderError:
     return ModelFolderError(
         f"the model's card does not name the {' or the '.join(missing)} it was trained with, so "
-        f"{slide} cannot be tiled for it; make bags with `sacmil extract SLIDES --encoder … "
-        "--mpp … --patch-size … --out BAGS` and give those"
+        f"{slide} cannot be tiled for it; extract it with the encoder, resolution and tile "
+        "size of the model's bags, and give the bag"
     )
 
 
@@ -95,15 +95,13 @@ def _load_required_encoder(
             device=_choose_device(settings.device),
             download=settings.download,
         )
-    except EncoderError as error:  # it names an option that has another name here
-        raise EncoderError(
-            str(error).replace("--weights PATH", "--encoder-weights PATH")
-        ) from error
+    except EncoderError as error:  # it names an argument that has another name here
+        raise EncoderError(str(error).replace("`weights`", "`encoder_weights`")) from error
     wrong = list(requirements.check_encoder(loaded.card.name, loaded.hash))
     if wrong and not settings.allow_mismatch:
         raise EncoderError(
-            f"{name}: {wrong[0]}; give the model's encoder with --encoder or --encoder-weights, "
-            "or add --allow-mismatch to use this one anyway"
+            f"{name}: {wrong[0]}; give the model's encoder by `encoder` or `encoder_weights`, "
+            "or use `allow_mismatch=True` to use this one anyway"
         )
     return loaded
 

@@ -79,7 +79,7 @@ class InputRequirements:
                 listed = "; ".join(f"{name} {value}" for name, value in values.items())
                 raise ModelFolderError(
                     f"the models need bags with different {field.name}: {listed}; use one command "
-                    "for each, with another --out"
+                    "for each, with another `out`"
                 )
             known[field.name] = next(iter(values.values()), None)
         return cls(**known)
@@ -129,18 +129,17 @@ class InputRequirements:
         hint = self.extraction_hint()
         if self._check_dim(bag):  # the model cannot run on other dimensions
             return hint
-        return f"{hint}; or add --allow-mismatch to predict anyway"
+        return f"{hint}; or use `allow_mismatch=True` to predict anyway"
 
     def extraction_hint(self) -> str:
         """Return how to make a bag that meets the requirements."""
         if self.encoder and not _is_known_encoder(self.encoder):
             return f"give a bag made like the model's, with features of {self.encoder}"
-        size = f" --mpp {self.mpp:g} --patch-size {self.tile_px}" if self.mpp else ""
+        encoder = f"the encoder {self.encoder}" if self.encoder else "the model's encoder"
+        size = f", tiles of {self.tile_px} pixels at {self.mpp:g} µm per pixel" if self.mpp else ""
         if self.patch_px:
-            size = f" --mpp none --patch-size {self.patch_px}px"
-        command = f"`sacmil extract SLIDE --encoder {self.encoder or '…'}{size} --out BAGS`"
-        note = "" if self.encoder else ", with the encoder the model was trained on"
-        return f"extract the slide again with {command}{note}"
+            size = f", tiles of {self.patch_px} pixels of the image (mpp none)"
+        return f"extract the slide again with {encoder}{size}"
 
     def _check_dim(self, bag: Bag) -> str | None:
         if self.dim is None or bag.dim == self.dim:

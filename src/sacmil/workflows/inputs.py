@@ -69,7 +69,7 @@ def _index_by_name(bags: list[Path], slides: list[Path]) -> PredictionInputs:
     for name in sorted(found.bags.keys() & found.slides.keys()):
         raise FormatError(
             f"{name} is given as the bag {found.bags[name]} and as the slide "
-            f"{found.slides[name]}; give only the bag, and the slide's folder with --slides"
+            f"{found.slides[name]}; give only the bag, and the slide's folder by `slides`"
         )
     return found
 

@@ -60,13 +60,13 @@ class DemoFolder:
             if stored.read_text(encoding="utf-8", errors="replace") != wanted:
                 raise RunError(
                     f"{self.out}: holds a demonstration with other settings (see {stored.name}); "
-                    "choose another --out, or remove that folder"
+                    "choose another `out`, or remove that folder"
                 )
             return
         foreign = sorted(file.name for file in self.out.glob("*") if file.name[0] != ".")
         if foreign:
             raise RunError(
-                f"{self.out}: holds {foreign[0]} and is not a demonstration; choose another --out"
+                f"{self.out}: holds {foreign[0]} and is not a demonstration; choose another `out`"
             )
         with atomic_write(stored) as partial:
             partial.write_text(wanted, encoding="utf-8")

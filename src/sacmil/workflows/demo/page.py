@@ -39,9 +39,7 @@ def write_page(result: DemoResult) -> None:
         render_section("Heatmaps", _render_heatmaps(result)),
         render_section("Slides that failed", _render_failures(result)),
         render_section("New slides, predicted by the exported model", _render_new_slides(result)),
-        render_section(
-            "Next commands", f"<pre>{escape_lines(list_next_commands(result.folder.out))}</pre>"
-        ),
+        render_section("Next commands", _render_next_commands(result.folder.out)),
     ]
     footer = "For research use; not a medical device."
     page = render_page("Where, not how many", "\n".join(sections), style=_STYLE, footer=footer)
@@ -51,13 +49,17 @@ def write_page(result: DemoResult) -> None:
 
 def list_next_commands(out: Path) -> list[str]:
     """Return commands to run next."""
-    model = out / "onnx" / EXPORTED_MODELS[0]
     return [
         f"sacmil view {out / 'results'}",
         f"sacmil evaluate {out / 'run'}",
         f"sacmil compare {out / 'run'}",
-        f"sacmil predict SLIDES --model {model} --out predictions --report",
     ]
+
+
+def _render_next_commands(out: Path) -> str:
+    model = escape_text(str(out / "onnx" / EXPORTED_MODELS[0]))
+    commands = escape_lines(list_next_commands(out))
+    return f"<pre>{commands}</pre><p>Predict your own slides by sacmil predict with {model}.</p>"
 
 
 def escape_lines(lines: Iterable[str]) -> str:
