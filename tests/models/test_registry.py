@@ -11,7 +11,7 @@ import pytest
 
 from sacmil import create_model, describe_model, list_models
 from sacmil.errors import ModelError, OptionError, UnknownModelError
-from sacmil.models import register_model
+from sacmil.models import MILModel, register_model
 from sacmil.models._registry import get_model_class
 
 every_model = pytest.mark.parametrize("name", list_models())
@@ -50,6 +50,11 @@ def test_a_wrong_option_is_rejected_with_what_was_expected(
 ) -> None:
     with pytest.raises(OptionError, match=message):
         create_model("sac_mil", in_dim=4, num_classes=2, **options)
+
+
+@every_model
+def test_a_model_subclasses_milmodel_and_nothing_else(name: str) -> None:
+    assert get_model_class(name).__bases__ == (MILModel,)
 
 
 @every_model

@@ -8,9 +8,8 @@ the bag's class, those with the least as evidence against it.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,26 +54,84 @@ def _cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
 
 INSTANCE_LOSSES = {"svm": smooth_top1_svm, "ce": _cross_entropy}
 
+
+class CLAMLoss(NamedTuple):
+    """The loss of a bag and of the instances its attention picks."""
+
+    k_sample: int
+    subtyping: bool
+    instance_loss: Callable[[Tensor, Tensor], Tensor]
+    bag_weight: float
+
+    def compute(self, output: Output, target: Tensor | int, instance_head: nn.Linear) -> Tensor:
+        """Return the weighted sum of both losses."""
+        target = to_target(target, output.logits)
+        terms = [
+            self.instance_loss(logits, labels).mean()
+            for logits, labels in self.instance_terms(output, target, instance_head)
+        ]
+        instances = sum(terms, output.logits.new_zeros(()))
+        if self.subtyping:
+            instances = instances / output.logits.shape[-1]
+        bag = classification_loss(output.logits, target)
+        return self.bag_weight * bag + (1 - self.bag_weight) * instances
+
+    def instance_terms(
+        self, output: Output, target: Tensor, instance_head: nn.Linear
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield logits (R, 2) and labels (R,) of picked instances, for each class that has any.
+
+        The bag's class has its strongest instances for it and its weakest against it. With
+        ``subtyping`` the strongest of every other class stand against that class. A single
+        output is a class of its own, the positive one.
+        """
+        assert output.extras is not None
+        own = int(target) - (output.logits.shape[-1] == 1)
+        for c, attention in enumerate(output.extras["attention"].T):
+            if c != own and not self.subtyping:
+                continue
+            strongest, weakest = _select_extremes(attention, self.k_sample)
+            rows = torch.cat((strongest, weakest)) if c == own else strongest
+            labels = torch.zeros_like(rows)
+            labels[: len(strongest)] = int(c == own)
+            pair = slice(2 * c, 2 * c + 2)
+            weight, bias = instance_head.weight[pair], instance_head.bias[pair]
+            yield F.linear(output.extras["instances"].index_select(0, rows), weight, bias), labels
+
+
 # --- CLAM ----------------------------------------------------------------------------------------
 
+OFFICIAL_RECIPE = Recipe(
+    lr=2e-4,
+    weight_decay=1e-5,
+    epochs=200,
+    patience=20,
+    min_epochs=51,
+    monitor="val_loss",
+    sampler="balanced",
+)
 
-class CLAM(MILModel):
-    """What SB and MB share: all but how many attentions there are, and the last layer."""
+
+@register_model("clam_sb")
+class CLAMSB(MILModel):
+    """CLAM-SB (Lu et al. 2021): gated attention that also sorts its strongest instances.
+
+    Train it with ``losses``: cross-entropy on the logits never trains the instance heads.
+
+    Args:
+        hidden: width of the projected instance.
+        attention_dim: width inside the attention: 256 is the official small, 384 the big.
+        gate: whether the attention is gated.
+        dropout: share of projected values dropped in training; unless 0, attention drops a quarter.
+        k_sample: strongest and weakest instances picked; in a small bag at most half of it.
+        subtyping: whether classes exclude each other, so that each learns from the others' bags.
+        instance_loss: of picked instances: smooth top-1 SVM (svm) or cross-entropy (ce).
+        bag_weight: weight of the bag's loss; the instances' has the rest.
+    """
 
     coords_matter = False
     needs_losses = frozenset({"instance_head"})
-    recipes: ClassVar[Mapping[str, Recipe]] = {
-        "paper": PAPER,
-        "official": Recipe(
-            lr=2e-4,
-            weight_decay=1e-5,
-            epochs=200,
-            patience=20,
-            min_epochs=51,
-            monitor="val_loss",
-            sampler="balanced",
-        ),
-    }
+    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": OFFICIAL_RECIPE}
 
     def __init__(
         self,
@@ -91,126 +148,35 @@ class CLAM(MILModel):
         bag_weight: float = 0.7,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.k_sample = check_at_least("k_sample", k_sample, 1)
-        self.subtyping = check_flag("subtyping", subtyping)
-        self.instance_loss = INSTANCE_LOSSES[
-            check_choice("instance_loss", instance_loss, INSTANCE_LOSSES)
-        ]
-        self.bag_weight = check_fraction("bag_weight", bag_weight)
+        self.loss = _make_loss(
+            k_sample, subtyping=subtyping, instance_loss=instance_loss, bag_weight=bag_weight
+        )
         rate = check_fraction("dropout", dropout)
         self.project = make_projection(in_dim, check_at_least("hidden", hidden, 1), dropout=rate)
-        attention = GatedAttention if check_flag("gate", gate) else Attention
-        self.attention = attention(
-            hidden,
-            check_at_least("attention_dim", attention_dim, 1),
-            branches=self.branches(num_classes),
-            dropout=0.25 if rate else 0.0,  # whatever the value, as officially
-        )
+        self.attention = _make_attention(hidden, attention_dim, gate=gate, dropout=rate, branches=1)
         self.head = nn.Linear(hidden, num_classes)
         self.instance_head = nn.Linear(hidden, 2 * num_classes)  # against and for each class
 
-    @classmethod
-    @abstractmethod
-    def branches(cls, num_classes: int) -> int:
-        """How many attentions stand side by side."""
-
-    @abstractmethod
-    def classify(self, bags: Tensor) -> Tensor:
-        """(branches, hidden) to (C,)."""
-
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
-        """Scores are the attention of the predicted class before the softmax."""
+        """Scores are the attention before the softmax."""
         h = self.project(features)  # (N, hidden)
-        attention = self.attention(h)  # (N, branches)
-        bags = attention.softmax(0).T @ h  # (branches, hidden)
-        logits = self.classify(bags)
-        by_class = attention.expand(-1, self.num_classes)
-        scores = by_class.index_select(1, logits.argmax(0, keepdim=True))[:, 0]
-        class_scores = attention if attention.shape[1] == self.num_classes else None
-        extras = {"instances": h, "attention": by_class, "bags": bags}
-        return Output(logits, scores, class_scores, extras, bags.flatten())
+        attention = self.attention(h)  # (N, 1)
+        bags = attention.softmax(0).T @ h  # (1, hidden)
+        logits = self.head(bags[0])
+        return _make_output(h, attention, bags, logits)
 
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """The bag's loss, and that of the instances the attention picked."""
-        target = to_target(target, output.logits)
-        terms = [
-            self.instance_loss(logits, labels).mean()
-            for logits, labels in self.instance_terms(output, target)
-        ]
-        instances = sum(terms, output.logits.new_zeros(()))
-        if self.subtyping:
-            instances = instances / self.num_classes
-        bag = classification_loss(output.logits, target)
-        return {"all": self.bag_weight * bag + (1 - self.bag_weight) * instances}
-
-    def instance_terms(self, output: Output, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Logits (R, 2) and labels (R,) of picked instances, for each class that has any.
-
-        The bag's class has its strongest instances for it and its weakest against it; with
-        ``subtyping`` the strongest of every other class stand against that class. A single
-        output is a class of its own, the positive one.
-        """
-        assert output.extras is not None
-        own = int(target) - (self.num_classes == 1)
-        for c, attention in enumerate(output.extras["attention"].T):
-            if c != own and not self.subtyping:
-                continue
-            strongest, weakest = _select_extremes(attention, self.k_sample)
-            rows = torch.cat((strongest, weakest)) if c == own else strongest
-            labels = torch.zeros_like(rows)
-            labels[: len(strongest)] = int(c == own)
-            pair = slice(2 * c, 2 * c + 2)
-            weight, bias = self.instance_head.weight[pair], self.instance_head.bias[pair]
-            yield F.linear(output.extras["instances"].index_select(0, rows), weight, bias), labels
+        return {"all": self.loss.compute(output, target, self.instance_head)}
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
-        """The names of CLAM_SB and CLAM_MB, of 2021 and later."""
-        for name in ("attention_net.0.weight", "instance_classifiers.0.weight"):
-            get_shape(state, name)
-        stacked = _stack_layers(_stack_layers(state, "classifiers"), "instance_classifiers")
-        ours = rename_parameters(stacked, _map_official_names(), ignored=["instance_loss_fn"])
-        hidden, in_dim = get_shape(ours, "project.0.weight")
-        options = {
-            "in_dim": in_dim,
-            "num_classes": get_shape(ours, "head.weight")[0],
-            "hidden": hidden,
-            "attention_dim": get_shape(ours, "attention.value.weight")[0],
-            "gate": "attention.gate.weight" in ours,
-        }
-        return Reference(options, ours)
-
-
-@register_model("clam_sb")
-class CLAMSB(CLAM):
-    """CLAM-SB (Lu et al. 2021): gated attention that also sorts its strongest instances.
-
-    Train it with ``losses``: cross-entropy on the logits never trains the instance heads.
-
-    Args:
-        hidden: width of the projected instance.
-        attention_dim: width inside the attention: 256 is the official small, 384 the big.
-        gate: whether the attention is gated.
-        dropout: share of projected values dropped in training; unless 0, attention drops a quarter.
-        k_sample: strongest and weakest instances picked; in a small bag at most half of it.
-        subtyping: whether classes exclude each other, so that each learns from the others' bags.
-        instance_loss: of picked instances: smooth top-1 SVM (svm) or cross-entropy (ce).
-        bag_weight: weight of the bag's loss; the instances' has the rest.
-    """
-
-    @classmethod
-    def branches(cls, num_classes: int) -> int:
-        """One for all classes."""
-        return 1
-
-    def classify(self, bags: Tensor) -> Tensor:
-        """(1, hidden) to (C,)."""
-        logits: Tensor = self.head(bags[0])
-        return logits
+        """The names of CLAM_SB, of 2021 and later."""
+        return _parse_state(state)
 
 
 @register_model("clam_mb")
-class CLAMMB(CLAM):
+class CLAMMB(MILModel):
     """CLAM-MB (Lu et al. 2021): CLAM with an attention, and a bag vector, for each class.
 
     Train it with ``losses``: cross-entropy on the logits never trains the instance heads.
@@ -226,14 +192,102 @@ class CLAMMB(CLAM):
         bag_weight: weight of the bag's loss; the instances' has the rest.
     """
 
-    @classmethod
-    def branches(cls, num_classes: int) -> int:
-        """One per class."""
-        return num_classes
+    coords_matter = False
+    needs_losses = frozenset({"instance_head"})
+    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": OFFICIAL_RECIPE}
 
-    def classify(self, bags: Tensor) -> Tensor:
-        """(C, hidden) to (C,): class c sees bag c only."""
-        return (bags * self.head.weight).sum(1) + self.head.bias
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        num_classes: int,
+        hidden: int = 512,
+        attention_dim: int = 256,
+        gate: bool = True,
+        dropout: float = 0.25,
+        k_sample: int = 8,
+        subtyping: bool = False,
+        instance_loss: str = "svm",
+        bag_weight: float = 0.7,
+    ) -> None:
+        super().__init__(in_dim, num_classes)
+        self.loss = _make_loss(
+            k_sample, subtyping=subtyping, instance_loss=instance_loss, bag_weight=bag_weight
+        )
+        rate = check_fraction("dropout", dropout)
+        self.project = make_projection(in_dim, check_at_least("hidden", hidden, 1), dropout=rate)
+        self.attention = _make_attention(
+            hidden, attention_dim, gate=gate, dropout=rate, branches=num_classes
+        )
+        self.head = nn.Linear(hidden, num_classes)
+        self.instance_head = nn.Linear(hidden, 2 * num_classes)  # against and for each class
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        """Scores are the attention of the predicted class before the softmax."""
+        h = self.project(features)  # (N, hidden)
+        attention = self.attention(h)  # (N, C)
+        bags = attention.softmax(0).T @ h  # (C, hidden)
+        # class c sees bag c only
+        logits = (bags * self.head.weight).sum(1) + self.head.bias
+        return _make_output(h, attention, bags, logits)
+
+    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
+        """The bag's loss, and that of the instances the attention picked."""
+        return {"all": self.loss.compute(output, target, self.instance_head)}
+
+    @classmethod
+    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
+        """The names of CLAM_MB, of 2021 and later."""
+        return _parse_state(state)
+
+
+def _make_loss(
+    k_sample: int, *, subtyping: bool, instance_loss: str, bag_weight: float
+) -> CLAMLoss:
+    return CLAMLoss(
+        check_at_least("k_sample", k_sample, 1),
+        check_flag("subtyping", subtyping),
+        INSTANCE_LOSSES[check_choice("instance_loss", instance_loss, INSTANCE_LOSSES)],
+        check_fraction("bag_weight", bag_weight),
+    )
+
+
+def _make_attention(
+    hidden: int, attention_dim: int, *, gate: bool, dropout: float, branches: int
+) -> nn.Module:
+    attention = GatedAttention if check_flag("gate", gate) else Attention
+    return attention(
+        hidden,
+        check_at_least("attention_dim", attention_dim, 1),
+        branches=branches,
+        dropout=0.25 if dropout else 0.0,  # whatever the value, as officially
+    )
+
+
+def _make_output(h: Tensor, attention: Tensor, bags: Tensor, logits: Tensor) -> Output:
+    """Scores are the attention of the predicted class, or the only one there is."""
+    num_classes = logits.shape[0]
+    by_class = attention.expand(-1, num_classes)
+    scores = by_class.index_select(1, logits.argmax(0, keepdim=True))[:, 0]
+    class_scores = attention if attention.shape[1] == num_classes else None
+    extras = {"instances": h, "attention": by_class, "bags": bags}
+    return Output(logits, scores, class_scores, extras, bags.flatten())
+
+
+def _parse_state(state: Mapping[str, Tensor]) -> Reference:
+    for name in ("attention_net.0.weight", "instance_classifiers.0.weight"):
+        get_shape(state, name)
+    stacked = _stack_layers(_stack_layers(state, "classifiers"), "instance_classifiers")
+    ours = rename_parameters(stacked, _map_official_names(), ignored=["instance_loss_fn"])
+    hidden, in_dim = get_shape(ours, "project.0.weight")
+    options = {
+        "in_dim": in_dim,
+        "num_classes": get_shape(ours, "head.weight")[0],
+        "hidden": hidden,
+        "attention_dim": get_shape(ours, "attention.value.weight")[0],
+        "gate": "attention.gate.weight" in ours,
+    }
+    return Reference(options, ours)
 
 
 def _select_extremes(attention: Tensor, k: int) -> tuple[Tensor, Tensor]:
