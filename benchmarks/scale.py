@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from sacmil import Bag, read_bag, write_bag
-from sacmil.cohorts.bags import find_bag_problems, locate_bags
+from sacmil.cohorts.bag_index import BagIndex
 from sacmil.cohorts.cohort import read_cohort
+from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.split_files import write_splits
 from sacmil.cohorts.splits import make_folds
 from sacmil.extraction import ExtractionSettings, extract
@@ -146,10 +147,12 @@ def _steps_of_crossval(folder: Path, bags: Path, table: Path) -> Iterator[tuple[
         return name, spent
 
     start = _processor_seconds()
-    cohort = read_cohort(table, extra_check=lambda ids: find_bag_problems(ids, bags))
+    index = BagIndex(bags)
+    cohort = read_cohort(table, extra_check=index.find_problems)
     yield timed("table and headers of bags")
-    located = locate_bags(cohort, bags)
-    yield timed("locating bags")
+    dataset = Dataset(cohort, index)
+    located = dataset.bags
+    yield timed("dataset")
     folds = make_folds(cohort, 5)
     yield timed("folds")
     assert read_width(next(iter(located.values())))

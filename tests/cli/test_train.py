@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 from sacmil import Bag, load_model, read_bag, write_bag
 from sacmil.bag import EncoderId
 from sacmil.cohorts import bag_headers
+from sacmil.errors import CohortWarning
+from sacmil.formats import _search
 from sacmil.parallel import run_each
 from sacmil.results import read_predictions
 
@@ -97,6 +100,34 @@ def test_a_bag_that_crashes_hdf5_is_a_problem_and_not_the_end_of_the_command(
     assert done.code == 1, done
     assert "s3.h5: reading its header failed: the worker process died (SIGABRT)" in done.err
     assert "s5: has no bag" in done.err
+
+
+def test_a_command_walks_the_bag_folder_once_and_reads_each_header_once(
+    sacmil: Callable, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walks, headers = [], []
+    walk, read_header = _search.list_bag_files, bag_headers._read_header
+    monkeypatch.setattr(
+        _search, "list_bag_files", lambda *given: walks.append(given) or walk(*given)
+    )
+    monkeypatch.setattr(
+        bag_headers, "_read_header", lambda path: headers.append(path) or read_header(path)
+    )
+    bags = table.parent / "bags"
+    quick = ("--folds", 2, "-o", "epochs=1")
+    for count, call in (
+        (16, ("train", *given(table, "one"), "--model", "mean_pool", *quick)),
+        (16, ("crossval", *given(table, "run"), "--models", "mean_pool", *quick)),
+        (0, ("evaluate", table.parent / "one", "--table", table, "--bags", bags)),
+    ):
+        walks.clear()
+        headers.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CohortWarning)  # it was trained on these slides
+            done = sacmil(*call)
+        assert done.code == 0, done.err
+        assert len(walks) == 1
+        assert len(headers) == len(set(headers)) == count
 
 
 def test_refitting_on_every_slide_tests_none(sacmil: Callable, table: Path) -> None:

@@ -44,8 +44,10 @@ def test_without_data_each_dataset_has_a_stand_in_that_says_so(tmp_path) -> None
     for one in found:
         assert one.synthetic
         assert one.description.startswith("a synthetic cohort, not ")
-        assert {path.stem for path in one.bags.values()} == {s.slide_id for s in one.cohort.slides}
-        assert all(20 <= len(read_bag(path)) <= 30 for path in one.bags.values())
+        assert {path.stem for path in one.data.bags.values()} == {
+            s.slide_id for s in one.data.cohort.slides
+        }
+        assert all(20 <= len(read_bag(path)) <= 30 for path in one.data.bags.values())
 
 
 def test_a_stand_in_is_made_once(tmp_path, monkeypatch) -> None:
@@ -66,7 +68,7 @@ def test_a_synthetic_cohort_that_was_interrupted_is_made_again(tmp_path, monkeyp
         load_datasets(tmp_path, correlations.PAPER_TABLE, SMALL)
     monkeypatch.setattr(synthetic_bags, "write_synthetic_cohort", real)
     (whole,) = load_datasets(tmp_path, correlations.PAPER_TABLE, SMALL)
-    assert all(path.is_file() for path in whole.bags.values())
+    assert all(path.is_file() for path in whole.data.bags.values())
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_with_data_nothing_synthetic_is_mixed_in(tmp_path) -> None:
 def test_the_official_test_slides_of_camelyon_are_in_no_fold(tmp_path) -> None:
     request = replace(SMALL, data={"camelyon16": camelyon(tmp_path)})
     (one,) = load_datasets(tmp_path, correlations.PAPER_TABLE, request)
-    assert {slide.slide_id.split("_")[0] for slide in one.cohort.slides} == {"normal", "tumor"}
+    assert {slide.slide_id.split("_")[0] for slide in one.data.cohort.slides} == {"normal", "tumor"}
 
 
 def test_tables_over_other_features_do_not_share_runs(tmp_path) -> None:
@@ -119,7 +121,7 @@ def test_slides_of_tcga_belong_to_the_patient_of_their_barcode(tmp_path) -> None
     table.write_text("\n".join(["slide_id,label", *lines]))
     source = DatasetPaths(table, bags(tmp_path / "bags", LUNG, "uni_v1"))
     (one,) = load_datasets(tmp_path, table2.PAPER_TABLE, replace(SMALL, data={"tcga-lung": source}))
-    assert {slide.patient_id for slide in one.cohort.slides} == {name[:12] for name in LUNG}
+    assert {slide.patient_id for slide in one.data.cohort.slides} == {name[:12] for name in LUNG}
 
 
 @pytest.mark.parametrize("encoder", ["resnet50", "resnet50_trunc", None])

@@ -66,7 +66,9 @@ def test_a_cohort_without_truth_says_what_is_expected(monkeypatch, tmp_path) -> 
     monkeypatch.setattr(sacmil.formats, "read_bag", lambda path: bag)
     monkeypatch.setattr(sacmil.models, "load_model", lambda path: None)
     material = SimpleNamespace(
-        folds=[SimpleNamespace(test=["a"])], bags={"a": tmp_path}, description="mine"
+        folds=[SimpleNamespace(test=["a"])],
+        data=SimpleNamespace(bags={"a": tmp_path}),
+        description="mine",
     )
     with pytest.raises(CohortError, match="annotations by `truth`"):
         _score_slides(tmp_path, material, ReproduceRequest())

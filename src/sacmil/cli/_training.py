@@ -13,6 +13,7 @@ from sacmil.cli._cohort import cohort_options, read_cohort_table
 
 if TYPE_CHECKING:
     from sacmil.cohorts.cohort import Cohort
+    from sacmil.cohorts.dataset import Dataset
     from sacmil.cohorts.splits import Fold
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -66,11 +67,10 @@ def training_options(function: Function) -> Function:
     return cohort_options(function)
 
 
-class Dataset(NamedTuple):
-    """A cohort with the bag of each slide, and its folds."""
+class DatasetFolds(NamedTuple):
+    """A dataset and its folds."""
 
-    cohort: Cohort
-    bags: dict[str, Path]
+    dataset: Dataset
     folds: list[Fold]
 
 
@@ -85,28 +85,28 @@ def load_dataset(
     split_seed: int | None = None,
     repeats: int | None = None,
     **columns: Any,
-) -> Dataset:
+) -> DatasetFolds:
     """Load and check cohort, bags and folds."""
-    from sacmil.cohorts.bags import drop_slides_without_bag as without_missing
-    from sacmil.cohorts.bags import find_bag_problems, locate_bags
+    from sacmil.cohorts.bag_index import BagIndex
+    from sacmil.cohorts.dataset import Dataset
 
     new = {"folds": folds, "split_seed": split_seed, "repeats": repeats}
     _check_fold_options(
         {**new, "preserve": columns.get("preserve")}, splits, every_slide=every_slide
     )
-    find_problems = partial(find_bag_problems, folders=folders, allow_missing=drop_missing)
+    index = BagIndex(folders)
+    find_problems = partial(index.find_problems, allow_missing=drop_missing)
     full_cohort = read_cohort_table(table, extra_check=find_problems, **columns)
-    cohort = without_missing(full_cohort, folders) if drop_missing else full_cohort
-    bags = locate_bags(cohort, folders)
+    dataset = Dataset(full_cohort, index, drop_missing=drop_missing)
+    cohort = dataset.cohort
     if splits is None:
         by_site = bool(columns.get("preserve"))
         new_folds = _make_folds(cohort, by_site=by_site, every_slide=every_slide, **new)
-        return Dataset(cohort, bags, new_folds)
+        return DatasetFolds(dataset, new_folds)
     from sacmil.cohorts.split_files import read_splits
 
-    return Dataset(
-        cohort, bags, [fold.restrict_to(cohort) for fold in read_splits(splits, full_cohort)]
-    )
+    folds_of_file = [fold.restrict_to(cohort) for fold in read_splits(splits, full_cohort)]
+    return DatasetFolds(dataset, folds_of_file)
 
 
 def _check_fold_options(given: dict[str, Any], splits: Path | None, *, every_slide: bool) -> None:

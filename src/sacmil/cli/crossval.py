@@ -84,7 +84,14 @@ def command(
     found = load_dataset(table, repeats=repeats, **dataset_options)
     with progress_bars() as progress:
         done = cross_validate(
-            out, *found, configs, seeds=every_seed, resources=resources, on_progress=progress
+            out,
+            found.dataset.cohort,
+            found.dataset.bags,
+            found.folds,
+            configs,
+            seeds=every_seed,
+            resources=resources,
+            on_progress=progress,
         )
     _print_results(out, done)
 

@@ -180,11 +180,13 @@ def _evaluate(
 def _measure_localization(items: tuple[Path, ...], bags: tuple[Path, ...], device: str) -> None:
     from sacmil import load_model  # noqa: F401 - says at once if torch is missing
     from sacmil.cli._progress import progress_bars
+    from sacmil.cohorts.bag_index import BagIndex
     from sacmil.workflows.run_localization import measure_run_localization
 
+    index = BagIndex(bags)
     for item in items:
         with progress_bars() as progress:
-            measure_run_localization(item, bags, device=device, progress=progress)
+            measure_run_localization(item, index, device=device, progress=progress)
 
 
 def _evaluate_models(
@@ -197,14 +199,15 @@ def _evaluate_models(
 ) -> Evaluation:
     from sacmil import load_model  # noqa: F401 - says at once if torch is missing
     from sacmil.cli._progress import progress_bars
-    from sacmil.cohorts import bags as cohort_bags
+    from sacmil.cohorts.dataset import Dataset
     from sacmil.workflows.evaluate import evaluate_models
 
-    if drop_missing:
-        cohort = cohort_bags.drop_slides_without_bag(cohort, bags, min_patients=0)
-    located = cohort_bags.locate_bags(cohort, bags)
+    # A damaged bag does not stop the others here, so headers are not checked first.
+    dataset = Dataset(cohort, bags, drop_missing=drop_missing, min_patients=0, check_headers=False)
     with progress_bars() as progress:
-        return evaluate_models(items, cohort, located, device=device, progress=progress)
+        return evaluate_models(
+            items, dataset.cohort, dataset.bags, device=device, progress=progress
+        )
 
 
 def _compare_if_possible(

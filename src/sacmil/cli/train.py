@@ -55,7 +55,9 @@ def command(
     with progress_bars() as progress:
         train_fold(
             out,
-            *found,
+            found.dataset.cohort,
+            found.dataset.bags,
+            found.folds,
             chosen,
             fold=fold or 0,
             device_config=DeviceConfig(device, cache),

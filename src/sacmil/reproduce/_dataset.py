@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,6 +13,7 @@ from sacmil.reproduce._request import DatasetPaths, ReproduceRequest
 
 if TYPE_CHECKING:
     from sacmil.cohorts.cohort import Cohort
+    from sacmil.cohorts.dataset import Dataset
     from sacmil.cohorts.splits import Fold
     from sacmil.progress import ProgressCallback
     from sacmil.synthetic.bags import SyntheticCohort
@@ -32,8 +33,7 @@ class ReproduceDataset(NamedTuple):
     """Name of the paper's dataset."""
     name: str
     """Folder of its runs."""
-    cohort: Cohort
-    bags: Mapping[str, Path]
+    data: Dataset
     folds: Sequence[Fold]
     description: str
     """Description for the caption."""
@@ -70,17 +70,16 @@ def load_datasets(
 def _load_user_dataset(
     dataset: str, source: DatasetPaths, paper: PaperTable, folds: int
 ) -> ReproduceDataset:
-    from sacmil.cohorts.bags import check_bags, locate_bags
+    from sacmil.cohorts.dataset import Dataset
     from sacmil.cohorts.splits import make_folds
 
     cohort = _read_cohort(dataset, source.table, folds)
-    bags = locate_bags(cohort, source.bags)
-    check_bags(bags)
-    features = _describe_features(next(iter(bags.values())), paper.encoder)
+    data = Dataset(cohort, source.bags)
+    features = _describe_features(next(iter(data.bags.values())), paper.encoder)
     description = f"{DATASETS[dataset]} ({source.table.name}; {source.bags.name}, {features})"
     name = f"{dataset}-{paper.encoder}"  # Table II has the same rows over other bags
     return ReproduceDataset(
-        dataset, name, cohort, bags, make_folds(cohort, folds), description, synthetic=False
+        dataset, name, data, make_folds(cohort, folds), description, synthetic=False
     )
 
 
@@ -116,6 +115,7 @@ def _describe_features(path: Path, encoder: str) -> str:
 
 
 def _make_synthetic_dataset(out: Path, dataset: str, request: ReproduceRequest) -> ReproduceDataset:
+    from sacmil.cohorts.dataset import Dataset
     from sacmil.cohorts.splits import make_folds
     from sacmil.synthetic.bags import make_synthetic_cohort
 
@@ -144,7 +144,7 @@ def _make_synthetic_dataset(out: Path, dataset: str, request: ReproduceRequest) 
         f"{settings.seed})"
     )
     return ReproduceDataset(
-        dataset, name, synthetic.table, bags, folds, description, synthetic=True
+        dataset, name, Dataset(synthetic.table, bags), folds, description, synthetic=True
     )
 
 

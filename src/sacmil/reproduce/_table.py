@@ -68,8 +68,8 @@ def cross_validate_rows(
 
     return cross_validate(
         out,
-        dataset.cohort,
-        dataset.bags,
+        dataset.data.cohort,
+        dataset.data.bags,
         dataset.folds,
         {variant.name: _make_config(variant, request) for variant in rows.values()},
         seeds=range(request.seeds),

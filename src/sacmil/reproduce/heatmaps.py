@@ -76,7 +76,7 @@ def run(out: Path, request: ReproduceRequest) -> Iterator[Path]:
 
 def _load_dataset(out: Path, request: ReproduceRequest) -> ReproduceDataset:
     """Return the first fold of the user's cohort, or of a synthetic one."""
-    from sacmil.cohorts.bags import check_bags, locate_bags
+    from sacmil.cohorts.dataset import Dataset
     from sacmil.cohorts.splits import make_folds
 
     if not request.data:
@@ -85,13 +85,10 @@ def _load_dataset(out: Path, request: ReproduceRequest) -> ReproduceDataset:
         return synthetic_dataset._replace(folds=synthetic_dataset.folds[:1])
     name, source = next(iter(request.data.items()))
     cohort = _read_cohort(source)
-    bags = locate_bags(cohort, source.bags)
-    check_bags(bags)
+    data = Dataset(cohort, source.bags)
     folds = make_folds(cohort, request.folds)[:1]
     description = f"{source.table.name}, bags of {source.bags.name}"
-    return ReproduceDataset(
-        name, source.table.stem, cohort, bags, folds, description, synthetic=False
-    )
+    return ReproduceDataset(name, source.table.stem, data, folds, description, synthetic=False)
 
 
 def _read_cohort(source: DatasetPaths) -> Cohort:
@@ -119,7 +116,7 @@ def _score_slides(
     }
     scored = []
     for slide_id in dataset.folds[0].test:
-        bag = read_bag(dataset.bags[slide_id])
+        bag = read_bag(dataset.data.bags[slide_id])
         labels, outlines = _load_truth(bag, request.truth)
         if labels is None or not labels.any() or labels.all():
             continue

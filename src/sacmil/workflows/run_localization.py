@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from sacmil.card import CARD_FILE
-from sacmil.cohorts.bags import locate_bags
+from sacmil.cohorts.bag_index import BagIndex, Folders
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
+from sacmil.cohorts.dataset import Dataset
 from sacmil.environment import select_device
 from sacmil.errors import RunError
 from sacmil.evaluation.localization import measure_slide_localization
@@ -28,7 +29,7 @@ _TOLERANCE = 0.02
 
 def measure_run_localization(
     run: Path,
-    bags: Sequence[Path],
+    bags: Folders | BagIndex,
     *,
     device: str = "cpu",
     progress: ProgressCallback = ignore_progress,
@@ -37,7 +38,7 @@ def measure_run_localization(
 
     Args:
         run: a folder of ``sacmil train`` or ``sacmil crossval``.
-        bags: folders of the bags; their features must be those the run was tested on.
+        bags: folders of the bags, or their index; with the features the run was tested on.
         device: cpu, cuda:0, …
         progress: called with (task, done, total) after each model.
 
@@ -54,7 +55,9 @@ def measure_run_localization(
             f"{run}: is not a run; expected a folder of sacmil train or sacmil crossval, not a "
             "folder inside it"
         )
-    located = locate_bags(_make_test_cohort(read_predictions(run)), bags)
+    index = bags if isinstance(bags, BagIndex) else BagIndex(bags)
+    cohort = _make_test_cohort(read_predictions(run))
+    located = Dataset(cohort, index, check_headers=False).bags
     measured: dict[Path, list[SlideLocalization]] = {}
     with exclusive(run, purpose="run"):
         for done, card in enumerate(cards, start=1):
@@ -63,7 +66,7 @@ def measure_run_localization(
         rows = [row for found in measured.values() for row in found]
         if not any(row.has_both_labels for row in rows):
             raise RunError(
-                f"{bags[0]}: no bag of a test slide has both positive and negative instance "
+                f"{index.location}: no bag of a test slide has both positive and negative instance "
                 "labels; expected bags with labels, see Bag.labels. The run is unchanged"
             )
         for folder, found in measured.items():

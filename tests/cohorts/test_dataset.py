@@ -10,8 +10,10 @@ import pytest
 
 from sacmil import Bag, write_bag
 from sacmil.bag import EncoderId
-from sacmil.cohorts.bags import check_bags, drop_slides_without_bag, locate_bags
+from sacmil.cohorts import bag_headers
+from sacmil.cohorts.bag_index import BagIndex
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
+from sacmil.cohorts.dataset import Dataset
 from sacmil.errors import CohortError, CohortWarning
 
 
@@ -30,26 +32,26 @@ def write(path: Path, dim: int = 4, encoder: str | None = None) -> Path:
 
 def problems(cohort: Cohort, *folders: Path) -> list[str]:
     with pytest.raises(CohortError) as raised:
-        locate_bags(cohort, folders)
+        Dataset(cohort, folders)
     return raised.value.problems
 
 
 def test_bags_are_found_by_name_in_any_layout_and_depth(tmp_path: Path) -> None:
     for name in ("one/h5_files/a.h5", "one/pt_files/a.pt", "two/pt_files/b.pt", "two/x/c.svs.h5"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    found = locate_bags(cohort_of("c", "a", "b"), [tmp_path / "one", tmp_path / "two"])
+        write(tmp_path / name) if name.endswith(".h5") else (tmp_path / name).touch()
+    found = Dataset(cohort_of("c", "a", "b"), [tmp_path / "one", tmp_path / "two"]).bags
     assert [(name, path.name) for name, path in found.items()] == [
         ("c", "c.svs.h5"),
         ("a", "a.h5"),
         ("b", "b.pt"),
     ]
-    assert locate_bags(cohort_of("a"), str(tmp_path / "one")) == {"a": found["a"]}
+    assert Dataset(cohort_of("a"), str(tmp_path / "one")).bags == {"a": found["a"]}
 
 
 def test_all_missing_bags_are_reported_with_the_file_they_may_be(tmp_path: Path) -> None:
     for name in ("Slide-1.h5", "TCGA-3C-AALI-01Z-00-DX1.F6E9A5DF.h5", "case_0012.h5", "here.h5"):
-        (tmp_path / name).touch()
+        write(tmp_path / name)
     cohort = cohort_of("slide-1", "TCGA-3C-AALI-01Z-00-DX1", "case_012", "zebra", "here")
     found = problems(cohort, tmp_path)
     assert [problem.split(":")[0] for problem in found] == [
@@ -74,20 +76,20 @@ def test_a_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
 
 def test_missing_bags_may_be_dropped_and_are_reported(tmp_path: Path) -> None:
     for name in "abcd":
-        (tmp_path / f"{name}.h5").touch()
+        write(tmp_path / f"{name}.h5")
     with pytest.warns(CohortWarning, match="2 of 6 slides have no bag, left out: e, f"):
-        left = drop_slides_without_bag(cohort_of(*"abcdef"), tmp_path)
-    assert [slide.slide_id for slide in left.slides] == list("abcd")
-    assert drop_slides_without_bag(left, tmp_path) == left
+        left = Dataset(cohort_of(*"abcdef"), tmp_path, drop_missing=True)
+    assert [slide.slide_id for slide in left.cohort.slides] == list("abcd") == list(left.bags)
+    assert Dataset(left.cohort, tmp_path, drop_missing=True) == left
 
 
 def test_dropping_does_not_drop_a_class(tmp_path: Path) -> None:
     for name in "ace":
-        (tmp_path / f"{name}.h5").touch()
+        write(tmp_path / f"{name}.h5")
     with pytest.raises(CohortError, match="class 'b' has 0 patients"):
-        drop_slides_without_bag(cohort_of(*"abcdef"), tmp_path)
+        Dataset(cohort_of(*"abcdef"), tmp_path, drop_missing=True)
     with pytest.raises(CohortError, match="x: has no bag"):
-        drop_slides_without_bag(cohort_of("x", "y"), tmp_path)
+        Dataset(cohort_of("x", "y"), tmp_path, drop_missing=True)
 
 
 def test_bags_of_one_width_and_encoder_go_together(tmp_path: Path) -> None:
@@ -98,8 +100,8 @@ def test_bags_of_one_width_and_encoder_go_together(tmp_path: Path) -> None:
     np.save(paths["d"], np.ones((5, 4)))
     paths["e"] = tmp_path / "e.pt"
     paths["e"].write_bytes(b"torch")
-    assert check_bags(paths) == 4
-    assert check_bags({"e": paths["e"]}) is None
+    assert Dataset(cohort_of(*paths), paths).dim == 4
+    assert Dataset(cohort_of("e"), {"e": paths["e"]}).dim is None
 
 
 def test_bags_of_another_width_encoder_or_none_are_rejected_together(tmp_path: Path) -> None:
@@ -113,7 +115,7 @@ def test_bags_of_another_width_encoder_or_none_are_rejected_together(tmp_path: P
     with h5py.File(paths["f"], "w") as file:
         file["coords"] = np.ones((3, 2))
     with pytest.raises(CohortError) as raised:
-        check_bags(paths)
+        Dataset(cohort_of(*paths), paths)
     problems = raised.value.problems
     assert len(problems) == 4
     assert "truncated or damaged" in problems[0]
@@ -125,4 +127,32 @@ def test_bags_of_another_width_encoder_or_none_are_rejected_together(tmp_path: P
 def test_bags_of_two_encoders_of_one_width_are_rejected(tmp_path: Path) -> None:
     paths = {n: write(tmp_path / f"{n}.h5", encoder=e) for n, e in zip("abc", "xxy", strict=True)}
     with pytest.raises(CohortError, match=r"c\.h5: y; expected x"):
-        check_bags(paths)
+        Dataset(cohort_of(*paths), paths)
+
+
+def test_a_damaged_bag_is_accepted_where_headers_are_not_checked(tmp_path: Path) -> None:
+    (tmp_path / "a.h5").write_bytes(b"damaged")
+    assert list(Dataset(cohort_of("a"), tmp_path, check_headers=False).bags) == ["a"]
+    with pytest.raises(CohortError, match="b: has no bag"):
+        Dataset(cohort_of("a", "b"), tmp_path, check_headers=False)
+
+
+def test_an_index_reads_each_header_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [write(tmp_path / f"{name}.h5") for name in "abc"]
+    read, read_header = [], bag_headers._read_header
+    monkeypatch.setattr(bag_headers, "_read_header", lambda p: read.append(p) or read_header(p))
+    index = BagIndex(tmp_path)
+    assert index.find_problems("abz") == ["z: has no bag"]
+    assert index.find_problems("abz", allow_missing=True) == []
+    assert Dataset(cohort_of(*"abc"), index).dim == 4
+    assert sorted(read) == paths
+
+
+def test_a_part_of_a_dataset_has_the_bags_of_its_slides(tmp_path: Path) -> None:
+    for name in "abc":
+        write(tmp_path / f"{name}.h5")
+    dataset = Dataset(cohort_of(*"abc"), tmp_path).with_hashes({"a": "1", "b": "2", "c": "3"})
+    part = dataset.restrict_to(["c", "a"])
+    assert (list(part.bags), dict(part.hashes), len(part)) == (["a", "c"], {"a": "1", "c": "3"}, 2)
+    with pytest.raises(AttributeError):
+        part.cohort = dataset.cohort

@@ -1,0 +1,113 @@
+"""A dataset: a cohort with the bag of each slide."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from sacmil.cohorts.bag_index import BagIndex, Folders
+from sacmil.cohorts.cohort import Cohort, find_class_problems
+from sacmil.errors import CohortError, CohortWarning
+
+
+@dataclass(frozen=True, init=False)
+class Dataset:
+    """A cohort with the bag of each slide; one error lists all missing, damaged or mixed bags.
+
+    Args:
+        cohort: the slides and their labels.
+        bags: a folder, several folders, a mapping of slide ids to files, or a BagIndex.
+        drop_missing: leave out slides without a bag, with a warning, instead of an error.
+        min_patients: fewest patients that each class must have after slides were left out.
+        check_headers: reject damaged bags and bags of several encoders. Without it, only missing
+            bags are an error.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from sacmil.synthetic.bags import make_synthetic_cohort, write_synthetic_cohort
+        >>> synthetic = make_synthetic_cohort("cluster", 8, seed=0, instances=(20, 30))
+        >>> with TemporaryDirectory() as folder:
+        ...     cohort = write_synthetic_cohort(synthetic, folder)
+        ...     dataset = Dataset(cohort, f"{folder}/bags")
+        >>> len(dataset), dataset.dim
+        (8, 64)
+    """
+
+    cohort: Cohort
+    bags: Mapping[str, Path]
+    """File of the bag, by slide id, in the order of the cohort."""
+    dim: int | None
+    """Width of the features; None if headers were not read, or files have none."""
+    hashes: Mapping[str, str]
+    """SHA-256 of the bags by slide id; empty until training has read the bags."""
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        bags: Folders | Mapping[str, str | Path] | BagIndex,
+        *,
+        drop_missing: bool = False,
+        min_patients: int = 2,
+        check_headers: bool = True,
+    ) -> None:
+        index = _make_index(bags)
+        if drop_missing:
+            cohort = _drop_slides_without_bag(cohort, index, min_patients)
+        slide_ids = [slide.slide_id for slide in cohort.slides]
+        find_problems = index.find_problems if check_headers else index.find_missing
+        if problems := find_problems(slide_ids):
+            raise CohortError(index.location, problems)
+        paths = {slide_id: index.paths[slide_id] for slide_id in slide_ids}
+        headers = index.get_headers(paths) if check_headers else {}
+        dim = next((header.dim for header in headers.values()), None)
+        self._set(cohort=cohort, bags=paths, dim=dim, hashes={})
+
+    def __len__(self) -> int:
+        return len(self.cohort)
+
+    def restrict_to(self, slide_ids: Iterable[str]) -> Self:
+        """Return the dataset of only these slides, in its own order, with the same classes."""
+        cohort = self.cohort.restrict_to(slide_ids)
+        hashes = {name: text for name, text in self.hashes.items() if name in cohort.by_id}
+        bags = {slide.slide_id: self.bags[slide.slide_id] for slide in cohort.slides}
+        return self._copy_with(cohort=cohort, bags=bags, hashes=hashes)
+
+    def with_hashes(self, hashes: Mapping[str, str]) -> Self:
+        """Return the dataset with the hashes of its bags."""
+        return self._copy_with(hashes=dict(hashes))
+
+    def _copy_with(self, **changes: Any) -> Self:
+        changed = copy.copy(self)
+        changed._set(**changes)
+        return changed
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+def _make_index(bags: Folders | Mapping[str, str | Path] | BagIndex) -> BagIndex:
+    if isinstance(bags, BagIndex):
+        return bags
+    return BagIndex.from_paths(bags) if isinstance(bags, Mapping) else BagIndex(bags)
+
+
+def _drop_slides_without_bag(cohort: Cohort, index: BagIndex, min_patients: int) -> Cohort:
+    """Return the cohort without the slides that have no bag; a warning gives their number."""
+    remaining = cohort.restrict_to(index.paths)
+    missing = [slide.slide_id for slide in cohort.slides if slide.slide_id not in index.paths]
+    if not remaining.slides:
+        raise CohortError(index.location, index.find_missing(missing))
+    if problems := find_class_problems(remaining, min_patients):
+        where = f"{index.location}, without the {len(missing)} slides that have no bag"
+        raise CohortError(where, problems)
+    if missing:
+        names = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        count = f"{len(missing)} of {len(cohort)} slides have no bag"
+        message = f"{index.location}: {count}, left out: {names}"
+        warnings.warn(message, CohortWarning, stacklevel=4)
+    return remaining
