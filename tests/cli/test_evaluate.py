@@ -285,7 +285,7 @@ def test_a_report_goes_into_its_own_run_but_no_other(sacmil: Callable, run: Path
 def test_a_model_without_a_cohort_is_rejected_with_a_hint(sacmil: Callable, there: Path) -> None:
     done = sacmil("evaluate", there / "model")
     assert done.code == 2
-    assert "add --table and --bags" in done.err
+    assert "give a dataset to test it on (--table and --bags)" in done.err
 
 
 def test_without_torch_runs_are_summarised_and_models_say_how_to_get_it(

@@ -39,7 +39,9 @@ def test_hints_that_agree_with_the_file_change_nothing(path: Path, bag: Bag) -> 
 
 @pytest.mark.parametrize("hint", [{"patch_size": 256}, {"mpp": 0.5}, {"mpp": 0.26}])
 def test_hints_that_contradict_a_native_bag_are_rejected(path: Path, hint: Any) -> None:
-    with pytest.raises(FormatError, match=r"in the file but .* was given; leave `.*` out") as raised:
+    with pytest.raises(
+        FormatError, match=r"in the file but .* was given; leave `.*` out"
+    ) as raised:
         read_bag(path, **hint)
     assert str(raised.value).startswith(f"{path}: ")
 

@@ -15,12 +15,13 @@ from sacmil import create_model, load_model, predict, read_bag, save_model, writ
 from sacmil.bag import EncoderId
 from sacmil.card import anonymized_id
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
+from sacmil.cohorts.dataset import Dataset
 from sacmil.errors import CohortWarning, DeviceError, ModelFolderError, RunError
 from sacmil.evaluation.localization import measure_localization
 from sacmil.evaluation.metrics import METRICS, auc, average_precision
 from sacmil.results import Predictions, read_predictions, write_predictions
-from sacmil.workflows.evaluate import (
-    evaluate_models,
+from sacmil.workflows.evaluate import Evaluation, evaluate
+from sacmil.workflows.runs import (
     make_distinct_names,
     read_run_settings,
     read_runs,
@@ -28,6 +29,12 @@ from sacmil.workflows.evaluate import (
 )
 
 CLASSES = ("normal", "tumour")
+
+
+def evaluate_models(
+    models: list[Path], cohort: Cohort, bags: dict[str, Path], **options: Any
+) -> Evaluation:
+    return evaluate(models, Dataset(cohort, bags, check_headers=False), **options)
 
 
 @pytest.fixture
@@ -166,12 +173,12 @@ def test_unnamed_classes_are_taken_in_order_with_a_warning(
 
 def test_one_bad_bag_does_not_stop_the_others(make_model: Callable, bags: dict[str, Path]) -> None:
     bags["s1"].write_bytes(b"not a bag")
-    del bags["s2"]
-    found = evaluate_models([make_model()], cohort(), bags)
+    dataset = Dataset(cohort(), bags, check_headers=False)
+    bags["s2"].unlink()  # after it was found
+    found = evaluate([make_model()], dataset)
     assert found.predictions.slide_id.tolist() == ["s0", "s3", "s4", "s5"]
     assert [failure.slide_id for failure in found.failures] == ["s1", "s2"]
-    assert str(bags["s1"]) in found.failures[0].reason
-    assert found.failures[1].reason == "s2: has no bag"
+    assert all(str(bags[failure.slide_id]) in failure.reason for failure in found.failures)
 
 
 def test_bags_of_another_encoder_are_reported_slide_by_slide(
@@ -252,8 +259,10 @@ def test_a_damaged_model_is_reported_before_any_bag_is_read(
 ) -> None:
     path = make_model()
     (path / "model.safetensors").write_bytes(b"")
+    for bag in bags.values():
+        bag.write_bytes(b"not a bag")
     with pytest.raises(ModelFolderError):
-        evaluate_models([path], cohort(), {})
+        evaluate_models([path], cohort(), bags)
 
 
 def test_a_device_that_is_not_there_is_reported(
@@ -267,7 +276,7 @@ def test_a_device_that_is_not_there_is_reported(
 
 def test_progress_counts_slides(make_model: Callable, bags: dict[str, Path]) -> None:
     events = []
-    evaluate_models([make_model()], cohort(), bags, progress=lambda *each: events.append(each))
+    evaluate_models([make_model()], cohort(), bags, on_progress=lambda *each: events.append(each))
     assert events == [("evaluating", done, 6) for done in range(1, 7)]
 
 

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
-
-if TYPE_CHECKING:
-    from sacmil.evaluation.report import Report
-    from sacmil.evaluation.table_format import ResultTable
-    from sacmil.evaluation.tables import TableStyle
-    from sacmil.results import Predictions, SlideLocalization
-
-LOCALIZATION_HEADING = "Localisation"
-"""Heading of the localisation table."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -89,41 +79,9 @@ def check_metric_name(name: str, known: Sequence[str]) -> None:
         raise click.BadParameter(f"there is no metric {name!r}; {suggest_names(name, known)}")
 
 
-def make_localization_tables(
-    rows: Sequence[SlideLocalization],
-    predictions: Predictions,
-    style: TableStyle,
-    *,
-    level: float,
-    draws: int,
-    seed: int,
-) -> dict[str, ResultTable]:
-    """Return the localisation table by its heading, if slides have both kinds of instances."""
-    from sacmil.evaluation.localization_summary import summarize_localization
-    from sacmil.evaluation.tables import localization_table, select_test_rows
-
-    found = summarize_localization(rows, level=level, draws=draws, seed=seed)
-    if not found:
-        return {}
-    # Instance labels may exist in one fold only, so folds are counted in the predictions.
-    test = select_test_rows(predictions)
-    tested = set(zip(test.model.tolist(), test.fold.tolist(), strict=True))
-    folds = max(Counter(model for model, _ in tested).values(), default=0)
-    table = localization_table(found, folds=folds, level=level, draws=draws, style=style)
-    return {LOCALIZATION_HEADING: table}
-
-
 def check_can_report(out: Path | None) -> None:
     """Check before computing that a requested report can be written."""
     from sacmil.evaluation.plots import check_matplotlib
 
     if out is not None:
         check_matplotlib("the report")
-
-
-def save_report(out: Path | None, report: Report) -> None:
-    """Write the report folder, if requested, and print its path."""
-    from sacmil.evaluation.report import write_report_folder
-
-    if out is not None:
-        click.echo(f"Report: {write_report_folder(out, report)}", err=True)

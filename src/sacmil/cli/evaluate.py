@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sacmil.cli._cohort import cohort_options
-from sacmil.cli._evaluation_options import (
-    check_can_report,
-    evaluation_options,
-    make_localization_tables,
-    parse_metric_names,
-    save_report,
-)
+from sacmil.cli._evaluation_options import check_can_report, evaluation_options, parse_metric_names
+from sacmil.cli._option_names import name_options
 from sacmil.cli._output_folder import check_not_run_or_model
 
 if TYPE_CHECKING:
-    from sacmil.cohorts.cohort import Cohort
-    from sacmil.evaluation.comparison import PairComparison
+    from sacmil.cohorts.dataset import Dataset
     from sacmil.evaluation.report import Report
-    from sacmil.results import Predictions
     from sacmil.workflows.evaluate import Evaluation
-
-_MAX_LISTED_FAILURES = 10
-"""Number of failures listed in a report; the command prints all."""
 
 
 @click.command()
@@ -81,33 +72,37 @@ def command(
     runs of one model, to test on that cohort; a run then predicts with the mean of its models.
     With --bags only, localisation is measured again and stored in the runs.
     """
-    from sacmil.evaluation.report import Report
-    from sacmil.evaluation.summary import summarize
+    from sacmil.cli._progress import progress_bars
     from sacmil.evaluation.tables import TableStyle
-    from sacmil.workflows.evaluate import read_run_settings
+    from sacmil.workflows.evaluate import evaluate
 
     _check_call(items, table, bags, out, cohort)
     check_can_report(out)
-    evaluation = _evaluate(items, table, bags, out, **cohort)
-    resampling: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
+    device = cohort.pop("device") or "cpu"
+    dataset = _read_dataset(table, bags, **cohort) if table else None
+    with progress_bars() as progress:
+        evaluation = evaluate(
+            items,
+            dataset,
+            bags=None if table else bags or None,
+            metrics=metrics,
+            level=level,
+            draws=draws,
+            seed=seed,
+            device=device,
+            out=out,
+            on_progress=progress,
+        )
+    if table is not None:
+        evaluation = replace(evaluation, data=str(table))
+    if not len(evaluation.predictions):
+        _exit_on_failures(evaluation)
     style = TableStyle(percent=percent, spread=spread)
-    report = Report(
-        title=f"Evaluation of {', '.join(item.name or str(item) for item in items)}",
-        predictions=evaluation.predictions,
-        estimates=summarize(evaluation.predictions, metrics=metrics, **resampling),
-        comparisons=_compare_if_possible(evaluation.predictions, resampling) if out else [],
-        settings=read_run_settings(items),
-        warnings=_list_warnings(evaluation),
-        extra_tables=make_localization_tables(
-            evaluation.localization, evaluation.predictions, style, **resampling
-        ),
-        data=str(table) if table else ", ".join(map(str, items)),
-        level=level,
-        draws=draws,
-        style=style,
-    )
-    _print_report(report, layout)
-    save_report(out, report)
+    _print_report(evaluation.make_report(style), layout)
+    if out is not None:
+        if evaluation.comparison_problem:
+            click.echo(f"Warning: {name_options(evaluation.comparison_problem)}", err=True)
+        click.echo(f"Report: {evaluation.write_report(out, style=style)}", err=True)
     _exit_on_failures(evaluation)
 
 
@@ -122,117 +117,21 @@ def _check_call(
     if table is None and given:
         option = given[0].replace("_", "-")
         raise click.UsageError(f"--{option} needs a cohort; add --table, the slides and labels")
-    if table is None:
-        _check_has_predictions(items)
-    elif not bags:
+    if table is not None and not bags:
         raise click.UsageError("--table needs bags; add --bags, the folder of the slides' bags")
     if out is not None and (table is not None or out.resolve() not in map(Path.resolve, items)):
         check_not_run_or_model(out)
 
 
-def _check_has_predictions(items: tuple[Path, ...]) -> None:
-    from sacmil.card import CARD_FILE
-    from sacmil.results import PREDICTIONS_FILE
-
-    for item in items:
-        if (item / CARD_FILE).is_file() and not (item / PREDICTIONS_FILE).is_file():
-            raise click.UsageError(
-                f"{item} is a model without predictions; add --table and --bags "
-                "to test it on a cohort"
-            )
-
-
-def _evaluate(
-    items: tuple[Path, ...],
-    table: Path | None,
-    bags: tuple[Path, ...],
-    out: Path | None,
-    *,
-    device: str | None,
-    drop_missing: bool,
-    **columns: Any,
-) -> Evaluation:
+def _read_dataset(
+    table: Path, bags: tuple[Path, ...], *, drop_missing: bool, **columns: Any
+) -> Dataset:
     from sacmil.cli._cohort import read_cohort_table
-    from sacmil.results import (
-        LOCALIZATION_FILE,
-        PREDICTIONS_FILE,
-        write_localization,
-        write_predictions,
-    )
-    from sacmil.workflows.evaluate import Evaluation, read_run_localization, read_runs
-
-    if table is None:
-        if bags:
-            _measure_localization(items, bags, device or "cpu")
-        return Evaluation(read_runs(items), [], read_run_localization(items), [])
-    cohort = read_cohort_table(table, min_patients=0, **columns)
-    evaluation = _evaluate_models(items, cohort, bags, device or "cpu", drop_missing=drop_missing)
-    if out is not None:  # write first what took longest to compute
-        write_predictions(out / PREDICTIONS_FILE, evaluation.predictions)
-        (out / LOCALIZATION_FILE).unlink(missing_ok=True)  # of an earlier evaluation
-        if evaluation.localization:
-            write_localization(out / LOCALIZATION_FILE, evaluation.localization)
-    if not len(evaluation.predictions):
-        _exit_on_failures(evaluation)
-    return evaluation
-
-
-def _measure_localization(items: tuple[Path, ...], bags: tuple[Path, ...], device: str) -> None:
-    from sacmil import load_model  # noqa: F401 - says at once if torch is missing
-    from sacmil.cli._progress import progress_bars
-    from sacmil.cohorts.bag_index import BagIndex
-    from sacmil.workflows.run_localization import measure_run_localization
-
-    index = BagIndex(bags)
-    for item in items:
-        with progress_bars() as progress:
-            measure_run_localization(item, index, device=device, progress=progress)
-
-
-def _evaluate_models(
-    items: tuple[Path, ...],
-    cohort: Cohort,
-    bags: tuple[Path, ...],
-    device: str,
-    *,
-    drop_missing: bool,
-) -> Evaluation:
-    from sacmil import load_model  # noqa: F401 - says at once if torch is missing
-    from sacmil.cli._progress import progress_bars
     from sacmil.cohorts.dataset import Dataset
-    from sacmil.workflows.evaluate import evaluate_models
 
-    # A damaged bag does not stop the others here, so headers are not checked first.
-    dataset = Dataset(cohort, bags, drop_missing=drop_missing, min_patients=0, check_headers=False)
-    with progress_bars() as progress:
-        return evaluate_models(
-            items, dataset.cohort, dataset.bags, device=device, progress=progress
-        )
-
-
-def _compare_if_possible(
-    predictions: Predictions, resampling: dict[str, Any]
-) -> list[PairComparison]:
-    """Compare all pairs; if the runs are of different data, warn and return none."""
-    from sacmil.errors import RunError
-    from sacmil.evaluation.comparison import compare_models
-
-    try:
-        return compare_models(predictions, **resampling)
-    except RunError as error:
-        click.echo(f"Warning: models are not compared: {error}", err=True)
-        return []
-
-
-def _list_warnings(evaluation: Evaluation) -> list[str]:
-    """Return the warnings at the top of a report."""
-    from sacmil.evaluation.tables import format_count
-
-    failed = {failure.slide_id: failure.reason for failure in evaluation.failures}
-    if not failed:
-        return evaluation.warnings
-    summary = f"{format_count(len(failed), 'slide')} could not be predicted by every model."
-    return [*evaluation.warnings, summary, *list(failed.values())[:_MAX_LISTED_FAILURES]]
+    cohort = read_cohort_table(table, min_patients=0, **columns)
+    # headers are not read: a bad bag shall not stop the others
+    return Dataset(cohort, bags, drop_missing=drop_missing, min_patients=0, check_headers=False)
 
 
 def _print_report(report: Report, layout: str) -> None:
@@ -250,6 +149,6 @@ def _print_report(report: Report, layout: str) -> None:
 
 def _exit_on_failures(evaluation: Evaluation) -> None:
     for failure in evaluation.failures:
-        click.echo(f"Error: {failure.reason}", err=True)
+        click.echo(f"Error: {name_options(failure.reason)}", err=True)
     if evaluation.failures:
         raise SystemExit(1)

@@ -33,6 +33,7 @@ from sacmil.results.results_folder import (
     write_results,
     write_scores,
 )
+from sacmil.results.run import Run
 from sacmil.results.slide_localization import (
     LOCALIZATION_FILE,
     SlideLocalization,
@@ -50,6 +51,7 @@ __all__ = [
     "Prediction",
     "Predictions",
     "Results",
+    "Run",
     "SlideLocalization",
     "SlideResult",
     "StoredPrediction",

@@ -1,37 +1,60 @@
-"""Evaluates models on another cohort, and reads the predictions of several runs."""
+"""Evaluates runs from their predictions, or models on another cohort."""
 
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sacmil.bag import Bag
 from sacmil.card import CARD_FILE, Card, anonymized_id
+from sacmil.cohorts.bag_index import BagIndex, Folders
 from sacmil.cohorts.bags import describe_slide_mismatch
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
+from sacmil.cohorts.dataset import Dataset
 from sacmil.deploy.load import LoadedModel, load_ensemble
-from sacmil.errors import CohortWarning, InputError, RunError, SacMILError
+from sacmil.errors import CohortWarning, InputError, OptionError, RunError, SacMILError
+from sacmil.evaluation.comparison import PairComparison, compare_models
 from sacmil.evaluation.localization import measure_slide_localization
+from sacmil.evaluation.report import Report, write_report_folder
+from sacmil.evaluation.summary import DEFAULT_METRICS, MetricEstimate, summarize
+from sacmil.evaluation.tables import TableStyle, format_count
 from sacmil.formats import read_bag
 from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,
     Predictions,
+    Run,
     SlideLocalization,
-    read_localization,
-    read_predictions,
+    write_localization,
+    write_predictions,
 )
 from sacmil.workflows.input_requirements import InputRequirements
+from sacmil.workflows.localization_tables import make_localization_tables
+from sacmil.workflows.run_localization import measure_run_localization
+from sacmil.workflows.runs import (
+    RunPath,
+    make_distinct_names,
+    read_run_localization,
+    read_run_settings,
+    read_runs,
+    to_path,
+)
+
+if TYPE_CHECKING:
+    import pandas
 
 Floats = npt.NDArray[np.float64]
+
+_MAX_LISTED_FAILURES = 10
+"""Number of failures that a report lists."""
 
 
 class EvaluationFailure(NamedTuple):
@@ -43,16 +66,111 @@ class EvaluationFailure(NamedTuple):
     reason: str
 
 
-class Evaluation(NamedTuple):
-    """Results of models on a cohort."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluation:
+    """Predictions of models, and their metrics.
+
+    Metrics are computed on first use: intervals take a while.
+    """
 
     predictions: Predictions
-    """One test set, fold 0 and seed 0; a slide that failed has no row."""
-    failures: list[EvaluationFailure]
-    localization: list[SlideLocalization]
-    """A row per model and slide with instance labels, of the ensemble's scores."""
-    warnings: list[str]
+    """On another cohort: one test set, fold 0 and seed 0; a slide that failed has no row."""
+    localization: list[SlideLocalization] = field(default_factory=list)
+    """A row per model and slide with instance labels."""
+    failures: list[EvaluationFailure] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     """Reasons why metrics may mislead; each is also a CohortWarning."""
+    title: str = "Evaluation"
+    data: str = ""
+    """Short description of the data."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """Text of the files with settings and versions, by path."""
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    level: float = 0.95
+    draws: int = 2000
+    seed: int = 0
+
+    @cached_property
+    def estimates(self) -> dict[str, dict[str, MetricEstimate]]:
+        """Estimates by model and metric."""
+        return summarize(self.predictions, metrics=self.metrics, **self._resampling)
+
+    @property
+    def _resampling(self) -> dict[str, Any]:
+        return {"level": self.level, "draws": self.draws, "seed": self.seed}
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return a pandas frame with a row per model and metric."""
+        import pandas
+
+        rows = [
+            {
+                "model": model,
+                "metric": metric,
+                "mean": estimate.mean,
+                "std": estimate.std,
+                "low": estimate.low,
+                "high": estimate.high,
+                "folds": len(estimate.values),
+            }
+            for model, estimates in self.estimates.items()
+            for metric, estimate in estimates.items()
+        ]
+        return pandas.DataFrame(rows)
+
+    def make_report(
+        self, style: TableStyle | None = None, comparisons: Sequence[PairComparison] = ()
+    ) -> Report:
+        """Return the content of a report.
+
+        Args:
+            style: number format of tables.
+            comparisons: of pairs of models.
+        """
+        style = style or TableStyle()
+        tables = make_localization_tables(
+            self.localization, self.predictions, style, **self._resampling
+        )
+        return Report(
+            title=self.title,
+            predictions=self.predictions,
+            estimates=self.estimates,
+            comparisons=comparisons,
+            settings=self.settings,
+            warnings=self._list_report_warnings(),
+            extra_tables=tables,
+            data=self.data,
+            level=self.level,
+            draws=self.draws,
+            style=style,
+        )
+
+    def write_report(self, folder: str | Path, *, style: TableStyle | None = None) -> Path:
+        """Write report.html, tables and plots to a folder; return the path of the page.
+
+        Models are compared too, unless they were tested on different data.
+        """
+        comparisons, _ = self._comparisons
+        return write_report_folder(Path(folder), self.make_report(style, comparisons))
+
+    @property
+    def comparison_problem(self) -> str:
+        """Why the models cannot be compared; empty if they can."""
+        return self._comparisons[1]
+
+    @cached_property
+    def _comparisons(self) -> tuple[list[PairComparison], str]:
+        try:
+            return compare_models(self.predictions, **self._resampling), ""
+        except RunError as error:
+            return [], f"models are not compared: {error}"
+
+    def _list_report_warnings(self) -> list[str]:
+        failed = {failure.slide_id: failure.reason for failure in self.failures}
+        if not failed:
+            return self.warnings
+        summary = f"{format_count(len(failed), 'slide')} could not be predicted by every model."
+        return [*self.warnings, summary, *list(failed.values())[:_MAX_LISTED_FAILURES]]
 
 
 @dataclass(frozen=True)
@@ -81,25 +199,111 @@ class _PartialEvaluation:
         self.failures.append(EvaluationFailure(slide.slide_id, model, text))
 
 
-def evaluate_models(
-    models: Sequence[Path],
-    cohort: Cohort,
-    bags: Mapping[str, Path],
+def evaluate(
+    runs_or_models: RunPath | Sequence[RunPath],
+    dataset: Dataset | None = None,
     *,
+    bags: Folders | None = None,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    level: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
     device: str = "cpu",
-    progress: ProgressCallback = ignore_progress,
+    out: str | Path | None = None,
+    on_progress: ProgressCallback = ignore_progress,
 ) -> Evaluation:
-    """Predict every slide of a cohort with every model; a bad bag does not stop the others.
+    """Evaluate runs on their test sets, or models on another dataset.
 
     Args:
-        models: model folders, exported models, or runs, each the mean of its models.
-        cohort: slides and labels; its classes must be among those of the models, in any order.
-        bags: file by slide id.
-        device: cpu, cuda:0, …
-        progress: called with (task, done, total).
+        runs_or_models: one or several. Without a dataset: runs, whose predictions are read. With
+            a dataset: model folders, exported models, or runs, each the mean of its models.
+        dataset: slides to predict; its classes must be among those of the models, in any order. A
+            bad bag does not stop the others, see ``Evaluation.failures``.
+        bags: without a dataset: folders of the runs' bags, to measure localisation again after
+            they got instance labels. It is stored in the runs.
+        metrics: names, such as auc.
+        level: confidence level of the intervals.
+        draws: number of resamples of patients.
+        seed: of the resampling.
+        device: auto, cpu, cuda:0, …
+        out: folder to write the predictions on the dataset to, as soon as they are made.
+        on_progress: called with (task, done, total).
+
+    Returns:
+        Predictions and metrics; ``to_frame()`` is a table, ``write_report(folder)`` a page.
+
+    Example:
+        See ``cross_validate``, whose run it takes:
+        ``sacmil.evaluate(run, metrics=["auc", "f1"]).to_frame()``
     """
+    listed = [runs_or_models] if isinstance(runs_or_models, str | Path | Run) else runs_or_models
+    statistics: dict[str, Any] = {
+        "metrics": tuple(metrics),
+        "level": level,
+        "draws": draws,
+        "seed": seed,
+    }
+    if dataset is None:
+        found = _read_evaluation(list(listed), bags, device, on_progress)
+    else:
+        paths = [path for one in listed for path in _list_models(one)]
+        found = _evaluate_models(paths, dataset, device, on_progress)
+        if out is not None:  # write first what took longest to compute
+            _write_predictions(Path(out), found)
+    return replace(found, **statistics)
+
+
+def _read_evaluation(
+    runs: list[RunPath], bags: Folders | None, device: str, on_progress: ProgressCallback
+) -> Evaluation:
+    paths = list(map(to_path, runs))
+    _check_have_predictions(paths)
+    if bags is not None:
+        index = BagIndex(bags)
+        for path in paths:
+            measure_run_localization(path, index, device=device, progress=on_progress)
+    return Evaluation(
+        predictions=read_runs(paths),
+        localization=read_run_localization(paths),
+        title=_make_title(paths),
+        data=", ".join(map(str, paths)),
+        settings=read_run_settings(paths),
+    )
+
+
+def _make_title(paths: Sequence[Path]) -> str:
+    return f"Evaluation of {', '.join(path.name or str(path) for path in paths)}"
+
+
+def _check_have_predictions(paths: Sequence[Path]) -> None:
+    for path in paths:
+        if (path / CARD_FILE).is_file() and not (path / PREDICTIONS_FILE).is_file():
+            raise OptionError(
+                f"{path}: is a model without predictions; give a dataset to test it on (`table` "
+                "and `bags`)"
+            )
+
+
+def _list_models(one: RunPath) -> list[Path]:
+    """Return the models of a run, or the path of one model."""
+    if isinstance(one, Run) and len(one.models) > 1:
+        return [one.folder / name for name in one.models]
+    return [to_path(one)]
+
+
+def _write_predictions(out: Path, found: Evaluation) -> None:
+    write_predictions(out / PREDICTIONS_FILE, found.predictions)
+    (out / LOCALIZATION_FILE).unlink(missing_ok=True)  # of an earlier evaluation
+    if found.localization:
+        write_localization(out / LOCALIZATION_FILE, found.localization)
+
+
+def _evaluate_models(
+    models: Sequence[Path], dataset: Dataset, device: str, on_progress: ProgressCallback
+) -> Evaluation:
+    """Predict every slide of a dataset with every model."""
     named = _load_models(models, device)
-    cohort = _add_missing_classes(cohort, named[0][1].members[0].card)
+    cohort = _add_missing_classes(dataset.cohort, named[0][1].members[0].card)
     prepared = [
         _EvaluatedModel(
             name, one, _match_classes(name, one, cohort.classes), _merge_requirements(one)
@@ -109,125 +313,20 @@ def evaluate_models(
     texts = [text for _, one in named if (text := _describe_known_slides(one, cohort))]
     texts += _describe_missing_classes(cohort)
     for text in texts:
-        warnings.warn(text, CohortWarning, stacklevel=2)
+        warnings.warn(text, CohortWarning, stacklevel=3)
     record = _PartialEvaluation()
     for done, slide in enumerate(cohort.slides, start=1):
-        _evaluate_slide(prepared, slide, bags, record)
-        progress("evaluating", done, len(cohort.slides))
-    predictions = Predictions.from_rows(cohort.classes, record.rows, record.probabilities)
-    return Evaluation(predictions, record.failures, record.localization, texts)
-
-
-def read_runs(paths: Sequence[Path]) -> Predictions:
-    """Read the predictions of several runs, with a distinct name for every model.
-
-    Args:
-        paths: run folders or files like predictions.csv; their classes must have the same names.
-    """
-    found = [read_predictions(path) for path in paths]
-    folders = [_find_run_folder(path) for path in paths]
-    names = _make_distinct_models(folders, found)
-    first = found[0].classes
-    return Predictions.concatenate(
-        _rename_models(reorder_classes(predictions, first), folder, names)
-        for folder, predictions in zip(folders, found, strict=True)
+        _evaluate_slide(prepared, slide, dataset.bags[slide.slide_id], record)
+        on_progress("evaluating", done, len(cohort.slides))
+    return Evaluation(
+        predictions=Predictions.from_rows(cohort.classes, record.rows, record.probabilities),
+        localization=record.localization,
+        failures=record.failures,
+        warnings=texts,
+        title=_make_title(models),
+        data=f"{len(cohort)} slides",
+        settings=read_run_settings(models),
     )
-
-
-def read_run_localization(paths: Sequence[Path]) -> list[SlideLocalization]:
-    """Read the localisation of several runs, with the model names of read_runs; empty if none.
-
-    Args:
-        paths: run folders, or predictions.csv of run folders.
-    """
-    folders = [_find_run_folder(path) for path in paths]
-    names = _make_distinct_models(folders, [read_predictions(path) for path in paths])
-    return [
-        row._replace(model=names[folder, row.model])
-        for folder in folders
-        for row in read_localization(folder / LOCALIZATION_FILE)
-        if (folder, row.model) in names
-    ]
-
-
-def _make_distinct_models(
-    folders: Sequence[Path], runs: Sequence[Predictions]
-) -> dict[tuple[Path, str], str]:
-    models = [
-        (folder, str(model))
-        for folder, predictions in zip(folders, runs, strict=True)
-        for model in np.unique(predictions.model)
-    ]
-    return dict(zip(models, make_distinct_names(models), strict=True))
-
-
-def _find_run_folder(path: Path) -> Path:
-    """Return the run folder of a file; another file's path without suffix serves as one."""
-    if path.is_file():
-        return path.parent if path.name == PREDICTIONS_FILE else path.with_suffix("")
-    return path
-
-
-def read_run_settings(paths: Sequence[Path]) -> dict[str, str]:
-    """Return the text of the files with settings and versions of runs or models, by path."""
-    texts = {}
-    for path in paths:
-        folder = path.parent if path.is_file() else path
-        for file in (folder / name for name in _SETTINGS_FILES):
-            if file.is_file():
-                texts[str(file)] = file.read_text(encoding="utf-8", errors="replace")
-    return texts
-
-
-_SETTINGS_FILES = ("config.yaml", "provenance.json", CARD_FILE)
-
-
-def make_distinct_names(models: Sequence[tuple[Path, str]]) -> list[str]:
-    """Return distinct names of models; equal names get as much of their folder as needed.
-
-    >>> make_distinct_names([(Path("a"), "abmil"), (Path("b"), "abmil"), (Path("b"), "dsmil")])
-    ['a/abmil', 'b/abmil', 'dsmil']
-    """
-    counted = Counter(name for _, name in models)
-    folders = [folder.resolve().parts for folder, _ in models]
-    for depth in range(max(map(len, folders), default=0) + 1):
-        names = [
-            _prefix_folder(parts[len(parts) - depth :], name) if counted[name] > 1 else name
-            for parts, (_, name) in zip(folders, models, strict=True)
-        ]
-        if len(set(names)) == len(names):
-            return names
-    duplicate = next(str(folder) for folder, name in models if counted[name] > 1)
-    raise RunError(f"{duplicate}: is given twice; expected every run or model once")
-
-
-def _prefix_folder(parts: tuple[str, ...], name: str) -> str:
-    """Join folder and name, without repeating a folder that is named like the model."""
-    return "/".join(parts if parts and parts[-1] == name else (*parts, name))
-
-
-def reorder_classes(predictions: Predictions, classes: tuple[str, ...]) -> Predictions:
-    """Return the predictions with their classes in another order."""
-    if set(predictions.classes) != set(classes):
-        raise RunError(
-            f"the runs have different classes: {', '.join(classes)}; and "
-            f"{', '.join(predictions.classes)}; expected runs of the same classes"
-        )
-    columns = [predictions.classes.index(name) for name in classes]
-    new_labels = np.argsort(columns)
-    return replace(
-        predictions,
-        classes=classes,
-        label=new_labels[predictions.label],
-        probabilities=predictions.probabilities[:, columns],
-    )
-
-
-def _rename_models(
-    predictions: Predictions, folder: Path, names: Mapping[tuple[Path, str], str]
-) -> Predictions:
-    renamed = [names[folder, str(model)] for model in predictions.model]
-    return replace(predictions, model=np.array(renamed, dtype=np.str_))
 
 
 # --- models --------------------------------------------------------------------------------------
@@ -333,17 +432,15 @@ def _anonymize_slide(slide: LabeledSlide) -> set[str]:
 def _evaluate_slide(
     models: Sequence[_EvaluatedModel],
     slide: LabeledSlide,
-    bags: Mapping[str, Path],
+    path: Path,
     record: _PartialEvaluation,
 ) -> None:
     """Predict one slide with every model, and add the results to the record."""
     try:
-        bag = read_bag(bags[slide.slide_id])
-    except KeyError:
-        return record.add_failure(slide, f"{slide.slide_id}: has no bag")
+        bag = read_bag(path)
     except (SacMILError, OSError) as error:
         return record.add_failure(slide, error)
-    if wrong := describe_slide_mismatch(bags[slide.slide_id], slide.slide_id, bag.slide_id):
+    if wrong := describe_slide_mismatch(path, slide.slide_id, bag.slide_id):
         return record.add_failure(slide, wrong)
     for model in models:
         try:

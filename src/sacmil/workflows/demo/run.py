@@ -23,9 +23,9 @@ from sacmil.workflows.demo.folder import DemoFolder
 from sacmil.workflows.demo.page import write_page
 from sacmil.workflows.demo.predictor import DemoPredictor, export_missing_models
 from sacmil.workflows.demo.settings import EXPORTED_MODELS, DemoSettings
-from sacmil.workflows.evaluate import read_run_settings
 from sacmil.workflows.predict import predict_slides
 from sacmil.workflows.prediction_settings import PredictionSettings, WorkflowCallbacks
+from sacmil.workflows.runs import read_run_settings
 
 _NUM_NEW_SLIDES = 2
 """Number of unlabelled slides."""

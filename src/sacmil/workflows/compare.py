@@ -1,0 +1,169 @@
+"""Compares models that were tested on the same patients and folds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sacmil.errors import RunError
+from sacmil.evaluation.comparison import PairComparison, compare_models
+from sacmil.evaluation.conclusions import list_conclusions
+from sacmil.evaluation.localization_summary import compare_localization
+from sacmil.evaluation.metrics import LOCALIZATION_TITLES, METRICS
+from sacmil.evaluation.report import Report, write_report_folder
+from sacmil.evaluation.summary import DEFAULT_METRICS, MetricEstimate, summarize
+from sacmil.evaluation.tables import TableStyle
+from sacmil.results import LOCALIZATION_FILE, Predictions, Run, SlideLocalization
+from sacmil.workflows.localization_tables import make_localization_tables
+from sacmil.workflows.runs import (
+    RunPath,
+    read_run_localization,
+    read_run_settings,
+    read_runs,
+    to_path,
+)
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Comparison:
+    """Differences between models, and whether they are significant."""
+
+    metric: str
+    pairs: list[PairComparison]
+    """Every pair of models."""
+    predictions: Predictions
+    localization: list[SlideLocalization] = field(default_factory=list)
+    title: str = "Comparison"
+    data: str = ""
+    """Short description of the data."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """Text of the files with settings and versions, by path."""
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    """Metrics of the summary."""
+    level: float = 0.95
+    draws: int = 2000
+    seed: int = 0
+
+    @cached_property
+    def estimates(self) -> dict[str, dict[str, MetricEstimate]]:
+        """Estimates by model and metric."""
+        return summarize(self.predictions, metrics=self.metrics, **self._resampling)
+
+    @property
+    def conclusions(self) -> list[str]:
+        """A sentence for each result."""
+        return list(list_conclusions(self.pairs, level=self.level))
+
+    @property
+    def _resampling(self) -> dict[str, Any]:
+        return {"level": self.level, "draws": self.draws, "seed": self.seed}
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return a pandas frame with a row per pair; PairComparison describes the columns."""
+        import pandas
+
+        return pandas.DataFrame([asdict(pair) for pair in self.pairs])
+
+    def make_report(self, style: TableStyle | None = None) -> Report:
+        """Return the content of a report.
+
+        Args:
+            style: number format of tables.
+        """
+        style = style or TableStyle()
+        return Report(
+            title=self.title,
+            predictions=self.predictions,
+            comparisons=self.pairs,
+            estimates=self.estimates,
+            metric=self.metric,
+            settings=self.settings,
+            extra_tables=make_localization_tables(
+                self.localization, self.predictions, style, **self._resampling
+            ),
+            data=self.data,
+            level=self.level,
+            draws=self.draws,
+            style=style,
+        )
+
+    def write_report(self, folder: str | Path, *, style: TableStyle | None = None) -> Path:
+        """Write report.html, tables and plots to a folder; return the path of the page."""
+        return write_report_folder(Path(folder), self.make_report(style))
+
+
+def compare(
+    runs: RunPath | Sequence[RunPath],
+    *,
+    metric: str = "auc",
+    against: str | None = None,
+    metrics: Sequence[str] | None = None,
+    level: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
+) -> Comparison:
+    """Compare all models of one or several runs, tested on the same patients and folds.
+
+    A difference is significant if a paired permutation test over patients passes after Holm's
+    correction for the number of pairs.
+
+    Args:
+        runs: a run, its folder, its predictions.csv, or several of these.
+        metric: metric to compare, such as auc, or one of localisation.
+        against: compare the other models with this one only.
+        metrics: metrics of the summary; the default is accuracy, AUC, F1 and the compared one.
+        level: confidence level; a difference is significant if p < 1 - level.
+        draws: number of resamples of patients.
+        seed: of the resampling.
+
+    Returns:
+        The pairs; ``to_frame()`` is a table, ``write_report(folder)`` a page.
+
+    Raises:
+        RunError: there are fewer than two models, or they were tested on different data.
+
+    Example:
+        See ``cross_validate``, whose run it takes: ``sacmil.compare(run).to_frame()``
+    """
+    listed = [runs] if isinstance(runs, str | Path | Run) else list(runs)
+    predictions, localization = read_runs(listed), read_run_localization(listed)
+    models = sorted(set(predictions.model.tolist()))
+    if len(models) < 2:
+        found = ", ".join(models) or "none"
+        raise RunError(f"a comparison needs two models; found {found}: give more runs")
+    resampling: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
+    if metric in LOCALIZATION_TITLES:
+        _check_has_localization(models, localization)
+        pairs = compare_localization(localization, metric=metric, against=against, **resampling)
+    else:
+        pairs = compare_models(predictions, metric=metric, against=against, **resampling)
+    extra = (metric,) if metric in METRICS else ()
+    paths = [to_path(run) for run in listed]
+    return Comparison(
+        metric=metric,
+        pairs=pairs,
+        predictions=predictions,
+        localization=localization,
+        title=f"Comparison of {', '.join(path.name or str(path) for path in paths)}",
+        data=", ".join(map(str, paths)),
+        settings=read_run_settings(listed),
+        metrics=tuple(dict.fromkeys((*DEFAULT_METRICS, *extra) if metrics is None else metrics)),
+        **resampling,
+    )
+
+
+def _check_has_localization(models: list[str], localization: list[SlideLocalization]) -> None:
+    found = {row.model for row in localization if row.has_both_labels}
+    missing = [model for model in models if model not in found]
+    if missing:
+        raise RunError(
+            f"there is no localisation of {', '.join(missing)}; expected {LOCALIZATION_FILE} in "
+            "the run, with slides that have positive and negative instances. Put labels into the "
+            "bags, then evaluate the run with `bags`"
+        )
