@@ -33,7 +33,7 @@ from sacmil.slides.search import find_slides
 from sacmil.slides.tiling import TileSpec
 from sacmil.training.bag_checks import check_and_hash_bags, read_width
 from sacmil.training.config import make_config
-from sacmil.training.cross_validate import _make_jobs
+from sacmil.training.cross_validate import RunPlan, make_jobs
 from sacmil.training.run_folder import open_run
 
 _SETTINGS = ExtractionSettings(tiles=TileSpec(mpp=None, patch_size=64), tissue_mode="all")
@@ -162,7 +162,8 @@ def _steps_of_crossval(folder: Path, bags: Path, table: Path) -> Iterator[tuple[
         hashes = check_and_hash_bags(folder / "run", located, lambda *_: None)
         yield timed(_HASHING)
         config = {"abmil": make_config({"model": "abmil"}, [])}
-        parts = list(_make_jobs(folder / "run", cohort, located, hashes, folds, config, [0]))
+        plan = RunPlan(folder / "run", dataset.with_hashes(hashes), folds, config, [0])
+        parts = list(make_jobs(plan))
         todo = [part for part in parts if not part.is_finished()]
         assert [part.fingerprint for part in todo]
         yield timed("parts")

@@ -19,11 +19,11 @@ import torch
 
 from sacmil import Bag, create_model, write_bag
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
-from sacmil.cohorts.splits import make_folds
+from sacmil.cohorts.dataset import Dataset
 from sacmil.models import Recipe
 from sacmil.synthetic.tissue_shape import make_tissue_coords
 from sacmil.training.config import TrainingConfig
-from sacmil.training.cross_validate import TrainingResources, cross_validate
+from sacmil.training.cross_validate import cross_validate
 from sacmil.training.loading import make_sample_loader
 from sacmil.training.trainer import Trainer
 
@@ -55,17 +55,19 @@ def main(arguments: list[str] | None = None) -> None:
 def _whole_run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         cohort, bags = _cohort(Path(folder) / "bags", options.bags, options.instances)
-        folds = make_folds(cohort, 5)
+        dataset = Dataset(cohort, bags)
         config = TrainingConfig(
             model=options.model,
             training={"epochs": options.epochs},
             precision=options.precision,
         )
-        resources = TrainingResources(devices=(options.device,) * options.at_once)
         began = time.perf_counter()
         with _time_in_steps() as in_steps:
             found = cross_validate(
-                Path(folder) / "run", cohort, bags, folds, {"model": config}, resources=resources
+                dataset,
+                {"model": config},
+                out=Path(folder) / "run",
+                devices=[options.device] * options.at_once,
             )
         wall = time.perf_counter() - began
         assert not found.failures, found.failures

@@ -131,8 +131,11 @@ def test_a_command_walks_the_bag_folder_once_and_reads_each_header_once(
 
 
 def test_refitting_on_every_slide_tests_none(sacmil: Callable, table: Path) -> None:
-    done = sacmil("train", *given(table, "all"), "--all", "--recipe", "official", *SMALL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CohortWarning)
+        done = sacmil("train", *given(table, "all"), "--all", "--recipe", "official", *SMALL)
     assert done.code == 0, done.err
+    assert "Warning: the recipe official chooses its epoch" in done.err
     assert "The last of 2 epochs is kept" in done.err
     assert "AUC" not in done.out
     notes = json.loads((table.parent / "all" / "card.json").read_text())["notes"]

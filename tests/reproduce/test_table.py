@@ -15,9 +15,9 @@ from sacmil.reproduce._paper import PaperTable, parse_results
 from sacmil.reproduce._request import DatasetPaths, ReproduceRequest, SyntheticSettings
 from sacmil.reproduce._table import reproduce_table
 from sacmil.reproduce._variant import Variant
-from sacmil.results import Predictions
+from sacmil.results import PREDICTIONS_FILE, Predictions, write_predictions
+from sacmil.results.run import Run
 from sacmil.training import cross_validate
-from sacmil.training.cross_validate import CrossValidationResult
 
 QUICK = ReproduceRequest(
     synthetic=SyntheticSettings(slides=8, instances=(20, 30)), folds=2, epochs=1, devices=("cpu",)
@@ -35,8 +35,8 @@ class Engine:
         self.missing = missing
         self.calls = []
 
-    def __call__(self, out, cohort, bags, folds, configs, *, seeds, resources, on_progress):
-        self.calls.append((out, configs, seeds, resources))
+    def __call__(self, dataset, configs, *, out, folds, seeds, devices, on_progress, **_):
+        self.calls.append((out, configs, seeds, devices))
         if on_progress:
             on_progress("epochs", 0, 4, "loss 0.7")
         rows, values = [], []
@@ -45,14 +45,18 @@ class Engine:
                 for name in [*configs, "of_another_table"]:
                     if (name, number) in self.missing:
                         continue
-                    for slide in cohort.get_slides(fold.test):
+                    for slide in dataset.cohort.get_slides(fold.test):
                         key = (slide.slide_id, slide.patient_id, "test", number, seed, name)
                         rows.append((*key, slide.label))
                         right = seed != 99 and name != "max_pool"
                         values.append(np.eye(2)[slide.label if right else 1 - slide.label])
         failures = {f"{name}, fold {fold}": "it broke" for name, fold in self.missing}
-        made = Predictions.from_rows(cohort.classes, rows, values) if rows else None
-        return CrossValidationResult(made, failures)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "provenance.json").touch()
+        if rows:
+            made = Predictions.from_rows(dataset.cohort.classes, rows, values)
+            write_predictions(out / PREDICTIONS_FILE, made)
+        return Run(out, failures)
 
 
 @pytest.fixture
@@ -113,10 +117,10 @@ def test_the_request_reaches_the_engine(tmp_path, engine) -> None:
         progress=lambda *line: events.append(line),
     )
     ran(tmp_path, request)
-    ((out, configs, seeds, resources),) = engine.calls
+    ((out, configs, seeds, devices),) = engine.calls
     assert out.parent == tmp_path / "runs"
     assert list(seeds) == [0, 1]
-    assert resources.devices == ("cpu", "cuda:0") * 2
+    assert devices == ("cpu", "cuda:0") * 2
     assert {name: config.to_recipe().epochs for name, config in configs.items()} == {
         "mean_pool": 1,
         "max_pool": 1,

@@ -16,7 +16,7 @@ from sacmil.slides.readers import Slide, open_slide
 
 USERS = (
     "sacmil.extraction.extract",
-    "sacmil.training.cross_validate",
+    "sacmil.training.run_jobs",
     "sacmil.workflows.demo.bags",
     "sacmil.workflows.inputs",
 )

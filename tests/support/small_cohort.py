@@ -9,6 +9,7 @@ import numpy as np
 
 from sacmil import Bag, write_bag
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
+from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.splits import Fold, make_folds
 
 
@@ -16,6 +17,10 @@ class Material(NamedTuple):
     cohort: Cohort
     bags: dict[str, Path]
     folds: list[Fold]
+
+    @property
+    def data(self) -> Dataset:
+        return Dataset(self.cohort, self.bags)
 
 
 def write_material(folder: Path, patients: int = 16, dim: int = 6, folds: int = 2) -> Material:

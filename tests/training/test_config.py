@@ -9,13 +9,20 @@ import pytest
 import yaml
 
 from sacmil import Bag, write_bag
-from sacmil.cohorts.cohort import Cohort
+from sacmil.cohorts.cohort import Cohort, LabeledSlide
+from sacmil.cohorts.dataset import Dataset
 from sacmil.errors import ConfigError, OptionError, RunError, SacMILError, UnknownModelError
 from sacmil.models import Recipe, create_model, describe_model, list_models
 from sacmil.models._recipe import Lookahead
 from sacmil.models._registry import get_recipes
 from sacmil.training import job
-from sacmil.training.config import TrainingConfig, make_config, make_configs, read_config
+from sacmil.training.config import (
+    TrainingConfig,
+    make_config,
+    make_configs,
+    read_config,
+    resolve_configs,
+)
 from sacmil.training.run_folder import open_run, write_configs
 
 
@@ -126,6 +133,31 @@ def test_the_configuration_of_a_run_has_one_for_each_model() -> None:
         make_configs(["dsmil"], written)
 
 
+def test_models_are_given_by_name_by_configuration_or_by_file(tmp_path) -> None:
+    config = TrainingConfig(model="abmil", training={"lr": 1e-3})
+    assert resolve_configs({"mine": config}) == {"mine": config}
+    assert resolve_configs({"abmil": {"training": {"lr": 1e-3}}}) == {"abmil": config}
+    assert resolve_configs("abmil", options={"lr": 1e-3}) == {"abmil": config}
+    file = tmp_path / "config.yaml"
+    write_configs(tmp_path, {"mine": config, "dsmil": TrainingConfig(model="dsmil")})
+    assert resolve_configs(["dsmil"], config=file, options=["lr=1"])["dsmil"].to_recipe().lr == 1
+    assert list(resolve_configs(None)) == ["sac_mil_local"]
+    changed = resolve_configs({"mine": config}, recipe="official", options={"mine.hidden": 8})
+    assert (changed["mine"].recipe, changed["mine"].options) == ("official", {"hidden": 8})
+
+
+def test_a_recipe_is_for_every_model_of_a_runs_configuration() -> None:
+    found = resolve_configs(None, config={"abmil": {}, "dsmil": {}}, recipe="official")
+    assert [config.recipe for config in found.values()] == ["official", "official"]
+
+
+def test_models_are_not_given_twice() -> None:
+    with pytest.raises(ConfigError, match="`models` and `config` are both configurations"):
+        resolve_configs({"abmil": {}}, config={"model": "abmil"})
+    with pytest.raises(ConfigError, match="models are named by `model`"):
+        resolve_configs("abmil", options={"model": "dsmil"}, argument="model")
+
+
 @pytest.mark.parametrize("name", list_models())
 def test_no_option_of_a_model_is_called_like_a_setting(name: str) -> None:
     """Otherwise a bare ``key=value`` would mean two things."""
@@ -171,8 +203,9 @@ def test_a_model_of_too_many_weights_is_rejected_before_it_is_made(tmp_path, mon
     monkeypatch.setattr(job, "_MAX_PARAMETERS", 100)
     write_bag(tmp_path / "a.h5", Bag("a", np.zeros((2, 8), np.float32), np.eye(2), 1))
     config = make_config({"model": "abmil", "options": {"hidden": 12}})
+    cohort = Cohort((LabeledSlide("a", "a", 0),), ("x", "y"))
     with pytest.raises(OptionError, match="parameters; expected at most 100"):
-        job.check_models([config], {"a": tmp_path / "a.h5"}, ["x", "y"])
+        job.check_models([config], Dataset(cohort, {"a": tmp_path / "a.h5"}))
 
 
 @pytest.mark.parametrize("damage", ["{", "a: 1\na: 2", "- x", "\0"])

@@ -13,26 +13,33 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from small_cohort import write_material
+from small_cohort import Material, write_material
 
 from sacmil import load_model, read_bag, write_bag
 from sacmil.card import find_model_folders
 from sacmil.cohorts.cohort import Cohort
+from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.splits import make_folds
 from sacmil.errors import CohortError, RunError
 from sacmil.evaluation.metrics import METRICS
 from sacmil.evaluation.patient_level import average_by_patient
 from sacmil.results import LOCALIZATION_FILE, read_localization, read_predictions
+from sacmil.results.run import Run
 from sacmil.training.config import TrainingConfig, make_configs
-from sacmil.training.cross_validate import TrainingResources, cross_validate
-from sacmil.training.train import train_fold
+from sacmil.training.cross_validate import cross_validate
+from sacmil.training.train import train
 
 CONFIGS = make_configs(
     ["sac_mil", "mean_pool"],
     {},
     ["epochs=2", "lr=1e-2", "sac_mil.dim=16", "sac_mil.k=4", "recipe=official"],
 )
-TWO = TrainingResources(devices=("cpu", "cpu"), threads=1)
+TWO = {"devices": ("cpu", "cpu"), "threads": 1}
+
+
+def validate(out: Path, dataset: Material, configs=CONFIGS, **arguments) -> Run:
+    given = {"folds": dataset.folds, "devices": "cpu", **arguments}
+    return cross_validate(dataset.data, configs, out=out, **given)
 
 
 def weights(run: Path) -> dict[str, bytes]:
@@ -43,12 +50,11 @@ def weights(run: Path) -> dict[str, bytes]:
 
 def test_every_job_runs_once_whatever_runs_in_parallel(dataset, tmp_path) -> None:
     lines = []
-    parallel = cross_validate(
+    parallel = validate(
         tmp_path / "parallel",
-        *dataset,
-        CONFIGS,
+        dataset,
         seeds=(0, 1),
-        resources=TWO,
+        **TWO,
         on_progress=lambda *line: lines.append(line),
     )
     assert not parallel.failures
@@ -59,12 +65,11 @@ def test_every_job_runs_once_whatever_runs_in_parallel(dataset, tmp_path) -> Non
     assert len(once) == len(tested) == 4 * len(dataset.cohort.slides)
 
     before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("model.safetensors")}
-    again = cross_validate(tmp_path / "parallel", *dataset, CONFIGS, seeds=(0, 1), resources=TWO)
+    again = validate(tmp_path / "parallel", dataset, seeds=(0, 1), **TWO)
     assert {file: file.stat().st_mtime_ns for file in before} == before
     assert len(again.predictions) == len(parallel.predictions)
 
-    single = TrainingResources(threads=1)
-    cross_validate(tmp_path / "single", *dataset, CONFIGS, seeds=(1,), resources=single)
+    validate(tmp_path / "single", dataset, seeds=(1,), threads=1)
     # Up to the last digits: a process that has computed before may choose other kernels.
     for folder in (tmp_path / "single").glob("*/seed_*/fold_*"):
         ours = load_model(folder).state_dict()
@@ -79,7 +84,7 @@ def test_localisation_of_every_part_is_joined_and_an_older_run_stays_finished(
     for path in dataset.bags.values():
         write_bag(path, dataclasses.replace(read_bag(path), labels=np.arange(30) % 2))
     configs = {"mean_pool": CONFIGS["mean_pool"]}
-    cross_validate(tmp_path / "run", *dataset, configs)
+    validate(tmp_path / "run", dataset, configs)
     whole = tmp_path / "run" / LOCALIZATION_FILE
     rows = read_localization(whole)
     assert sorted(row.slide_id for row in rows) == sorted(dataset.bags), "each slide out of fold"
@@ -88,62 +93,64 @@ def test_localisation_of_every_part_is_joined_and_an_older_run_stays_finished(
     before = {file: file.read_bytes() for file in whole.parent.rglob("*.*") if file != whole}
     content = whole.read_bytes()
     whole.unlink()  # killed just before it was written
-    cross_validate(tmp_path / "run", *dataset, configs)
+    validate(tmp_path / "run", dataset, configs)
     assert whole.read_bytes() == content
     for file in whole.parent.rglob(LOCALIZATION_FILE):  # a run of an earlier version has none
         file.unlink()
-    cross_validate(tmp_path / "run", *dataset, configs)
+    validate(tmp_path / "run", dataset, configs)
     for file, found in before.items():
         if file.name not in (LOCALIZATION_FILE, "provenance.json"):
             assert file.read_bytes() == found, file
 
 
 def test_a_run_of_another_command_is_not_changed(dataset, tmp_path) -> None:
-    cohort, bags, folds = dataset
     config = CONFIGS["mean_pool"]
-    cross_validate(tmp_path / "folds", *dataset, {"mean_pool": config})
-    train_fold(tmp_path / "one", cohort, bags, folds, config)
+    validate(tmp_path / "folds", dataset, {"mean_pool": config})
+    train(dataset.data, config, out=tmp_path / "one", folds=dataset.folds)
     before = {path: path.read_bytes() for path in tmp_path.glob("*/*") if path.is_file()}
     with pytest.raises(RunError, match="is a run of sacmil crossval, not of sacmil train"):
-        train_fold(tmp_path / "folds", cohort, bags, folds, config)
+        train(dataset.data, config, out=tmp_path / "folds", folds=dataset.folds)
     with pytest.raises(RunError, match="is a run of sacmil train, not of sacmil crossval"):
-        cross_validate(tmp_path / "one", *dataset, {"mean_pool": config})
+        validate(tmp_path / "one", dataset, {"mean_pool": config})
     assert {path: path.read_bytes() for path in tmp_path.glob("*/*") if path.is_file()} == before
 
 
 def test_models_can_join_a_run_and_other_data_cannot(dataset, tmp_path) -> None:
     first = {"mean_pool": CONFIGS["mean_pool"]}
-    cross_validate(tmp_path / "run", *dataset, first)
-    both = cross_validate(tmp_path / "run", *dataset, CONFIGS)
+    validate(tmp_path / "run", dataset, first)
+    both = validate(tmp_path / "run", dataset)
     assert set(both.predictions.model) == {"sac_mil", "mean_pool"}
     cohort, bags, folds = dataset
     other = make_folds(cohort, 2, seed=5)
     with pytest.raises(RunError, match="other folds"):
-        cross_validate(tmp_path / "run", cohort, bags, other, first)
-    fewer = Cohort(cohort.slides[:-1], cohort.classes)
+        validate(tmp_path / "run", dataset, first, folds=other)
+    last = cohort.slides[-1]
+    renamed = last._replace(patient_id="another")
+    fewer = Cohort((*cohort.slides[:-1], renamed), cohort.classes)
     with pytest.raises(RunError, match="other cohort"):
-        cross_validate(tmp_path / "run", fewer, bags, folds, first)
+        validate(tmp_path / "run", Material(fewer, bags, folds), first)
     changed = {"mean_pool": TrainingConfig(model="mean_pool", training={"epochs": 1})}
     with pytest.raises(RunError, match="other settings"):
-        cross_validate(tmp_path / "run", *dataset, changed)
+        validate(tmp_path / "run", dataset, changed)
 
 
 def test_a_folder_of_something_else_is_not_changed(dataset, tmp_path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").write_text("x")
     with pytest.raises(RunError, match="no run folder"):
-        cross_validate(tmp_path / "thesis", *dataset, CONFIGS)
+        validate(tmp_path / "thesis", dataset)
     assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["chapter1.tex"]
 
 
 def test_every_bad_bag_is_reported_before_anything_is_trained(dataset, tmp_path) -> None:
+    data = dataset.data
     names = list(dataset.bags)[1:4]
     dataset.bags[names[0]].write_bytes(b"")
     dataset.bags[names[1]].write_bytes(dataset.bags[names[1]].read_bytes()[:500])
     with h5py.File(dataset.bags[names[2]], "r+") as file:
         file["features"][0, 0] = np.nan
     with pytest.raises(CohortError) as error:
-        cross_validate(tmp_path / "run", *dataset, {"mean_pool": CONFIGS["mean_pool"]})
+        cross_validate(data, CONFIGS, out=tmp_path / "run", folds=dataset.folds)
     assert len(error.value.problems) == 3
     for name, problem in zip(names, error.value.problems, strict=True):
         assert name in problem
@@ -152,10 +159,10 @@ def test_every_bad_bag_is_reported_before_anything_is_trained(dataset, tmp_path)
 
 def test_a_job_that_fails_is_reported_and_the_others_run(dataset, tmp_path) -> None:
     """With one class in the validation set of fold 0, its epoch cannot be chosen."""
-    cohort, bags, folds = dataset
+    cohort, _, folds = dataset
     val = tuple(s.slide_id for s in cohort.get_slides(folds[0].val) if s.label == 0)
     folds = [folds[0]._replace(val=val), folds[1]]
-    found = cross_validate(tmp_path / "run", cohort, bags, folds, CONFIGS)
+    found = validate(tmp_path / "run", dataset, folds=folds)
     assert sorted(found.failures) == [f"{m}, seed 0, fold 0" for m in ("mean_pool", "sac_mil")]
     assert all("one class only" in reason for reason in found.failures.values())
     assert set(found.predictions.fold) == {1}
@@ -163,22 +170,22 @@ def test_a_job_that_fails_is_reported_and_the_others_run(dataset, tmp_path) -> N
 
 def test_a_run_over_other_bags_is_rejected(dataset, tmp_path) -> None:
     first = {"mean_pool": CONFIGS["mean_pool"]}
-    cross_validate(tmp_path / "run", *dataset, first)
+    validate(tmp_path / "run", dataset, first)
     before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
     slide_id, path = next(iter(dataset.bags.items()))
     bag = read_bag(path)
     write_bag(path, dataclasses.replace(bag, features=bag.features + 1))
     with pytest.raises(RunError, match=rf"other bags .*{slide_id}"):
-        cross_validate(tmp_path / "run", *dataset, {"max_pool": TrainingConfig(model="max_pool")})
+        validate(tmp_path / "run", dataset, {"max_pool": TrainingConfig(model="max_pool")})
     assert {f: f.read_bytes() for f in before} | before == before
 
 
 def test_a_rejected_command_leaves_the_run_as_it_was(dataset, tmp_path) -> None:
-    cross_validate(tmp_path / "run", *dataset, {"mean_pool": CONFIGS["mean_pool"]})
+    validate(tmp_path / "run", dataset, {"mean_pool": CONFIGS["mean_pool"]})
     before = (tmp_path / "run" / "config.yaml").read_bytes()
     changed = TrainingConfig(model="mean_pool", training={"epochs": 1})
     with pytest.raises(RunError, match="other settings"):
-        cross_validate(tmp_path / "run", *dataset, {"mean_pool": changed})
+        validate(tmp_path / "run", dataset, {"mean_pool": changed})
     assert (tmp_path / "run" / "config.yaml").read_bytes() == before
 
 
@@ -186,12 +193,12 @@ def test_a_run_killed_at_its_very_start_can_be_resumed(dataset, tmp_path) -> Non
     (tmp_path / "run" / "splits").mkdir(parents=True)
     (tmp_path / "run" / ".run.lock").touch()
     (tmp_path / "run" / "splits" / "splits_0.csv").write_text(",train,val,test\n")
-    found = cross_validate(tmp_path / "run", *dataset, {"mean_pool": CONFIGS["mean_pool"]})
+    found = validate(tmp_path / "run", dataset, {"mean_pool": CONFIGS["mean_pool"]})
     assert not found.failures
 
 
 def test_a_run_stands_for_all_its_jobs(dataset, tmp_path) -> None:
-    cross_validate(tmp_path / "run", *dataset, CONFIGS)
+    validate(tmp_path / "run", dataset)
     with pytest.raises(RunError, match="several models"):
         find_model_folders(tmp_path / "run")
     folders = find_model_folders(tmp_path / "run" / "sac_mil")
@@ -202,7 +209,7 @@ def test_a_run_stands_for_all_its_jobs(dataset, tmp_path) -> None:
 def test_names_that_cannot_be_folders_are_rejected(dataset, tmp_path) -> None:
     for name in ("../up", "a b", "", ".hidden"):
         with pytest.raises(RunError, match="not a portable folder name"):
-            cross_validate(tmp_path / "run", *dataset, {name: CONFIGS["mean_pool"]})
+            validate(tmp_path / "run", dataset, {name: CONFIGS["mean_pool"]})
 
 
 SCRIPT = """
@@ -211,10 +218,12 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from small_cohort import write_material
 from sacmil.training.config import make_configs
-from sacmil.training.cross_validate import TrainingResources, cross_validate
+from sacmil.training.cross_validate import cross_validate
 dataset = write_material(Path(sys.argv[2]), patients=8)
 configs = make_configs(["sac_mil"], {}, ["epochs=8", "lr=1e-3", "dim=16", "k=4"])
-cross_validate(Path(sys.argv[3]), *dataset, configs, resources=TrainingResources(threads=1))
+cross_validate(
+    dataset.data, configs, out=sys.argv[3], folds=dataset.folds, devices="cpu", threads=1
+)
 """
 
 
@@ -249,10 +258,10 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_weights(folds, tmp_path) 
 @pytest.mark.slow
 def test_a_cluster_gives_the_same_predictions(ray_cluster, dataset, tmp_path) -> None:
     first = {"mean_pool": CONFIGS["mean_pool"]}
-    cluster = TrainingResources(threads=1, engine="ray", address=ray_cluster.address)
-    found = cross_validate(tmp_path / "cluster", *dataset, first, resources=cluster)
+    cluster = {"threads": 1, "engine": "ray", "address": ray_cluster.address}
+    found = validate(tmp_path / "cluster", dataset, first, **cluster)
     assert not found.failures
-    cross_validate(tmp_path / "here", *dataset, first, resources=TrainingResources(threads=1))
+    validate(tmp_path / "here", dataset, first, threads=1)
     ours, theirs = (read_predictions(tmp_path / name) for name in ("cluster", "here"))
     assert ours.slide_id.tolist() == theirs.slide_id.tolist()
     np.testing.assert_allclose(ours.probabilities, theirs.probabilities, atol=1e-5)
@@ -267,7 +276,7 @@ def test_labels_without_meaning_give_chance(tmp_path) -> None:
     shuffled = Cohort(slides, cohort.classes)
     config = TrainingConfig(model="mean_pool", training={"epochs": 5, "lr": 1e-2})
     found = cross_validate(
-        tmp_path / "run", shuffled, bags, make_folds(shuffled, 3), {"mean": config}
+        Dataset(shuffled, bags), {"mean": config}, out=tmp_path / "run", folds=3, devices="cpu"
     )
     units = average_by_patient(found.predictions)
     assert abs(METRICS["auc"](units.label, units.probabilities) - 0.5) < 3 * 0.075
@@ -275,6 +284,6 @@ def test_labels_without_meaning_give_chance(tmp_path) -> None:
 
 def test_labels_with_meaning_are_learned(dataset, tmp_path) -> None:
     config = TrainingConfig(model="mean_pool", training={"epochs": 5, "lr": 1e-2})
-    found = cross_validate(tmp_path / "run", *dataset, {"mean": config})
+    found = validate(tmp_path / "run", dataset, {"mean": config})
     units = average_by_patient(found.predictions)
     assert METRICS["auc"](units.label, units.probabilities) > 0.95

@@ -22,12 +22,11 @@ OPTIONS = {"dim": 16, "k": 4}
 
 
 def make_job(dataset, folder, recipe="official", **changes) -> TrainingJob:
-    cohort, bags, folds = dataset
-    hashes = dict.fromkeys(bags, "0")
-    train, val, test = (list_labeled_bags(cohort, ids, bags, hashes) for ids in folds[0])
+    data = dataset.data.with_hashes(dict.fromkeys(dataset.bags, "0"))
+    train, val, test = (list_labeled_bags(data, ids) for ids in dataset.folds[0])
     config = TrainingConfig(recipe=recipe, options=OPTIONS, training=TRAINING)
     given = {"config": config, "train": train, "val": val, "test": test, **changes}
-    return TrainingJob(folder=folder, name="sac", classes=cohort.classes, fold=0, **given)
+    return TrainingJob(folder=folder, name="sac", classes=data.cohort.classes, fold=0, **given)
 
 
 class Loader:

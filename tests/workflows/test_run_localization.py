@@ -12,7 +12,6 @@ from small_cohort import write_material
 from sacmil import read_bag, write_bag
 from sacmil.errors import RunError
 from sacmil.results import LOCALIZATION_FILE, read_localization
-from sacmil.training.config import make_configs
 from sacmil.training.cross_validate import cross_validate
 from sacmil.workflows.run_localization import measure_run_localization
 
@@ -24,7 +23,7 @@ def test_saved_models_measure_what_testing_measured_and_other_bags_are_rejected(
     for path in material.bags.values():
         write_bag(path, replace(read_bag(path), labels=np.arange(30) % 2))
     run = tmp_path / "run"
-    cross_validate(run, *material, make_configs(["mean_pool"], {}, ["epochs=1"]))
+    cross_validate(material.data, "mean_pool", out=run, folds=material.folds, options={"epochs": 1})
     before = {file: file.read_bytes() for file in run.rglob("*.*")}
     for file in run.rglob(LOCALIZATION_FILE):
         file.unlink()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sacmil.cli._training import load_dataset, read_config_values, training_options
+from sacmil.cli._training import load_dataset, training_options
 
 if TYPE_CHECKING:
-    from sacmil.training.config import TrainingConfig
-    from sacmil.training.cross_validate import CrossValidationResult
+    from sacmil.results.run import Run
 
 
 @click.command()
@@ -63,83 +61,68 @@ def command(
     out: Path,
     recipe: str | None,
     config: Path | None,
-    overrides: tuple[str, ...],
+    options: tuple[str, ...],
     cache: Any,
     **dataset_options: Any,
 ) -> None:
     """Train and test models on every fold of TABLE; run again to resume."""
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
     from sacmil.cli._progress import progress_bars
-    from sacmil.training.config import make_configs
-    from sacmil.training.cross_validate import TrainingResources, cross_validate
+    from sacmil.training.config import resolve_configs
+    from sacmil.training.cross_validate import cross_validate
 
     if address and engine != "ray":
         raise click.UsageError("--address names a Ray cluster; add --engine ray")
-    values = read_config_values(config, recipe)
-    configs = make_configs(_choose_models(models, values), values, overrides)
-    every_seed = _make_seeds(configs, seeds)
-    resources = TrainingResources(
-        _choose_devices(gpus, per_gpu, workers), None, cache, engine, address
-    )
-    found = load_dataset(table, repeats=repeats, **dataset_options)
+    names, devices = _parse_models(models), _parse_devices(gpus, workers)
+    settings: dict[str, Any] = {"config": config, "recipe": recipe, "options": options}
+    resolve_configs(names, **settings)  # reject wrong ones before reading bags
+    dataset, folds = load_dataset(table, repeats=repeats, **dataset_options)
+    assert folds is not None
     with progress_bars() as progress:
-        done = cross_validate(
-            out,
-            found.dataset.cohort,
-            found.dataset.bags,
-            found.folds,
-            configs,
-            seeds=every_seed,
-            resources=resources,
+        run = cross_validate(
+            dataset,
+            names,
+            out=out,
+            folds=folds,
+            seeds=seeds,
+            devices=devices,
+            per_gpu=per_gpu,
+            cache=cache,
+            engine=engine,
+            address=address,
             on_progress=progress,
+            **settings,
         )
-    _print_results(out, done)
+    _print_results(run)
 
 
-def _choose_models(models: str | None, values: dict[str, Any]) -> list[str]:
+def _parse_models(models: str | None) -> list[str] | None:
     from sacmil import list_models
-    from sacmil.training.config import DEFAULT_MODEL
 
     if models == "all":
         return list_models()
-    if models is not None:
-        return list(dict.fromkeys(name.strip() for name in models.split(",")))
-    sections = [name for name, value in values.items() if isinstance(value, dict)]
-    several = sections and not {"options", "training"} & set(sections)
-    return sections if several else [values.get("model", DEFAULT_MODEL)]
+    return None if models is None else [name.strip() for name in models.split(",")]
 
 
-def _make_seeds(configs: Mapping[str, TrainingConfig], count: int) -> range:
-    """Return consecutive seeds, beginning with the seed of all configurations."""
-    first = {config.seed for config in configs.values()}
-    if len(first) > 1:
-        listed = ", ".join(f"{name} {config.seed}" for name, config in configs.items())
-        raise click.UsageError(f"models have different seeds ({listed}); give -o seed=N for all")
-    return range(min(first), min(first) + count)
+def _parse_devices(gpus: str | None, workers: int | None) -> str | list[str]:
+    """Return the device of each job at a time; auto takes all GPUs, or the CPU."""
+    if gpus is None:
+        return "auto" if workers is None else ["cpu"] * workers
+    numbers = [number.strip() for number in gpus.split(",")]
+    if not all(number.isdecimal() for number in numbers):
+        raise click.UsageError(f"--gpus {gpus}; expected numbers such as 0,1")
+    return [f"cuda:{number}" for number in numbers]
 
 
-def _choose_devices(gpus: str | None, per_gpu: int, workers: int | None) -> tuple[str, ...]:
-    """Return the device of each worker."""
-    import torch
-
-    if gpus is not None:
-        numbers = [number.strip() for number in gpus.split(",")]
-        if not all(number.isdecimal() for number in numbers):
-            raise click.UsageError(f"--gpus {gpus}; expected numbers such as 0,1")
-    else:
-        numbers = [str(n) for n in range(torch.cuda.device_count())] if workers is None else []
-    return tuple(f"cuda:{n}" for n in numbers) * per_gpu or ("cpu",) * (workers or 1)
-
-
-def _print_results(out: Path, result: CrossValidationResult) -> None:
+def _print_results(run: Run) -> None:
     from sacmil.cli._summary import print_summary
 
-    if result.predictions is not None:
-        print_summary(result.predictions, data=str(out))
-    for job, reason in result.failures.items():
+    if run.has_predictions:
+        print_summary(run.predictions, data=str(run.folder))
+    for job, reason in run.failures.items():
         click.echo(f"Error: {job}: {reason}", err=True)
-    if result.failures:
+    if run.failures:
         click.echo(
-            f"{len(result.failures)} jobs failed; run the command again to retry them", err=True
+            f"{len(run.failures)} jobs failed; run the command again to retry them", err=True
         )
         raise SystemExit(1)

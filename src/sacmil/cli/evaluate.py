@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sacmil.cli._cohort import cohort_options
+from sacmil.cli._cohort import cohort_options, get_option_name
 from sacmil.cli._evaluation_options import check_can_report, evaluation_options, parse_metric_names
 from sacmil.cli._option_names import name_options
 from sacmil.cli._output_folder import check_not_run_or_model
@@ -115,8 +115,9 @@ def _check_call(
 ) -> None:
     given = [name for name, value in cohort.items() if value and not (bags and name == "device")]
     if table is None and given:
-        option = given[0].replace("_", "-")
-        raise click.UsageError(f"--{option} needs a cohort; add --table, the slides and labels")
+        raise click.UsageError(
+            f"{get_option_name(given[0])} needs a cohort; add --table, the slides and labels"
+        )
     if table is not None and not bags:
         raise click.UsageError("--table needs bags; add --bags, the folder of the slides' bags")
     if out is not None and (table is not None or out.resolve() not in map(Path.resolve, items)):
@@ -126,10 +127,10 @@ def _check_call(
 def _read_dataset(
     table: Path, bags: tuple[Path, ...], *, drop_missing: bool, **columns: Any
 ) -> Dataset:
-    from sacmil.cli._cohort import read_cohort_table
+    from sacmil.cohorts.cohort import read_cohort
     from sacmil.cohorts.dataset import Dataset
 
-    cohort = read_cohort_table(table, min_patients=0, **columns)
+    cohort = read_cohort(table, min_patients=0, **columns)
     # headers are not read: a bad bag shall not stop the others
     return Dataset(cohort, bags, drop_missing=drop_missing, min_patients=0, check_headers=False)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from sacmil.cli._cohort import cohort_options, read_cohort_table
+from sacmil.cli._cohort import cohort_options, get_option_name
 
 if TYPE_CHECKING:
     from sacmil.cohorts.cohort import Cohort
@@ -65,18 +65,20 @@ def command(
     **options: Any,
 ) -> None:
     """Divide the cohort of TABLE into stratified folds; each patient is in one set of a fold."""
+    from sacmil.cohorts.cohort import read_cohort
+
     _check_call(out, check, dataset, options)
     clinical = options.pop("clinical")
     fold_options = {key: options.pop(key) for key in ("folds", "seed", "repeats", "validation")}
     if dataset is not None:
         split = _split_dataset(
-            dataset, table, clinical, sites=bool(options["preserve"]), **fold_options
+            dataset, table, clinical, sites=bool(options["site"]), **fold_options
         )
     else:
         split = _split_table(
-            read_cohort_table(table, **options),
+            read_cohort(table, **options),
             check,
-            sites=bool(options["preserve"]),
+            sites=bool(options["site"]),
             **fold_options,
         )
     description = _write_splits(out, split, overwrite=overwrite, with_table=dataset is not None)
@@ -99,11 +101,10 @@ def _check_call(
         raise click.UsageError("--dataset makes folds and --check reads them; leave one out")
     if options["clinical"] is not None and dataset != "tcga-brca":
         raise click.UsageError("--clinical is for --dataset tcga-brca only")
-    table_options = ("slide_column", "patient_column", "label_column", "classes", "slide_table")
-    given = [name for name in (*table_options, "sheet") if options[name] is not None]
+    table_options = ("slide", "patient", "label", "classes", "slide_table", "sheet")
+    given = [get_option_name(name) for name in table_options if options[name] is not None]
     if dataset is not None and given:
-        option = given[0].replace("_", "-")
-        raise click.UsageError(f"--dataset sets columns and classes; leave --{option} out")
+        raise click.UsageError(f"--dataset sets columns and classes; leave {given[0]} out")
 
 
 def _split_table(

@@ -16,8 +16,8 @@ from sacmil.reproduce._variant import Variant
 if TYPE_CHECKING:
     from sacmil.progress import ProgressCallback
     from sacmil.results import Predictions
+    from sacmil.results.run import Run
     from sacmil.training.config import TrainingConfig
-    from sacmil.training.cross_validate import CrossValidationResult, TrainingResources
 
 RUNS = "runs"
 
@@ -43,7 +43,7 @@ def reproduce_table(
         done = cross_validate_rows(out / RUNS / dataset.name, dataset, rows, request)
         failures += [f"{dataset.name}, {job}: {why}" for job, why in done.failures.items()]
         outcomes[dataset.dataset] = _summarize_dataset(
-            done.predictions, paper, dataset, rows, request
+            done.predictions if done.has_predictions else None, paper, dataset, rows, request
         )
         written = write_tables(out, name, paper, outcomes)
     yield from written
@@ -62,27 +62,21 @@ def _describe_failures(failures: list[str]) -> str:
 
 def cross_validate_rows(
     out: Path, dataset: ReproduceDataset, rows: Mapping[str, Variant], request: ReproduceRequest
-) -> CrossValidationResult:
+) -> Run:
     """Train every row on every fold of the dataset; skip finished jobs."""
     from sacmil.training.cross_validate import cross_validate
 
     return cross_validate(
-        out,
-        dataset.data.cohort,
-        dataset.data.bags,
-        dataset.folds,
+        dataset.data,
         {variant.name: _make_config(variant, request) for variant in rows.values()},
+        out=out,
+        folds=dataset.folds,
         seeds=range(request.seeds),
-        resources=_make_resources(request),
+        devices=request.devices * request.workers,
+        engine=request.engine,
+        address=request.address,
         on_progress=_prefix_progress(DATASETS[dataset.dataset], request.progress),
     )
-
-
-def _make_resources(request: ReproduceRequest) -> TrainingResources:
-    from sacmil.training.cross_validate import TrainingResources
-
-    devices = request.devices * request.workers
-    return TrainingResources(devices=devices, engine=request.engine, address=request.address)
 
 
 def _make_config(variant: Variant, request: ReproduceRequest) -> TrainingConfig:

@@ -92,63 +92,153 @@ _RECIPE_HINTS = get_type_hints(Recipe)
 _RECIPE_FIELDS = tuple(name for name in _RECIPE_HINTS if name not in ("options", "clip"))
 
 
-def make_config(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> TrainingConfig:
+Overrides = Mapping[str, Any] | Iterable[str]
+"""Settings to change: values by key, or texts ``key=value`` whose values are YAML."""
+
+ModelChoice = str | Iterable[str] | Mapping[str, TrainingConfig | Mapping[str, Any]]
+"""A model, several, or configurations by the name of their results."""
+
+
+def resolve_configs(
+    models: ModelChoice | None,
+    *,
+    config: str | Path | Mapping[str, Any] | None = None,
+    recipe: str | None = None,
+    options: Overrides = (),
+    argument: str = "models",
+) -> dict[str, TrainingConfig]:
+    """Return the configuration of each model, from the arguments of train and cross_validate.
+
+    Args:
+        models: names, or configurations by name; None takes those of config, or sac_mil_local.
+        config: a YAML file or its values: one configuration for all models, or one for each.
+        recipe: of all models.
+        options: further settings for all models that have the key, ``model.key`` for one.
+        argument: that names the models, for messages.
+    """
+    changes = [("recipe", recipe)] if recipe else []
+    changes += _parse_overrides(options)
+    if isinstance(models, Mapping):
+        if config is not None:
+            raise ConfigError(f"`{argument}` and `config` are both configurations; leave one out")
+        return _apply_overrides(dict(map(_get_named_values, models.items())), changes, argument)
+    values = read_config(config) if isinstance(config, str | Path) else dict(config or {})
+    names = _choose_models(models, values)
+    return _apply_overrides(_get_values_by_model(names, values), changes, argument)
+
+
+def make_config(values: Mapping[str, Any], overrides: Overrides = ()) -> TrainingConfig:
     """Return a configuration from the values of a YAML file and overrides.
 
     Args:
         values: by key; all are optional.
-        overrides: ``key=value``; a key of the configuration, of the recipe or of the model, with
-            or without the prefix ``training.`` or ``options.``.
+        overrides: a key is one of the configuration, of the recipe or of the model, with or
+            without the prefix ``training.`` or ``options.``.
     """
-    _check_known("setting", values, _FIELDS)
-    merged: dict[str, Any] = {**values}
-    for name in ("options", "training"):
-        merged[name] = _check_mapping(name, merged.get(name))
-    for text in overrides:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise ConfigError(f"{text!r}; expected key=value, such as lr=2e-4")
-        _set_key(merged, key, _parse_yaml(value, text))
-    return TrainingConfig(**merged)
+    return _make_config(values, _parse_overrides(overrides))
 
 
 def make_configs(
-    models: Iterable[str], values: Mapping[str, Any], overrides: Iterable[str] = ()
+    models: Iterable[str], values: Mapping[str, Any], overrides: Overrides = ()
 ) -> dict[str, TrainingConfig]:
     """Return a configuration per model.
 
     Args:
         models: their names.
         values: one configuration for all models, or one for each, as in a run's config.yaml.
-        overrides: ``key=value`` for all models that have the key, ``model.key=value`` for one.
+        overrides: for all models that have the key, ``model.key`` for one.
     """
-    names, given = list(models), list(overrides)
-    for text in given:
-        if text.partition("=")[0].rpartition(".")[2] == "model":
-            raise ConfigError(f"-o {text}: models are named by --model or --models")
-    several = bool(values) and not set(values) & set(_FIELDS)
-    if several:
-        _check_known("model in the configuration", names, values)
-    configs, used = {}, set()
+    return _apply_overrides(_get_values_by_model(models, values), _parse_overrides(overrides))
+
+
+def _choose_models(models: str | Iterable[str] | None, values: Mapping[str, Any]) -> list[str]:
+    """Return the given models, or those of the configuration, or the default."""
+    if models is not None:
+        return [models] if isinstance(models, str) else list(dict.fromkeys(models))
+    if _has_several_models(values):
+        return list(values)
+    return [values.get("model", DEFAULT_MODEL)]
+
+
+def _has_several_models(values: Mapping[str, Any]) -> bool:
+    return bool(values) and not set(values) & set(_FIELDS)
+
+
+def _get_named_values(
+    item: tuple[str, TrainingConfig | Mapping[str, Any]],
+) -> tuple[str, dict[str, Any]]:
+    name, given = item
+    if isinstance(given, TrainingConfig):
+        return name, given.to_dict()
+    return name, _check_mapping(name, given)
+
+
+def _get_values_by_model(
+    models: Iterable[str], values: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    names = list(models)
     for name in names:
-        own = _check_mapping(name, values[name]) if several else {**values, "model": name}
-        model = own.setdefault("model", name)
-        mine = [text for text in given if _is_override_for(text, name, model, names)]
+        if not isinstance(name, str):
+            raise ConfigError(f"a model is called {shorten_value(name)}; expected the name of one")
+    if not _has_several_models(values):
+        return {name: {**values, "model": name} for name in names}
+    _check_known("model in the configuration", names, values)
+    return {name: _check_mapping(name, values[name]) for name in names}
+
+
+def _apply_overrides(
+    values: Mapping[str, dict[str, Any]],
+    changes: list[tuple[str, Any]],
+    argument: str = "models",
+) -> dict[str, TrainingConfig]:
+    """Return a configuration for each name; a change that no model has is an error."""
+    for key, value in changes:
+        if key.rpartition(".")[2] == "model":
+            raise ConfigError(
+                f"`options` has model={shorten_value(value)}; models are named by `{argument}`"
+            )
+    configs, used = {}, set()
+    for name, own in values.items():
+        own = {"model": name, **own}
+        mine = [n for n, (key, _) in enumerate(changes) if _is_key_of(key, name, own, values)]
         used |= set(mine)
-        configs[name] = make_config(own, [text.removeprefix(f"{name}.") for text in mine])
-    for text in given:
-        if text not in used:  # no model has the key: raise the error that lists the known ones
-            make_config({"model": configs[names[0]].model}, [text])
+        pairs = [(changes[n][0].removeprefix(f"{name}."), changes[n][1]) for n in mine]
+        configs[name] = _make_config(own, pairs)
+    for number, change in enumerate(changes):
+        if number not in used:  # no model has the key: raise the error that lists the known ones
+            _make_config({"model": next(iter(configs.values())).model}, [change])
     return configs
 
 
-def _is_override_for(text: str, name: str, model: str, names: list[str]) -> bool:
-    key = text.partition("=")[0]
+def _is_key_of(key: str, name: str, own: Mapping[str, Any], names: Iterable[str]) -> bool:
     place = key.partition(".")[0]
-    if place in names:
+    if place in names and place != key:
         return place == name
-    known = (*_FIELDS, *_RECIPE_FIELDS, *describe_model(model).options)
-    return update_key(key) in known or place in ("options", "training") or "=" not in text
+    known = (*_FIELDS, *_RECIPE_FIELDS, *describe_model(own["model"]).options)
+    return update_key(key) in known or place in ("options", "training")
+
+
+def _make_config(values: Mapping[str, Any], changes: list[tuple[str, Any]]) -> TrainingConfig:
+    _check_known("setting", values, _FIELDS)
+    merged: dict[str, Any] = {**values}
+    for name in ("options", "training"):
+        merged[name] = _check_mapping(name, merged.get(name))
+    for key, value in changes:
+        _set_key(merged, key, value)
+    return TrainingConfig(**merged)
+
+
+def _parse_overrides(overrides: Overrides) -> list[tuple[str, Any]]:
+    if isinstance(overrides, Mapping):
+        return list(overrides.items())
+    return [_parse_override(text) for text in overrides]
+
+
+def _parse_override(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"{text!r}; expected key=value, such as lr=2e-4")
+    return key, _parse_yaml(value, text)
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -189,7 +279,7 @@ def _set_key(merged: dict[str, Any], key: str, value: Any) -> None:
 def _check_mapping(name: str, value: Any) -> dict[str, Any]:
     if value is None:
         return {}
-    if not isinstance(value, dict):
+    if not isinstance(value, Mapping):
         raise ConfigError(f"{name} is {shorten_value(value)}; expected keys and values under it")
     return dict(value)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,8 @@ import yaml
 from sacmil.atomic import atomic_write
 from sacmil.bag import Bag
 from sacmil.card import CARD_FILE, anonymized_id, read_card
-from sacmil.cohorts.cohort import Cohort, LabeledSlide
+from sacmil.cohorts.cohort import LabeledSlide
+from sacmil.cohorts.dataset import Dataset
 from sacmil.environment import list_versions, select_device
 from sacmil.errors import ConfigError, OptionError, RunError, SacMILError
 from sacmil.formats import read_bag
@@ -54,13 +55,12 @@ class TrainingBag(NamedTuple):
     """Hash of the bag file."""
 
 
-def list_labeled_bags(
-    cohort: Cohort, slide_ids: Sequence[str], bags: Mapping[str, Path], hashes: Mapping[str, str]
-) -> tuple[TrainingBag, ...]:
-    """Return slides of a cohort with their bags."""
+def list_labeled_bags(dataset: Dataset, slide_ids: Sequence[str]) -> tuple[TrainingBag, ...]:
+    """Return slides of a dataset with their bags; the dataset must have their hashes."""
+    bags, hashes = dataset.bags, dataset.hashes
     return tuple(
         TrainingBag(slide, str(bags[slide.slide_id]), hashes[slide.slide_id])
-        for slide in cohort.get_slides(slide_ids)
+        for slide in dataset.cohort.get_slides(slide_ids)
     )
 
 
@@ -131,15 +131,13 @@ _MAX_PARAMETERS = 2_000_000_000
 """8 GB of weights; the largest model here has a hundredth of that."""
 
 
-def check_models(
-    configs: Iterable[TrainingConfig], bags: Mapping[str, Path], classes: Sequence[str]
-) -> None:
+def check_models(configs: Iterable[TrainingConfig], dataset: Dataset) -> None:
     """Reject options that a model cannot be created with, before any other work."""
-    dim = read_width(next(iter(bags.values())))
+    dim = dataset.dim or read_width(next(iter(dataset.bags.values())))
     if dim is None:
         return  # check_and_hash_bags reports it, with all other unreadable bags
     for config in configs:
-        options = {"num_classes": len(classes), **config.model_options()}
+        options = {"num_classes": len(dataset.cohort.classes), **config.model_options()}
         model = create_meta_model(config.model, in_dim=dim, **options)
         count = sum(parameter.numel() for parameter in model.parameters())
         if count > _MAX_PARAMETERS:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sacmil.cohorts.cohort import Cohort, write_cohort
+from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.splits import Fold, make_folds
 from sacmil.errors import RunError
 from sacmil.evaluation.comparison import compare_models
@@ -17,7 +18,7 @@ from sacmil.evaluation.summary import summarize
 from sacmil.locking import exclusive, remove_partial_files
 from sacmil.results import PREDICTIONS_FILE, Predictions, write_predictions
 from sacmil.synthetic.slides import SyntheticSlide, make_cohort, make_slide_cohort
-from sacmil.training.cross_validate import TrainingResources, cross_validate
+from sacmil.training.cross_validate import cross_validate
 from sacmil.workflows.demo.bags import DemoBags, count_cores, draw_missing_slides, extract_bags
 from sacmil.workflows.demo.folder import DemoFolder
 from sacmil.workflows.demo.page import write_page
@@ -129,19 +130,17 @@ class _DemoRun:
             min(count_cores(), len(configs)) if self.settings.epochs > _MAX_SERIAL_EPOCHS else 1
         )
         validated = cross_validate(
-            run,
-            cohort,
-            bags.files,
-            folds,
+            Dataset(cohort, bags.files),
             configs,
+            out=run,
+            folds=folds,
             seeds=(self.settings.seed,),
-            resources=TrainingResources(("cpu",) * workers),
+            devices=("cpu",) * workers,
             on_progress=self._report_progress,
         )
         for job, reason in validated.failures.items():
             raise RunError(f"{job}: {reason}; run the command again to retry")
         self.steps_done["models trained"] = len(_list_finished_jobs(run)) - before
-        assert validated.predictions is not None
         report = self._make_report(run, validated.predictions)
         write_report_folder(self.folder.out / "evaluation", report)
         return report

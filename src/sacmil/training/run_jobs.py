@@ -1,0 +1,233 @@
+"""Run training jobs: one after the other, in worker processes, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+
+from sacmil.errors import SacMILError, explain_os_error
+from sacmil.parallel import TaskOutcome, WorkerPool
+from sacmil.progress import ProgressCallback
+from sacmil.training.checkpoint import EpochMetrics
+from sacmil.training.job import DeviceConfig, TrainingJob, run_job
+from sacmil.training.loading import CacheMode
+from sacmil.training.log import read_last_epoch
+
+_POLL_S = 0.5
+
+EngineName = Literal["local", "ray"]
+Engine = Callable[[Sequence[TrainingJob], "TrainingResources", "JobMonitor"], Iterator[TaskOutcome]]
+
+
+@dataclass(frozen=True)
+class TrainingResources:
+    """Devices and processes that jobs are distributed over."""
+
+    devices: tuple[str, ...] = ("cpu",)
+    """One device per worker; list a device twice to run two jobs on it."""
+    threads: int | None = None
+    """Of torch for each job on a CPU; None divides the cores evenly."""
+    cache: CacheMode = "auto"
+    engine: EngineName = "local"
+    address: str | None = None
+    """Of the Ray cluster; None uses the local one, or starts one."""
+
+
+class JobMonitor(Protocol):
+    """Follows jobs and reports their progress."""
+
+    def report_progress(self) -> None:
+        """Report the progress of all jobs."""
+
+    def report_epoch(self, job: TrainingJob, metrics: EpochMetrics) -> None:
+        """Report an epoch of a job in this process."""
+
+    def finish_job(self, job: TrainingJob) -> None:
+        """Count a job as finished, after an early stop or a failure too."""
+
+
+class FailedJob(NamedTuple):
+    """A job that failed."""
+
+    job: TrainingJob
+    message: str
+    error: Exception | None
+    """What was raised, if the job ran in this process."""
+
+    @property
+    def name(self) -> str:
+        """The model, seed and fold."""
+        return f"{self.job.name}, seed {self.job.config.seed}, fold {self.job.fold}"
+
+
+def run_jobs(
+    jobs: Sequence[TrainingJob], resources: TrainingResources, monitor: JobMonitor
+) -> list[FailedJob]:
+    """Run jobs and return those that failed.
+
+    Args:
+        jobs: that are not finished.
+        resources: what to train on.
+        monitor: reports progress.
+    """
+    monitor.report_progress()
+    failed = []
+    for outcome in _choose_engine(resources)(jobs, resources, monitor):
+        job = jobs[outcome.key]
+        if outcome.failure is not None:
+            failed.append(FailedJob(job, outcome.failure, outcome.value))
+        monitor.finish_job(job)
+    return failed
+
+
+def _choose_engine(resources: TrainingResources) -> Engine:
+    if resources.engine == "ray":
+        return _run_on_ray
+    return _run_in_process if len(resources.devices) == 1 else _run_in_workers
+
+
+def _run_in_process(
+    pending: Sequence[TrainingJob], resources: TrainingResources, monitor: JobMonitor
+) -> Iterator[TaskOutcome]:
+    """Run one job after the other in this process: one device needs no worker process."""
+    threads = torch.get_num_threads()
+    device_config = DeviceConfig(resources.devices[0], resources.cache, resources.threads)
+    try:
+        for index, job in enumerate(pending):
+            try:
+                run_job(job, device_config, on_epoch=partial(monitor.report_epoch, job))
+                yield TaskOutcome(index, None, None)
+            except SacMILError as error:
+                yield TaskOutcome(index, error, str(error))
+            except OSError as error:
+                yield TaskOutcome(index, error, explain_os_error(error))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _run_in_workers(
+    pending: Sequence[TrainingJob], resources: TrainingResources, monitor: JobMonitor
+) -> Iterator[TaskOutcome]:
+    """Run jobs in one process per device; each job gets the next free device."""
+    if not pending:
+        return
+    devices = resources.devices[: len(pending)]
+    threads = resources.threads or _count_threads_per_worker(len(devices))
+    free = list(devices)[::-1]
+    device_of: dict[int, str] = {}
+    waiting = list(range(len(pending)))[::-1]
+    with WorkerPool(len(devices), memory_limit=0, threads=threads) as workers:
+        while waiting or workers.pending_count:
+            while waiting and free:
+                index, device = waiting.pop(), free.pop()
+                device_of[index] = device
+                device_config = DeviceConfig(device, resources.cache, threads)
+                workers.submit(index, run_job, pending[index], device_config, limit_s=float("inf"))
+            outcome = workers.next_outcome(_POLL_S)
+            monitor.report_progress()
+            if outcome is not None:
+                free.append(device_of.pop(outcome.key))
+                yield outcome
+
+
+def _run_on_ray(
+    pending: Sequence[TrainingJob], resources: TrainingResources, monitor: JobMonitor
+) -> Iterator[TaskOutcome]:
+    from sacmil.parallel.ray import run_each_on_ray
+
+    gpus = int(any(device.startswith("cuda") for device in resources.devices))
+    device = "cuda:0" if gpus else "cpu"
+    device_config = DeviceConfig(device, resources.cache, resources.threads or 1)
+    yield from run_each_on_ray(
+        make_job_runner,
+        (device_config,),
+        pending,
+        cpus=device_config.threads or 1,
+        gpus=gpus,
+        address=resources.address,
+        on_wait=monitor.report_progress,
+    )
+
+
+def make_job_runner(device_config: DeviceConfig) -> Callable[[TrainingJob], None]:
+    """Return the function that an actor of a Ray cluster runs for each job."""
+    return lambda job: run_job(job, device_config)
+
+
+def _count_threads_per_worker(workers: int) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (cores or 1) // workers)
+
+
+class FolderMonitor:
+    """Reports the progress of all jobs from the metrics in their folders.
+
+    Args:
+        jobs: all of them.
+        pending: those that are not finished.
+        on_progress: called with the number of epochs done.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[TrainingJob],
+        pending: Sequence[TrainingJob],
+        on_progress: ProgressCallback,
+    ) -> None:
+        self._on_progress = on_progress
+        self._finished = len(jobs) - len(pending)
+        self._count = len(jobs)
+        self._open = {job.folder: job.epochs for job in pending}
+        self._total = sum(job.epochs for job in jobs)
+        self._done = self._total - sum(self._open.values())
+
+    def report_progress(self) -> None:
+        """Report epochs done, jobs finished and the newest loss."""
+        done, losses = self._done, []
+        for folder, epochs in self._open.items():
+            line = read_last_epoch(folder)
+            if line is not None:
+                done += min(int(line["epoch"]), epochs)
+                losses.append(float(line["loss"]))
+        newest = f", loss {sum(losses) / len(losses):.4f}" if losses else ""
+        jobs = f"{self._finished} of {self._count} jobs"
+        self._on_progress("cross-validation, epochs", done, self._total, jobs + newest)
+
+    def report_epoch(self, job: TrainingJob, metrics: EpochMetrics) -> None:
+        """Report the progress of all jobs."""
+        self.report_progress()
+
+    def finish_job(self, job: TrainingJob) -> None:
+        """Count a job as finished, after an early stop or a failure too."""
+        self._done += self._open.pop(job.folder)
+        self._finished += 1
+        self.report_progress()
+
+
+class EpochMonitor:
+    """Reports every epoch of a single job: its stage, loss and validation AUC.
+
+    Args:
+        on_progress: called with the number of epochs done.
+    """
+
+    def __init__(self, on_progress: ProgressCallback) -> None:
+        self._on_progress = on_progress
+
+    def report_progress(self) -> None:
+        """Report nothing before the first epoch."""
+
+    def report_epoch(self, job: TrainingJob, metrics: EpochMetrics) -> None:
+        """Report an epoch."""
+        stage = f", stage {metrics.stage + 1}" if metrics.stage else ""
+        val_auc = f", val AUC {metrics.val_auc:.3f}" if metrics.val_auc is not None else ""
+        note = f"loss {metrics.loss:.4f}{val_auc}"
+        self._on_progress(f"training {job.name}{stage}", metrics.epoch, job.epochs, note)
+
+    def finish_job(self, job: TrainingJob) -> None:
+        """Report nothing after the last epoch."""
