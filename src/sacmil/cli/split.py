@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,12 +11,9 @@ from sacmil.cli._cohort import cohort_options, get_option_name
 
 if TYPE_CHECKING:
     from sacmil.cohorts.cohort import Cohort
-    from sacmil.cohorts.splits import Fold
-
+    from sacmil.cohorts.split_cohort import CohortSplit, SetCounts
 
 DATASETS = ("camelyon16", "tcga-lung", "tcga-brca")
-TABLE = "table.csv"
-OFFICIAL = "official"
 
 
 @click.command()
@@ -57,108 +53,85 @@ OFFICIAL = "official"
 @cohort_options
 def command(
     table: Path,
+    folds: int,
     out: Path | None,
     check: Path | None,
     dataset: str | None,
+    clinical: Path | None,
     *,
     overwrite: bool,
-    **options: Any,
+    seed: int,
+    repeats: int,
+    validation: float,
+    **columns: Any,
 ) -> None:
     """Divide the cohort of TABLE into stratified folds; each patient is in one set of a fold."""
     from sacmil.cohorts.cohort import read_cohort
+    from sacmil.cohorts.split_cohort import split_cohort
 
-    _check_call(out, check, dataset, options)
-    clinical = options.pop("clinical")
-    fold_options = {key: options.pop(key) for key in ("folds", "seed", "repeats", "validation")}
-    if dataset is not None:
-        split = _split_dataset(
-            dataset, table, clinical, sites=bool(options["site"]), **fold_options
-        )
+    _check_call(out, check, dataset, clinical, columns)
+    arguments: dict[str, Any] = {"seed": seed, "repeats": repeats, "validation": validation}
+    if dataset == "camelyon16":
+        cohort, given = _read_camelyon16(table, folds, arguments)
+    elif dataset is not None:
+        cohort, given = _read_tcga(dataset, table, clinical), {"folds": folds}
     else:
-        split = _split_table(
-            read_cohort(table, **options),
-            check,
-            sites=bool(options["site"]),
-            **fold_options,
-        )
-    description = _write_splits(out, split, overwrite=overwrite, with_table=dataset is not None)
-    _print_counts(split.cohort, split.folds)
-    click.echo(description, nl=bool(description))
-
-
-class _SplitCohort(NamedTuple):
-    cohort: Cohort
-    folds: list[Fold]
-    official: Fold | None = None
+        cohort, given = read_cohort(table, **columns), {"folds": check or folds}
+    split = split_cohort(
+        cohort,
+        **given,
+        **arguments,
+        out=out,
+        preserve_sites=bool(columns["site"]),
+        with_table=dataset is not None,
+        overwrite=overwrite,
+    )
+    _print_counts(split)
+    _print_files(split, out, official=bool(given.get("official")), with_table=dataset is not None)
 
 
 def _check_call(
-    out: Path | None, check: Path | None, dataset: str | None, options: dict[str, Any]
+    out: Path | None,
+    check: Path | None,
+    dataset: str | None,
+    clinical: Path | None,
+    columns: dict[str, Any],
 ) -> None:
     if out is None and check is None:
         raise click.UsageError("expected --out DIR to write folds to, or --check SPLITS to check")
     if dataset is not None and check is not None:
         raise click.UsageError("--dataset makes folds and --check reads them; leave one out")
-    if options["clinical"] is not None and dataset != "tcga-brca":
+    if clinical is not None and dataset != "tcga-brca":
         raise click.UsageError("--clinical is for --dataset tcga-brca only")
-    table_options = ("slide", "patient", "label", "classes", "slide_table", "sheet")
-    given = [get_option_name(name) for name in table_options if options[name] is not None]
-    if dataset is not None and given:
-        raise click.UsageError(f"--dataset sets columns and classes; leave {given[0]} out")
+    if dataset == "camelyon16" and columns["site"]:
+        raise click.UsageError("CAMELYON16 does not name its sites; leave --preserve out")
+    for name, value in columns.items():
+        if dataset is not None and value is not None and name != "site":
+            option = get_option_name(name)
+            raise click.UsageError(f"--dataset sets columns and classes; leave {option} out")
 
 
-def _split_table(
-    cohort: Cohort, check: Path | None, *, sites: bool, **fold_options: Any
-) -> _SplitCohort:
-    from sacmil.cohorts.split_files import read_splits
-    from sacmil.cohorts.splits import make_folds
-
-    if check is None:
-        return _SplitCohort(cohort, make_folds(cohort, **fold_options, preserve_sites=sites))
-    cut = {key: fold_options[key] for key in ("seed", "validation")}
-    return _SplitCohort(cohort, read_splits(check, cohort, **cut))
-
-
-def _split_dataset(
-    name: str, source: Path, clinical: Path | None, *, sites: bool, **fold_options: Any
-) -> _SplitCohort:
+def _read_camelyon16(
+    source: Path, folds: int, arguments: dict[str, Any]
+) -> tuple[Cohort, dict[str, Any]]:
+    """Return the cohort, and the folds of its training slides with the official split."""
     from sacmil.cohorts.camelyon16 import read_camelyon16
-    from sacmil.cohorts.splits import make_folds
+
+    found = read_camelyon16(source, folds=folds, **arguments)
+    return found.cohort, {"folds": found.folds, "official": found.official}
+
+
+def _read_tcga(name: str, source: Path, clinical: Path | None) -> Cohort:
     from sacmil.cohorts.tcga import read_tcga_brca, read_tcga_lung
 
-    if name == "camelyon16":
-        if sites:
-            raise click.UsageError("CAMELYON16 does not name its sites; leave --preserve out")
-        found = read_camelyon16(source, **fold_options)
-        return _SplitCohort(found.cohort, found.folds, found.official)
-    cohort = read_tcga_lung(source) if name == "tcga-lung" else read_tcga_brca(source, clinical)
-    return _SplitCohort(cohort, make_folds(cohort, **fold_options, preserve_sites=sites))
+    return read_tcga_lung(source) if name == "tcga-lung" else read_tcga_brca(source, clinical)
 
 
-def _write_splits(
-    out: Path | None, split: _SplitCohort, *, overwrite: bool, with_table: bool
-) -> str:
-    """Write the splits, if requested, and return a description of the files."""
-    from sacmil.cohorts.cohort import write_cohort
-    from sacmil.cohorts.split_files import write_splits
-
-    if out is None:
-        return ""
-    files = write_splits(out, split.folds, split.cohort, overwrite=overwrite)
-    lines = [f"{len(split.folds)} folds: {files[0]} and {len(files) - 1} more"]
-    if split.official is not None:
-        write_splits(out / OFFICIAL, [split.official], split.cohort, overwrite=overwrite)
-        lines.append(f"the official test set: {out / OFFICIAL}")
-    if with_table:
-        write_cohort(out / TABLE, split.cohort)
-        lines.append(f"the cohort: {out / TABLE}")
-    return "\n" + "\n".join(lines)
-
-
-def _print_counts(cohort: Cohort, folds: Sequence[Fold]) -> None:
+def _print_counts(split: CohortSplit) -> None:
     """Print the patients and slides of each class in each set of each fold."""
+    cohort = split.cohort
     click.echo(f"{len(cohort)} slides of {len(cohort.patients)} patients; patients/slides:\n")
-    rows = [("fold", "set", "all", *cohort.classes), *_make_rows(cohort, folds)]
+    rows = [("fold", "set", "all", *cohort.classes), *map(_format_counts, split.count_sets())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for fold, subset, *counts in rows:
         cells = (count.rjust(width) for count, width in zip(counts, widths[2:], strict=True))
@@ -166,11 +139,20 @@ def _print_counts(cohort: Cohort, folds: Sequence[Fold]) -> None:
         click.echo("  ".join(line).rstrip())
 
 
-def _make_rows(cohort: Cohort, folds: Sequence[Fold]) -> Iterator[tuple[str, ...]]:
-    for number, fold in enumerate(folds):
-        for subset, ids in zip(fold._fields, fold, strict=True):
-            rows = cohort.index.find_rows(ids)
-            patients, slides = cohort.index.count_patients(rows), cohort.index.count_slides(rows)
-            counts = [f"{n}/{of_class}" for n, of_class in zip(patients, slides, strict=True)]
-            everyone = int(cohort.index.mark_patients(rows).sum())
-            yield (str(number), subset, f"{everyone}/{len(ids)}", *counts)
+def _format_counts(counts: SetCounts) -> tuple[str, ...]:
+    pairs = zip(counts.patients_by_class, counts.slides_by_class, strict=True)
+    by_class = (f"{patients}/{slides}" for patients, slides in pairs)
+    return (str(counts.fold), counts.name, f"{counts.patients}/{counts.slides}", *by_class)
+
+
+def _print_files(split: CohortSplit, out: Path | None, *, official: bool, with_table: bool) -> None:
+    from sacmil.cohorts.split_cohort import OFFICIAL_FOLDER, TABLE_FILE
+
+    if out is None:
+        return
+    files = split.files
+    click.echo(f"\n{len(split.folds)} folds: {files[0]} and {len(files) - 1} more")
+    if official:
+        click.echo(f"the official test set: {out / OFFICIAL_FOLDER}")
+    if with_table:
+        click.echo(f"the cohort: {out / TABLE_FILE}")

@@ -161,6 +161,19 @@ def check_folds(cohort: Cohort, folds: Sequence[Fold]) -> None:
         warnings.warn(message, CohortWarning, stacklevel=2)
 
 
+def check_known_slides(cohort: Cohort, folds: Iterable[Fold]) -> None:
+    """Reject folds with slides that the cohort does not have.
+
+    Args:
+        cohort: whose slides the folds divide.
+        folds: of this cohort, or of a larger one.
+    """
+    listed = {slide_id for fold in folds for ids in fold for slide_id in ids}
+    if unknown := sorted(listed - cohort.by_id.keys()):
+        problems = [f"{slide_id}: is not in the cohort; check the folds" for slide_id in unknown]
+        raise CohortError("folds", problems)
+
+
 def _check_arguments(
     cohort: Cohort, folds: int, repeats: int, validation: float, *, preserve_sites: bool
 ) -> None:

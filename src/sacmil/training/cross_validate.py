@@ -13,8 +13,8 @@ import torch
 
 from sacmil.card import CARD_FILE
 from sacmil.cohorts.dataset import Dataset
-from sacmil.cohorts.splits import Fold, make_folds
-from sacmil.errors import CohortError, ConfigError, RunError, SacMILError
+from sacmil.cohorts.splits import Fold, check_known_slides, make_folds
+from sacmil.errors import ConfigError, RunError, SacMILError
 from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import (
     LOCALIZATION_FILE,
@@ -165,10 +165,7 @@ def resolve_folds(dataset: Dataset, folds: int | Sequence[Fold]) -> list[Fold]:
     """Make folds if a number is given; check that given ones have slides of the dataset."""
     if isinstance(folds, int):
         return make_folds(dataset.cohort, folds)
-    unknown = {s for fold in folds for ids in fold for s in ids} - dataset.bags.keys()
-    if unknown:
-        problems = [f"{slide_id}: is not in the dataset" for slide_id in sorted(unknown)]
-        raise CohortError("`folds`", problems)
+    check_known_slides(dataset.cohort, folds)
     return list(folds)
 
 
