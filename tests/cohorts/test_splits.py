@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_cohort import write_material
 from sklearn.model_selection import StratifiedKFold
 
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
@@ -169,11 +170,11 @@ def test_sites_of_equal_make_are_spread_evenly() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"folds": 1}, "expected at least 2"),
-        ({"folds": 6}, "class 'b' has 5 patients, too few for one in each of 6 folds"),
-        ({"folds": 2, "repeats": 0}, "0 repeats"),
-        ({"folds": 2, "validation": 1.0}, "validation share of 1"),
-        ({"folds": 2, "preserve_sites": True}, "12 slides have no site"),
+        ({"k": 1}, "expected at least 2"),
+        ({"k": 6}, "class 'b' has 5 patients, too few for one in each of 6 folds"),
+        ({"k": 2, "repeats": 0}, "0 repeats"),
+        ({"k": 2, "validation": 1.0}, "validation share of 1"),
+        ({"k": 2, "preserve_sites": True}, "12 slides have no site"),
     ],
 )
 def test_what_cannot_be_divided_is_rejected(options: dict[str, object], expected: str) -> None:
@@ -185,6 +186,11 @@ def test_fewer_sites_than_folds_are_rejected() -> None:
     cohort = cohort_of((f"p{n}", [n % 2], f"site{n % 3}") for n in range(40))
     with pytest.raises(CohortError, match="3 sites are too few for 4 folds"):
         make_folds(cohort, 4, preserve_sites=True)
+
+
+def test_a_dataset_is_divided_as_its_cohort(tmp_path) -> None:
+    material = write_material(tmp_path / "bags", patients=20)
+    assert make_folds(material.data) == make_folds(material.cohort, 5)
 
 
 # --- folds of others ------------------------------------------------------------------------------

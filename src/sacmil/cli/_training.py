@@ -95,7 +95,7 @@ def load_dataset(
     if splits is not None:
         return dataset, [fold.restrict_to(dataset.cohort) for fold in read_splits(splits, cohort)]
     made = make_folds(
-        dataset.cohort,
+        dataset,
         folds or 5,
         seed=split_seed or 0,
         repeats=repeats or 1,

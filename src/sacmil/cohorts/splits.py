@@ -11,7 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from sacmil.cohorts.cohort import Cohort
 from sacmil.cohorts.sites import assign_sites_to_folds, select_sites
 from sacmil.cohorts.slide_index import Mask, RowNumbers, pause_garbage_collection
 from sacmil.errors import CohortError, CohortWarning
+
+if TYPE_CHECKING:
+    from sacmil.cohorts.dataset import Dataset
 
 VALIDATION_SHARE = 0.15
 """Share of the training patients in the validation set, which selects the epoch."""
@@ -45,8 +48,8 @@ class Fold(NamedTuple):
 
 @pause_garbage_collection()
 def make_folds(
-    cohort: Cohort,
-    folds: int,
+    dataset: Dataset | Cohort,
+    k: int = 5,
     *,
     seed: int = 0,
     repeats: int = 1,
@@ -58,23 +61,30 @@ def make_folds(
     A patient whose slides have different labels counts for the rarest of them.
 
     Args:
-        cohort: its patients are divided.
-        folds: number of folds.
+        dataset: a dataset or a cohort, whose patients are divided.
+        k: number of folds.
         seed: another seed gives other folds.
         repeats: number of repeats; fold numbers continue.
         validation: share of the other patients in the validation set.
         preserve_sites: keep all patients of a site in one test set. If every class stays on both
             sides, keep them also in one of training and validation.
+
+    Example:
+        >>> from sacmil.synthetic.bags import make_synthetic_cohort
+        >>> cohort = make_synthetic_cohort("cluster", 10, seed=0).table
+        >>> [len(fold.test) for fold in make_folds(cohort, 5)]
+        [2, 2, 2, 2, 2]
     """
-    _check_arguments(cohort, folds, repeats, validation, preserve_sites=preserve_sites)
+    cohort: Cohort = getattr(dataset, "cohort", dataset)
+    _check_arguments(cohort, k, repeats, validation, preserve_sites=preserve_sites)
     strata = compute_strata(cohort)
     made = []
     for repeat in range(repeats):
         salt = f"{seed}/{repeat}"
         test_sets = (
-            assign_sites_to_folds(_get_sites(cohort), strata, folds, salt)
+            assign_sites_to_folds(_get_sites(cohort), strata, k, salt)
             if preserve_sites
-            else _deal_patients(strata, folds, salt)
+            else _deal_patients(strata, k, salt)
         )
         for number, test in enumerate(test_sets):
             rest = dict(strata)

@@ -164,7 +164,7 @@ def make_jobs(plan: RunPlan) -> Iterator[TrainingJob]:
 def resolve_folds(dataset: Dataset, folds: int | Sequence[Fold]) -> list[Fold]:
     """Make folds if a number is given; check that given ones have slides of the dataset."""
     if isinstance(folds, int):
-        return make_folds(dataset.cohort, folds)
+        return make_folds(dataset, folds)
     check_known_slides(dataset.cohort, folds)
     return list(folds)
 
