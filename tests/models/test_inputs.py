@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sacmil import Bag, create_model, predict
+from sacmil import Bag, create_model, list_models, predict
 from sacmil.errors import BagWarning, InputError
 from sacmil.models import MILModel, _inputs
 
@@ -55,6 +55,20 @@ def test_arrays_give_what_tensors_give() -> None:
     assert model(torch.from_numpy(features), CELLS).logits.equal(expected.logits)
 
 
+@pytest.mark.parametrize("name", list_models())
+def test_every_model_takes_arrays_of_every_precision(name: str) -> None:
+    model = model_of(name)
+    half = np.random.default_rng(2).random((30, DIM)).astype(np.float16)
+    coords = np.argwhere(np.ones((5, 6)))
+    with torch.no_grad():
+        expected = model(torch.from_numpy(half), torch.from_numpy(coords).float())
+        for dtype, unit in ((np.float16, np.uint8), (np.float32, np.int64), (np.float64, float)):
+            output = model(half.astype(dtype), coords.astype(unit))
+            assert isinstance(output.logits, torch.Tensor)
+            assert output.logits.equal(expected.logits)
+            assert output.scores.equal(expected.scores)
+
+
 def test_arrays_are_taken_by_a_model_of_half_precision() -> None:
     logits = model_of().bfloat16()(np.ones((5, DIM)), np.arange(10).reshape(5, 2)).logits
     assert logits.dtype == torch.bfloat16
@@ -63,10 +77,15 @@ def test_arrays_are_taken_by_a_model_of_half_precision() -> None:
 @pytest.mark.parametrize(
     ("features", "words"),
     [
-        ("slide.h5", "a str; expected a tensor or array"),
-        ([[1.0] * DIM], "a list; expected a tensor or array"),
-        (np.full((1, DIM), "one"), "an array of <U3 that torch cannot take"),
-        (np.full((1, DIM), None), "an array of object that torch cannot take"),
+        ("slide.h5", r"a str; expected a tensor or array\. Read the file first: sacmil\.read_bag"),
+        ([[1.0] * DIM], "a list of length 1; expected a tensor or array"),
+        (np.full((1, DIM), "one"), r"an array of <U3, shape \(1, 12\), which torch cannot take"),
+        (np.full((1, DIM), None), "an array of object, .*features.astype"),
+        ((np.ones((1, DIM)), np.zeros((1, 2))), "a tuple of length 2; expected a tensor or array"),
+        (np.ones((1, DIM), np.int64), r"int64, shape \(1, 12\); expected floats"),
+        (torch.ones(1, DIM, dtype=torch.uint8), "uint8, .*; expected floats"),
+        (np.ones((1, DIM), np.complex64), "complex64, .*; expected floats"),
+        (np.ones((1, DIM), bool), "bool, .*; expected floats"),
     ],
 )
 def test_features_of_another_type_are_rejected_with_the_types_that_are_taken(
@@ -77,9 +96,46 @@ def test_features_of_another_type_are_rejected_with_the_types_that_are_taken(
 
 
 def test_coords_of_another_type_are_rejected_with_their_unit() -> None:
-    for coords, found in ((None, "None"), ([[0, 0]], "a list"), ("x", "a str")):
+    for coords, found in (
+        (None, "None"),
+        ([[0, 0]], "a list of length 1"),
+        (np.zeros((1, 2), complex), "complex128, .*"),
+    ):
         with pytest.raises(InputError, match=f"coords are {found}; .* in patch units"):
             model_of()(np.ones((1, DIM)), coords)
+
+
+@pytest.mark.parametrize(
+    ("features", "coords", "words"),
+    [
+        (
+            (1, 3, DIM),
+            (3, 2),
+            r"features have shape \(1, 3, 12\); .* batch axis: give features\[0\]",
+        ),
+        ((2, 3, DIM), (3, 2), "batch axis: call the model for each bag"),
+        ((3, DIM), (1, 3, 2), r"coords have shape \(1, 3, 2\); .* give coords\[0\]"),
+        ((3, DIM), (2, 3), r"coords have shape \(2, 3\); expected \(N, 2\)"),
+        ((3, DIM), (4, 2), "4 coordinates for 3 instances; expected one"),
+        ((DIM,), (3, 2), r"features have shape \(12,\); expected \(N, 12\)"),
+        ((0, DIM), (0, 2), "with N >= 1"),
+    ],
+)
+def test_shapes_that_are_not_one_bag_are_rejected_with_the_fix(
+    features: tuple[int, ...], coords: tuple[int, ...], words: str
+) -> None:
+    for make in (np.ones, torch.ones):
+        with pytest.raises(InputError, match=words):
+            model_of()(make(features), make(coords))
+
+
+def test_tensors_on_another_device_than_the_model_are_rejected_with_both() -> None:
+    features, coords = torch.ones(3, DIM), torch.ones(3, 2)
+    words = r"are on meta, the model is on cpu; .*\.to\('cpu'\)"
+    with pytest.raises(InputError, match=f"features {words}"):
+        model_of()(features.to("meta"), coords.to("meta"))
+    with pytest.raises(InputError, match=f"coords {words}"):
+        model_of()(features, coords.to("meta"))
 
 
 def test_a_bag_given_to_a_model_is_rejected_with_two_calls_that_work(

@@ -167,12 +167,21 @@ def test_the_path_of_a_bag_is_as_good_as_the_bag(
 
 
 @pytest.mark.parametrize(
-    "bag", [np.ones((5, DIM), np.float32), torch.ones(5, DIM), [[1.0] * DIM], None, 3]
+    ("bag", "found"),
+    [
+        (np.ones((5, DIM), np.float32), rf"an array of float32, shape \(5, {DIM}\)"),
+        (torch.ones(5, DIM), rf"a tensor of float32, shape \(5, {DIM}\)"),
+        ((np.ones((5, DIM)), np.ones((5, 2))), "a tuple of length 2"),
+        ([[1.0] * DIM], "a list of length 1"),
+        (None, "None"),
+        (3, "a int"),
+    ],
 )
-def test_what_is_no_bag_is_rejected_with_what_to_give_instead(bag: Any) -> None:
+def test_what_is_no_bag_is_rejected_with_what_to_give_instead(bag: Any, found: str) -> None:
     model = create_model("sac_mil", in_dim=DIM, num_classes=2)
-    with pytest.raises(InputError, match=r"bag is a .*; expected a sacmil.Bag or the path"):
-        predict(model, bag)
+    for use in (predict, embed):
+        with pytest.raises(InputError, match=f"bag is {found}; expected a sacmil.Bag or the path"):
+            use(model, bag)
 
 
 @pytest.mark.parametrize("model", ["my-model", Path("my-model"), None, nn.Linear(2, 2)])

@@ -210,7 +210,7 @@ def test_a_card_that_says_nothing_takes_bags_with_a_warning_and_no_slides(tmp_pa
     (record,) = answer(tmp_path, silent).records
     assert "could not be checked" in record.warnings[0]
     slide = write_slide(tmp_path / "s.tif", tissue_pixels(512, 512), mpp=0.5)
-    with pytest.raises(ModelFolderError, match=r"does not name the encoder.*sacmil extract"):
+    with pytest.raises(ModelFolderError, match=r"does not name the encoder.*extract it with"):
         answer(tmp_path, silent, bags=slide)
 
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from sacmil.bag import Bag
 from sacmil.errors import InputError, ModelError
-from sacmil.models._inputs import to_tensor, warn_if_pixels
+from sacmil.models._inputs import check_device, check_inputs, to_tensor, warn_if_pixels
 from sacmil.models._options import check_at_least
 from sacmil.models._recipe import PAPER, PAPER_BEST_EPOCH, Recipe
 from sacmil.plans import Planner as Planner
@@ -123,15 +123,20 @@ class MILModel(nn.Module, ABC):
         """Return the output for one bag.
 
         Args:
-            features: (N, D).
-            coords: (N, 2), in patch units (level-0 pixels / patch size); required.
+            features: (N, D) floats, a tensor on the model's device or a numpy array.
+            coords: (N, 2), in patch units (level-0 pixels / patch size), likewise; required.
             plan: what ``plan`` returned for this bag; made here if not given.
+
+        Raises:
+            InputError: what is given is not one bag for this model; says what to give instead.
         """
         if not isinstance(features, Tensor):
-            features = to_tensor("features", features, self._device)
+            features = to_tensor("features", features, self._device or torch.device("cpu"))
         if not isinstance(coords, Tensor):
             coords = to_tensor("coords", coords, features.device)
-        self._check_inputs(features, coords)
+        check_inputs(features, coords, self.in_dim, self.name)
+        check_device("features", features, self._device or features.device)
+        check_device("coords", coords, features.device)
         if plan is None:
             plan = self._make_plan(features, coords)
         self._check_plan(plan, features)
@@ -204,8 +209,9 @@ class MILModel(nn.Module, ABC):
         return next((p.dtype for p in self.parameters()), torch.get_default_dtype())
 
     @property
-    def _device(self) -> torch.device:
-        return next((p.device for p in self.parameters()), torch.device("cpu"))
+    def _device(self) -> torch.device | None:
+        """Where the parameters are; None if there are none."""
+        return next((p.device for p in self.parameters()), None)
 
     def _make_plan(self, features: Tensor, coords: Tensor) -> Plan:
         if torch.compiler.is_dynamo_compiling():
@@ -221,28 +227,6 @@ class MILModel(nn.Module, ABC):
                 "third argument, or use sacmil.deploy.export.export_model"
             )
         return self.plan(to_numpy(coords), to_numpy(features))
-
-    def _check_inputs(self, features: Tensor, coords: Tensor) -> None:
-        if features.ndim != 2 or features.shape[0] == 0:
-            raise InputError(
-                f"features have shape {tuple(features.shape)}; expected (N, {self.in_dim}) with "
-                "N >= 1, one bag without a batch axis"
-            )
-        if features.shape[1] != self.in_dim:
-            raise InputError(
-                f"features are {features.shape[1]} wide; this {self.name} expects "
-                f"{self.in_dim}: use bags of the encoder it was trained on, or "
-                f"create_model({self.name!r}, in_dim={features.shape[1]}, ...)"
-            )
-        if coords.ndim != 2 or coords.shape[1] != 2:
-            raise InputError(
-                f"coords have shape {tuple(coords.shape)}; expected (N, 2), in patch units"
-            )
-        if coords.shape[0] != features.shape[0]:
-            raise InputError(
-                f"there are {coords.shape[0]} coordinates for {features.shape[0]} instances; "
-                "expected one (x, y) per feature row"
-            )
 
     def _check_output(self, output: Output, instances: int) -> None:
         for what, tensor, expected in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,76 @@ def to_tensor(name: str, value: object, device: torch.device) -> Tensor:
         return torch.from_numpy(np.require(value, requirements=("C", "W"))).to(device)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"{name} are an array of {value.dtype} that torch cannot take ({error}); expected "
-            "float32"
+            f"{name} are {describe_value(value)}, which torch cannot take; expected float32: "
+            f"{name}.astype('float32')"
         ) from error
+
+
+def check_inputs(features: Tensor, coords: Tensor, in_dim: int, model_name: str) -> None:
+    """Reject tensors that are not one bag for this model; looks at shapes and types only."""
+    if features.ndim != 2 or features.shape[0] == 0:
+        raise _make_shape_error("features", features, f"(N, {in_dim}) with N >= 1")
+    if coords.ndim != 2 or coords.shape[1] != 2:
+        raise _make_shape_error("coords", coords, "(N, 2), in patch units")
+    if features.shape[1] != in_dim:
+        raise InputError(
+            f"features are {features.shape[1]} wide; this {model_name} expects "
+            f"{in_dim}: use bags of the encoder it was trained on, or "
+            f"create_model({model_name!r}, in_dim={features.shape[1]}, ...)"
+        )
+    if not features.is_floating_point():
+        raise InputError(
+            f"features are {_describe_dtype(features)}; expected floats: convert a tensor with "
+            "features.float(), an array with features.astype('float32')"
+        )
+    if coords.is_complex() or coords.dtype == torch.bool:
+        raise InputError(
+            f"coords are {_describe_dtype(coords)}; expected whole numbers or floats, in patch "
+            "units"
+        )
+    if coords.shape[0] != features.shape[0]:
+        raise InputError(
+            f"there are {coords.shape[0]} coordinates for {features.shape[0]} instances; "
+            "expected one (x, y) per feature row"
+        )
+
+
+def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
+    """Reject a tensor that is not on the device of the model."""
+    if tensor.device != device:
+        raise InputError(
+            f"{name} are on {tensor.device}, the model is on {device}; expected one device: give "
+            f"{name}.to('{device}'), or move the model"
+        )
+
+
+def describe_value(value: object) -> str:
+    """Return the type of a value for a message, with dtype and shape where it has them.
+
+    >>> describe_value(np.ones((2, 3))), describe_value((1, 2)), describe_value(None)
+    ('an array of float64, shape (2, 3)', 'a tuple of length 2', 'None')
+    """
+    if isinstance(value, Tensor):
+        return f"a tensor of {_describe_dtype(value)}"
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype}, shape {value.shape}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of length {len(value)}"
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _describe_dtype(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}, shape {tuple(tensor.shape)}"
+
+
+def _make_shape_error(name: str, tensor: Tensor, expected: str) -> InputError:
+    fix_hint = ""
+    if tensor.ndim == 3:
+        fix_hint = f": give {name}[0]" if tensor.shape[0] == 1 else ": call the model for each bag"
+    return InputError(
+        f"{name} have shape {tuple(tensor.shape)}; expected {expected}, one bag without a batch "
+        f"axis{fix_hint}"
+    )
 
 
 def _describe_mistake(name: str, value: object) -> str:
@@ -47,13 +115,14 @@ def _describe_mistake(name: str, value: object) -> str:
             f"{name} are a Bag; use sacmil.predict(model, bag), or "
             "model(bag.features, bag.patch_coords)"
         )
-    found = "None" if value is None else f"a {type(value).__name__}"
-    if name == "coords":
-        return f"coords are {found}; expected a tensor or array (N, 2), in patch units"
-    return (
-        f"{name} are {found}; expected a tensor or array (N, D). For a file use "
-        "sacmil.predict(model, path), or sacmil.read_bag(path)"
-    )
+    if isinstance(value, str | Path):
+        return (
+            f"{name} are a {type(value).__name__}; expected a tensor or array. Read the file "
+            "first: sacmil.read_bag(path), or use sacmil.predict(model, path)"
+        )
+    expected = "(N, 2), in patch units" if name == "coords" else "(N, D)"
+    fix_hint = "" if value is None else f": np.asarray({name}, 'float32')"
+    return f"{name} are {describe_value(value)}; expected a tensor or array {expected}{fix_hint}"
 
 
 def warn_if_pixels(coords: npt.NDArray[Any]) -> None:

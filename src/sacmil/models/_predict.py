@@ -15,7 +15,7 @@ from sacmil.card import name_classes
 from sacmil.errors import BagError, InputError, ModelError
 from sacmil.formats import read_bag
 from sacmil.models._base import MILModel, Output
-from sacmil.models._inputs import to_tensor
+from sacmil.models._inputs import describe_value, to_tensor
 from sacmil.results import Prediction
 
 
@@ -100,8 +100,9 @@ def _to_bag(bag: object) -> Bag:
         return read_bag(bag)
     if not isinstance(bag, Bag):
         raise InputError(
-            f"bag is a {type(bag).__name__}; expected a sacmil.Bag or the path of its file. For "
-            "arrays use model(features, coords), or make a sacmil.Bag of them"
+            f"bag is {describe_value(bag)}; expected a sacmil.Bag or the path of its file. For "
+            "arrays use model(features, coords), or make a bag: "
+            "sacmil.Bag(slide_id, features, coords, patch_size)"
         )
     return bag
 
