@@ -125,6 +125,7 @@ def test_features_too_large_for_half_precision_are_a_reason(
     done = sacmil("convert", write("a", FEATURES * 1e5), "--out", out, "--dtype", "float16")
     assert done.code == 1
     assert "more than float16 can hold; leave --dtype out" in done.err
+    assert "leave `dtype` out" in table(out)["a"]["reason"], "files keep the library's text"
 
 
 @pytest.mark.usefixtures("_here")
