@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from sacmil.encoders import EncoderCard
-from sacmil.encoders._export import export_network
 from sacmil.encoders._network import EncoderRequest, NetworkSource
 from sacmil.encoders._weights import WeightsOrigin
 
@@ -103,7 +102,7 @@ def tiny() -> NetworkSource:
 @pytest.fixture(scope="session")
 def _exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exported") / "tiny"
-    return export_network(_tiny(), EncoderRequest(random_weights=True), folder)
+    return _tiny().export(EncoderRequest(random_weights=True), folder)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sacmil.encoders import _export, export_encoder, load_encoder
-from sacmil.encoders._export import GRAPH_FILE, card_path, export_network
+from sacmil.encoders._export import GRAPH_FILE, card_path
 from sacmil.encoders._network import EncoderRequest, NetworkSource
 from sacmil.errors import EncoderError
 
@@ -32,7 +32,7 @@ def test_the_newer_exporter_gives_the_same_with_weights_beside_the_graph(
     tiny: NetworkSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_tiles: Callable
 ) -> None:
     monkeypatch.setattr(_export, "_MAX_ONE_FILE_BYTES", 0)
-    folder = export_network(tiny, EncoderRequest(random_weights=True), tmp_path / "large")
+    folder = tiny.export(EncoderRequest(random_weights=True), tmp_path / "large")
     assert (folder / f"{GRAPH_FILE}.data").exists()
     by_torch = tiny.load(EncoderRequest(random_weights=True, engine="torch"))
     tiles = make_tiles(5, 32)
@@ -50,7 +50,7 @@ def test_a_graph_that_differs_from_torch_is_not_written(
     before = {file.name: file.read_bytes() for file in exported.iterdir()}
     monkeypatch.setattr(_export, "PARITY_TOLERANCE", 0.0)
     with pytest.raises(EncoderError, match=r"differs from torch by .*nothing was written"):
-        export_network(tiny, EncoderRequest(random_weights=True), exported)
+        tiny.export(EncoderRequest(random_weights=True), exported)
     assert {file.name: file.read_bytes() for file in exported.iterdir()} == before
     assert list(exported.parent.glob(".*partial")) == []
 
@@ -63,7 +63,7 @@ def test_an_interrupted_export_leaves_no_folder(
 
     monkeypatch.setattr(_export, "_check_parity", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        export_network(tiny, EncoderRequest(random_weights=True), tmp_path / "out")
+        tiny.export(EncoderRequest(random_weights=True), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -18,12 +18,12 @@ import numpy as np
 from sacmil._version import __version__
 from sacmil.atomic import atomic_directory
 from sacmil.encoders._base import Encoder, EncoderCard
-from sacmil.encoders._network import EncoderRequest, NetworkSource
 from sacmil.encoders._onnx import OnnxEncoder, open_session
 from sacmil.errors import EncoderError, MissingExtraError
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 GRAPH_FILE = "encoder.onnx"
 SCHEMA_VERSION = 1
@@ -32,38 +32,8 @@ PARITY_TOLERANCE = 1e-4
 _MAX_ONE_FILE_BYTES = 1_800_000_000  # an ONNX file cannot hold 2 GiB: larger weights go beside it
 
 
-def export_encoder(
-    name: str,
-    out_dir: str | Path,
-    *,
-    weights: str | Path | None = None,
-    random_weights: bool = False,
-    download: bool = False,
-) -> Path:
-    """Write an encoder for onnxruntime, to be used without torch as ``onnx:OUT_DIR``.
-
-    Args:
-        name: of an encoder that torch builds.
-        out_dir: a folder; it is replaced once everything is written and checked.
-        weights: a file to use instead of searching for weights.
-        random_weights: use random weights with a fixed seed, for tests and benchmarks.
-        download: download the weights from the hub if they are not on this machine.
-    """
-    from sacmil.encoders._registry import find_source
-
-    source = find_source(name)
-    if not isinstance(source, NetworkSource):
-        raise EncoderError(f"{name} is an ONNX file already; copy it with its card")
-    _check_replaceable(Path(out_dir))
-    request = EncoderRequest(
-        weights=None if weights is None else Path(weights),
-        random_weights=random_weights,
-        download=download,
-    )
-    return export_network(source, request, Path(out_dir))
-
-
-def _check_replaceable(folder: Path) -> None:
+def check_replaceable(folder: Path) -> None:
+    """Raise EncoderError if a folder holds something else than an exported encoder."""
     if folder.is_dir() and any(folder.iterdir()) and not (folder / GRAPH_FILE).is_file():
         raise EncoderError(
             f"{folder}: exists and is not an exported encoder (it has no {GRAPH_FILE}); "
@@ -71,29 +41,26 @@ def _check_replaceable(folder: Path) -> None:
         )
 
 
-def export_network(source: NetworkSource, request: EncoderRequest, folder: Path) -> Path:
+def export_network(network: nn.Module, card: EncoderCard, weights_hash: str, folder: Path) -> Path:
     """Write a network's graph and card into a folder, completely or not at all."""
-    try:
-        import torch
+    import torch
 
-        from sacmil.encoders._torch import TileNetwork
-    except ImportError:
-        raise MissingExtraError("torch", f"exporting {source.card.name}") from None
-    network, digest = source.build_module(request)
-    module = TileNetwork(network, source.card).eval().requires_grad_(requires_grad=False)
+    from sacmil.encoders._torch import TileNetwork
+
+    module = TileNetwork(network, card).eval().requires_grad_(requires_grad=False)
     with atomic_directory(folder) as partial:
-        _write_graph(module, partial / GRAPH_FILE, source.card)
-        encoder = _open_encoder(partial / GRAPH_FILE, source.card, digest)
-        card = {
+        _write_graph(module, partial / GRAPH_FILE, card)
+        encoder = _open_encoder(partial / GRAPH_FILE, card, weights_hash)
+        stored = {
             "schema_version": SCHEMA_VERSION,
             "sacmil_version": __version__,
             "torch_version": str(torch.__version__),
-            "encoder": asdict(source.card),
-            "weights_hash": digest,
+            "encoder": asdict(card),
+            "weights_hash": weights_hash,
             "onnx_hash": hash_graph(partial / GRAPH_FILE),
             "difference": _check_parity(module, encoder),
         }
-        text = json.dumps(card, indent=1)
+        text = json.dumps(stored, indent=1)
         card_path(partial / GRAPH_FILE).write_text(text + "\n", encoding="utf-8")
     return folder
 

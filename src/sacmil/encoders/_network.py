@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sacmil._version import __version__
 from sacmil.encoders._base import Encoder, EncoderCard
+from sacmil.encoders._export import export_network, load_exported
 from sacmil.encoders._weights import (
     WeightsOrigin,
     cache_folder,
@@ -80,6 +81,12 @@ class NetworkSource:
         file = self._find_file(request)
         return self._load_module(file), hash_weights(file)
 
+    def export(self, request: EncoderRequest, folder: Path) -> Path:
+        """Write the network's graph and card into a folder, completely or not at all."""
+        _check_torch(f"exporting {self.card.name}")
+        network, digest = self.build_module(request)
+        return export_network(network, self.card, digest, folder)
+
     def _choose_engine(self, request: EncoderRequest) -> str:
         if request.engine:
             return request.engine
@@ -88,7 +95,7 @@ class NetworkSource:
         return fastest if is_plain and _is_installed(fastest) else "torch"
 
     def _load_on_torch(self, request: EncoderRequest) -> Encoder:
-        _check_torch(self.card.name)
+        _check_torch(f"the encoder {self.card.name}")
         from sacmil.encoders._torch import TorchEncoder
 
         network, digest = self.build_module(request)
@@ -102,8 +109,6 @@ class NetworkSource:
 
     def _load_on_onnxruntime(self, request: EncoderRequest) -> Encoder:
         """Load the exported graph from the cache folder; export it there first if needed."""
-        from sacmil.encoders._export import export_network, load_exported
-
         if request.precision not in (None, "float32"):
             raise EncoderError(
                 f"engine onnxruntime computes in float32, not {request.precision}; "
@@ -115,7 +120,7 @@ class NetworkSource:
         if not folder.is_dir():
             if request.engine is None and not _is_installed("onnx"):
                 return self._load_on_torch(request)
-            export_network(self, request, folder)
+            self.export(request, folder)
         return load_exported(folder, device=request.device)
 
     def _find_file(self, request: EncoderRequest) -> Path:
@@ -185,6 +190,6 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def _check_torch(name: str) -> None:
+def _check_torch(purpose: str) -> None:
     if not _is_installed("torch"):
-        raise MissingExtraError("torch", f"the encoder {name}")
+        raise MissingExtraError("torch", purpose)

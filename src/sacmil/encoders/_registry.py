@@ -1,4 +1,4 @@
-"""Finds encoders by name.
+"""Finds encoders by name, loads and exports them.
 
 A public module of this folder defines ``ENCODERS``, a tuple of encoders with fixed names. Or it
 defines ``PREFIX``, ``SUMMARY`` and a function ``find(rest)`` for names such as ``timm:NAME``.
@@ -16,7 +16,8 @@ from typing import Protocol
 
 import sacmil.encoders
 from sacmil.encoders._base import Encoder, EncoderCard
-from sacmil.encoders._network import EncoderRequest
+from sacmil.encoders._export import check_replaceable
+from sacmil.encoders._network import EncoderRequest, NetworkSource
 from sacmil.environment import keep_freed_memory
 from sacmil.errors import EncoderError, suggest_names
 from sacmil.plugins import load_plugins
@@ -127,3 +128,32 @@ def load_encoder(
         download=download,
     )
     return find_source(name).load(request)
+
+
+def export_encoder(
+    name: str,
+    out_dir: str | Path,
+    *,
+    weights: str | Path | None = None,
+    random_weights: bool = False,
+    download: bool = False,
+) -> Path:
+    """Write an encoder for onnxruntime, to be used without torch as ``onnx:OUT_DIR``.
+
+    Args:
+        name: of an encoder that torch builds.
+        out_dir: a folder; it is replaced once everything is written and checked.
+        weights: a file to use instead of searching for weights.
+        random_weights: use random weights with a fixed seed, for tests and benchmarks.
+        download: download the weights from the hub if they are not on this machine.
+    """
+    source = find_source(name)
+    if not isinstance(source, NetworkSource):
+        raise EncoderError(f"{name} is an ONNX file already; copy it with its card")
+    check_replaceable(Path(out_dir))
+    request = EncoderRequest(
+        weights=None if weights is None else Path(weights),
+        random_weights=random_weights,
+        download=download,
+    )
+    return source.export(request, Path(out_dir))

@@ -218,7 +218,7 @@ class MILModel(nn.Module, ABC):
             # imported here: it loads torch's compiler, which takes 3 s
             from sacmil.models._outside_graph import plan_outside_graph
 
-            plan: Plan = plan_outside_graph(self, features, coords)
+            plan: Plan = plan_outside_graph(self._plan_in_numpy, features, coords)
             return plan
         # not is_exporting, which torch 2.11 takes to be true while compiling
         if torch.compiler.is_compiling():
@@ -226,6 +226,9 @@ class MILModel(nn.Module, ABC):
                 "an exported graph cannot make a plan; expected the plan of the example bag as "
                 "third argument, or use sacmil.deploy.export.export_model"
             )
+        return self._plan_in_numpy(features, coords)
+
+    def _plan_in_numpy(self, features: Tensor, coords: Tensor) -> Plan:
         return self.plan(to_numpy(coords), to_numpy(features))
 
     def _check_output(self, output: Output, instances: int) -> None:

@@ -6,7 +6,6 @@ import base64
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sacmil.atomic import atomic_write
 from sacmil.evaluation.conclusions import list_conclusions
@@ -14,10 +13,8 @@ from sacmil.evaluation.html_page import escape_text, render_page, render_section
 from sacmil.evaluation.table_format import ResultTable
 from sacmil.evaluation.tables import summary_table
 from sacmil.synthetic.slides import CLASSES, SyntheticSlide
+from sacmil.workflows.demo.result import DemoResult
 from sacmil.workflows.demo.settings import EXPORTED_MODELS
-
-if TYPE_CHECKING:
-    from sacmil.workflows.demo.run import DemoResult
 
 _MAX_IMAGE_PX = 1100
 """Maximum width of an image in pixels."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sacmil.cohorts.cohort import Cohort, write_cohort
@@ -11,18 +11,18 @@ from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.splits import Fold, make_folds
 from sacmil.errors import RunError
 from sacmil.evaluation.comparison import compare_models
-from sacmil.evaluation.localization import Localization
 from sacmil.evaluation.plots import check_matplotlib
 from sacmil.evaluation.report import Report, write_report_folder
 from sacmil.evaluation.summary import summarize
 from sacmil.locking import exclusive, remove_partial_files
 from sacmil.results import PREDICTIONS_FILE, Predictions, write_predictions
-from sacmil.synthetic.slides import SyntheticSlide, make_cohort, make_slide_cohort
+from sacmil.synthetic.slides import make_cohort, make_slide_cohort
 from sacmil.training.cross_validate import cross_validate
 from sacmil.workflows.demo.bags import DemoBags, count_cores, draw_missing_slides, extract_bags
 from sacmil.workflows.demo.folder import DemoFolder
 from sacmil.workflows.demo.page import write_page
 from sacmil.workflows.demo.predictor import DemoPredictor, export_missing_models
+from sacmil.workflows.demo.result import DemoResult
 from sacmil.workflows.demo.settings import EXPORTED_MODELS, DemoSettings
 from sacmil.workflows.predict import predict_slides
 from sacmil.workflows.prediction_settings import PredictionSettings, WorkflowCallbacks
@@ -30,24 +30,6 @@ from sacmil.workflows.runs import read_run_settings
 
 _NUM_NEW_SLIDES = 2
 """Number of unlabelled slides."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DemoResult:
-    """Results of the demonstration."""
-
-    folder: DemoFolder
-    report: Report
-    """Of the cross-validation."""
-    localization: Mapping[str, Localization]
-    """By exported model."""
-    bags: DemoBags
-    slides: Sequence[SyntheticSlide]
-    illustrated_slides: Sequence[SyntheticSlide]
-    new_predictions: Mapping[str, str]
-    """Predictions of unlabelled slides, by slide."""
-    steps_done: Mapping[str, int]
-    """Amount of each step done by this run; 0 if everything existed."""
 
 
 def run_demo(
