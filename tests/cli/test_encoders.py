@@ -40,7 +40,7 @@ def test_an_encoder_is_described_with_its_card_and_how_to_get_its_weights(
     done = sacmil("encoders", "uni_v2")
     card = describe_encoder("uni_v2")
     assert done.code == 0
-    for text in (card.licence, card.pooling, "1536", "224 x 224", "0.485, 0.456, 0.406"):
+    for text in (card.license, card.pooling, "1536", "224 x 224", "0.485, 0.456, 0.406"):
         assert text in done.out
     assert str(tmp_path / "uni_v2.safetensors") in done.out
     assert "hf download MahmoodLab/UNI2-h" in done.out

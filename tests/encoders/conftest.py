@@ -85,7 +85,7 @@ def _tiny() -> NetworkSource:
         std=(0.2, 0.3, 0.4),
         pooling="mean",
         mpp=0.5,
-        licence="none",
+        license="none",
         weights="nowhere",
     )
     return NetworkSource(

@@ -74,6 +74,17 @@ def test_the_card_states_versions_and_hashes_of_the_graph(exported: Path) -> Non
     assert 0 <= card["difference"] < 1e-4
 
 
+def test_a_card_with_the_old_spelling_of_license_is_read(exported: Path) -> None:
+    file = card_path(exported / GRAPH_FILE)
+    text, card = file.read_text(), load_encoder(f"onnx:{exported}").card
+    assert '"license": "none"' in text
+    file.write_text(text.replace('"license"', '"licence"'))
+    assert load_encoder(f"onnx:{exported}").card == card
+    file.write_text(text.replace('"license"', '"licence": "MIT", "license"'))
+    with pytest.raises(EncoderError, match="licence"):
+        load_encoder(f"onnx:{exported}")
+
+
 def test_an_onnx_file_is_not_exported_again(exported: Path, tmp_path: Path) -> None:
     with pytest.raises(EncoderError, match="an ONNX file already"):
         export_encoder(f"onnx:{exported}", tmp_path / "again")

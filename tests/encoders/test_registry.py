@@ -27,7 +27,7 @@ def test_every_card_is_complete(name: str) -> None:
     assert card.resample in ("bilinear", "bicubic")
     assert all(0 < value < 1 for value in (*card.mean, *card.std))
     assert 0.1 < card.mpp < 2
-    assert card.licence
+    assert card.license
     assert card.weights
     assert card.pooling
 

@@ -21,7 +21,7 @@ def test_the_card_holds_what_timm_states() -> None:
     config = import_timm().get_pretrained_cfg("test_vit.r160_in1k")
     assert (card.input_px, card.mean, card.std) == (160, tuple(config.mean), tuple(config.std))
     assert card.resample == config.interpolation
-    assert (card.licence, card.weights) == (config.license, "hub timm/test_vit.r160_in1k")
+    assert (card.license, card.weights) == (config.license, "hub timm/test_vit.r160_in1k")
 
 
 @pytest.mark.parametrize(

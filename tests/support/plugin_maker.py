@@ -42,7 +42,7 @@ from sacmil.encoders import EncoderCard
 class MeanColor:
     card = EncoderCard(
         name="mean_color", width=3, input_px=224, resample="nearest", mean=(0.0,) * 3,
-        std=(1.0,) * 3, pooling="mean", mpp=0.5, licence="MIT", weights="none",
+        std=(1.0,) * 3, pooling="mean", mpp=0.5, license="MIT", weights="none",
     )
 
     def weights(self):

@@ -35,7 +35,7 @@ pytest.importorskip("tifffile", reason="pip install 'sacmil[slides]'")
 SMALL = LayoutSettings(
     size=(1344, 1344),
     tissue_radius=590,
-    nest_radii=(80, 74, 70),
+    cluster_radii=(80, 74, 70),
     glands=2,
     gland_radius=50,
     fat_radius=120,
@@ -84,7 +84,7 @@ def test_either_class_has_the_same_cells_of_each_kind() -> None:
             counts.append({kind: len(cells) for kind, cells in painting.cells.items()})
     assert all(count == counts[0] for count in counts)
     assert counts[0]["tumour"] == sum(
-        SMALL.count_tumor_cells(radius) for radius in SMALL.nest_radii
+        SMALL.count_tumor_cells(radius) for radius in SMALL.cluster_radii
     )
 
 
@@ -242,7 +242,7 @@ def test_amounts_that_do_not_fit_are_rejected() -> None:
     crowded = dataclasses.replace(SMALL, glands=200)
     with pytest.raises(ConfigError, match="fields for 3 clusters and 200 glands"):
         make_layout(0, np.random.default_rng(0), crowded)
-    fat = dataclasses.replace(SMALL, nest_radii=(140,))
+    fat = dataclasses.replace(SMALL, cluster_radii=(140,))
     with pytest.raises(ConfigError, match="does not fit a field"):
         make_layout(0, np.random.default_rng(0), fat)
 

@@ -21,6 +21,7 @@ from sacmil.evaluation.summary import summarize
 from sacmil.heatmap import read_truth
 from sacmil.results import read_predictions, read_results, read_scores
 from sacmil.workflows.demo import DemoSettings, run_demo
+from sacmil.workflows.demo.folder import DemoFolder
 from sacmil.workflows.demo.settings import EXPORTED_MODELS
 from sacmil.workflows.prediction_settings import WorkflowCallbacks
 
@@ -157,7 +158,7 @@ def test_scores_are_compared_with_the_outlines_that_were_drawn(out, shown) -> No
         assert found.localization[name].auc == pytest.approx(np.mean(areas))
 
 
-def test_tiles_with_a_nest_look_unlike_the_others(shown, out) -> None:
+def test_tiles_with_a_cluster_look_unlike_the_others(shown, out) -> None:
     """The truth lies where the pixels say: one linear rule finds the clusters of every slide."""
     features, labels = [], []
     for slide, path in shown[0].bags.files.items():
@@ -242,6 +243,14 @@ def test_a_folder_of_other_settings_is_refused_untouched(shown, out) -> None:
     with pytest.raises(RunError, match="other settings"):
         run_demo(out, DemoSettings.make_quick(seed=5))
     assert state(out) == before
+
+
+def test_settings_with_the_old_name_of_cluster_radii_are_the_same(tmp_path) -> None:
+    settings = DemoSettings.make_quick()
+    old = settings.to_json().replace("cluster_radii", "nest_radii")
+    assert old != settings.to_json()
+    (tmp_path / "settings.json").write_text(old)
+    DemoFolder(tmp_path).claim(settings)
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path) -> None:

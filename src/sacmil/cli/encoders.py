@@ -26,12 +26,12 @@ def command(name: str | None) -> None:
 def _print_list() -> None:
     from sacmil.encoders import describe_encoder, list_encoders, list_families
 
-    click.echo(f"{'NAME':<12}{'WIDTH':>5}{'INPUT':>7}{'MPP':>6}  {'WEIGHTS':<9}LICENCE")
+    click.echo(f"{'NAME':<12}{'WIDTH':>5}{'INPUT':>7}{'MPP':>6}  {'WEIGHTS':<9}LICENSE")
     for name in list_encoders():
         card = describe_encoder(name)
         here = "missing" if isinstance(_find_weights(name), EncoderError) else "here"
         numbers = f"{card.width:>5}{card.input_px:>7}{card.mpp:>6g}"
-        click.echo(f"{name:<12}{numbers}  {here:<9}{card.licence}")
+        click.echo(f"{name:<12}{numbers}  {here:<9}{card.license}")
     for summary in list_families().values():
         click.echo(f"also {summary}")
 
@@ -63,6 +63,6 @@ def _make_rows(card: EncoderCard) -> dict[str, object]:
         "pooling": card.pooling,
         "mean": ", ".join(f"{value:.6g}" for value in card.mean),
         "std": ", ".join(f"{value:.6g}" for value in card.std),
-        "licence": card.licence,
+        "license": card.license,
         "weights": card.weights,
     }

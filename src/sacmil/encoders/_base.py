@@ -29,7 +29,7 @@ class EncoderCard:
     """How the network's last feature map or tokens become a vector, in words."""
     mpp: float
     """Microns per pixel of the tiles the encoder was trained on."""
-    licence: str
+    license: str
     weights: str
     """Where the weights come from, in words: a package, a hub address, a file."""
 

@@ -112,6 +112,8 @@ def read_graph_card(graph: Path) -> tuple[EncoderCard, str]:
 
 
 def _parse_card(stored: dict[str, Any]) -> EncoderCard:
+    if "licence" in stored and "license" not in stored:  # as earlier versions wrote it
+        stored["license"] = stored.pop("licence")
     names = {field.name for field in fields(EncoderCard)}
     if set(stored) != names:
         raise ValueError(f"fields {sorted(set(stored) ^ names)} are missing or unknown")

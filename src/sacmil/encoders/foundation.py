@@ -159,7 +159,7 @@ def _make_card(preset: FoundationPreset) -> EncoderCard:
         std=std,
         pooling=preset.pooling,
         mpp=0.5,
-        licence=preset.license,
+        license=preset.license,
         weights=f"hub {preset.hub[0]}{gated}",
     )
 

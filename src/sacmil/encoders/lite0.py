@@ -32,7 +32,7 @@ ENCODERS = (
             std=(128 / 255, 128 / 255, 128 / 255),
             pooling="mean of the last map",
             mpp=0.5,
-            licence="Apache-2.0",
+            license="Apache-2.0",
             weights=f"the Python package {_PACKAGE} (ImageNet)",
         ),
         origin=WeightsOrigin(package=(_PACKAGE, "models/efficientnet-lite0-57934424.pth")),

@@ -116,7 +116,7 @@ def _make_card_from_shapes(file: Path) -> EncoderCard:
         std=(1.0, 1.0, 1.0),
         pooling="inside the graph",
         mpp=0.5,
-        licence="unknown",
+        license="unknown",
         weights="the file itself",
     )
 

@@ -31,7 +31,7 @@ ENCODERS = (
             std=(0.229, 0.224, 0.225),
             pooling="mean of the third stage's map",
             mpp=0.5,
-            licence="BSD-3-Clause",
+            license="BSD-3-Clause",
             weights=f"hub {_HUB}, or torchvision's resnet50 state dict (ImageNet)",
         ),
         origin=WeightsOrigin(hub=(_HUB,)),

@@ -57,7 +57,7 @@ def _make_card(timm: Any, name: str, config: Any) -> EncoderCard:
         std=tuple(config.std),
         pooling="timm's own",
         mpp=0.5,
-        licence=config.license or "see its hub page",
+        license=config.license or "see its hub page",
         weights=f"hub {config.hf_hub_id}" if config.hf_hub_id else "a file of yours",
     )
 

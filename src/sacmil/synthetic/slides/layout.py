@@ -36,7 +36,7 @@ class LayoutSettings:
     size: tuple[int, int] = (2688, 2464)
     """Width and height."""
     tissue_radius: float = 1090.0
-    nest_radii: tuple[float, ...] = (86, 83, 81, 79, 77, 75, 73, 71, 69, 67)
+    cluster_radii: tuple[float, ...] = (86, 83, 81, 79, 77, 75, 73, 71, 69, 67)
     """Radius of each cluster."""
     cell_spacing: float = 23.0
     """Distance between neighbouring tumour cells."""
@@ -86,7 +86,7 @@ def make_layout(
     tissue = _make_tissue(settings, random)
     fat = _make_fat(tissue, settings, random)
     fields = _find_fields(tissue, fat, settings)
-    count = len(settings.nest_radii)
+    count = len(settings.cluster_radii)
     if len(fields) < count + settings.glands:
         raise ConfigError(
             f"the tissue has {len(fields)} fields for {count} clusters and {settings.glands} "
@@ -98,7 +98,7 @@ def make_layout(
     free = np.delete(fields, rows, axis=0)
     clusters = tuple(
         _make_blob_in_field(field, radius, random, unevenness=0.09)
-        for field, radius in zip(fields[rows], settings.nest_radii, strict=True)
+        for field, radius in zip(fields[rows], settings.cluster_radii, strict=True)
     )
     glands = tuple(
         _make_blob_in_field(field, settings.gland_radius, random, unevenness=0.07)

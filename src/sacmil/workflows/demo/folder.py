@@ -57,7 +57,8 @@ class DemoFolder:
         """Reserve the folder for these settings; reject a folder with other contents."""
         stored, wanted = self.out / "settings.json", settings.to_json()
         if stored.is_file():
-            if stored.read_text(encoding="utf-8", errors="replace") != wanted:
+            found = stored.read_text(encoding="utf-8", errors="replace")
+            if found.replace('"nest_radii"', '"cluster_radii"') != wanted:  # renamed since
                 raise RunError(
                     f"{self.out}: holds a demonstration with other settings (see {stored.name}); "
                     "choose another `out`, or remove that folder"
