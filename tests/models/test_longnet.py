@@ -243,7 +243,7 @@ def test_depth_moves_the_state_that_is_seen() -> None:
         ({"dilations": 4}, "expected whole numbers"),
         ({"states": [5]}, "up to depth=4"),
         ({"states": [-1]}, "at least 0"),
-        ({"states": [0]}, "one above 0"),
+        ({"states": [0]}, "at least one above 0"),
         ({"states": []}, "expected whole numbers"),
         ({"dropout": 1.5}, "from 0 to 1"),
         ({"legacy_placement": 1}, "True or False"),

@@ -1,4 +1,4 @@
-"""What a caller may give a model as features and coords, and what is wrong with the rest."""
+"""Checks features and coords that a caller passes to a model."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from sacmil.bag import Bag
 from sacmil.errors import BagWarning, InputError
 
 _MAX_ROWS_CHECKED = 256
-"""Coordinates that are enough to see a grid of pixels."""
+"""Number of coordinates that suffices to recognise a grid of pixels."""
 _MIN_POSITIONS = 8
-"""Places that are needed: fewer may share a divisor by chance."""
+"""Number of distinct positions required: fewer may share a divisor by chance."""
 _MIN_TILE_PX = 16
-"""Pixels on a side; tiles in patch units do not all lie on multiples of so many tiles."""
+"""Smallest grid step taken for pixels; patch units do not all share so large a divisor."""
 _MAX_SLIDE_TILES = 10_000
-"""Tiles on a side: along 75 mm of glass each would be smaller than a nucleus."""
+"""Tiles along a slide: with more, each tile of a 75 mm slide is smaller than a nucleus."""
 
 _has_warned = False
 
 
 def to_tensor(name: str, value: object, device: torch.device) -> Tensor:
-    """A tensor as it is, an array as a tensor on the device; InputError for anything else."""
+    """Return a tensor as it is, or an array as a tensor on the device; else raise InputError."""
     if isinstance(value, Tensor):
         return value
     if not isinstance(value, np.ndarray):
         raise InputError(_describe_mistake(name, value))
     try:
-        # torch warns of arrays that cannot be written to, such as memory-mapped ones
+        # torch warns about read-only arrays, such as memory-mapped ones
         return torch.from_numpy(np.require(value, requirements=("C", "W"))).to(device)
     except (TypeError, ValueError) as error:
         raise InputError(
@@ -126,8 +126,8 @@ def _describe_mistake(name: str, value: object) -> str:
 
 
 def warn_if_pixels(coords: npt.NDArray[Any]) -> None:
-    """Warn once per process of coordinates that cannot be patch units."""
-    global _has_warned  # one training loop makes a plan for each of its bags
+    """Warn once per process about coordinates that cannot be patch units."""
+    global _has_warned  # training makes a plan for each bag
     if _has_warned or not (_is_on_pixel_grid(coords) or _is_too_wide(coords)):
         return
     warnings.warn(
@@ -140,7 +140,7 @@ def warn_if_pixels(coords: npt.NDArray[Any]) -> None:
 
 
 def _is_on_pixel_grid(coords: npt.NDArray[Any]) -> bool:
-    """Whether all lie on multiples of more than a few, as corners of tiles in pixels do."""
+    """Whether all coordinates are multiples of a large number, as tile corners in pixels are."""
     rows = np.asarray(coords[:_MAX_ROWS_CHECKED], np.float64)
     steps = rows - rows[:1]
     if not (np.abs(steps) < 2**53).all() or (steps != np.round(steps)).any():
@@ -154,5 +154,5 @@ def _is_too_wide(coords: npt.NDArray[Any]) -> bool:
 
 
 def _extent(coords: npt.NDArray[Any]) -> float:
-    # Column by column: numpy takes seventy times as long along the first axis.
+    # By column: along the first axis numpy takes seventy times as long.
     return max(float(np.ptp(coords[:, axis])) for axis in (0, 1))

@@ -1,4 +1,4 @@
-"""Checks of constructor options, with the message a user needs."""
+"""Checks of constructor options. Errors state the value, and what was expected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sacmil.errors import OptionError, shorten_value, suggest_names
 
 
 def check_choice(name: str, value: str, known: Iterable[str]) -> str:
-    """The value, if it is one of the known ones.
+    """Return the value if it is one of the known ones.
 
     >>> check_choice("pool", "maen", ["mean", "max"])
     Traceback (most recent call last):
@@ -25,7 +25,7 @@ def check_choice(name: str, value: str, known: Iterable[str]) -> str:
 
 
 def check_at_least(name: str, value: int, minimum: int) -> int:
-    """The value, if it is a whole number of at least the minimum."""
+    """Return the value if it is a whole number of at least the minimum."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         raise OptionError(
             f"{name}={shorten_value(value)}; expected a whole number of at least {minimum}"
@@ -34,7 +34,7 @@ def check_at_least(name: str, value: int, minimum: int) -> int:
 
 
 def check_divisor(name: str, value: int, number: int, *, number_name: str = "dim") -> int:
-    """The value, if it divides a number without a rest.
+    """Return the value if it divides a number without remainder.
 
     >>> check_divisor("heads", 3, 16)
     Traceback (most recent call last):
@@ -48,28 +48,28 @@ def check_divisor(name: str, value: int, number: int, *, number_name: str = "dim
 
 
 def check_finite(name: str, value: float) -> float:
-    """The value, if it is a finite number."""
+    """Return the value if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise OptionError(f"{name}={shorten_value(value)}; expected a number")
     return float(value)
 
 
 def check_positive(name: str, value: float) -> float:
-    """The value, if it is a finite number above zero."""
+    """Return the value if it is a finite number above zero."""
     if check_finite(name, value) <= 0:
         raise OptionError(f"{name}={shorten_value(value)}; expected a number above 0")
     return float(value)
 
 
 def check_fraction(name: str, value: float) -> float:
-    """The value, if it is a share of something: from 0 to 1."""
+    """Return the value if it is a number from 0 to 1."""
     if not 0 <= check_finite(name, value) <= 1:
         raise OptionError(f"{name}={shorten_value(value)}; expected a number from 0 to 1")
     return float(value)
 
 
-def check_flag(name: str, value: bool) -> bool:  # noqa: FBT001 - it is the boolean that is looked at
-    """The value, if it is True or False."""
+def check_flag(name: str, value: bool) -> bool:  # noqa: FBT001 - the boolean is what is checked
+    """Return the value if it is True or False."""
     if not isinstance(value, bool):
         raise OptionError(f"{name}={shorten_value(value)}; expected True or False")
     return value

@@ -1,6 +1,9 @@
 """HIPT: Scaling Vision Transformers to Gigapixel Images via Hierarchical Self-Supervised Learning
-(Chen et al. 2022), the part that sees a whole slide: an encoder's features of patches take the
-place of its ViT-256, and the ViT-4K over the patches of a region starts without pretraining."""
+(Chen et al. 2022), its levels above single patches.
+
+Features of any encoder replace those of its ViT-256. The ViT-4K, which sees the patches of a
+region, starts without pretraining.
+"""
 
 from __future__ import annotations
 
@@ -26,27 +29,27 @@ from sacmil.nn.scatter_sum import scatter_sum
 T = TypeVar("T")
 
 LOCAL_DIMS = {"vit": 192, "attention": 256, "none": 192}
-"""How patches of a region become one vector, and how wide that officially is."""
+"""Methods that turn the patches of a region into one vector, with their official widths."""
 
 GLOBAL_LAYERS = 2
 POSITION_TABLE_SIDE = 14
-"""Rows and columns of the learned positions, resized to those of a region."""
+"""Rows and columns of the table of learned positions; it is resized to those of a region."""
 REGION_CHUNK_SIZE = 32
-"""Regions that go through the ViT at a time."""
+"""Number of regions that the ViT encodes at a time."""
 QUERY_CHUNK_SIZE = 2048
-"""Regions that look at all others at a time."""
+"""Number of regions that attend to all others at a time."""
 
 
 class RegionSummary(NamedTuple):
-    """What the local part makes of the patches."""
+    """The vectors of regions, and the weights of their patches."""
 
     regions: Tensor
     """(regions, dim)"""
     attention: Tensor
-    """(patches,), how much each counts within its region."""
+    """(patches,), the weight of each within its region."""
 
 
-# --- Local part: the patches of a region ---------------------------------------------------------
+# --- Local level: the patches of a region --------------------------------------------------------
 
 
 class ViTBlock(nn.Module):
@@ -54,7 +57,7 @@ class ViTBlock(nn.Module):
 
     Args:
         dim: width of a token.
-        heads: attentions side by side.
+        heads: number of attention heads.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -67,14 +70,14 @@ class ViTBlock(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
     def forward(self, x: Tensor, keys: Tensor) -> Tensor:
-        """x (regions, T, dim); keys (regions, 1, 1, T), which tokens there are to look at."""
+        """x (regions, T, dim); keys (regions, 1, 1, T), true where there is a token."""
         q, k, v = self._split_heads(x)
         return self._add_attention_and_mlp(
             x, F.scaled_dot_product_attention(q, k, v, attn_mask=keys)
         )
 
     def forward_first_token(self, x: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """(regions, dim), the output of the first token only; (regions, T), where it looked."""
+        """Return the first token's output (regions, dim) and its attention weights (regions, T)."""
         q, k, v = self._split_heads(x)
         logits = q[:, :, :1] @ k.mT / math.sqrt(q.shape[-1])
         weights = logits.masked_fill(~keys, -torch.inf).softmax(-1)  # (regions, heads, 1, T)
@@ -93,16 +96,16 @@ class ViTBlock(nn.Module):
 
 
 class RegionViT(nn.Module):
-    """ViT-4K: a region is the class token that has looked at its patches.
+    """ViT-4K: a region's vector is the output of its class token.
 
-    Places without a patch are not looked at; where all have one, this is the official ViT.
+    Positions without a patch are masked. If there are none, this is the official ViT.
 
     Args:
         in_dim: width of a feature vector.
         dim: width of a token.
-        depth: blocks.
-        heads: attentions side by side.
-        side: patches on a side of a region.
+        depth: number of blocks.
+        heads: number of attention heads.
+        side: number of patches on a side of a region.
     """
 
     def __init__(self, in_dim: int, dim: int, *, depth: int, heads: int, side: int) -> None:
@@ -119,7 +122,7 @@ class RegionViT(nn.Module):
     def forward(self, x: Tensor, slots: Tensor) -> RegionSummary:
         """x (M, in_dim), one patch per slot; slots (M,), ascending.
 
-        Regions go in order of their size, so that hardly any place without a patch is computed.
+        Regions of similar size are encoded at a time, so that there is little padding.
         """
         tokens = self.project(x) + self.resize_positions().index_select(0, slots % self.side**2)
         size = (slots // self.side**2).bincount()  # (regions,)
@@ -136,12 +139,12 @@ class RegionViT(nn.Module):
     def encode_regions(
         self, tokens: Tensor, size: Tensor, regions: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Class tokens that have looked, (R, dim); weights of the patches and their rows, (M',).
+        """Return vectors of regions (R, dim), and the weights and rows of their patches (M',).
 
         Args:
             tokens: (M, dim), region after region.
-            size: (regions,), how many tokens each has.
-            regions: (R,), those to look at, the largest first.
+            size: (regions,), number of tokens of each.
+            regions: (R,), those to encode, the largest first.
         """
         place = torch.arange(int(size[regions[0]]), device=tokens.device)
         there = place < size[regions, None]  # (R, T), T the tokens of the largest
@@ -151,13 +154,13 @@ class RegionViT(nn.Module):
         return vectors, weights[there], rows[there]
 
     def encode_all_regions(self, x: Tensor, positions: Tensor, table: Tensor) -> RegionSummary:
-        """forward, in one part and by the plan: an export cannot find sizes while it runs."""
+        """Do as forward at once, with sizes from the plan: an exported graph cannot find them."""
         tokens = self.project(x) + self.resize_positions().index_select(0, positions)
         vectors, weights = self._encode(*_gather_by_table(tokens, table))
         return RegionSummary(vectors, _scatter_by_table(weights, table, x.shape[0]))
 
     def _encode(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(R, dim), class tokens that have looked at tokens (R, T, dim), and where, (R, T)."""
+        """Return outputs of class tokens (R, dim) for tokens (R, T, dim), and weights (R, T)."""
         cls = (self.cls + self.position[:1]).expand(tokens.shape[0], 1, -1)
         x = torch.cat([cls, tokens], dim=1)
         keys = torch.cat([torch.ones_like(mask[:, :1]), mask], dim=1)[:, None, None]
@@ -167,7 +170,7 @@ class RegionViT(nn.Module):
         return self.norm(vectors), weights[:, 1:]
 
     def resize_positions(self) -> Tensor:
-        """(side * side, dim), the learned table resized as officially: 0.1 patches too large."""
+        """Return the learned table as (side * side, dim), resized as officially: 0.1 too large."""
         table = self.position[1:].T.reshape(1, -1, POSITION_TABLE_SIDE, POSITION_TABLE_SIDE)
         scale = (self.side + 0.1) / POSITION_TABLE_SIDE
         return F.interpolate(table, scale_factor=(scale, scale), mode="bicubic")[0].flatten(1).T
@@ -178,8 +181,8 @@ class RegionAttention(nn.Module):
 
     Args:
         in_dim: width of a feature vector.
-        dim: width inside.
-        side: patches on a side of a region.
+        dim: width of a projected patch.
+        side: number of patches on a side of a region.
         dropout: share dropped in training, after every layer.
     """
 
@@ -198,7 +201,7 @@ class RegionAttention(nn.Module):
         return RegionSummary(regions, weights)
 
     def encode_all_regions(self, x: Tensor, positions: Tensor, table: Tensor) -> RegionSummary:
-        """forward, by the plan: an export cannot find sizes while it runs."""
+        """Do as forward, with sizes from the plan: an exported graph cannot find them."""
         h, there = _gather_by_table(self.project(x), table)
         logits = self.attention(h)[..., 0].masked_fill(~there, -torch.inf)
         weights = logits.softmax(1)
@@ -213,23 +216,23 @@ class RegionAttention(nn.Module):
 class HIPT(MILModel):
     """HIPT (Chen et al. 2022): patches become regions, regions become a slide.
 
-    Regions are squares of patches, counted from the slide's smallest coordinates. Patches in the
-    same place of a region are one to the model, their mean, and each of them gets its score.
+    Regions are squares of patches, counted from the slide's smallest coordinates. Patches at the
+    same position of a region are replaced by their mean; each gets its score.
 
     Args:
         local: how patches become a region: vit, attention, or none if instances are regions.
-        region: patches on a side of a region.
-        dim: width inside; None means the official 192, for local attention 256.
-        depth: blocks of the vit.
-        heads: attentions side by side in the vit.
-        global_heads: attentions side by side among regions; local attention goes without them.
-        dropout: share dropped in training, after every layer that is not of the vit.
+        region: number of patches on a side of a region.
+        dim: width of a region; None means the official 192, or 256 for local attention.
+        depth: number of blocks of the vit.
+        heads: number of attention heads of the vit.
+        global_heads: number of attention heads among regions; unused with local attention.
+        dropout: share dropped in training, after every layer outside the vit.
     """
 
     plan_keys = frozenset({"slots"})
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
-        # Their loop divides the loss by 32 yet steps after every slide, which Adam hardly notices.
+        # Their loop divides the loss by 32 yet steps after every slide: Adam is hardly affected.
         "official": Recipe(lr=2e-4, weight_decay=1e-5, epochs=20, sampler="balanced"),
     }
 
@@ -270,11 +273,11 @@ class HIPT(MILModel):
 
     @property
     def planner(self) -> Planner:
-        """Each patch's region and its place therein."""
+        """The region of each patch, and its position there."""
         return Planner("slots", {"side": self.region, "apart": self.local is None})
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
-        """Scores are the attention a region gets times that of the patch within it."""
+        """Scores are the attention weight of the region times that of the patch within it."""
         slots = plan["slots"]
         regions, within = self.summarize_regions(features, plan)  # (R, dim), (N,)
         h = self.project(regions)
@@ -286,7 +289,7 @@ class HIPT(MILModel):
         return Output(self.head(slide), scores, extras={"regions": regions}, embedding=slide)
 
     def summarize_regions(self, features: Tensor, plan: dict[str, Tensor]) -> RegionSummary:
-        """The regions, and how much every instance counts within its own."""
+        """Return the regions, and the weight of every instance within its own."""
         if self.local is None:
             return RegionSummary(features, features.new_ones(features.shape[0]))
         which, places = plan["which"], plan["places"]
@@ -319,9 +322,9 @@ class HIPT(MILModel):
 
 
 def apply_layer_in_chunks(layer: nn.Module, x: Tensor) -> Tensor:
-    """(R, dim) to (R, dim): layer(x), but a part of the queries at a time.
+    """(R, dim) to (R, dim): layer(x), a chunk of the queries at a time.
 
-    With dropout no kernel of the CPU does without the whole R x R matrix.
+    With dropout, kernels of the CPU would need the whole R x R matrix.
     """
     assert isinstance(layer, nn.TransformerEncoderLayer)
     parts = (x,) if torch.compiler.is_compiling() else torch.split(x, QUERY_CHUNK_SIZE)
@@ -338,30 +341,30 @@ def _attend(attention: nn.MultiheadAttention, x: Tensor, queries: Tensor) -> Ten
 
 
 def map_chunks(function: Callable[[Tensor], T], chunks: Sequence[Tensor]) -> list[T]:
-    """The function of each part; of several, the backward pass computes anew what it needs."""
+    """Apply a function to each chunk; if there are several, recompute them in backward."""
     if len(chunks) == 1:
         return [function(chunks[0])]
     return [recompute_in_backward(function, part) for part in chunks]
 
 
 def _scatter_rows(values: Tensor, rows: Tensor) -> Tensor:
-    """values[i] at places[i], each place named once."""
+    """Put values[i] at rows[i]; each row occurs once."""
     return torch.empty_like(values).index_copy(0, rows, values)
 
 
 def _gather_by_table(rows: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    """(regions, T, dim), the rows (M, dim) of each region; (regions, T), which there are."""
+    """Return the rows (M, dim) of each region as (regions, T, dim), and a mask (regions, T)."""
     m = rows.shape[0]
     return rows[table.clamp(max=m - 1)], table < m
 
 
 def _scatter_by_table(values: Tensor, table: Tensor, m: int) -> Tensor:
-    """(M,), the values (regions, T) back in the rows they stand for."""
+    """Return values (regions, T) in the order of rows, (M,)."""
     return values.new_zeros(m + 1).scatter(0, table.flatten(), values.flatten())[:m]
 
 
 def _softmax_within_regions(logits: Tensor, region_of_row: Tensor) -> Tensor:
-    """(M,), summing to one over those of the same home."""
+    """Return weights (M,) that sum to one within each region."""
     regions = int(region_of_row.max()) + 1
     greatest = logits.new_full((regions,), -torch.inf).scatter_reduce(
         0, region_of_row, logits.detach(), "amax"
@@ -380,7 +383,7 @@ def _init_truncated_normal(vit: RegionViT) -> None:
 
 
 def _map_official_names(depth: int) -> dict[str, str]:
-    """Official prefixes to ours, for any of the three."""
+    """Return official prefixes and ours, for any of the three official models."""
     names = {
         "local_vit.cls_token": "local.cls",
         "local_vit.pos_embed": "local.position",

@@ -1,7 +1,7 @@
 """LongNet as GigaPath's slide encoder: A whole-slide foundation model (Xu et al. 2024).
 
-A transformer over all tiles of a slide whose attention is dilated (Ding et al. 2023), with a fixed
-embedding of each tile's place and a class token in front.
+A transformer with dilated attention (Ding et al. 2023) over all tiles of a slide. Each tile has a
+fixed position embedding; a class token stands in front.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ SEGMENTS = (1024, 5792, 32768, 185363, 1048576)
 DILATIONS = (1, 2, 4, 8, 16)
 
 POSITION_TOLERANCE = 1e-3
-"""In patches: a place this little below a whole number is that number."""
+"""In patches: a coordinate this little below a whole number is rounded up to it."""
 
 
 class LongNetPreset(NamedTuple):
-    """What the options are when they are not given."""
+    """Values of options that are not given."""
 
     dim: int
     depth: int
     heads: int
     unused: int
-    """Layers after the state the classifier sees."""
+    """Number of layers after the state that the classifier uses."""
 
 
 PRESETS = {"small": LongNetPreset(384, 4, 8, 0), "gigapath": LongNetPreset(768, 12, 16, 1)}
@@ -61,9 +61,10 @@ OFFICIAL_RECIPE = Recipe(
     epochs=5,
     accumulate=32,
 )
-"""How GigaPath fine-tunes its pretrained slide encoder on PANDA (there in float16, and by a slip of
-names without layer decay for the projection). It sets no preset: "gigapath" without its pretrained
-weights is no part of that recipe."""
+"""How GigaPath fine-tunes its pretrained slide encoder on PANDA.
+
+There it runs in float16, and by a wrong name without layer decay for the projection. It sets no
+preset: the recipe needs pretrained weights, which the preset "gigapath" does not have."""
 
 
 @register_model("longnet")
@@ -71,14 +72,14 @@ class LongNet(MILModel):
     """LongNet (GigaPath's slide encoder, Xu et al. 2024): dilated attention between all tiles.
 
     Args:
-        preset: sizes, small (4 layers of 384) or gigapath (12 of 768, the last one unused).
-        dim: width of a token, a multiple of 4 and of heads; None as in the preset.
-        depth: layers; None as in the preset.
-        heads: attentions side by side; None as in the preset, each 48 wide: 8 or 16.
-        segments: lengths within which each branch attends; None as officially, 1024 to 1048576.
-        dilations: of each branch, every how many tokens one is seen; None as officially, 1 to 16.
-        states: after how many layers the classifier sees the class token; several are joined.
-        dropout: share of each layer's additions dropped in training.
+        preset: sizes: small (4 layers of 384) or gigapath (12 of 768, the last one unused).
+        dim: width of a token, a multiple of 4 and of heads; None takes the preset's.
+        depth: number of layers; None takes the preset's.
+        heads: number of attention heads; None takes the preset's, 8 or 16, each 48 wide.
+        segments: length of a segment in each branch; None takes the official 1024 to 1048576.
+        dilations: step between tokens in each branch; None takes the official 1 to 16.
+        states: layers after which the classifier reads the class token; several are joined.
+        dropout: share of each layer's output dropped in training.
         legacy_placement: put rows of uneven segments where the official code does, by mistake.
     """
 
@@ -121,19 +122,19 @@ class LongNet(MILModel):
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(len(self.states) * dim, num_classes)
         self._initialize()
-        # Which layers nothing depends on is a matter of the options, not of the class.
+        # Options decide which layers are unused, so this belongs to the model, not to its class.
         object.__setattr__(self, "dead_parameters", self._list_unused_parameters(max(self.states)))
 
     @property
     def planner(self) -> Planner:
-        """Who meets in each branch; a graph is drawn from segments short enough to be several."""
+        """Which tokens attend to each other; export uses short segments, to have several."""
         lengths, steps = (list(numbers) for numbers in zip(*self.branches, strict=True))
         options = {"segments": lengths, "dilations": steps, "legacy_placement": self.legacy}
         short = ({"segments": [r + 1 for r in steps]}, {"segments": [1 for _ in steps]})
         return Planner("segments", options, short)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
-        """Scores are the lengths of the tokens after the last layer that is used."""
+        """Scores are the norms of the tokens after the last layer that is used."""
         x = self.embed_tokens(features, coords)
         tables = [_make_table(plan, branch) for branch in range(len(self.branches))]
         seen = [x[0]]
@@ -144,7 +145,7 @@ class LongNet(MILModel):
         return Output(self.head(slide), x[1:].norm(dim=1), embedding=slide)
 
     def embed_tokens(self, features: Tensor, coords: Tensor) -> Tensor:
-        """(1 + N, dim), state 0: the class token, which has no place, and the tiles."""
+        """Return state 0, (1 + N, dim): the class token, which has no position, and the tiles."""
         h = self.project(features)
         return torch.cat((self.cls_token, h + embed_positions(coords, h.shape[1]).to(h.dtype)))
 
@@ -156,7 +157,7 @@ class LongNet(MILModel):
         nn.init.normal_(self.cls_token, std=0.02)
 
     def _list_unused_parameters(self, depth: int) -> frozenset[str]:
-        """Names of the parameters of layers that are carried but never run."""
+        """Return the names of parameters in layers that never run."""
         layers = [(f"layers.{i}.", layer) for i, layer in enumerate(self.layers) if i >= depth]
         return frozenset(begin + name for begin, layer in layers for name in layer.state_dict())
 
@@ -164,9 +165,9 @@ class LongNet(MILModel):
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """The names of prov-gigapath's fine-tuned models, or ``head`` for the classifier.
 
-        Which states the classifier sees is not written in a checkpoint. Taken is what is usual:
-        the one before the last, or the last ones where there are several. Official weights were
-        trained with the official placement, so they get it.
+        A checkpoint does not store which states the classifier uses. The usual ones are assumed:
+        the one before the last, or the last ones if there are several. Official weights get the
+        official placement, because they were trained with it.
         """
         state = _strip_finetuning_names(state)
         dim, in_dim = get_shape(state, "patch_embed.proj.weight")
@@ -176,8 +177,8 @@ class LongNet(MILModel):
         )
         if depth == 0 or width % dim:
             raise ModelError(
-                f"it has {depth} layers and a head for {width} values; expected a layer or more "
-                f"and a multiple of {dim}"
+                f"it has {depth} layers and a head for {width} values; expected at least one layer "
+                f"and a multiple of {dim} values"
             )
         seen = width // dim
         options = {
@@ -198,13 +199,13 @@ class LongNet(MILModel):
 
 
 def _strip_finetuning_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without what the official fine-tuning puts around the encoder's names."""
+    """Remove the prefixes that the official fine-tuning adds to names."""
     plain = {key.removeprefix("slide_encoder."): value for key, value in state.items()}
     plain = rename_parameters(plain, {"classifier.0": "head", "classifier": "head"})
     if "patch_embed.proj.weight" in plain and "head.weight" not in plain:
         raise ModelError(
-            "it is a slide encoder without a classifier (head.weight or classifier.0.weight); "
-            "expected a fine-tuned model"
+            "it is a slide encoder without a classifier; expected a fine-tuned model, with "
+            "head.weight or classifier.0.weight"
         )
     return plain
 
@@ -247,9 +248,9 @@ def _make_table(plan: Mapping[str, Tensor], branch: int) -> AttentionTable:
 
 
 def embed_positions(coords: Tensor, dim: int) -> Tensor:
-    """(N, dim), float64: sines and cosines of the tile's row, then of its column.
+    """Return sines and cosines of each tile's row, then of its column, (N, dim) in float64.
 
-    Computed, where officially a table of 1000 x 1000 is read: wider slides need no exception.
+    The official code reads a table of 1000 x 1000; computing them has no such limit.
     """
     places = (coords.double() + POSITION_TOLERANCE).floor().flip(1)  # (N, 2), y then x
     angles = places[:, :, None] * frequencies(dim // 4, 10000.0, coords.device)
@@ -292,8 +293,8 @@ def _make_branches(segments: Sequence[int], dilations: Sequence[int]) -> tuple[D
     steps = _check_whole_numbers("dilations", dilations, 1)
     if len(lengths) != len(steps):
         raise OptionError(
-            f"there are {len(lengths)} segments and {len(steps)} dilations; expected as many of "
-            "one as of the other"
+            f"there are {len(lengths)} segments and {len(steps)} dilations; expected the same "
+            "number of both"
         )
     return tuple(DilatedBranch(*pair) for pair in zip(lengths, steps, strict=True))
 
@@ -302,12 +303,14 @@ def _check_states(states: Sequence[int], depth: int) -> tuple[int, ...]:
     found = _check_whole_numbers("states", states, 0)
     if not 1 <= max(found) <= depth:
         # State 0 is the learned class token, the same for every bag.
-        raise OptionError(f"states={states!r}; expected numbers up to depth={depth}, one above 0")
+        raise OptionError(
+            f"states={states!r}; expected numbers up to depth={depth}, at least one above 0"
+        )
     return found
 
 
 def _check_whole_numbers(name: str, values: Sequence[int], minimum: int) -> tuple[int, ...]:
-    # Lists as well as tuples: a model's card knows lists only.
+    # Lists are accepted too: cards are JSON, which has no tuples.
     if isinstance(values, str) or not isinstance(values, Sequence) or not values:
         raise OptionError(f"{name}={values!r}; expected whole numbers, such as [1, 2]")
     return tuple(check_at_least(name, value, minimum) for value in values)

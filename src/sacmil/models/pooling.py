@@ -1,4 +1,4 @@
-"""Mean and max pooling: the oldest baselines, in every form that goes by these names."""
+"""Mean and max pooling, in every form that has these names."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from sacmil.nn.scatter_sum import scatter_sum
 
 @register_model("mean_pool")
 class MeanMIL(MILModel):
-    """Mean pooling (as in IBMIL 2023 and RRT-MIL 2024): all instances count the same.
+    """Mean pooling (as in IBMIL 2023 and RRT-MIL 2024): all instances have the same weight.
 
     Args:
-        kind: mean of instance logits (instances), or of features, then a linear layer (features).
-        hidden: width of the layer before an instance's logits; features have none.
+        kind: mean of instance logits (instances), or of features before the head (features).
+        hidden: width of the layer before an instance's logits; unused with kind="features".
         dropout: share of that layer's values dropped in training.
     """
 
@@ -45,7 +45,7 @@ class MeanMIL(MILModel):
         self.project, self.head = _make_layers(in_dim, num_classes, kind, hidden, dropout)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
-        """Scores are the instance's share in the predicted class's logit."""
+        """Scores are the instance's contribution to the predicted class's logit."""
         if self.kind == "features":
             slide = features.mean(0)
             return _make_output(self.head(slide), F.linear(features, self.head.weight), slide)
@@ -64,8 +64,9 @@ class MaxMIL(MILModel):
     """Max pooling (as in CLAM 2021, IBMIL 2023 and RRT-MIL 2024): the strongest instances decide.
 
     Args:
-        kind: largest logit per class (instances), channel (features), or one instance (instance).
-        hidden: width of the layer before an instance's logits; features have none.
+        kind: maximum of logits per class (instances), of features per channel (features), or the
+            logits of the most certain instance (instance).
+        hidden: width of the layer before an instance's logits; unused with kind="features".
         dropout: share of that layer's values dropped in training.
     """
 
@@ -86,7 +87,7 @@ class MaxMIL(MILModel):
         self.project, self.head = _make_layers(in_dim, num_classes, kind, hidden, dropout)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
-        """Scores are instance logits; for features, the weights of the channels an instance won."""
+        """Scores are instance logits; for features, weights of channels where it is largest."""
         if self.kind == "features":
             return self._pool_by_channel(features)
         instances = self.head(self.project(features))  # (N, C)
@@ -114,7 +115,7 @@ def _make_layers(
         [make_projection(in_dim, width, dropout=check_fraction("dropout", dropout))]
     )
     layers.append(nn.Linear(width or in_dim, num_classes))
-    if kind == "instances":  # RRT-MIL; IBMIL and CLAM leave the weights as torch draws them
+    if kind == "instances":  # as RRT-MIL; IBMIL and CLAM use torch's own initialization
         init_xavier_(layers)
     project, head = layers
     assert isinstance(head, nn.Linear)
@@ -128,7 +129,10 @@ def _make_output(logits: Tensor, class_scores: Tensor, slide: Tensor | None = No
 
 
 def _find_most_certain(instances: Tensor) -> Tensor:
-    """(1,), the instance surest of the positive class; with three or more, of any class."""
+    """Return the instance with the largest probability, (1,).
+
+    That of the positive class, or of any class if there are three or more.
+    """
     if instances.shape[1] == 1:
         return instances[:, 0].argmax(0, keepdim=True)
     probabilities = instances.softmax(1)

@@ -22,15 +22,15 @@ from sacmil.nn.square import sum_by_row
 
 @register_model("transmil")
 class TransMIL(MILModel):
-    """TransMIL (Shao et al. 2021): two Nystrom attentions, between them positions on a square.
+    """TransMIL (Shao et al. 2021): two Nystrom attentions with positions on a square between them.
 
     Args:
         dim: width of an instance inside the model.
-        heads: attentions side by side, a divisor of dim.
-        landmarks: means of instances that stand for all in the attention; None means dim / 2.
-        legacy_slice: keep the rows that nystrom-attention 0.0.9 kept, which the authors used.
-            All are shifted by the padding in front, so the class token's place is a padding row's.
-        dropout: share dropped in training of what an attention gives.
+        heads: number of attention heads, a divisor of dim.
+        landmarks: number of landmarks of the Nystrom attention; None means dim / 2.
+        legacy_slice: keep the rows that nystrom-attention 0.0.9 kept, which the authors used. It
+            shifts rows by the padding, so the class token gets the output of a padding row.
+        dropout: share of an attention's output dropped in training.
     """
 
     order_matters = True
@@ -79,11 +79,11 @@ class TransMIL(MILModel):
 
     @property
     def planner(self) -> Planner:
-        """Which instance stands in each cell of the square."""
+        """Which instance is in each cell of the square."""
         return Planner("square")
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
-        """Algorithm 2; scores are what the class token takes from each instance in layer 2."""
+        """Algorithm 2; scores are the attention weights of the class token in layer 2."""
         n, cells = features.shape[0], plan["cells"]
         rows = cells.flatten()
         h = self.project(features).index_select(0, rows)
@@ -91,7 +91,7 @@ class TransMIL(MILModel):
         square = h[1:].reshape(1, *cells.shape, -1).permute(0, 3, 1, 2)
         h = torch.cat([h[:1], self.position.convolve(square)[0].flatten(1).T])
         h, weights = self.layer2(h)
-        # An instance that fills the square stands in two cells: both count for it.
+        # An instance repeated to fill the square is in two cells; its score is their sum.
         slide = self.norm(h[0])
         return Output(self.head(slide), sum_by_row(weights[1:], rows, n), embedding=slide)
 
@@ -119,7 +119,7 @@ class TransMIL(MILModel):
 
 
 class _TransMILLayer(nn.Module):
-    """h + attention(norm(h)), and what the class token, the first, takes from every token."""
+    """h + attention(norm(h)), and the attention weights of the first token, the class token."""
 
     def __init__(self, dim: int, attention: NystromAttention) -> None:
         super().__init__()
@@ -129,14 +129,14 @@ class _TransMILLayer(nn.Module):
     def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """h (tokens, dim) to (tokens, dim) and (tokens,)."""
         factors = self.attention.factorize(self.norm(h))
-        # With legacy_slice too the row is that of the class token, not of the padding row whose
-        # output is then put in its place: a padding row knows nothing of the slide.
+        # Always the row of the class token. With legacy_slice its output is that of a padding row,
+        # whose weights say nothing about the slide.
         weights = self.attention.attention_row(factors, 0).mean(0)
         return h + self.attention.combine(factors), weights
 
 
 def _init_like_conv2d(position: PEG) -> None:
-    """As torch draws a Conv2d: uniform within 1 / sqrt(cells of the kernel), biases too."""
+    """Initialize as torch does a Conv2d: uniform within 1 / sqrt(cells of the kernel)."""
     for weight, bias in zip(position.weights, position.biases, strict=True):
         bound = weight[0].numel() ** -0.5
         nn.init.uniform_(weight, -bound, bound)
