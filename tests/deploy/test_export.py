@@ -12,6 +12,7 @@ import pytest
 import torch
 from small_models import make_bag, make_model
 
+import sacmil
 from sacmil import list_models, load_model, predict, save_model
 from sacmil.card import ONNX_FILE
 from sacmil.deploy import export
@@ -58,6 +59,15 @@ def test_every_exportable_model_predicts_as_torch_does(
     assert [row.instances for row in read_parity(folder)] == SIZES
     for n in (1, 7, 131):
         same(folder, source, n)
+
+
+def test_the_graph_holds_no_path_of_this_machine(
+    models: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = export_model(models("mean_pool"), tmp_path / "out", sizes=[1])
+    stored = (folder / GRAPH).read_bytes()
+    for path in (str(Path(sacmil.__file__).parent), "site-packages"):
+        assert path.encode() not in stored
 
 
 @pytest.mark.slow

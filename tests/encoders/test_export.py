@@ -10,10 +10,21 @@ import numpy as np
 import pytest
 import torch
 
+import sacmil
 from sacmil.encoders import _export, export_encoder, load_encoder
 from sacmil.encoders._export import GRAPH_FILE, card_path
 from sacmil.encoders._network import EncoderRequest, NetworkSource
 from sacmil.errors import EncoderError
+
+
+def check_no_paths(graph: Path) -> None:
+    stored = graph.read_bytes()
+    for path in (str(Path(sacmil.__file__).parent), "site-packages"):
+        assert path.encode() not in stored
+
+
+def test_an_exported_encoder_holds_no_path_of_this_machine(exported: Path) -> None:
+    check_no_paths(exported / GRAPH_FILE)
 
 
 def test_the_exported_encoder_gives_the_same_features(
@@ -34,6 +45,7 @@ def test_the_newer_exporter_gives_the_same_with_weights_beside_the_graph(
     monkeypatch.setattr(_export, "_MAX_ONE_FILE_BYTES", 0)
     folder = tiny.export(EncoderRequest(random_weights=True), tmp_path / "large")
     assert (folder / f"{GRAPH_FILE}.data").exists()
+    check_no_paths(folder / GRAPH_FILE)
     by_torch = tiny.load(EncoderRequest(random_weights=True, engine="torch"))
     tiles = make_tiles(5, 32)
     found = load_encoder(f"onnx:{folder}").encode(tiles)

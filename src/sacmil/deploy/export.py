@@ -19,7 +19,7 @@ from sacmil.card import CARD_FILE, ONNX_FILE, find_model_folders, is_exported_ru
 from sacmil.deploy.folding import fold_norms
 from sacmil.deploy.runtime import SCHEMA_VERSION, Runtime
 from sacmil.deploy.translations import make_translation_table
-from sacmil.encoders._export import silence_exporter
+from sacmil.encoders._export import silence_exporter, strip_metadata
 from sacmil.errors import MissingExtraError, ModelError, ModelFolderError, RunError
 from sacmil.evaluation.summary import summarize
 from sacmil.models import load_model
@@ -198,7 +198,9 @@ def _write_graph(model: MILModel, file: Path) -> list[str]:
         ) from error
     assert program is not None
     # Outside of the try block: a full disk is not an error of the exporter.
-    file.write_bytes(program.model_proto.SerializeToString())
+    graph = program.model_proto
+    strip_metadata(graph)
+    file.write_bytes(graph.SerializeToString())
     return names
 
 

@@ -149,7 +149,9 @@ def _write_graph(module: torch.nn.Module, file: Path, card: EncoderCard) -> None
             raise
         raise MissingExtraError("encoders", f"exporting {card.name}") from None
     if is_small:
-        file.write_bytes(target.getvalue())
+        file.write_bytes(target.getvalue())  # this exporter stores no stack traces
+    else:
+        _strip_file(file)
 
 
 def _one_file_options() -> dict[str, Any]:
@@ -163,6 +165,27 @@ def _external_weights_options() -> dict[str, Any]:
 
     batch = ({0: torch.export.Dim("batch")},)
     return {"dynamo": True, "dynamic_shapes": batch, "external_data": True}
+
+
+def _strip_file(file: Path) -> None:
+    import onnx
+
+    graph = onnx.load(file, load_external_data=False)
+    strip_metadata(graph)
+    file.write_bytes(graph.SerializeToString())
+
+
+def strip_metadata(message: Any) -> None:
+    """Remove doc strings and metadata from an ONNX graph, or from a part of one.
+
+    Torch stores stack traces there, with paths of this machine's source files.
+    """
+    for field, value in message.ListFields():
+        if field.name in ("doc_string", "metadata_props"):
+            message.ClearField(field.name)
+        elif field.message_type is not None:
+            for inner in (value,) if hasattr(value, "ListFields") else value:
+                strip_metadata(inner)
 
 
 @contextmanager
