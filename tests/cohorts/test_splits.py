@@ -9,8 +9,8 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_cohort import write_material
 from sklearn.model_selection import StratifiedKFold
+from small_cohort import write_material
 
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
 from sacmil.cohorts.splits import (

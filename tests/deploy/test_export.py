@@ -65,7 +65,7 @@ def test_the_graph_holds_no_path_of_this_machine(
     models: Callable[..., Path], tmp_path: Path
 ) -> None:
     folder = export_model(models("mean_pool"), tmp_path / "out", sizes=[1])
-    stored = (folder / GRAPH).read_bytes()
+    stored = (folder / ONNX_FILE).read_bytes()
     for path in (str(Path(sacmil.__file__).parent), "site-packages"):
         assert path.encode() not in stored
 

@@ -75,7 +75,7 @@ def make_folds(
         >>> [len(fold.test) for fold in make_folds(cohort, 5)]
         [2, 2, 2, 2, 2]
     """
-    cohort: Cohort = getattr(dataset, "cohort", dataset)
+    cohort = dataset if isinstance(dataset, Cohort) else dataset.cohort
     _check_arguments(cohort, k, repeats, validation, preserve_sites=preserve_sites)
     strata = compute_strata(cohort)
     made = []

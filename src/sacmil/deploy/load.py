@@ -58,8 +58,8 @@ def load_ensembles(paths: Sequence[str | Path], *, device: str = "cpu") -> tuple
     if len(names_by_classes) > 1:
         listed = "; ".join(f"{name}: {', '.join(c)}" for c, name in names_by_classes.items())
         raise ModelFolderError(
-            f"the models have different classes ({listed}); expected the same. Predict with each "
-            "alone, into another `out`"
+            f"the models have different classes ({listed}); expected the same. Use each model "
+            "by itself, with another `out`"
         )
     return found
 
