@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,6 @@ from onnx_registry import reused_registry
 from ray_cluster import private_cluster
 
 from sacmil import Bag
-from sacmil.cohorts import bag_headers
-from sacmil.parallel import TaskOutcome
-from sacmil.parallel._child import _run_task
-from sacmil.training import bag_checks
 
 WHOLE_GOLDENS = os.environ.get("SACMIL_GOLDEN")
 """A folder of whole goldens; without it the trimmed ones of tests/golden/trim.py are used."""
@@ -30,18 +26,6 @@ WHOLE_GOLDENS = os.environ.get("SACMIL_GOLDEN")
 def _one_thread_one_seed() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def _inspect_bags_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training starts processes to check bags, a second that only their own tests need."""
-
-    def run_each(function: Callable[[Any], Any], items: Iterable[Any], **_: Any) -> Any:
-        name = f"{function.__module__}:{function.__name__}"
-        return (TaskOutcome(key, *_run_task(name, (item,))) for key, item in enumerate(items))
-
-    for module in (bag_headers, bag_checks):
-        monkeypatch.setattr(module, "run_each", run_each)
 
 
 @pytest.fixture

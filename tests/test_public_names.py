@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,13 +16,17 @@ from sacmil import errors
 
 PUBLIC = [
     "Bag",
+    "Cohort",
+    "Dataset",
     "EncoderId",
     "MILModel",
     "Output",
     "Prediction",
     "Recipe",
+    "Run",
     "__version__",
     "create_model",
+    "cross_validate",
     "describe_model",
     "embed",
     "extract_slide",
@@ -29,10 +35,14 @@ PUBLIC = [
     "load_model",
     "load_reference",
     "load_runtime",
+    "make_folds",
     "predict",
     "read_bag",
+    "read_cohort",
     "register_model",
     "save_model",
+    "split_cohort",
+    "train",
     "write_bag",
 ]
 
@@ -46,6 +56,25 @@ def test_the_public_names_are_these() -> None:
 def test_every_public_name_leads_somewhere_and_is_explained(name: str) -> None:
     value = getattr(sacmil, name)
     assert name == "__version__" or value.__doc__
+
+
+def test_no_module_hides_a_function_of_its_name() -> None:
+    for module in ("training.train", "training.cross_validate", "cohorts.split_cohort"):
+        import_module(f"sacmil.{module}")
+        assert inspect.isfunction(getattr(sacmil, module.partition(".")[2]))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Cohort", "Dataset", "Run", "cross_validate", "make_folds", "read_cohort", "split_cohort"]
+    + ["train"],
+)
+def test_the_data_side_of_the_front_door_is_typed_and_has_an_example(name: str) -> None:
+    value = getattr(sacmil, name)
+    parameters = inspect.signature(value).parameters.values()
+    assert all(parameter.annotation is not parameter.empty for parameter in parameters)
+    assert "Example:" in value.__doc__
+    assert ">>> " in value.__doc__
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -10,6 +10,10 @@ from sacmil._version import __version__
 
 if TYPE_CHECKING:
     from sacmil.bag import Bag, EncoderId
+    from sacmil.cohorts.cohort import Cohort, read_cohort
+    from sacmil.cohorts.dataset import Dataset
+    from sacmil.cohorts.split_cohort import split_cohort
+    from sacmil.cohorts.splits import make_folds
     from sacmil.deploy.runtime import load_runtime
     from sacmil.extraction import extract_slide
     from sacmil.formats import list_formats, read_bag, write_bag
@@ -28,15 +32,22 @@ if TYPE_CHECKING:
         save_model,
     )
     from sacmil.results import Prediction
+    from sacmil.results.run import Run
+    from sacmil.training.cross_validate import cross_validate
+    from sacmil.training.train import train
 
 _MODULE_OF_NAME = {
     "Bag": "bag",
+    "Cohort": "cohorts.cohort",
+    "Dataset": "cohorts.dataset",
     "EncoderId": "bag",
     "MILModel": "models",
     "Output": "models",
     "Prediction": "results",
     "Recipe": "models",
+    "Run": "results.run",
     "create_model": "models",
+    "cross_validate": "training.cross_validate",
     "describe_model": "models",
     "embed": "models",
     "extract_slide": "extraction",
@@ -45,22 +56,30 @@ _MODULE_OF_NAME = {
     "load_model": "models",
     "load_reference": "models",
     "load_runtime": "deploy.runtime",
+    "make_folds": "cohorts.splits",
     "predict": "models",
     "read_bag": "formats",
+    "read_cohort": "cohorts.cohort",
     "register_model": "models",
     "save_model": "models",
+    "split_cohort": "cohorts.split_cohort",
+    "train": "training.train",
     "write_bag": "formats",
 }
 
 __all__ = [
     "Bag",
+    "Cohort",
+    "Dataset",
     "EncoderId",
     "MILModel",
     "Output",
     "Prediction",
     "Recipe",
+    "Run",
     "__version__",
     "create_model",
+    "cross_validate",
     "describe_model",
     "embed",
     "extract_slide",
@@ -69,10 +88,14 @@ __all__ = [
     "load_model",
     "load_reference",
     "load_runtime",
+    "make_folds",
     "predict",
     "read_bag",
+    "read_cohort",
     "register_model",
     "save_model",
+    "split_cohort",
+    "train",
     "write_bag",
 ]
 

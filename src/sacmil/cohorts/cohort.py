@@ -48,7 +48,14 @@ class LabeledSlide(NamedTuple):
 
 @dataclass(frozen=True)
 class Cohort:
-    """Slides with labels; slide ids are unique."""
+    """Slides with labels; slide ids are unique.
+
+    Example:
+        >>> slides = (LabeledSlide("a", "patient 1", 0), LabeledSlide("b", "patient 2", 1))
+        >>> cohort = Cohort(slides, ("normal", "tumor"))
+        >>> len(cohort), list(cohort.patients)
+        (2, ['patient 1', 'patient 2'])
+    """
 
     slides: tuple[LabeledSlide, ...]
     classes: tuple[str, ...]
@@ -142,6 +149,16 @@ def read_cohort(
         slide_table: STAMP's second table, which lists the slides of each patient.
         min_patients: fewest patients a class may have.
         extra_check: returns more problems of slide ids, such as missing bags, for the same error.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> rows = ["slide,patient,label", "a,1,no", "b,2,yes", "c,3,no", "d,4,yes"]
+        >>> with TemporaryDirectory() as folder:
+        ...     table = Path(folder) / "table.csv"
+        ...     _ = table.write_text("\\n".join(rows))
+        ...     cohort = read_cohort(table)
+        >>> len(cohort), cohort.classes
+        (4, ('no', 'yes'))
     """
     table = read_sheet(path, sheet=sheet)
     if not table.rows:

@@ -91,7 +91,7 @@ def split_cohort(
         SetCounts(fold=0, name='test', patients=4, slides=4, patients_by_class=(2, 2), \
 slides_by_class=(2, 2))
     """
-    cohort = dataset.cohort if isinstance(dataset, Dataset) else dataset
+    cohort = dataset if isinstance(dataset, Cohort) else dataset.cohort
     if isinstance(folds, str | Path):
         chosen = read_splits(folds, cohort, seed=seed, validation=validation)
     elif isinstance(folds, int):
