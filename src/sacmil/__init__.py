@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sacmil.cohorts.dataset import Dataset
     from sacmil.cohorts.split_cohort import split_cohort
     from sacmil.cohorts.splits import make_folds
+    from sacmil.deploy.export import export_model
     from sacmil.deploy.runtime import load_runtime
     from sacmil.extraction import extract_slide
     from sacmil.formats import list_formats, read_bag, write_bag
@@ -35,21 +36,33 @@ if TYPE_CHECKING:
     from sacmil.results.run import Run
     from sacmil.training.cross_validate import cross_validate
     from sacmil.training.train import train
+    from sacmil.workflows.compare import Comparison, compare
+    from sacmil.workflows.embed import embed_bags
+    from sacmil.workflows.evaluate import Evaluation, evaluate
+    from sacmil.workflows.heatmaps import draw_heatmaps
+    from sacmil.workflows.predict import predict_slides
 
 _MODULE_OF_NAME = {
     "Bag": "bag",
     "Cohort": "cohorts.cohort",
+    "Comparison": "workflows.compare",
     "Dataset": "cohorts.dataset",
     "EncoderId": "bag",
+    "Evaluation": "workflows.evaluate",
     "MILModel": "models",
     "Output": "models",
     "Prediction": "results",
     "Recipe": "models",
     "Run": "results.run",
+    "compare": "workflows.compare",
     "create_model": "models",
     "cross_validate": "training.cross_validate",
     "describe_model": "models",
+    "draw_heatmaps": "workflows.heatmaps",
     "embed": "models",
+    "embed_bags": "workflows.embed",
+    "evaluate": "workflows.evaluate",
+    "export_model": "deploy.export",
     "extract_slide": "extraction",
     "list_formats": "formats",
     "list_models": "models",
@@ -58,6 +71,7 @@ _MODULE_OF_NAME = {
     "load_runtime": "deploy.runtime",
     "make_folds": "cohorts.splits",
     "predict": "models",
+    "predict_slides": "workflows.predict",
     "read_bag": "formats",
     "read_cohort": "cohorts.cohort",
     "register_model": "models",
@@ -70,18 +84,25 @@ _MODULE_OF_NAME = {
 __all__ = [
     "Bag",
     "Cohort",
+    "Comparison",
     "Dataset",
     "EncoderId",
+    "Evaluation",
     "MILModel",
     "Output",
     "Prediction",
     "Recipe",
     "Run",
     "__version__",
+    "compare",
     "create_model",
     "cross_validate",
     "describe_model",
+    "draw_heatmaps",
     "embed",
+    "embed_bags",
+    "evaluate",
+    "export_model",
     "extract_slide",
     "list_formats",
     "list_models",
@@ -90,6 +111,7 @@ __all__ = [
     "load_runtime",
     "make_folds",
     "predict",
+    "predict_slides",
     "read_bag",
     "read_cohort",
     "register_model",

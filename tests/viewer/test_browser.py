@@ -655,8 +655,8 @@ def test_a_slide_that_is_lost_while_open_is_reported(
     show: Callable[..., Page], page: Page, expected_errors: list[str]
 ) -> None:
     expected_errors += ["Failed to load resource", "Tile .* failed to load"]
-    # Intercept from the first request on. Chromium may apply a first route to an open page late,
-    # and without a route it may take tiles from its cache.
+    # Intercept from the first request on, so that the test does not depend on the browser's cache
+    # or on when a first route takes effect on an open page.
     page.route("**/tiles/**", lambda route: route.continue_())
     zoom_into_lost_slide(show("unlabelled"))
 

@@ -24,7 +24,6 @@ from sacmil.errors import EncoderError, ModelFolderError, RunError, SacMILError
 from sacmil.results import Ensemble, read_results, read_scores
 from sacmil.workflows import slide_pictures
 from sacmil.workflows.predict import PredictionSummary, predict_slides
-from sacmil.workflows.prediction_settings import PredictionSettings
 
 pytestmark = pytest.mark.usefixtures("inline_workers")  # test_items.py reads in processes
 
@@ -32,8 +31,8 @@ pytestmark = pytest.mark.usefixtures("inline_workers")  # test_items.py reads in
 def answer(
     tmp_path: Path, *models: Path, bags: Path | None = None, **settings: Any
 ) -> PredictionSummary:
-    given = PredictionSettings(**({"heatmaps": False, "device": "cpu"} | settings))
-    return predict_slides([bags or tmp_path / "bags"], tmp_path / "out", models, given)
+    given = {"heatmaps": False, "device": "cpu"} | settings
+    return predict_slides(bags or tmp_path / "bags", models, tmp_path / "out", **given)
 
 
 @pytest.fixture

@@ -21,9 +21,8 @@ from sacmil.errors import ConfigError, InputError
 from sacmil.heatmap import find_top_tiles, normalize_scores, select_scores
 from sacmil.models import MILModel
 from sacmil.results import InstanceScores, Prediction, read_scores, write_scores
-from sacmil.workflows.heatmaps import HeatmapSettings, draw_heatmaps
+from sacmil.workflows.heatmaps import draw_heatmaps
 from sacmil.workflows.predict import predict_slides
-from sacmil.workflows.prediction_settings import PredictionSettings
 
 CLASSES = ("stroma", "tumour")
 WIDTH, GRID, LESION, PATCH = 8, 8, 4, 100
@@ -104,8 +103,8 @@ def test_files_of_a_prediction_are_of_the_predicted_class(tmp_path: Path, label:
     (tmp_path / "slides").mkdir()
     write_slide(tmp_path / "slides" / "s7.tif", tissue_pixels(900, 900), mpp=0.5)
     model = write_linear_model(tmp_path / "m")
-    settings = PredictionSettings(device="cpu", slides=tmp_path / "slides", report=True)
-    done = predict_slides([tmp_path / "bags"], tmp_path / "out", [model], settings)
+    given = {"device": "cpu", "slides": tmp_path / "slides", "report": True}
+    done = predict_slides(tmp_path / "bags", model, tmp_path / "out", **given)
     (answer,) = done.records[0].answers
     assert answer.find_predicted_class(CLASSES) == answer.score_class == CLASSES[label]
     kept = read_scores(tmp_path / "out" / answer.scores)
@@ -120,7 +119,7 @@ def test_files_of_a_prediction_are_of_the_predicted_class(tmp_path: Path, label:
 def test_pictures_that_an_earlier_version_drew_are_drawn_again(tmp_path: Path) -> None:
     write_bag(tmp_path / "bags" / "s7.h5", make_slide(0, 7)[0])
     model, out = write_linear_model(tmp_path / "m"), tmp_path / "out"
-    predict_slides([tmp_path / "bags"], out, [model], PredictionSettings(device="cpu"))
+    predict_slides(tmp_path / "bags", model, out, device="cpu")
     picture = out / "heatmaps" / "m" / "s7_overlay.png"
     drawn = picture.read_bytes()
     file = out / "answers" / "s7.json"
@@ -129,7 +128,7 @@ def test_pictures_that_an_earlier_version_drew_are_drawn_again(tmp_path: Path) -
         del answer["score_class"]
     file.write_text(json.dumps(record))
     Image.new("RGB", (9, 9)).save(picture)
-    predict_slides([tmp_path / "bags"], out, [model], PredictionSettings(device="cpu"))
+    predict_slides(tmp_path / "bags", model, out, device="cpu")
     assert picture.read_bytes() == drawn
 
 
@@ -137,8 +136,7 @@ def test_tiles_for_qupath_and_tables_name_the_class_and_are_coloured_by_it(tmp_p
     slide, evidence = make_slide(0, 7)
     write_bag(tmp_path / "s7.h5", slide)
     model, out = write_linear_model(tmp_path / "m"), tmp_path / "out"
-    wanted = HeatmapSettings(geojson=True, csv=True)
-    draw_heatmaps([tmp_path / "s7.h5"], model, out, wanted)
+    draw_heatmaps(tmp_path / "s7.h5", model, out, geojson=True, csv=True)
     rows = list(csv.DictReader((out / "s7.csv").read_text().splitlines()))
     assert list(rows[0]) == [
         *("x", "y", "patch_size", "score stroma", "score tumour"),

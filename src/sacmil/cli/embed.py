@@ -35,7 +35,7 @@ def command(
 
     with progress_bars() as progress:
         done = embed_bags(
-            model, bags, out, device=device, allow_mismatch=allow_mismatch, on_progress=progress
+            bags, model, out, device=device, allow_mismatch=allow_mismatch, on_progress=progress
         )
     if done.slides:
         click.echo(f"{out}: {done.slides} slides, {done.width} numbers each")

@@ -52,8 +52,9 @@ def _require_one_model(
     help="Draw the scores of this class, if the model has them; repeatable.",
 )
 @click.option(
+    "--normalization",
     "--normalise",
-    "how",
+    "normalization",
     default="rank",
     show_default=True,
     type=click.Choice(["raw", "minmax", "rank"]),
@@ -75,16 +76,14 @@ def _require_one_model(
     is_flag=True,
     help="Only warn if a bag's encoder or tile size differs from the model's.",
 )
-def command(bags: tuple[Path, ...], model: Path, out: Path, device: str, **settings: Any) -> None:
+def command(bags: tuple[Path, ...], model: Path, out: Path, **settings: Any) -> None:
     """Draw a model's scores of the tiles of BAGS: files, or folders of bags."""
     from sacmil.cli._progress import progress_bars
-    from sacmil.workflows.heatmaps import HeatmapSettings, draw_heatmaps
+    from sacmil.workflows.heatmaps import draw_heatmaps
 
     check_not_run_or_model(out)
     with progress_bars() as progress:
-        drawn = draw_heatmaps(
-            bags, model, out, HeatmapSettings(**settings), device=device, progress=progress
-        )
+        drawn = draw_heatmaps(bags, model, out, on_progress=progress, **settings)
     _print_results(drawn)
 
 

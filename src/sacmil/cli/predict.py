@@ -75,14 +75,15 @@ def command(items: tuple[Path, ...], models: tuple[Path, ...], out: Path, **opti
 
     keep_freed_memory()  # before the next lines import torch
     from sacmil.workflows.predict import predict_slides
-    from sacmil.workflows.prediction_settings import PredictionSettings, WorkflowCallbacks
 
     with progress_bars() as progress:
-        callbacks = WorkflowCallbacks(
-            on_progress=progress, track_extraction=show_extraction_progress
-        )
         predicted = predict_slides(
-            items, out, models, PredictionSettings(**options), callbacks=callbacks
+            items,
+            models,
+            out,
+            on_progress=progress,
+            track_extraction=show_extraction_progress,
+            **options,
         )
     _print_results(predicted, out, report=options["report"])
 

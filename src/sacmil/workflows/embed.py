@@ -20,8 +20,10 @@ from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.inputs import (
     INPUT_ERRORS,
+    Paths,
     describe_error,
     find_inputs,
+    list_paths,
     make_printable_path,
     prefetch_bags,
 )
@@ -39,8 +41,8 @@ class EmbeddingSummary(NamedTuple):
 
 
 def embed_bags(
+    bags: Paths,
     model: str | Path,
-    items: Iterable[str | Path],
     out: str | Path,
     *,
     device: str = "auto",
@@ -53,36 +55,42 @@ def embed_bags(
     The columns are slide_id, e_0, e_1, …
 
     Args:
+        bags: files, or folders of them.
         model: a model folder. The models of a run have spaces of their own: name one.
-        items: bags, or folders of bags.
         out: the CSV file.
         device: auto, cpu, cuda:0, …
         allow_mismatch: embed bags of another encoder or tile size too.
         limit_s: seconds to read one bag.
         on_progress: called after each bag.
+
+    Returns:
+        The number of rows, the length of a vector, and the failures.
+
+    Example:
+        ``sacmil.embed_bags("bags", "run/abmil/seed_0/fold_0", "embeddings.csv").width``
     """
     from sacmil import load_model  # says how to get torch if it is missing
     from sacmil.environment import select_device
     from sacmil.models import embed
 
     folder = _find_single_model(Path(model))
-    bags = _find_bags(items, Path(out))
+    found = _find_bags(list_paths(bags), Path(out))
     requirements = InputRequirements.from_card(read_card(folder), folder.name)
     loaded = load_model(folder).to(select_device(device))
     rows: dict[str, npt.NDArray[np.float32]] = {}
     failures: dict[str, str] = {}
-    on_progress("embedding", 0, len(bags))
-    readings = prefetch_bags(bags.values(), limit_s=limit_s)
-    for done, (name, reading) in enumerate(zip(bags, readings, strict=True), start=1):
+    on_progress("embedding", 0, len(found))
+    readings = prefetch_bags(found.values(), limit_s=limit_s)
+    for done, (name, reading) in enumerate(zip(found, readings, strict=True), start=1):
         try:
             if reading.failure is not None:
                 raise InputError(reading.failure)
             bag = reading.value.bag
-            _check_bag(bags[name], bag, requirements, allow_mismatch=allow_mismatch)
+            _check_bag(found[name], bag, requirements, allow_mismatch=allow_mismatch)
             rows[name] = embed(loaded, bag)
         except INPUT_ERRORS as error:
             failures[make_printable_path(name)] = describe_error(error)
-        on_progress("embedding", done, len(bags))
+        on_progress("embedding", done, len(found))
     if rows:
         _write_table(Path(out), rows)
     width = len(next(iter(rows.values()), ()))

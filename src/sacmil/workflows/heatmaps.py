@@ -34,7 +34,7 @@ from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import InstanceScores, Prediction
 from sacmil.slides.search import find_slides
 from sacmil.workflows.input_requirements import InputRequirements
-from sacmil.workflows.inputs import INPUT_ERRORS, describe_error
+from sacmil.workflows.inputs import INPUT_ERRORS, Paths, describe_error, list_paths
 
 PathsByName = dict[str, Path]
 
@@ -78,24 +78,65 @@ class _ScoredBag(NamedTuple):
 
 
 def draw_heatmaps(
-    items: Sequence[Path],
-    model: Path,
-    out: Path,
-    settings: HeatmapSettings,
+    bags: Paths,
+    model: str | Path,
+    out: str | Path,
     *,
+    slides: str | Path | None = None,
+    classes: Sequence[str] = (),
+    normalization: Normalization = "rank",
+    geojson: bool = False,
+    csv: bool = False,
+    top: int = 8,
+    truth: str | Path | None = None,
+    allow_mismatch: bool = False,
     device: str = "cpu",
-    progress: ProgressCallback = ignore_progress,
+    on_progress: ProgressCallback = ignore_progress,
 ) -> HeatmapSummary:
     """Score every bag and write its heatmaps; a bad bag does not stop the others.
 
     Args:
-        items: bags, or folders of them.
+        bags: files, or folders of them.
         model: a model folder, an exported model, or a run, which is the mean of its models.
         out: folder for the images.
-        settings: files to write.
-        device: cpu, cuda:0, …
-        progress: called with (task, done, total).
+        slides: folder of the slides; without it, maps are on white and show no tiles.
+        classes: classes whose scores to draw; by default the predicted one, if scores are by class.
+        normalization: of the overlay per slide: raw, minmax or rank.
+        geojson: also write tiles for QuPath.
+        csv: also write a table of the tiles.
+        top: number of top tiles.
+        truth: annotations, a file or folder; a slide without one uses the labels in its bag.
+        allow_mismatch: also draw bags whose encoder or tile size differs from the model's.
+        device: auto, cpu, cuda:0, …
+        on_progress: called with (task, done, total).
+
+    Returns:
+        The files by slide, the failures and notes.
+
+    Example:
+        ``sacmil.draw_heatmaps("bags", "run/abmil", "heatmaps", slides="slides").written``
     """
+    settings = HeatmapSettings(
+        slides=None if slides is None else Path(slides),
+        classes=tuple(classes),
+        normalization=normalization,
+        geojson=geojson,
+        csv=csv,
+        top=top,
+        truth=None if truth is None else Path(truth),
+        allow_mismatch=allow_mismatch,
+    )
+    return _draw_bags(list_paths(bags), Path(model), Path(out), settings, device, on_progress)
+
+
+def _draw_bags(
+    items: list[Path],
+    model: Path,
+    out: Path,
+    settings: HeatmapSettings,
+    device: str,
+    on_progress: ProgressCallback,
+) -> HeatmapSummary:
     check_can_draw()
     bags = _collect_bags(items, out)
     _check_truth(settings.truth, len(bags))
@@ -116,7 +157,7 @@ def draw_heatmaps(
                 raise
             except INPUT_ERRORS as error:
                 summary.failures[path] = describe_error(error)
-            progress("heatmaps", done, len(bags))
+            on_progress("heatmaps", done, len(bags))
     return summary
 
 

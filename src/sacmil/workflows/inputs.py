@@ -30,6 +30,15 @@ class PredictionInputs(NamedTuple):
     slides: dict[str, Path]
 
 
+Paths = str | Path | Iterable[str | Path]
+"""One path, or several."""
+
+
+def list_paths(paths: Paths) -> list[Path]:
+    """Return one or several paths as a list."""
+    return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+
+
 def find_inputs(items: Iterable[str | Path], *, outside: Path) -> PredictionInputs:
     """Find every slide and bag in files and folders.
 

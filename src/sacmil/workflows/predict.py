@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sacmil.bag import Bag
 from sacmil.card import anonymized_id
 from sacmil.deploy.load import ENSEMBLE_NAME, LoadedModel, load_ensembles
 from sacmil.errors import InputError, RunError, SacMILError
+from sacmil.limits import BAG_LIMIT_S
 from sacmil.locking import exclusive, remove_partial_files
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import (
     InstanceScores,
     ModelInfo,
@@ -20,13 +23,16 @@ from sacmil.results import (
     write_scores,
 )
 from sacmil.results.ensemble import average_predictions, combine_hashes
+from sacmil.results.prediction import PROBABILITY_PREFIX
 from sacmil.slides.search import find_slides
 from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.inputs import (
     INPUT_ERRORS,
     BagReading,
+    Paths,
     describe_error,
     find_inputs,
+    list_paths,
     make_printable_path,
     prefetch_bags,
 )
@@ -37,8 +43,15 @@ from sacmil.workflows.prediction_folder import (
     SlidePredictions,
     write_tables,
 )
-from sacmil.workflows.prediction_settings import PredictionSettings, WorkflowCallbacks
+from sacmil.workflows.prediction_settings import (
+    ExtractionTracker,
+    PredictionSettings,
+    WorkflowCallbacks,
+)
 from sacmil.workflows.slide_pictures import draw_slide_pictures
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -52,36 +65,96 @@ class PredictionSummary:
     removed_reports: int = 0
     """Number of removed pages of earlier commands, which showed other predictions."""
 
+    def to_frame(self) -> pandas.DataFrame:
+        """Return a pandas frame with a row per slide and model."""
+        import pandas
+
+        rows = [
+            {
+                "slide_id": record.slide_id,
+                "model": one.model,
+                "predicted": one.find_predicted_class(self.classes),
+                **{
+                    PROBABILITY_PREFIX + name: p
+                    for name, p in zip(self.classes, one.probabilities, strict=True)
+                },
+            }
+            for record in self.records
+            for one in record.select_models(self.models)
+        ]
+        return pandas.DataFrame(rows)
+
 
 def predict_slides(
-    items: Iterable[str | Path],
+    items: Paths,
+    models: Paths,
     out: str | Path,
-    models: Sequence[str | Path],
-    settings: PredictionSettings | None = None,
     *,
-    callbacks: WorkflowCallbacks | None = None,
+    device: str = "auto",
+    slides: str | Path | None = None,
+    heatmaps: bool = True,
+    report: bool = False,
+    allow_mismatch: bool = False,
+    slide_mpp: str | None = None,
+    encoder: str | None = None,
+    encoder_weights: str | Path | None = None,
+    download: bool = False,
+    limit_s: float = BAG_LIMIT_S,
+    on_progress: ProgressCallback = ignore_progress,
+    track_extraction: ExtractionTracker | None = None,
 ) -> PredictionSummary:
-    """Predict every slide and bag; an item that fails does not stop the others.
+    """Predict slides and bags, draw heatmaps and write tables; what is done is not done again.
+
+    An item that fails does not stop the others. docs/predict.md lists the files.
 
     Args:
         items: slides, bags, or folders of either.
-        out: see prediction_folder.py for its contents.
-        models: model folders, exported models, or runs, each the mean of its models.
-        settings: device, encoder and files to write.
-        callbacks: progress.
+        models: model folders, exported models, or runs, each the mean of its models. Of several,
+            the mean is predicted too.
+        out: folder to write.
+        device: auto, cpu, cuda:0, …: for torch models and the encoder.
+        slides: folder of the bags' slides, to draw heatmaps on.
+        heatmaps: whether to draw heatmaps.
+        report: whether to write a page per slide.
+        allow_mismatch: only warn about bags that do not meet the models' requirements.
+        slide_mpp: microns per pixel of the slides, or a table of them, if files do not state it.
+        encoder: encoder of slides, such as onnx:FILE; by default that of the models' cards.
+        encoder_weights: file of the encoder's weights.
+        download: whether to download the encoder's weights.
+        limit_s: seconds to read one bag.
+        on_progress: called with (task, done, total).
+        track_extraction: called with the number of slides; returns a context that is given the
+            progress of extraction.
+
+    Returns:
+        The predictions by slide, and the failures.
+
+    Example:
+        ``sacmil.predict_slides("bags", "run/abmil", "predictions").to_frame()``
     """
-    settings = settings or PredictionSettings()
+    settings = PredictionSettings(
+        device=device,
+        slides=None if slides is None else Path(slides),
+        heatmaps=heatmaps,
+        report=report,
+        allow_mismatch=allow_mismatch,
+        slide_mpp=slide_mpp,
+        encoder=encoder,
+        encoder_weights=None if encoder_weights is None else Path(encoder_weights),
+        download=download,
+        limit_s=limit_s,
+    )
     folder = PredictionFolder(Path(out))
-    paths = list(map(Path, items))
+    paths = list_paths(items)
     if folder.out.resolve() in (item.resolve() for item in paths):
         raise RunError(f"{out}: is one of the inputs; choose another `out`")
     folder.check_is_prediction_folder()
     found = find_inputs(paths, outside=folder.out)
-    loaded = _LoadedModels.load(models, settings)
+    loaded = _LoadedModels.load(list_paths(models), settings)
+    callbacks = WorkflowCallbacks(on_progress=on_progress, track_extraction=track_extraction)
     with exclusive(folder.out, purpose="prediction"):
         remove_partial_files(folder.out)
-        run = _PredictionRun(folder, loaded, settings, callbacks or WorkflowCallbacks())
-        return run.run(found.bags, found.slides)
+        return _PredictionRun(folder, loaded, settings, callbacks).run(found.bags, found.slides)
 
 
 @dataclass(frozen=True)

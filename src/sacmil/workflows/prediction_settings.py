@@ -6,13 +6,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from sacmil.limits import BAG_LIMIT_S
 from sacmil.progress import ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
     from sacmil.extraction.extract import ExtractionProgress
+
+
+ExtractionTracker: TypeAlias = "Callable[[int], AbstractContextManager[ExtractionProgress]]"
+"""Called with the number of slides; returns a context with the progress of extraction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,5 +50,5 @@ class WorkflowCallbacks:
 
     on_progress: ProgressCallback = ignore_progress
     """Called with (task, done, total)."""
-    track_extraction: Callable[[int], AbstractContextManager[ExtractionProgress]] | None = None
+    track_extraction: ExtractionTracker | None = None
     """Called with the number of slides; returns a context with the progress of extraction."""

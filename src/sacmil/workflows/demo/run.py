@@ -25,7 +25,7 @@ from sacmil.workflows.demo.predictor import DemoPredictor, export_missing_models
 from sacmil.workflows.demo.result import DemoResult
 from sacmil.workflows.demo.settings import EXPORTED_MODELS, DemoSettings
 from sacmil.workflows.predict import predict_slides
-from sacmil.workflows.prediction_settings import PredictionSettings, WorkflowCallbacks
+from sacmil.workflows.prediction_settings import WorkflowCallbacks
 from sacmil.workflows.runs import read_run_settings
 
 _NUM_NEW_SLIDES = 2
@@ -150,10 +150,13 @@ class _DemoRun:
         draw_missing_slides(unseen, folder / "slides", folder / "truth", self.callbacks)
         predicted = predict_slides(
             [folder / "slides" / slide.file_name for slide in unseen],
+            self.folder.out / "onnx" / EXPORTED_MODELS[0],
             folder / "answers",
-            [self.folder.out / "onnx" / EXPORTED_MODELS[0]],
-            PredictionSettings(device="cpu", report=True, encoder=settings.encoder),
-            callbacks=self.callbacks,
+            device="cpu",
+            report=True,
+            encoder=settings.encoder,
+            on_progress=self.callbacks.on_progress,
+            track_extraction=self.callbacks.track_extraction,
         )
         for failure in predicted.failures:
             raise RunError(failure.reason)
