@@ -110,6 +110,13 @@ def test_every_sacmil_name_a_message_gives_exists(source: Path) -> None:
         assert name in PUBLIC
 
 
+@pytest.mark.parametrize("folder", ["cohorts", "training"])
+def test_no_message_of_the_data_side_names_an_option_of_the_command_line(folder: str) -> None:
+    for source in (Path(sacmil.__file__).parent / folder).rglob("*.py"):
+        text = source.read_text(encoding="utf-8")
+        assert not re.findall(r"--\{?[a-z]+|[\"\s]-o\b", text), source
+
+
 def test_every_module_is_reached_without_an_import_of_its_own() -> None:
     folder = Path(sacmil.__file__).parent
     files = {file.stem for file in folder.glob("[a-z]*.py")}

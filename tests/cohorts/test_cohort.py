@@ -167,7 +167,7 @@ def test_a_column_of_measurements_is_not_taken_for_labels(tmp_path: Path) -> Non
 def test_a_missing_label_column_lists_those_there_are(tmp_path: Path) -> None:
     (problem,) = problems(write(tmp_path, CLAM.replace("label", "subtype")))
     assert "case_id, slide_id, subtype" in problem
-    assert "--label-column NAME" in problem
+    assert "name it by `label`" in problem
     (problem,) = problems(write(tmp_path, CLAM), label="labl")
     assert "did you mean 'label'" in problem
 

@@ -73,7 +73,7 @@ def test_other_splits_are_not_overwritten_unasked(tmp_path: Path, cohort: Cohort
         file: file.stat().st_mtime_ns for file in tmp_path.iterdir() if file.name == "notes.csv"
     }
     write_splits(tmp_path, five, cohort)
-    with pytest.raises(CohortError, match="--overwrite"):
+    with pytest.raises(CohortError, match="`overwrite`"):
         write_splits(tmp_path, two, cohort)
     assert read_splits(tmp_path, cohort) == five
     write_splits(tmp_path, two, cohort, overwrite=True)

@@ -219,7 +219,7 @@ def test_a_damaged_configuration_in_a_run_is_reported_as_such(tmp_path, damage: 
 def test_a_damaged_provenance_in_a_run_is_reported_as_such(tmp_path, damage: str) -> None:
     (tmp_path / "provenance.json").write_text(damage)
     with (
-        pytest.raises(RunError, match=r"provenance.json.*choose another --out"),
+        pytest.raises(RunError, match=r"provenance.json.*choose another `out`"),
         open_run(tmp_path, Cohort((), ("a", "b")), [], "train"),
     ):
         pass

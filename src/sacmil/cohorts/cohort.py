@@ -239,7 +239,7 @@ def find_class_problems(cohort: Cohort, min_patients: int = 2) -> list[str]:
     if len(few) > _MAX_SMALL_CLASSES:
         return [
             f"{len(few)} of {len(cohort.classes)} labels have fewer than {min_patients} patients; "
-            "expected a column of a few classes, name it by --label-column"
+            "expected a column of a few classes, name it by `label`"
         ]
     return [
         f"class {name!r} has {count} patient{'' if count == 1 else 's'}; expected at least "
@@ -316,7 +316,7 @@ def _find_spelling_variants(labels: Iterable[str]) -> list[str]:
         alike.setdefault(label.casefold(), []).append(label)
     return [
         f"labels {', '.join(map(repr, found))} differ only in case; expected one spelling, or "
-        "name the classes by --classes"
+        "name the classes by `classes`"
         for found in alike.values()
         if len(found) > 1
     ]

@@ -152,7 +152,7 @@ def _find_column(table: Sheet, name: str | None, candidates: tuple[str, ...], ro
             table.path,
             [
                 f"no column of {role}s found among {listed}; expected "
-                f"{' or '.join(candidates[:3])}, or give it by --{role}-column NAME ({role}=NAME)"
+                f"{' or '.join(candidates[:3])}, or name it by `{role}`"
             ],
         )
     return found
@@ -172,7 +172,7 @@ def _find_patients(table: Sheet, name: str | None, slide: str, ids: list[str]) -
         _warn(
             f"{table.path}: has no column of patients, so {unknown} slides count as a patient "
             "each, and slides of one patient may be on both sides of a split; name the column by "
-            "--patient-column (the slide column if each slide is a patient)"
+            "`patient` (the slide column if each slide is a patient)"
         )
     else:
         _warn(

@@ -79,7 +79,7 @@ def write_splits(
             folder,
             [
                 f"already holds other splits ({', '.join(f.name for f in differing[:3])}); "
-                "choose another folder, or replace them by --overwrite"
+                "choose another `out`, or replace them by `overwrite`"
             ],
         )
     for file in differing:  # first, so that an interruption cannot leave a mix of two divisions

@@ -191,7 +191,7 @@ def _check_same_bags(
     if other:
         raise RunError(
             f"{out}: is a run over other bags ({len(other)} differ from {BAGS_FILE} there, such as "
-            f"{found[other[0]].path}); choose another --out"
+            f"{found[other[0]].path}); choose another `out`"
         )
 
 

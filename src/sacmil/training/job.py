@@ -112,7 +112,7 @@ class TrainingJob:
         if existing not in (None, self.fingerprint):
             raise RunError(
                 f"{self.folder}: holds another model, or one trained on other data or with other "
-                f"settings (see {CONFIG_FILE} there); choose another --out, or remove that folder"
+                f"settings (see {CONFIG_FILE} there); choose another `out`, or remove that folder"
             )
         return finished
 
@@ -228,8 +228,8 @@ class _JobRunner:
             )
         except torch.OutOfMemoryError as error:
             raise SacMILError(
-                f"{job.name}: the GPU is out of memory; try --cache memory, fewer jobs at once "
-                "(--per-gpu 1), or precision=bfloat16"
+                f"{job.name}: the GPU is out of memory; set `cache` to memory, `per_gpu` to 1, or "
+                "precision to bfloat16"
             ) from error
 
     def _make_loader(

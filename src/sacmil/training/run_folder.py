@@ -48,7 +48,7 @@ def _check_command(out: Path, command: str, recorded: str) -> None:
     """Reject a folder of the other command: both use the same file names."""
     if recorded != command:
         raise RunError(
-            f"{out}: is a run of sacmil {recorded}, not of sacmil {command}; choose another --out"
+            f"{out}: is a run of sacmil {recorded}, not of sacmil {command}; choose another `out`"
         )
 
 
@@ -60,7 +60,7 @@ def _check_is_run_folder(out: Path) -> None:
     if foreign:
         raise RunError(
             f"{out}: holds {foreign[0]} and is no run folder (no {PROVENANCE_FILE}); choose "
-            "another --out"
+            "another `out`"
         )
 
 
@@ -77,7 +77,7 @@ def _write_provenance(
         if recorded and recorded.get(name) != value:
             raise RunError(
                 f"{out}: is a run over {_MISMATCH_WORDS[name]} (by {PROVENANCE_FILE} there); "
-                "choose another --out"
+                "choose another `out`"
             )
     write_splits(out / "splits", folds, cohort, overwrite=not recorded)
     with atomic_write(out / PROVENANCE_FILE) as partial:
@@ -98,13 +98,13 @@ def _read_provenance(out: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(
             f"{out / PROVENANCE_FILE}: cannot be read ({error}); restore it, or choose another "
-            "--out"
+            "`out`"
         ) from error
     seeds = found.get("seeds", []) if isinstance(found, dict) else None
     if not isinstance(seeds, list) or not all(isinstance(seed, int) for seed in seeds):
         raise RunError(
             f"{out / PROVENANCE_FILE}: seeds are {shorten_value(seeds)}; expected a list of "
-            "integers: restore the file, or choose another --out"
+            "integers: restore the file, or choose another `out`"
         )
     return dict(found)
 
