@@ -58,6 +58,17 @@ def export_model(
         source: a model folder, or a run.
         out: a folder; an older export there is replaced.
         sizes: bags on which the engines are compared; None means those that users rely on.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> import sacmil
+        >>> model = sacmil.create_model("mean_pool", in_dim=4, num_classes=2)
+        >>> with TemporaryDirectory() as folder:
+        ...     sacmil.save_model(f"{folder}/model", model, classes=["normal", "tumor"])
+        ...     exported = export_model(f"{folder}/model", f"{folder}/exported", sizes=[5])
+        ...     runtime = sacmil.load_runtime(exported)
+        >>> runtime.classes
+        ('normal', 'tumor')
     """
     folder = Path(out)
     _check_replaceable(folder)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sacmil.errors import RunError
 from sacmil.evaluation.comparison import PairComparison, compare_models
-from sacmil.evaluation.conclusions import list_conclusions
+from sacmil.evaluation.conclusions import is_significant, list_conclusions
 from sacmil.evaluation.localization_summary import compare_localization
 from sacmil.evaluation.metrics import LOCALIZATION_TITLES, METRICS
 from sacmil.evaluation.report import Report, write_report_folder
@@ -28,6 +28,12 @@ from sacmil.workflows.runs import (
 
 if TYPE_CHECKING:
     import pandas
+
+
+_FRAME_COLUMNS = (
+    *("first", "second", "metric", "difference", "low", "high", "p_holm", "significant"),
+    *("patients", "p_permutation", "p_t", "p_delong"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,7 +74,9 @@ class Comparison:
         """Return a pandas frame with a row per pair; PairComparison describes the columns."""
         import pandas
 
-        return pandas.DataFrame([asdict(pair) for pair in self.pairs])
+        frame = pandas.DataFrame([asdict(pair) for pair in self.pairs])
+        significant = [is_significant(pair, level=self.level) for pair in self.pairs]
+        return frame.assign(significant=significant)[list(_FRAME_COLUMNS)]
 
     def make_report(self, style: TableStyle | None = None) -> Report:
         """Return the content of a report.
@@ -129,7 +137,16 @@ def compare(
         RunError: there are fewer than two models, or they were tested on different data.
 
     Example:
-        See ``cross_validate``, whose run it takes: ``sacmil.compare(run).to_frame()``
+        >>> from tempfile import TemporaryDirectory
+        >>> from sacmil.results import Predictions, write_predictions
+        >>> rows = [(f"s{n}", f"p{n}", "test", 0, 0, m, n % 2) for m in "ab" for n in range(12)]
+        >>> values = [[0.2, 0.8] if row[6] else [0.8, 0.2] for row in rows]
+        >>> with TemporaryDirectory() as run:
+        ...     table = Predictions.from_rows(["normal", "tumor"], rows, values)
+        ...     write_predictions(f"{run}/predictions.csv", table)
+        ...     frame = compare(run).to_frame()
+        >>> frame[["first", "second", "difference", "significant"]].values.tolist()
+        [['a', 'b', 0.0, False]]
     """
     listed = [runs] if isinstance(runs, str | Path | Run) else list(runs)
     predictions, localization = read_runs(listed), read_run_localization(listed)

@@ -67,7 +67,17 @@ def embed_bags(
         The number of rows, the length of a vector, and the failures.
 
     Example:
-        ``sacmil.embed_bags("bags", "run/abmil/seed_0/fold_0", "embeddings.csv").width``
+        >>> from tempfile import TemporaryDirectory
+        >>> import sacmil
+        >>> from sacmil.synthetic.bags import make_synthetic_cohort, write_synthetic_cohort
+        >>> synthetic = make_synthetic_cohort("cluster", 4, seed=0, instances=(20, 30))
+        >>> model = sacmil.create_model("abmil", in_dim=64, num_classes=2)
+        >>> with TemporaryDirectory() as folder:
+        ...     _ = write_synthetic_cohort(synthetic, folder)
+        ...     sacmil.save_model(f"{folder}/model", model, classes=["scattered", "clustered"])
+        ...     done = embed_bags(f"{folder}/bags", f"{folder}/model", f"{folder}/out.csv")
+        >>> done.slides, done.width == model.head.in_features
+        (4, True)
     """
     from sacmil import load_model  # says how to get torch if it is missing
     from sacmil.environment import select_device

@@ -233,8 +233,16 @@ def evaluate(
         Predictions and metrics; ``to_frame()`` is a table, ``write_report(folder)`` a page.
 
     Example:
-        See ``cross_validate``, whose run it takes:
-        ``sacmil.evaluate(run, metrics=["auc", "f1"]).to_frame()``
+        >>> from tempfile import TemporaryDirectory
+        >>> from sacmil.results import Predictions, write_predictions
+        >>> rows = [(f"s{n}", f"p{n}", "test", 0, 0, m, n % 2) for m in "ab" for n in range(12)]
+        >>> values = [[0.2, 0.8] if row[6] else [0.8, 0.2] for row in rows]
+        >>> with TemporaryDirectory() as run:
+        ...     table = Predictions.from_rows(["normal", "tumor"], rows, values)
+        ...     write_predictions(f"{run}/predictions.csv", table)
+        ...     frame = evaluate(run, metrics=["auc"]).to_frame()
+        >>> frame[["model", "metric", "mean"]].values.tolist()
+        [['a', 'auc', 1.0], ['b', 'auc', 1.0]]
     """
     listed = [runs_or_models] if isinstance(runs_or_models, str | Path | Run) else runs_or_models
     statistics: dict[str, Any] = {

@@ -114,7 +114,17 @@ def draw_heatmaps(
         The files by slide, the failures and notes.
 
     Example:
-        ``sacmil.draw_heatmaps("bags", "run/abmil", "heatmaps", slides="slides").written``
+        >>> from tempfile import TemporaryDirectory
+        >>> import sacmil
+        >>> from sacmil.synthetic.bags import make_synthetic_cohort, write_synthetic_cohort
+        >>> synthetic = make_synthetic_cohort("cluster", 4, seed=0, instances=(20, 30))
+        >>> model = sacmil.create_model("abmil", in_dim=64, num_classes=2)
+        >>> with TemporaryDirectory() as folder:
+        ...     _ = write_synthetic_cohort(synthetic, folder)
+        ...     sacmil.save_model(f"{folder}/model", model, classes=["scattered", "clustered"])
+        ...     drawn = draw_heatmaps(f"{folder}/bags", f"{folder}/model", f"{folder}/out", top=0)
+        >>> len(drawn.written), drawn.failures
+        (4, {})
     """
     settings = HeatmapSettings(
         slides=None if slides is None else Path(slides),

@@ -130,7 +130,19 @@ def predict_slides(
         The predictions by slide, and the failures.
 
     Example:
-        ``sacmil.predict_slides("bags", "run/abmil", "predictions").to_frame()``
+        >>> from tempfile import TemporaryDirectory
+        >>> import sacmil
+        >>> from sacmil.synthetic.bags import make_synthetic_cohort, write_synthetic_cohort
+        >>> synthetic = make_synthetic_cohort("cluster", 4, seed=0, instances=(20, 30))
+        >>> model = sacmil.create_model("abmil", in_dim=64, num_classes=2)
+        >>> with TemporaryDirectory() as folder:
+        ...     _ = write_synthetic_cohort(synthetic, folder)
+        ...     sacmil.save_model(f"{folder}/model", model, classes=["scattered", "clustered"])
+        ...     found = predict_slides(
+        ...         f"{folder}/bags", f"{folder}/model", f"{folder}/out", heatmaps=False
+        ...     )
+        >>> len(found.to_frame()), found.failures
+        (4, [])
     """
     settings = PredictionSettings(
         device=device,
