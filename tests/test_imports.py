@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "h5py", "scipy", "numpy", "safetensors", "tqdm")
+HEAVY = ("torch", "h5py", "scipy", "numpy", "safetensors", "tqdm", "pandas")
 
 WITHOUT_TORCH = """
 import sys
@@ -171,3 +171,9 @@ except ImportError as error:
 """
     done = python(code)
     assert done.returncode == 0, done.stderr
+
+
+def test_training_and_the_runtime_do_not_load_pandas() -> None:
+    modules = "bag card results formats plans models training.cross_validate deploy.runtime"
+    names = ", ".join(f"sacmil.{name}" for name in modules.split())
+    assert "pandas" not in loaded_after(f"import {names}")

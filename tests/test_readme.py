@@ -38,6 +38,19 @@ def test_the_python_examples_run_one_after_the_other(tmp_path: Path) -> None:
     assert len([line for line in first.splitlines() if line]) == 10
 
 
+def test_the_scripts_of_the_python_page_run_one_after_the_other(tmp_path: Path) -> None:
+    from sacmil.synthetic.bags import make_synthetic_cohort, write_synthetic_cohort
+
+    synthetic = make_synthetic_cohort("cluster", 12, seed=0, instances=(20, 30))
+    write_synthetic_cohort(synthetic, tmp_path)
+    first, second = blocks("docs/python.md", "python")
+    done = run(first + second, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "abmil sac_mil_local    auc" in done.stdout, "the comparison is a table"
+    assert (tmp_path / "report" / "report.html").is_file()
+    assert len([line for line in first.splitlines() if line]) <= 10
+
+
 def test_the_training_loop_of_the_documentation_runs_and_learns() -> None:
     (code,) = [text for text in blocks("docs/training.md", "python") if "optimizers" in text]
     found: dict[str, Any] = {}

@@ -46,7 +46,6 @@ def test_a_path_that_is_no_run_is_rejected(name: str) -> None:
 
 
 def test_a_frame_has_the_columns_of_the_predictions() -> None:
-    pytest.importorskip("pandas")
     frame = Run(FILES / "run").to_frame()
     header = (FILES / "run/predictions.csv").read_text().splitlines()[0]
     assert ",".join(frame.columns) == header

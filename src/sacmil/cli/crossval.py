@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sacmil.cli._option_names import name_options
 from sacmil.cli._training import load_dataset, training_options
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _print_results(run: Run) -> None:
     if run.has_predictions:
         print_summary(run.predictions, data=str(run.folder))
     for job, reason in run.failures.items():
-        click.echo(f"Error: {job}: {reason}", err=True)
+        click.echo(f"Error: {job}: {name_options(reason)}", err=True)
     if run.failures:
         click.echo(
             f"{len(run.failures)} jobs failed; run the command again to retry them", err=True
