@@ -24,8 +24,8 @@ import numpy as np
 import tifffile
 
 from sacmil.encoders import Encoder, load_encoder
-from sacmil.extraction import ExtractionResources, ExtractionRow, ExtractionSettings, extract
-from sacmil.extraction.extract import make_encoder_info
+from sacmil.extraction import ExtractionResources, ExtractionRow, ExtractionSettings, extract_slides
+from sacmil.extraction.extract_slides import make_encoder_info
 from sacmil.extraction.prepare_slide import SlideRequest, prepare_slide
 from sacmil.extraction.reading import read_batch
 from sacmil.slides.tiling import TileSpec
@@ -207,7 +207,7 @@ def _seconds(call: Callable[[], object], clock: Callable[[], float], at_least: f
 def lay_tiles(slides: list[Path], out: Path, settings: ExtractionSettings) -> None:
     """Find tissue and tiles first: a slide's share of that depends on how large slides are."""
     start = time.perf_counter()
-    extract(slides, out, settings=settings, until="tiles")
+    extract_slides(slides, out, settings=settings, until="tiles")
     print(f"tissue and tiles: {(time.perf_counter() - start) / len(slides):.2f} s a slide")
 
 
@@ -242,7 +242,7 @@ def pipeline_rate(
     """Tiles per second once everything runs; the whole run, start and end included, is printed."""
     watch = _Stopwatch()
     options = {"settings": settings, "resources": resources, "progress": watch}
-    extract(slides, out, encoders=[encoder], **options)
+    extract_slides(slides, out, encoders=[encoder], **options)
     seconds, tiles = time.perf_counter() - watch.start, sum(n for _, n in watch.encoded)
     print(f"{tiles:,} tiles in {seconds:.1f} s, {tiles / seconds:,.1f} tiles/s from start to end")
     return watch.rate()

@@ -24,8 +24,8 @@ from sacmil.cohorts.cohort import read_cohort
 from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.split_files import write_splits
 from sacmil.cohorts.splits import make_folds
-from sacmil.extraction import ExtractionSettings, extract
-from sacmil.extraction.extract import make_requests
+from sacmil.extraction import ExtractionSettings, extract_slides
+from sacmil.extraction.extract_slides import make_requests
 from sacmil.extraction.finished_slides import FinishedSlides
 from sacmil.extraction.prepare_slide import read_stamp
 from sacmil.extraction.table import ExtractionTable
@@ -80,7 +80,9 @@ def _rerun(folder: Path, slides: int) -> None:
     reading = _seconds(lambda: [path.read_bytes() for path in files])
 
     def rerun() -> None:
-        rows = extract(find_slides([folder / "slides"]), out, settings=_SETTINGS, until="tiles")
+        rows = extract_slides(
+            find_slides([folder / "slides"]), out, settings=_SETTINGS, until="tiles"
+        )
         assert len(rows) == slides
         assert all(row.status == "done" for row in rows)
 
@@ -96,7 +98,7 @@ def _finish(source: Path, out: Path, slides: int) -> None:
     first = source / "slide_0.png"
     pixels = np.random.default_rng(0).integers(90, 200, (256, 256, 3), np.uint8)
     Image.fromarray(pixels).save(first)
-    (row,) = extract([first], out, settings=_SETTINGS, until="tiles")
+    (row,) = extract_slides([first], out, settings=_SETTINGS, until="tiles")
     assert row.status == "done", row.reason
     Image.new("RGB", (8, 8)).save(out / "tissue" / "slide_0.png")  # previews are large
     made = [first, *out.rglob("slide_0.*")]

@@ -36,6 +36,7 @@ PUBLIC = [
     "embed_bags",
     "evaluate",
     "export_model",
+    "extract",
     "extract_slide",
     "list_formats",
     "list_models",

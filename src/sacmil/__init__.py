@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sacmil.deploy.export import export_model
     from sacmil.deploy.runtime import load_runtime
     from sacmil.extraction import extract_slide
+    from sacmil.extraction.extract import extract
     from sacmil.formats import list_formats, read_bag, write_bag
     from sacmil.models import (
         MILModel,
@@ -63,6 +64,7 @@ _MODULE_OF_NAME = {
     "embed_bags": "workflows.embed",
     "evaluate": "workflows.evaluate",
     "export_model": "deploy.export",
+    "extract": "extraction.extract",
     "extract_slide": "extraction",
     "list_formats": "formats",
     "list_models": "models",
@@ -103,6 +105,7 @@ __all__ = [
     "embed_bags",
     "evaluate",
     "export_model",
+    "extract",
     "extract_slide",
     "list_formats",
     "list_models",

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from PIL import Image
-
-from sacmil.cli.extract import command
-
-
-def sacmil(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sacmil", "extract", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -46,34 +32,48 @@ def sacmil(*words: object) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_a_wrong_call_ends_with_two_and_a_sentence(
-    tmp_path: Path, words: str, message: str
+    sacmil: Callable, tmp_path: Path, words: str, message: str
 ) -> None:
-    # in this process: a new one would take most of the time to start
-    done = CliRunner().invoke(
-        command, [str(tmp_path), "--out", str(tmp_path / "out"), *words.split()]
-    )
-    assert done.exit_code == 2, done.output
-    assert message in done.output
+    done = sacmil("extract", tmp_path, "--out", tmp_path / "out", *words.split())
+    assert done.code == 2, done
+    assert message in done.err
     assert not (tmp_path / "out").exists()
 
 
-def test_no_slides_is_an_error_that_says_what_was_looked_for(tmp_path: Path) -> None:
-    done = sacmil(tmp_path, "--out", tmp_path / "out")
-    assert done.returncode == 1
-    assert ".svs" in done.stderr
+def test_no_slides_is_an_error_that_says_what_was_looked_for(
+    sacmil: Callable, tmp_path: Path
+) -> None:
+    done = sacmil("extract", tmp_path, "--out", tmp_path / "out")
+    assert done.code == 1
+    assert ".svs" in done.err
 
 
-def test_one_cause_is_printed_once_with_a_count(tmp_path: Path) -> None:
+def test_one_cause_is_printed_once_with_a_count(
+    sacmil: Callable, inline_workers: None, tmp_path: Path
+) -> None:
     for number in range(5):
         Image.new("RGB", (90 + number, 80), (200, 120, 180)).save(tmp_path / f"cell_{number}.bmp")
     Image.new("RGB", (90, 80)).save(tmp_path / "cell_0_anno.bmp")
     cut = ["--until", "tiles", "--patch-size", "115px", "--mpp", "none"]
     names = ["--include", "*.bmp", "--exclude", "*_anno*"]
-    done = sacmil(tmp_path, "--out", tmp_path / "out", *cut, *names)
-    assert done.returncode == 1
-    first, *others = done.stderr.splitlines()
+    done = sacmil("extract", tmp_path, "--out", tmp_path / "out", *cut, *names)
+    assert done.code == 1
+    first, *others = done.err.splitlines()
     assert first.startswith("cell_0: failed, ")
     assert others == [
         f"5 slides failed for the same reason (cell_0, cell_1, cell_2, …); the first: {first[16:]}",
         f"5 failed; see the reasons in {tmp_path / 'out' / 'extraction.csv'}",
     ]
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_name_in_the_table_of_resolutions_without_a_slide_is_a_warning(
+    sacmil: Callable, inline_workers: None, tmp_path: Path
+) -> None:
+    Image.effect_noise((64, 64), 60).convert("RGB").save(tmp_path / "a.png")
+    (tmp_path / "mpp.csv").write_text("wsi,mpp\na,0.5\nb,0.5\n")
+    table = ["--slide-mpp", tmp_path / "mpp.csv"]
+    done = sacmil("extract", tmp_path, "--out", tmp_path / "out", "--until", "tissue", *table)
+    assert done.code == 0, done
+    assert done.err.splitlines()[0] == "Warning: --slide-mpp: no slide is named b"
+    assert done.out.splitlines()[0] == "1 of 1 slides done"

@@ -16,7 +16,12 @@ from ray_tasks import wait_for
 from sacmil import read_bag
 from sacmil.encoders import load_encoder
 from sacmil.errors import SacMILError
-from sacmil.extraction import ExtractionResources, ExtractionSettings, extract, extract_on_ray
+from sacmil.extraction import (
+    ExtractionResources,
+    ExtractionSettings,
+    extract_on_ray,
+    extract_slides,
+)
 from sacmil.slides.search import find_slides
 from sacmil.slides.tiling import TileSpec
 
@@ -68,7 +73,7 @@ def test_with_an_actor_killed_the_bags_are_those_of_the_local_engine(
 ) -> None:
     slides = find_slides([cohort])
     shared = {"settings": SETTINGS, "resources": RESOURCES}
-    local = extract(slides, tmp_path / "local", encoders=[load_encoder(encoder)], **shared)
+    local = extract_slides(slides, tmp_path / "local", encoders=[load_encoder(encoder)], **shared)
     killer = threading.Thread(target=kill_an_actor, args=(ray_cluster.head_node, killed := []))
     killer.start()
     on_ray = extract_on_ray(

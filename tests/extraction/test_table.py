@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sacmil.extraction.extract import write_rows
+from sacmil.extraction.extract_slides import write_rows
 from sacmil.extraction.table import ExtractionRow, ExtractionTable
 
 ROW = ExtractionRow(**{field.name: "" for field in fields(ExtractionRow)})

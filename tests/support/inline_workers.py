@@ -15,7 +15,7 @@ from sacmil.parallel._child import _run_task
 from sacmil.slides.readers import Slide, open_slide
 
 USERS = (
-    "sacmil.extraction.extract",
+    "sacmil.extraction.extract_slides",
     "sacmil.training.run_jobs",
     "sacmil.workflows.demo.bags",
     "sacmil.workflows.inputs",

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sacmil.cli._option_names import name_options
-
 if TYPE_CHECKING:
-    from sacmil.encoders import Encoder
-    from sacmil.extraction import ExtractionRow, ExtractionSettings
+    from sacmil.extraction import ExtractionRow, ExtractionSummary
 
 
 @click.command()
@@ -49,7 +47,12 @@ if TYPE_CHECKING:
     metavar="X|none",
     help="Microns per pixel of tiles; none: pixels of the image.  [default: 0.5]",
 )
-@click.option("--mag", type=float, help="Objective power instead of --mpp: 20 is 0.5, 40 is 0.25.")
+@click.option(
+    "--mag",
+    "magnification",
+    type=float,
+    help="Objective power instead of --mpp: 20 is 0.5, 40 is 0.25.",
+)
 @click.option(
     "--patch-size",
     default="256",
@@ -67,7 +70,7 @@ if TYPE_CHECKING:
 )
 @click.option("--allow-upsampling", is_flag=True, help="Allow tiles finer than the scan.")
 @click.option(
-    "--min-tissue", type=float, help="Minimum share of tissue in a tile.  [default: 0.25]"
+    "--min-tissue", default=0.25, show_default=True, help="Minimum share of tissue in a tile."
 )
 @click.option(
     "--tissue",
@@ -111,8 +114,12 @@ if TYPE_CHECKING:
     type=click.IntRange(0),
     help="Batches encoded in parallel.  [default: by cores]",
 )
-@click.option("--slide-limit", default=7200.0, show_default=True, help="Seconds per slide.")
-@click.option("--tile-limit", default=60.0, show_default=True, help="Seconds per tile.")
+@click.option(
+    "--slide-limit", "slide_limit_s", default=7200.0, show_default=True, help="Seconds per slide."
+)
+@click.option(
+    "--tile-limit", "tile_limit_s", default=60.0, show_default=True, help="Seconds per tile."
+)
 @click.option(
     "--engine",
     type=click.Choice(["local", "ray"]),
@@ -132,89 +139,21 @@ def command(slides: tuple[Path, ...], out: Path, **options: Any) -> None:
     """
     from sacmil.cli._extraction_progress import show_extraction_progress
     from sacmil.environment import keep_freed_memory
-    from sacmil.slides.search import find_slides
 
     keep_freed_memory()  # before anything imports torch
-    settings = _parse_settings(options)
-    _check_call(options)
-    found = find_slides(
-        slides,
-        exclude=[out / "tissue"],
-        include_names=options["include"],
-        exclude_names=options["exclude"],
-    )
-    for name in settings.resolutions.find_unmatched(found):
-        click.echo(f"Warning: --slide-mpp: no slide is named {name}", err=True)
-    with show_extraction_progress(len(found)) as progress:
-        rows = _extract(found, out, settings, options, progress)
-    _print_results(rows, out)
+    from sacmil.extraction import extract
+
+    summary = extract(slides, out, progress=show_extraction_progress, **_parse_options(options))
+    _print_results(summary)
 
 
-def _check_call(options: dict[str, Any]) -> None:
-    """Reject wrong options before searching for slides."""
-    from sacmil.encoders import describe_encoder
-    from sacmil.errors import EncoderError, suggest_names
-    from sacmil.slides.readers import list_readers
-
-    if options["address"] and options["engine"] != "ray":
-        raise click.UsageError("--address names a Ray cluster; add --engine ray")
-    if options["until"] and options["engine"] == "ray":
-        raise click.UsageError("--until runs on this machine only; leave --engine ray out")
-    if options["gpus"]:
-        _parse_gpus(options["gpus"])
-    reader = options["reader"]
-    if reader is not None and reader not in list_readers():
-        raise click.UsageError(f"--reader {reader}; {suggest_names(reader, list_readers())}")
-    try:
-        describe_encoder(options["encoder"])
-    except EncoderError as error:
-        raise click.UsageError(name_options(error)) from error
-
-
-def _parse_settings(options: dict[str, Any]) -> ExtractionSettings:
-    from sacmil.errors import OptionError, ResolutionError
-
-    try:
-        return _make_settings(options)
-    except (OptionError, ResolutionError) as error:
-        raise click.UsageError(name_options(error)) from error
-
-
-def _make_settings(options: dict[str, Any]) -> ExtractionSettings:
-    from sacmil.extraction import ExtractionSettings
-    from sacmil.slides.resolution import SlideResolutions, magnification_to_mpp
-    from sacmil.slides.tiling import TileSpec
-
-    if options["mpp"] is not None and options["mag"] is not None:
-        raise click.UsageError("--mpp and --mag both set the resolution; give one of them")
-    tile_options: dict[str, Any] = {}
-    if options["mpp"] is not None:
-        tile_options["mpp"] = _parse_mpp(options["mpp"])
-    if options["mag"] is not None:
-        tile_options["mpp"] = magnification_to_mpp(options["mag"])
-    if options["min_tissue"] is not None:
-        tile_options["min_tissue"] = options["min_tissue"]
-    slide_mpp = options["slide_mpp"]
-    if slide_mpp and options["mpp"] == "none":
-        raise click.UsageError("--mpp none counts in pixels of the image; leave --slide-mpp out")
-    return ExtractionSettings(
-        tiles=TileSpec(
-            patch_size=_parse_patch_size(
-                options["patch_size"], resolution_given="mpp" in tile_options
-            ),
-            overlap=options["overlap"],
-            **tile_options,
-        ),
-        tissue_mode=options["tissue_mode"],
-        resolutions=SlideResolutions.parse(slide_mpp) if slide_mpp else SlideResolutions(),
-        allow_upsampling=options["allow_upsampling"],
-        reader=options["reader"],
-        drop_white=options["drop_white"],
-        drop_blurred=options["drop_blurred"],
-        dtype=options["dtype"],
-        slide_limit_s=options["slide_limit"],
-        tile_limit_s=options["tile_limit"],
-    )
+def _parse_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options as arguments of the function, which has its own default of ``mpp``."""
+    mpp, gpus = options.pop("mpp"), options.pop("gpus")
+    resolution_given = mpp is not None or options["magnification"] is not None
+    size = _parse_patch_size(options["patch_size"], resolution_given=resolution_given)
+    arguments = options | {"patch_size": size, "gpus": _parse_gpus(gpus)}
+    return arguments if mpp is None else arguments | {"mpp": _parse_mpp(mpp)}
 
 
 def _parse_mpp(text: str) -> float | None:
@@ -244,66 +183,28 @@ def _parse_patch_size(text: str, *, resolution_given: bool) -> int:
     return size
 
 
-def _extract(
-    found: list[Path],
-    out: Path,
-    settings: ExtractionSettings,
-    options: dict[str, Any],
-    progress: Any,
-) -> list[ExtractionRow]:
-    from sacmil.extraction import ExtractionResources, extract, extract_on_ray
-
-    names = ("workers", "threads", "batch_size")
-    resources = ExtractionResources(**{name: options[name] for name in names})
-    shared = {"settings": settings, "resources": resources, "progress": progress}
-    if options["until"]:
-        return extract(found, out, until=options["until"], **shared)
-    encoder = {name: options[name] for name in ("weights", "download")}
-    if options["engine"] == "ray":
-        gpus = len(_parse_gpus(options["gpus"]))
-        target = {"address": options["address"], "gpus": gpus}
-        return extract_on_ray(found, out, options["encoder"], encoder, **target, **shared)
-    return extract(
-        found, out, encoders=_load_encoders(options["encoder"], encoder, options), **shared
-    )
-
-
-def _load_encoders(
-    name: str, options: dict[str, Any], all_options: dict[str, Any]
-) -> list[Encoder]:
-    from sacmil.encoders import load_encoder
-
-    devices = [f"cuda:{number}" for number in _parse_gpus(all_options["gpus"])] or ["cpu"]
-    return [load_encoder(name, device=device, **options) for device in devices]
-
-
-def _parse_gpus(given: str | None) -> list[int]:
-    """Return the numbers of the given GPUs, or of all GPUs if none are given."""
-    if given is None:
-        try:
-            import torch
-        except ModuleNotFoundError:
-            return []
-        return list(range(torch.cuda.device_count()))
+def _parse_gpus(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
     try:
-        return [int(number) for number in given.split(",") if number.strip()]
+        return [int(number) for number in text.split(",") if number.strip()]
     except ValueError:
-        raise click.UsageError(f"--gpus {given!r}; expected numbers such as 0,1") from None
+        raise click.UsageError(f"--gpus {text!r}; expected numbers such as 0,1") from None
 
 
-def _print_results(rows: list[ExtractionRow], out: Path) -> None:
+def _print_results(summary: ExtractionSummary) -> None:
     from sacmil.cli._failures import print_failures
 
-    failed = [row for row in rows if row.status == "failed"]
-    folders = sorted({str(out / Path(row.bag).parent) for row in rows if row.bag})
-    click.echo(f"{len(rows) - len(failed)} of {len(rows)} slides done{_format_folders(folders)}")
-    _print_tissue_modes(rows)
-    if failed:
-        print_failures({row.slide_id: row.reason for row in failed}, out / "extraction.csv")
+    folders = sorted({str(bag.parent) for bag in summary.bags.values()})
+    done, total = len(summary.done), len(summary.rows)
+    click.echo(f"{done} of {total} slides done{_format_folders(folders)}")
+    _print_tissue_modes(summary.rows)
+    if summary.failures:
+        print_failures(summary.failures, summary.out / "extraction.csv")
         raise SystemExit(1)
 
 
-def _print_tissue_modes(rows: list[ExtractionRow]) -> None:
+def _print_tissue_modes(rows: Sequence[ExtractionRow]) -> None:
     """Print how tissue was found, unless it was detected on every slide."""
     counts = Counter(row.tissue for row in rows if row.tissue)
     words = {"detect": "detected", "all": "whole image", "outline": "outline in the folder"}

@@ -1,278 +1,269 @@
-"""Extracts a folder of bags from a cohort of slides; finished slides are skipped."""
+"""Extracts bags from slides: ``sacmil extract``."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal
 
-from sacmil.bag import Bag
-from sacmil.encoders import Encoder
-from sacmil.errors import OptionError, explain_os_error
-from sacmil.extraction.encoding import EncoderThreads
-from sacmil.extraction.finished_slides import FinishedSlides
-from sacmil.extraction.output_folder import OutputFolder
-from sacmil.extraction.pipeline import ExtractedSlide, Pipeline
-from sacmil.extraction.prepare_slide import EncoderInfo, PreparedSlide, SlideRequest
+from sacmil.encoders import describe_encoder, load_encoder
+from sacmil.errors import (
+    CohortWarning,
+    EncoderError,
+    OptionError,
+    ResolutionError,
+    suggest_names,
+)
+from sacmil.extraction.extract_slides import (
+    STAGES,
+    ExtractionProgress,
+    ExtractionResources,
+    extract_slides,
+)
+from sacmil.extraction.on_ray import extract_on_ray
 from sacmil.extraction.settings import ExtractionSettings
-from sacmil.extraction.table import ExtractionRow, ExtractionTable
-from sacmil.formats import write_bag
-from sacmil.locking import exclusive, remove_partial_files
-from sacmil.parallel import WorkerPool
+from sacmil.extraction.summary import ExtractionSummary
+from sacmil.extraction.table import ExtractionRow
+from sacmil.slides.readers import list_readers
+from sacmil.slides.resolution import SlideResolutions, magnification_to_mpp
+from sacmil.slides.search import find_slides
+from sacmil.slides.tiling import TileSpec
 
-STAGES = ("tissue", "tiles", "features")
-_MAX_PENDING_WRITES = 3
-"""Slides that may wait for the disk; each keeps its bag in memory."""
-
-
-class ExtractionProgress(Protocol):
-    """Callbacks that report the progress of extraction."""
-
-    def on_tiles(self, encoded: int, found: int) -> None:
-        """Called with the number of tiles newly encoded and newly found."""
-
-    def on_slide(self, row: ExtractionRow, left: int) -> None:
-        """Called when a slide is done or has failed, with the number of slides left."""
+ENGINES = ("local", "ray")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExtractionResources:
-    """Processes, threads and batch size; 0 chooses by cores and device."""
-
-    workers: int = 0
-    """Processes that read slides."""
-    threads: int = 0
-    """Batches that each encoder encodes in parallel."""
-    batch_size: int = 0
-    """Tiles encoded at once."""
-
-    def __post_init__(self) -> None:
-        for name in ("workers", "threads", "batch_size"):
-            if getattr(self, name) < 0:
-                raise OptionError(f"{name}={getattr(self, name)}; expected 0 (to choose) or more")
-
-    def resolve(self, device: str | None) -> ExtractionResources:
-        """Return a copy with every 0 replaced for this device; None means no encoder."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        cores = cores or 1
-        # A GPU waits for readers; on a CPU the encoder itself takes most of the time.
-        on_cpu = device in (None, "cpu")
-        readers = {"cpu": cores // 4, None: cores}.get(device, cores - 1)
-        return ExtractionResources(
-            workers=self.workers or max(1, readers),
-            threads=self.threads or (cores if on_cpu else 6),
-            batch_size=self.batch_size or (32 if on_cpu else 256),
-        )
+class _DefaultMpp(float):
+    """Resolution that the caller did not choose; ``help`` shows it as a number."""
 
 
-def make_encoder_info(encoder: Encoder) -> EncoderInfo:
-    """Return the facts of an encoder that workers and provenance need."""
-    return EncoderInfo(
-        name=encoder.card.name,
-        hash=encoder.hash,
-        input_px=encoder.card.input_px,
-        resample=encoder.card.resample,
-        engine=encoder.engine,
-        device=encoder.device.partition(":")[0],
-        precision=encoder.precision,
-        can_resize=encoder.can_resize,
-        file_sha256=encoder.file_sha256,
-    )
-
-
-def make_requests(
-    slides: Sequence[Path],
-    out: Path,
-    settings: ExtractionSettings,
-    *,
-    encoder: str | None,
-    encoder_info: EncoderInfo | None,
-    needs_tiles: bool = True,
-    batch_size: int = 0,
-) -> list[SlideRequest]:
-    """Return one request per slide for an output folder."""
-    folder = OutputFolder(out, settings.tiles, encoder)
-    return [
-        SlideRequest(
-            path=path,
-            settings=settings,
-            folder=folder,
-            encoder=encoder_info,
-            needs_tiles=needs_tiles,
-            batch_size=batch_size,
-        )
-        for path in slides
-    ]
+_DEFAULT_MPP = _DefaultMpp(0.5)
 
 
 def extract(
-    slides: Sequence[Path],
-    out: Path,
+    slides: str | Path | Iterable[str | Path],
+    out: str | Path,
     *,
-    encoders: Sequence[Encoder] = (),
-    settings: ExtractionSettings | None = None,
-    until: str = "features",
-    resources: ExtractionResources | None = None,
-    progress: ExtractionProgress | None = None,
-) -> list[ExtractionRow]:
-    """Extract bags, or only tissue and tiles; files that are up to date are kept.
+    encoder: str = "lite0",
+    weights: str | Path | None = None,
+    download: bool = False,
+    mpp: float | None = _DEFAULT_MPP,
+    magnification: float | None = None,
+    patch_size: int = 256,
+    overlap: int = 0,
+    min_tissue: float = 0.25,
+    tissue_mode: str = "auto",
+    slide_mpp: float | str | Path | None = None,
+    allow_upsampling: bool = False,
+    reader: str | None = None,
+    drop_white: bool = False,
+    drop_blurred: bool = False,
+    dtype: str = "float16",
+    slide_limit_s: float = 7200.0,
+    tile_limit_s: float = 60.0,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    until: Literal["tissue", "tiles"] | None = None,
+    gpus: Sequence[int] | None = None,
+    workers: int = 0,
+    threads: int = 0,
+    batch_size: int = 0,
+    engine: Literal["local", "ray"] = "local",
+    address: str | None = None,
+    progress: Callable[[int], AbstractContextManager[ExtractionProgress]] | None = None,
+) -> ExtractionSummary:
+    """Make a bag of every slide; files that are up to date are kept.
+
+    A slide that fails does not stop the others: the summary and extraction.csv give the reason.
 
     Args:
-        slides: files with unique stems.
+        slides: a file, a folder that is searched recursively, or several.
         out: the output folder; extraction/output_folder.py lists its files.
-        encoders: one per device; none where ``until`` stops before features.
-        settings: how slides become bags.
-        until: tissue, tiles or features.
-        resources: processes, threads and batch size.
-        progress: callbacks for finished slides and tiles.
+        encoder: one of list_encoders(), or onnx:FILE.
+        weights: file with the encoder's weights.
+        download: whether to download the encoder's weights.
+        mpp: microns per pixel of tiles; None counts in pixels of the image.
+        magnification: objective power instead of ``mpp``; 20 is 0.5, 40 is 0.25.
+        patch_size: side of a tile in such pixels.
+        overlap: pixels shared by neighbouring tiles.
+        min_tissue: share of a tile that must be tissue.
+        tissue_mode: detect, all (the whole image) or auto; auto means all for small plain images.
+        slide_mpp: microns per pixel of all slides, or a table with columns wsi,mpp.
+        allow_upsampling: whether tiles may be finer than the scan.
+        reader: name of the slide reader; None takes the first that opens the slide.
+        drop_white: leave out tiles that are mostly white.
+        drop_blurred: leave out tiles that are out of focus.
+        dtype: float16 or float32, the type of the features.
+        slide_limit_s: seconds after which a slide fails.
+        tile_limit_s: seconds after which reading a tile fails, and with it the slide.
+        include: patterns of names such as ``*.bmp``; if there are any, a slide must match one.
+        exclude: patterns of slides to leave out.
+        until: stop after tissue or tiles; a later call reuses the files, edited outlines too.
+        gpus: numbers of the GPUs; None takes all, an empty list the CPU.
+        workers: processes that read slides; 0 chooses by cores.
+        threads: batches encoded in parallel; 0 chooses by cores.
+        batch_size: tiles encoded at once; 0 chooses by device.
+        engine: local, or ray for a cluster.
+        address: of the Ray cluster; None uses one that runs here, or starts one.
+        progress: called with the number of slides; returns a context with the callbacks.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from PIL import Image
+        >>> with TemporaryDirectory() as folder:
+        ...     Image.effect_noise((512, 512), 60).convert("RGB").save(f"{folder}/slide.png")
+        ...     summary = extract(f"{folder}/slide.png", f"{folder}/cohort", slide_mpp=0.5)
+        >>> summary.done, summary.failures, summary.rows[0].tiles
+        (['slide'], {}, '4')
     """
-    encoders = encoders if until == "features" else ()
-    resources = (resources or ExtractionResources()).resolve(
-        encoders[0].device if encoders else None
+    settings = ExtractionSettings(
+        tiles=TileSpec(
+            mpp=_resolve_mpp(mpp, magnification),
+            patch_size=patch_size,
+            overlap=overlap,
+            min_tissue=min_tissue,
+        ),
+        tissue_mode=tissue_mode,
+        resolutions=_parse_resolutions(slide_mpp),
+        allow_upsampling=allow_upsampling,
+        reader=reader,
+        drop_white=drop_white,
+        drop_blurred=drop_blurred,
+        dtype=dtype,
+        slide_limit_s=slide_limit_s,
+        tile_limit_s=tile_limit_s,
     )
-    info = make_encoder_info(encoders[0]) if encoders else None
-    requests = make_requests(
-        slides,
-        out,
-        settings or ExtractionSettings(),
-        encoder=info.name if info else None,
-        encoder_info=info,
-        needs_tiles=until != "tissue",
-        batch_size=resources.batch_size,
+    resources = ExtractionResources(workers=workers, threads=threads, batch_size=batch_size)
+    run = _ExtractionRun(
+        Path(out), settings, resources, encoder, weights, download, until, gpus, engine, address
     )
-    with (
-        exclusive(out),
-        open_pipeline(encoders, resources, progress.on_tiles if progress else None) as pipeline,
-    ):
-        remove_partial_files(out)
-        table, finished = ExtractionTable(out / "extraction.csv"), FinishedSlides(out)
-        row_makers = _iter_row_makers(requests, pipeline, table, finished)
+    run.check()
+    found = find_slides(
+        [slides] if isinstance(slides, str | Path) else slides,
+        exclude=[run.out / "tissue"],
+        include_names=[include] if isinstance(include, str) else include,
+        exclude_names=[exclude] if isinstance(exclude, str) else exclude,
+    )
+    _warn_of_unmatched(settings.resolutions, found)
+    with progress(len(found)) if progress else nullcontext() as callbacks:
+        return ExtractionSummary(run.out, run.extract(found, callbacks))
+
+
+@dataclass(frozen=True)
+class _ExtractionRun:
+    """What one call of ``extract`` does, and where."""
+
+    out: Path
+    settings: ExtractionSettings
+    resources: ExtractionResources
+    encoder: str
+    weights: str | Path | None
+    download: bool
+    until: str | None
+    gpus: Sequence[int] | None
+    engine: str
+    address: str | None
+
+    def check(self) -> None:
+        """Reject wrong arguments before slides are searched for."""
+        _check_name("until", self.until, STAGES)
+        _check_name("engine", self.engine, ENGINES)
+        _check_name("reader", self.settings.reader, list_readers())
+        if self.address and self.engine != "ray":
+            raise OptionError("`address` names a Ray cluster; add `engine='ray'`")
+        if self.until and self.engine == "ray":
+            raise OptionError("`until` runs on this machine only; leave `engine='ray'` out")
+        if self.gpus is not None and not _are_gpu_numbers(self.gpus):
+            raise OptionError(f"`gpus` is {self.gpus!r}; expected a list of numbers such as [0, 1]")
         try:
-            return write_rows(table, row_makers, len(requests), progress)
-        finally:
-            finished.write()
+            describe_encoder(self.encoder)
+        except EncoderError as error:
+            raise OptionError(str(error)) from error
+
+    def extract(
+        self, slides: Sequence[Path], progress: ExtractionProgress | None
+    ) -> list[ExtractionRow]:
+        """Extract on this machine or on Ray."""
+        if self.until:
+            return extract_slides(
+                slides,
+                self.out,
+                settings=self.settings,
+                until=self.until,
+                resources=self.resources,
+                progress=progress,
+            )
+        gpus = _list_gpus() if self.gpus is None else list(self.gpus)
+        if self.engine == "ray":
+            return extract_on_ray(
+                slides,
+                self.out,
+                self.encoder,
+                {"weights": self.weights, "download": self.download},
+                address=self.address,
+                gpus=len(gpus),
+                settings=self.settings,
+                resources=self.resources,
+                progress=progress,
+            )
+        devices = [f"cuda:{number}" for number in gpus] or ["cpu"]
+        return extract_slides(
+            slides,
+            self.out,
+            encoders=[
+                load_encoder(
+                    self.encoder, weights=self.weights, device=device, download=self.download
+                )
+                for device in devices
+            ],
+            settings=self.settings,
+            resources=self.resources,
+            progress=progress,
+        )
 
 
-def _iter_row_makers(
-    requests: Sequence[SlideRequest],
-    pipeline: Pipeline,
-    table: ExtractionTable,
-    finished: FinishedSlides,
-) -> Iterator[Callable[[], ExtractionRow]]:
-    """Yield a function per slide that makes its row, in order; finished slides are not opened."""
-    known = [finished.find_row(request, table) for request in requests]
-    todo = [request for request, row in zip(requests, known, strict=True) if row is None]
-    extracted = pipeline.run(todo)
-    for request, row in zip(requests, known, strict=True):
-        if row is not None:
-            yield partial(replace, row, seconds="0.0")
-        else:
-            yield partial(_save_and_remember, request, next(extracted), finished)
+def _check_name(argument: str, name: str | None, known: Iterable[str]) -> None:
+    if name is not None and name not in known:
+        raise OptionError(f"`{argument}={name}`; {suggest_names(name, known)}")
 
 
-def _save_and_remember(
-    request: SlideRequest, extracted: ExtractedSlide, finished: FinishedSlides
-) -> ExtractionRow:
-    row = save_extracted(request, extracted)
-    if row.status == "done" and extracted.prepared is not None:
-        finished.add(request, extracted.prepared.source_stamps)
-    return row
-
-
-@contextmanager
-def open_pipeline(
-    encoders: Sequence[Encoder],
-    resources: ExtractionResources,
-    on_tiles: Callable[[int, int], None] | None = None,
-) -> Iterator[Pipeline]:
-    """Open a pipeline with its processes and threads."""
-    with ExitStack() as stack:
-        allocate = encoders[0].allocate_buffer if encoders else None
-        workers = stack.enter_context(WorkerPool(resources.workers, allocate=allocate))
-        threads = EncoderThreads(encoders, resources.threads) if encoders else None
-        if threads:
-            stack.enter_context(threads)
-        yield Pipeline(workers, threads, on_tiles=on_tiles)
-
-
-def write_rows(
-    table: ExtractionTable,
-    row_makers: Iterable[Callable[[], ExtractionRow]],
-    total: int,
-    progress: ExtractionProgress | None,
-) -> list[ExtractionRow]:
-    """Make and write rows in a thread, so that a slow disk does not stop extraction."""
-
-    def write(make: Callable[[], ExtractionRow], left: int) -> ExtractionRow:
-        row = make()
-        table.write(row)
-        if progress:
-            progress.on_slide(row, left)
-        return row
-
+def _resolve_mpp(mpp: float | None, magnification: float | None) -> float | None:
+    is_default = isinstance(mpp, _DefaultMpp)
+    if magnification is None:
+        return float(_DEFAULT_MPP) if is_default else mpp
+    if not is_default:
+        raise OptionError("`mpp` and `magnification` both set the resolution; give one of them")
     try:
-        with ThreadPoolExecutor(1, thread_name_prefix="record") as pool:
-            done: list[Future[ExtractionRow]] = []
-            for make in row_makers:
-                done.append(pool.submit(write, make, total - len(done) - 1))
-                if len(done) > _MAX_PENDING_WRITES:
-                    done[-_MAX_PENDING_WRITES - 1].result()
-            return [row.result() for row in done]
-    finally:
-        table.finish()
+        return magnification_to_mpp(magnification)
+    except ResolutionError as error:
+        raise OptionError(str(error)) from error
 
 
-def save_extracted(request: SlideRequest, extracted: ExtractedSlide) -> ExtractionRow:
-    """Write the bag of a slide, if there is one, and return the slide's row."""
-    prepared, folder = extracted.prepared, request.folder
-    bag = folder.bag_path(request.slide_id) if folder else None
-    failure = extracted.failure or _try_write_bag(bag, extracted.bag)
-    return ExtractionRow(
-        slide_id=_to_printable(request.slide_id),
-        path=_to_printable(os.path.realpath(request.path)),  # also of a link to itself
-        status="done" if failure is None else "failed",
-        reason=failure or "",
-        tiles=_count_tiles(extracted),
-        mpp=_format_mpp(prepared),
-        reader="" if prepared is None else prepared.reader,
-        cut=folder.cut_folder.name if folder and request.needs_tiles else "",
-        encoder=request.encoder.name if request.encoder else "",
-        bag=str(bag.relative_to(folder.out)) if folder and bag and failure is None else "",
-        seconds=f"{extracted.seconds:.1f}",
-        tissue="" if prepared is None else prepared.tissue,
-    )
-
-
-def _try_write_bag(path: Path | None, bag: Bag | None) -> str | None:
-    """Write a bag, if there is one; return the reason if that fails."""
-    if path is None or bag is None:
-        return None
+def _parse_resolutions(slide_mpp: float | str | Path | None) -> SlideResolutions:
+    if slide_mpp is None:
+        return SlideResolutions()
     try:
-        write_bag(path, bag)
-    except OSError as error:  # a full disk, a folder without write permission
-        return explain_os_error(error, path)
-    return None
+        return SlideResolutions.parse(str(slide_mpp))
+    except ResolutionError as error:
+        raise OptionError(str(error)) from error
 
 
-def _count_tiles(extracted: ExtractedSlide) -> str:
-    """Return the tiles in the new bag; without one, the tiles of the slide's grid."""
-    if extracted.bag is not None:
-        return str(len(extracted.bag))
-    prepared = extracted.prepared
-    return "" if prepared is None or prepared.tiles is None else str(len(prepared.tiles))
+def _warn_of_unmatched(resolutions: SlideResolutions, slides: Sequence[Path]) -> None:
+    for name in resolutions.find_unmatched(slides):
+        message = f"`slide_mpp`: no slide is named {name}"
+        warnings.warn(message, CohortWarning, stacklevel=3)
 
 
-def _format_mpp(prepared: PreparedSlide | None) -> str:
-    if prepared is None:
-        return ""
-    return "unknown" if prepared.mpp is None else f"{prepared.mpp:g}"
+def _are_gpu_numbers(gpus: object) -> bool:
+    return isinstance(gpus, Sequence) and all(isinstance(one, int) and one >= 0 for one in gpus)
 
 
-def _to_printable(text: str) -> str:
-    """Escape what UTF-8 cannot hold; file names may contain it."""
-    return text.encode(errors="backslashreplace").decode()
+def _list_gpus() -> list[int]:
+    """Return the numbers of all GPUs."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return []
+    return list(range(torch.cuda.device_count()))

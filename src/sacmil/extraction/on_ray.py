@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sacmil.encoders import describe_encoder, load_encoder
-from sacmil.extraction.extract import (
+from sacmil.extraction.extract_slides import (
     ExtractionProgress,
     ExtractionResources,
     make_encoder_info,
@@ -65,7 +65,7 @@ def extract_on_ray(
     resources: ExtractionResources | None = None,
     progress: ExtractionProgress | None = None,
 ) -> list[ExtractionRow]:
-    """Extract as ``extract`` does, on a cluster.
+    """Extract as ``extract_slides`` does, on a cluster.
 
     All its machines must see the slides and the output folder.
 

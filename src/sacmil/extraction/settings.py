@@ -44,12 +44,12 @@ class ExtractionSettings:
             raise OptionError(f"dtype={self.dtype!r}; {suggest_names(self.dtype, DTYPES)}")
         if self.tissue_mode not in TISSUE_MODES:
             raise OptionError(
-                f"tissue={self.tissue_mode!r}; {suggest_names(self.tissue_mode, TISSUE_MODES)}"
+                f"tissue_mode={self.tissue_mode!r}; {suggest_names(self.tissue_mode, TISSUE_MODES)}"
             )
         if self.tiles.mpp is None and self.resolutions != SlideResolutions():
             raise OptionError(
-                "tiles are counted in pixels, but µm per pixel of the slides is given as well; "
-                "expected only one of the two"
+                "tiles are counted in pixels of the image, which need no µm per pixel; leave "
+                "`slide_mpp` out"
             )
         for name in ("slide_limit_s", "tile_limit_s"):
             if not 0 < getattr(self, name) < float("inf"):

@@ -7,7 +7,7 @@ from pathlib import Path
 from sacmil.bag import Bag
 from sacmil.encoders import Encoder, load_encoder
 from sacmil.errors import SlideError
-from sacmil.extraction.extract import ExtractionResources, make_encoder_info, open_pipeline
+from sacmil.extraction.extract_slides import ExtractionResources, make_encoder_info, open_pipeline
 from sacmil.extraction.prepare_slide import SlideRequest
 from sacmil.extraction.settings import ExtractionSettings
 from sacmil.slides.resolution import SlideResolutions

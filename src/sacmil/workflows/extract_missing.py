@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sacmil.encoders import Encoder, load_encoder
 from sacmil.errors import EncoderError, ModelFolderError, OptionError
-from sacmil.extraction import ExtractionSettings, extract
+from sacmil.extraction import ExtractionSettings, extract_slides
 from sacmil.slides.resolution import SlideResolutions
 from sacmil.slides.tiling import TileSpec
 from sacmil.workflows.input_requirements import InputRequirements
@@ -47,7 +47,7 @@ def extract_missing(
     )
     with tracker as progress:
         paths = list(slides.values())
-        rows = extract(paths, out, encoders=encoders, settings=chosen, progress=progress)
+        rows = extract_slides(paths, out, encoders=encoders, settings=chosen, progress=progress)
     found = dict(zip(slides, rows, strict=True))
     return ExtractedBags(
         {name: out / row.bag for name, row in found.items() if row.status != "failed"},

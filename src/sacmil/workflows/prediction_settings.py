@@ -12,7 +12,7 @@ from sacmil.limits import BAG_LIMIT_S
 from sacmil.progress import ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
-    from sacmil.extraction.extract import ExtractionProgress
+    from sacmil.extraction.extract_slides import ExtractionProgress
 
 
 ExtractionTracker: TypeAlias = "Callable[[int], AbstractContextManager[ExtractionProgress]]"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sacmil.encoders import load_encoder
 from sacmil.errors import RunError
-from sacmil.extraction import ExtractionRow, ExtractionSettings, extract
+from sacmil.extraction import ExtractionRow, ExtractionSettings, extract_slides
 from sacmil.parallel import WorkerPool
 from sacmil.synthetic.slides import SyntheticSlide, write_slide
 from sacmil.workflows.demo.settings import DemoSettings
@@ -81,7 +81,7 @@ def extract_bags(
         callbacks.track_extraction(len(slides)) if callbacks.track_extraction else nullcontext()
     )
     with tracker as progress:
-        rows = extract(slides, out, encoders=[encoder], settings=chosen, progress=progress)
+        rows = extract_slides(slides, out, encoders=[encoder], settings=chosen, progress=progress)
     files = {row.slide_id: out / row.bag for row in rows if row.status == "done"}
     return DemoBags(
         files,
