@@ -29,8 +29,8 @@ from sacmil.results import (
 )
 from sacmil.slides.resolution import SlideResolutions
 from sacmil.training.bag_checks import _BagRecord, _read_records, _write_records
-from sacmil.workflows.convert import ConversionRow as ConversionRow
-from sacmil.workflows.convert import _append_row, _read_table, _write_table
+from sacmil.workflows.conversion_table import ConversionRow as ConversionRow
+from sacmil.workflows.conversion_table import append_row, read_table, write_table
 
 NAMES = ["=1+1", "+1+1", "-1+1", "@SUM(1)", "'=1+1", "''@x", "'plain", "-0.5", "＝1+1"]
 TRIGGERS = "=+-@\t\r\n＝＋－＠"
@@ -78,10 +78,10 @@ def conversion(path: Path) -> list[str]:
         ConversionRow(file=n, slide_id=n, status="failed", size="1", modified_ns="1", settings=n)
         for n in NAMES
     ]
-    _write_table(path, {row.file: row for row in rows[:-1]})
-    _append_row(path, rows[-1])
-    assert list(_read_table(path).values()) == rows
-    return list(_read_table(path))
+    write_table(path, {row.file: row for row in rows[:-1]})
+    append_row(path, rows[-1])
+    assert list(read_table(path).values()) == rows
+    return list(read_table(path))
 
 
 def bag_hashes(path: Path) -> list[str]:

@@ -28,6 +28,8 @@ PUBLIC = [
     "Run",
     "__version__",
     "compare",
+    "convert",
+    "convert_model",
     "create_model",
     "cross_validate",
     "describe_model",

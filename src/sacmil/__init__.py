@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from sacmil.training.cross_validate import cross_validate
     from sacmil.training.train import train
     from sacmil.workflows.compare import Comparison, compare
+    from sacmil.workflows.convert import convert
+    from sacmil.workflows.convert_model import convert_model
     from sacmil.workflows.embed import embed_bags
     from sacmil.workflows.evaluate import Evaluation, evaluate
     from sacmil.workflows.heatmaps import draw_heatmaps
@@ -56,6 +58,8 @@ _MODULE_OF_NAME = {
     "Recipe": "models",
     "Run": "results.run",
     "compare": "workflows.compare",
+    "convert": "workflows.convert",
+    "convert_model": "workflows.convert_model",
     "create_model": "models",
     "cross_validate": "training.cross_validate",
     "describe_model": "models",
@@ -97,6 +101,8 @@ __all__ = [
     "Run",
     "__version__",
     "compare",
+    "convert",
+    "convert_model",
     "create_model",
     "cross_validate",
     "describe_model",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +12,9 @@ from sacmil.cli._option_names import name_options
 
 if TYPE_CHECKING:
     from sacmil.models._reference import LoadedReference
-    from sacmil.workflows.convert import ConversionRow
+    from sacmil.workflows.conversion_table import ConversionSummary
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
-
-
-def _parse_layout(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    from sacmil.errors import suggest_names
-    from sacmil.formats import list_formats
-
-    if value is not None and value not in list_formats():
-        raise click.BadParameter(
-            f"there is no layout {value!r}; {suggest_names(value, list_formats())}"
-        )
-    return value
 
 
 def _parse_options(
@@ -59,9 +46,7 @@ def _parse_options(
     type=click.Path(path_type=Path),
     help="Folder for native bags and convert.csv; with --model, the model folder.",
 )
-@click.option(
-    "--from", "layout", callback=_parse_layout, help="Layout of all ITEMS.  [default: detected]"
-)
+@click.option("--from", "layout", help="Layout of all ITEMS.  [default: detected]")
 @click.option("--patch-size", type=_POSITIVE, help="Tile side in level-0 pixels.")
 @click.option("--mpp", type=_POSITIVE, help="Microns per level-0 pixel.")
 @click.option(
@@ -74,13 +59,15 @@ def _parse_options(
 )
 @click.option("--dtype", type=click.Choice(["float16", "float32"]), help="Type of the features.")
 @click.option("--overwrite", is_flag=True, help="Replace existing output.")
-@click.option("--limit", default=300.0, show_default=True, type=_POSITIVE, help="Seconds per file.")
 @click.option(
-    "--workers",
-    default=lambda: min(4, os.cpu_count() or 1),
-    type=click.IntRange(1),
-    help="Files converted at once.",
+    "--limit",
+    "limit_s",
+    default=300.0,
+    show_default=True,
+    type=_POSITIVE,
+    help="Seconds per file.",
 )
+@click.option("--workers", type=click.IntRange(1), help="Files converted at once.")
 @click.option("--model", help="Convert an official checkpoint of this model.")
 @click.option(
     "-o",
@@ -96,50 +83,32 @@ def command(
     if model is None:
         if options:
             raise click.UsageError("-o sets options of --model; leave it out for bags")
-        _convert_bags(items, out, **given)
+        _convert_bags(items, out, given)
     else:
         _convert_model(items, out, model, options, given)
 
 
-def _convert_bags(
-    items: tuple[Path, ...],
-    out: Path,
-    *,
-    coords: Path | None,
-    overwrite: bool,
-    limit: float,
-    workers: int,
-    **given: Any,
-) -> None:
+def _convert_bags(items: tuple[Path, ...], out: Path, given: dict[str, Any]) -> None:
     from sacmil.cli._progress import progress_bars
-    from sacmil.workflows.convert import CONVERT_CSV, ConversionSettings, convert_bags
+    from sacmil.workflows.convert import convert
 
-    if out.exists() and not out.is_dir():
-        raise click.UsageError(f"--out {out} is a file; expected a folder")
-    settings = ConversionSettings(coords=str(coords.resolve()) if coords else None, **given)
     with progress_bars() as progress:
-        rows = convert_bags(
-            items,
-            out,
-            settings,
-            overwrite=overwrite,
-            limit_s=limit,
-            workers=workers,
-            progress=progress,
-        )
-    _print_results(rows, out / CONVERT_CSV)
+        summary = convert(items, out, on_progress=progress, **given)
+    _print_results(summary)
 
 
-def _print_results(rows: list[ConversionRow], table: Path) -> None:
-    for row in rows:
+def _print_results(summary: ConversionSummary) -> None:
+    from sacmil.workflows.conversion_table import CONVERT_CSV
+
+    for row in summary.rows:
         if row.status == "failed":
             click.echo(f"Error: {name_options(row.reason)}", err=True)
         elif row.reason:
             click.echo(f"Warning: {row.file}: {name_options(row.reason)}", err=True)
-    count = Counter(row.status for row in rows)
+    count = summary.counts
     click.echo(
         f"{count['converted']} converted, {count['present']} already there, "
-        f"{count['failed']} failed: {table}"
+        f"{count['failed']} failed: {summary.out / CONVERT_CSV}"
     )
     if count["failed"]:
         raise SystemExit(1)
@@ -148,18 +117,16 @@ def _print_results(rows: list[ConversionRow], table: Path) -> None:
 def _convert_model(
     items: tuple[Path, ...], out: Path, model: str, options: dict[str, Any], given: dict[str, Any]
 ) -> None:
-    from sacmil import load_reference  # noqa: F401 - says at once if torch is missing
-    from sacmil.workflows.convert import convert_model
+    from sacmil.workflows.convert_model import convert_model
 
-    if len(items) != 1 or not items[0].is_file():
+    if len(items) != 1:
         raise click.UsageError("--model converts one checkpoint; expected one file as ITEM")
     for name in ("layout", "patch_size", "mpp", "stride", "coords", "dtype"):
         if given[name] is not None:
             option = "from" if name == "layout" else name.replace("_", "-")
             raise click.UsageError(f"--{option} is for bags; leave it out with --model")
-    if out.exists() and not given["overwrite"]:
-        raise click.UsageError(f"--out {out} exists; choose another folder, or add --overwrite")
-    loaded = convert_model(items[0], model, out, options, overwrite=given["overwrite"])
+    overwrite = given["overwrite"]
+    loaded = convert_model(items[0], out, model=model, options=options, overwrite=overwrite)
     _print_options(loaded)
     click.echo(f"1 converted: {out}")
 

@@ -1,40 +1,44 @@
-"""Converts bags of other tools to native bags, and official checkpoints to model folders.
+"""Converts bags of other tools to native bags: ``sacmil convert``.
 
 Each bag is read in its own process, because a damaged HDF5 file can crash or hang the library
-that reads it. ``convert.csv`` in the target folder holds the status and the source of each bag. A
-row "started" means that the run ended before the status was written.
+that reads it. ``convert.csv`` in the target folder holds the status and the source of each bag.
 """
 
 from __future__ import annotations
 
-import csv
 import glob
+import math
+import numbers
 import os
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
-from sacmil.atomic import atomic_write, remove_if_abandoned, report_final_path
+from sacmil.atomic import remove_if_abandoned
 from sacmil.bag import Bag
-from sacmil.csv_text import escape_cells, restore_cell
-from sacmil.errors import (
-    BagWarning,
-    FormatError,
-    ModelError,
-    ModelFolderError,
-    OptionError,
-    UnknownModelError,
+from sacmil.errors import BagWarning, FormatError, OptionError, suggest_names
+from sacmil.formats import (
+    check_spacing,
+    find_bags,
+    find_layout,
+    list_formats,
+    read_bag,
+    write_bag,
 )
-from sacmil.formats import check_spacing, find_bags, find_layout, read_bag, write_bag
 from sacmil.parallel import run_each
 from sacmil.progress import ProgressCallback, ignore_progress
+from sacmil.workflows.conversion_table import (
+    CONVERT_CSV,
+    ConversionRow,
+    ConversionSummary,
+    append_row,
+    read_table,
+    write_table,
+)
 
-if TYPE_CHECKING:
-    from sacmil.models._reference import LoadedReference
-
-CONVERT_CSV = "convert.csv"
+DTYPES = ("float16", "float32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,27 +55,20 @@ class ConversionSettings:
     dtype: str | None = None
     """float16 or float32; as in the file if None."""
 
+    def __post_init__(self) -> None:
+        for name, known in (("layout", list_formats()), ("dtype", DTYPES)):
+            value = getattr(self, name)
+            if value is not None and value not in known:
+                raise OptionError(f"`{name}={value}`; {suggest_names(value, known)}")
+        for name in ("patch_size", "mpp", "stride"):
+            if (value := getattr(self, name)) is not None:
+                _check_positive(name, value)
+                # 512 and 512.0 are the same setting for a later run
+                object.__setattr__(self, name, float(value))
+
     def __str__(self) -> str:
         known = {name: value for name, value in asdict(self).items() if value is not None}
         return " ".join(f"{name}={value}" for name, value in known.items())
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConversionRow:
-    """A row of convert.csv."""
-
-    file: str
-    slide_id: str
-    status: str
-    """converted, failed or started; present (written as converted) if there is nothing to do."""
-    reason: str = ""
-    """Why it failed, or warnings."""
-    instances: str = ""
-    layout: str = ""
-    size: str
-    """Bytes of the source; with the next two, shows whether it has changed since."""
-    modified_ns: str
-    settings: str
 
 
 class ConversionJob(NamedTuple):
@@ -90,47 +87,96 @@ class ConvertedBag(NamedTuple):
     warnings: str
 
 
-def convert_bags(
-    items: Iterable[Path],
-    out: Path,
-    settings: ConversionSettings,
+def convert(
+    items: str | Path | Iterable[str | Path],
+    out: str | Path,
     *,
+    layout: str | None = None,
+    patch_size: float | None = None,
+    mpp: float | None = None,
+    stride: float | None = None,
+    coords: str | Path | None = None,
+    dtype: str | None = None,
     overwrite: bool = False,
     limit_s: float = 300.0,
-    workers: int = 1,
-    progress: ProgressCallback = ignore_progress,
-) -> list[ConversionRow]:
-    """Write every bag as ``<slide_id>.h5``; a bag that cannot be read does not stop the others.
+    workers: int | None = None,
+    on_progress: ProgressCallback = ignore_progress,
+) -> ConversionSummary:
+    """Write bags of other tools as native bags, ``<slide_id>.h5``.
+
+    A bag that cannot be read does not stop the others: the summary and convert.csv give the reason.
+    Bags that are up to date are kept.
 
     Args:
-        items: files, and folders to search.
+        items: a file, a folder that is searched recursively, or several.
         out: folder for native bags and convert.csv.
-        settings: how to read and write.
+        layout: one of list_formats(); None detects it for each file.
+        patch_size: side of a tile in level-0 pixels, if files do not state it.
+        mpp: microns per level-0 pixel, if files do not state it.
+        stride: level-0 pixels between tiles, if they overlap or leave gaps.
+        coords: coordinate file, or a folder with one per slide.
+        dtype: float16 or float32; None keeps that of the file.
         overwrite: convert again what exists, whatever its source.
         limit_s: seconds one file may take.
-        workers: number of bags read at the same time.
-        progress: called with (task, done, total).
+        workers: number of bags read at the same time; None chooses by cores.
+        on_progress: called with (task, done, total).
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from sacmil import Bag, write_bag
+        >>> bag = Bag("slide", features=[[1.0], [2.0]], coords=[[0, 0], [0, 256]], patch_size=256)
+        >>> with TemporaryDirectory() as folder:
+        ...     write_bag(f"{folder}/slide.h5", bag)
+        ...     summary = convert(f"{folder}/slide.h5", f"{folder}/bags", dtype="float16")
+        >>> summary.counts, summary.failures
+        ({'converted': 1, 'present': 0, 'failed': 0}, {})
     """
-    sources = find_bags(items, exclude=out)
-    older = _read_table(out / CONVERT_CSV)
-    plans = (_plan_conversion(file, out, settings, older, overwrite=overwrite) for file in sources)
+    settings = ConversionSettings(
+        layout=layout,
+        patch_size=patch_size,
+        mpp=mpp,
+        stride=stride,
+        coords=None if coords is None else str(Path(coords).resolve()),
+        dtype=dtype,
+    )
+    _check_positive("limit_s", limit_s)
+    chosen = min(4, os.cpu_count() or 1) if workers is None else workers
+    _check_positive("workers", chosen)
+    given = [Path(item) for item in ([items] if isinstance(items, str | Path) else items)]
+    target = Path(out)
+    _check_paths(given, target, settings.coords)
+    sources, table = find_bags(given, exclude=target), target / CONVERT_CSV
+    older = read_table(table)
+    plans = (_plan_conversion(one, target, settings, older, overwrite=overwrite) for one in sources)
     rows = {row.file: row for row in plans}
-    _write_table(out / CONVERT_CSV, older | rows)
-    todo = [row for row in rows.values() if row.status == "started"]
-    jobs = {
-        row.file: ConversionJob(Path(row.file), _target_path(row, out), settings) for row in todo
-    }
-    progress("converting", 0, len(jobs))
-    outcomes = run_each(convert_bag, jobs.values(), workers=workers, limit_s=limit_s)
+    write_table(table, older | rows)
+    started = [row for row in rows.values() if row.status == "started"]
+    jobs = [ConversionJob(Path(row.file), _target_path(row, target), settings) for row in started]
+    on_progress("converting", 0, len(jobs))
+    outcomes = run_each(convert_bag, jobs, workers=chosen, limit_s=limit_s)
     for done, outcome in enumerate(outcomes, start=1):
-        row = _finish_row(todo[cast("int", outcome.key)], outcome.value, outcome.failure)
+        number = cast("int", outcome.key)
+        row = _finish_row(started[number], outcome.value, outcome.failure)
         if outcome.failure:
-            _remove_partial(jobs[row.file].target)
+            _remove_partial(jobs[number].target)
         rows[row.file] = row
-        _append_row(out / CONVERT_CSV, row)
-        progress("converting", done, len(jobs))
-    _write_table(out / CONVERT_CSV, older | rows)
-    return list(rows.values())
+        append_row(table, row)
+        on_progress("converting", done, len(jobs))
+    write_table(table, older | rows)
+    return ConversionSummary(target, list(rows.values()))
+
+
+def _check_positive(name: str, value: object) -> None:
+    if not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
+        raise OptionError(f"`{name}` is {value!r}; expected a number above zero")
+
+
+def _check_paths(items: Sequence[Path], out: Path, coords: str | None) -> None:
+    if out.exists() and not out.is_dir():
+        raise OptionError(f"`out` {out} is a file; expected a folder")
+    for path in [*items, *([] if coords is None else [Path(coords)])]:
+        if not path.exists():
+            raise OptionError(f"{path}: does not exist; check the path")
 
 
 def convert_bag(job: ConversionJob) -> ConvertedBag:
@@ -152,38 +198,6 @@ def convert_bag(job: ConversionJob) -> ConvertedBag:
     write_bag(job.target, bag)
     messages = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, BagWarning))
     return ConvertedBag(layout, len(bag), "; ".join(messages))
-
-
-def convert_model(
-    source: Path, name: str, out: Path, options: Mapping[str, Any], *, overwrite: bool = False
-) -> LoadedReference:
-    """Write an official checkpoint as a model folder, and return where its options come from.
-
-    Args:
-        source: .safetensors, or a file of torch.save with tensors only.
-        name: one of list_models().
-        out: model folder to write.
-        options: options that the shapes do not determine, such as an activation.
-        overwrite: replace an existing model.
-    """
-    from sacmil.models import save_model
-    from sacmil.models._reference import read_reference
-
-    if out.exists() and not overwrite:
-        raise ModelFolderError(
-            f"{out}: exists; expected a new folder. Choose another, or overwrite it"
-        )
-    checkpoint = (
-        _load_safetensors(source) if source.suffix == ".safetensors" else _load_torch_file(source)
-    )
-    try:
-        loaded = read_reference(name, checkpoint, options)
-    except (UnknownModelError, OptionError):
-        raise
-    except ModelError as error:
-        raise ModelError(f"{source}: {error}") from error
-    save_model(out, loaded.model, notes={"converted_from": source.name})
-    return loaded
 
 
 def _cast_features(bag: Bag, dtype: str) -> Bag:
@@ -271,63 +285,3 @@ def _remove_partial(target: Path) -> None:
     """Remove what a worker that was killed while writing left beside the target."""
     for partial in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
         remove_if_abandoned(partial)
-
-
-def _read_table(path: Path) -> dict[str, ConversionRow]:
-    """Return the last row of each file; ignore a line that a crash cut short."""
-    names = {field.name for field in fields(ConversionRow)}
-    if not path.is_file():
-        return {}
-    with _open_csv(path, "r") as file:
-        try:
-            lines = [line for line in csv.DictReader(file) if set(line) == names]
-        except csv.Error:  # not our table any more
-            return {}
-    rows = (_parse_row(line) for line in lines if None not in line.values())
-    return {row.file: row for row in rows}
-
-
-def _parse_row(line: Mapping[str, str]) -> ConversionRow:
-    return ConversionRow(**{name: restore_cell(text) for name, text in line.items()})
-
-
-def _open_csv(path: Path, mode: str) -> IO[str]:
-    # file names need not be UTF-8
-    return path.open(mode, newline="", encoding="utf-8", errors="surrogateescape")
-
-
-def _write_table(path: Path, rows: Mapping[str, ConversionRow]) -> None:
-    with atomic_write(path) as partial, _open_csv(partial, "w") as file:
-        writer = csv.writer(file)
-        writer.writerow([field.name for field in fields(ConversionRow)])
-        writer.writerows(escape_cells(astuple(_to_final_status(row))) for row in rows.values())
-
-
-def _to_final_status(row: ConversionRow) -> ConversionRow:
-    """Return the row as an uninterrupted run would have written it."""
-    return replace(row, status="converted") if row.status == "present" else row
-
-
-def _append_row(path: Path, row: ConversionRow) -> None:
-    with report_final_path(path), _open_csv(path, "a") as file:
-        csv.writer(file).writerow(escape_cells(astuple(row)))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _load_safetensors(source: Path) -> Any:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(source)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise FormatError(
-            f"{source}: cannot be read as safetensors ({error}); copy it again"
-        ) from error
-
-
-def _load_torch_file(source: Path) -> Any:
-    from sacmil.formats._torch_file import load
-
-    return load(source)
