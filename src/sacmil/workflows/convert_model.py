@@ -1,4 +1,4 @@
-"""Converts official checkpoints to model folders: ``sacmil convert --model``."""
+"""Converts official checkpoints of models to model folders."""
 
 from __future__ import annotations
 
