@@ -13,7 +13,7 @@
     ├── ModelError
     │   ├── UnknownModelError   no model is registered under that name
     │   └── ModelFolderError    a model folder that is incomplete, damaged or no model folder
-    ├── CohortError             invalid labels, splits or bags; lists every problem
+    ├── CohortError             invalid labels, splits or bags; lists the problems
     ├── OptionError             an unknown option of a model or a function, or an invalid value
     ├── ConfigError             an unknown setting of a configuration, or an invalid value
     ├── DeviceError             a device that is missing, or that torch cannot use
@@ -91,7 +91,7 @@ class CohortError(SacMILError):
 
     Args:
         where: the file or folder with the problems.
-        problems: all of them, so that they can be fixed at once.
+        problems: all of them, so that they can be fixed at once; the message shows the first 20.
     """
 
     def __init__(self, where: object, problems: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""The command ``sacmil``: finds its subcommands in this folder and prints errors in one line."""
+"""The command ``sacmil``: finds its subcommands in this folder, prints errors as sentences."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ def kappa(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
     cost = np.square(classes[:, None] - classes).astype(np.float64)
     by_chance = np.einsum("bi,ij,bj->b", counts.sum(2), cost, counts.sum(1))
     found = (counts * cost).sum((1, 2)) * counts.sum((1, 2))
-    disagreement: Floats = 1 - _ratio(found, by_chance)
-    return disagreement
+    agreement: Floats = 1 - _ratio(found, by_chance)
+    return agreement
 
 
 def auc(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:

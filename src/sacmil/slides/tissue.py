@@ -6,7 +6,8 @@ and a slide without background is not cut in half. Then ink and black borders ar
 (``ink.py``), specks are dropped and small holes are filled, all by their size on the glass. Stain
 on the glass around the tissue is smooth and is dropped for that.
 
-A small plain image that is mostly covered needs none of this: all of it is tissue.
+A small plain image that is mostly covered needs none of this: all of it is tissue. An outline
+in the output folder, drawn or corrected by hand, replaces all of it (extraction/prepare_slide.py).
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ CONFIG_FILE = "config.yaml"
 
 
 class TrainingBag(NamedTuple):
-    """A labelled slide and the path of its bag."""
+    """A labelled slide and the path of its bag, for training, validation or test."""
 
     slide: LabeledSlide
     path: str
@@ -91,7 +91,7 @@ class TrainingJob:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that decides the weights."""
+        """Hash of the configuration, the classes and the bags; not of the values of a recipe."""
         facts = {
             "config": restore_old_names(self.config.to_dict()),
             "classes": self.classes,
