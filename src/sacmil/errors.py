@@ -152,6 +152,19 @@ def shorten_value(value: object) -> str:
     return text if len(text) <= _MAX_VALUE_CHARACTERS else f"{text[: _MAX_VALUE_CHARACTERS - 20]}…"
 
 
+def check_type(name: str, value: object, kinds: type | tuple[type, ...], expected: str) -> None:
+    """Reject an argument of another type.
+
+    Args:
+        name: of the argument.
+        value: what was given.
+        kinds: accepted types.
+        expected: what to give, for the message.
+    """
+    if not isinstance(value, kinds):
+        raise OptionError(f"`{name}` is {shorten_value(value)}; expected {expected}")
+
+
 def explain_os_error(error: OSError, file: object = None) -> str:
     """Return a message with the file, the reason and how to fix it.
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sacmil.atomic import remove_if_abandoned
-from sacmil.errors import SacMILError
+from sacmil.errors import OptionError, SacMILError
 
 
 @contextmanager
@@ -15,8 +15,10 @@ def exclusive(folder: Path, *, purpose: str = "extraction") -> Iterator[None]:
     """Hold the exclusive lock of a folder for one purpose.
 
     Raises:
-        SacMILError: another process holds it.
+        SacMILError: another process holds it, or it is a file.
     """
+    if folder.exists() and not folder.is_dir():
+        raise OptionError(f"{folder}: is a file; expected a folder, choose another `out`")
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f".{purpose}.lock").open("a") as lock:
         try:

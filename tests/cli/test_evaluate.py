@@ -267,7 +267,7 @@ def test_a_run_is_never_written_over(evaluate: Callable, there: Path, name: str)
     (there / "out" / name).write_text("")
     done = evaluate("--out", there / "out")
     assert done.code == 2
-    assert "choose another folder" in done.err
+    assert "choose another --out" in done.err
 
 
 @pytest.mark.usefixtures("no_plots")
@@ -278,7 +278,7 @@ def test_a_report_goes_into_its_own_run_but_no_other(sacmil: Callable, run: Path
         (folder / "config.yaml").write_text("")
     done = sacmil("evaluate", run, "--out", other, *FEW)
     assert (done.code, len(list(other.iterdir()))) == (2, 1)
-    assert "choose another folder" in done.err
+    assert "choose another --out" in done.err
     assert sacmil("evaluate", run, "--out", run, *FEW).code == 0
 
 

@@ -162,7 +162,7 @@ def test_a_run_gets_no_pictures_among_its_files(sacmil, tmp_path) -> None:
     bag, model = make_bag(tmp_path, "a"), make_model(tmp_path, "abmil")
     done = sacmil("heatmap", bag, "--model", model, "--out", model)
     assert done.code == 2
-    assert "holds a run or a model; choose another folder" in done.err
+    assert "holds a run or a model; choose another --out" in done.err
     assert not list(model.glob("**/*.png"))
 
 

@@ -42,7 +42,7 @@ def test_validation_rows_are_left_out() -> None:
 def test_a_run_without_test_rows_is_refused() -> None:
     given = answers({"a": 1})
     given.split[:] = "val"
-    with pytest.raises(RunError, match=r"found val.*crossval"):
+    with pytest.raises(RunError, match=r"found val.*finish the run"):
         collect_fold_results(given)
     with pytest.raises(RunError, match="found no rows"):
         collect_fold_results(given.select(np.arange(0)))

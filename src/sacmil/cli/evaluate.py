@@ -11,7 +11,6 @@ import click
 from sacmil.cli._cohort import cohort_options, get_option_name
 from sacmil.cli._evaluation_options import check_can_report, evaluation_options, parse_metric_names
 from sacmil.cli._option_names import name_options
-from sacmil.cli._output_folder import check_not_run_or_model
 
 if TYPE_CHECKING:
     from sacmil.cohorts.dataset import Dataset
@@ -90,7 +89,7 @@ def command(
             draws=draws,
             seed=seed,
             device=device,
-            out=out,
+            out=out if table else None,
             on_progress=progress,
         )
     if table is not None:
@@ -113,6 +112,8 @@ def _check_call(
     out: Path | None,
     cohort: dict[str, Any],
 ) -> None:
+    from sacmil.workflows.output_folder import check_output_folder
+
     given = [name for name, value in cohort.items() if value and not (bags and name == "device")]
     if table is None and given:
         raise click.UsageError(
@@ -121,7 +122,7 @@ def _check_call(
     if table is not None and not bags:
         raise click.UsageError("--table needs bags; add --bags, the folder of the slides' bags")
     if out is not None and (table is not None or out.resolve() not in map(Path.resolve, items)):
-        check_not_run_or_model(out)
+        check_output_folder(out)
 
 
 def _read_dataset(

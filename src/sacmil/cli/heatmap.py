@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sacmil.cli._option_names import name_options
-from sacmil.cli._output_folder import check_not_run_or_model
 
 if TYPE_CHECKING:
     from sacmil.workflows.heatmaps import HeatmapSummary
@@ -81,7 +80,6 @@ def command(bags: tuple[Path, ...], model: Path, out: Path, **settings: Any) -> 
     from sacmil.cli._progress import progress_bars
     from sacmil.workflows.heatmaps import draw_heatmaps
 
-    check_not_run_or_model(out)
     with progress_bars() as progress:
         drawn = draw_heatmaps(bags, model, out, on_progress=progress, **settings)
     _print_results(drawn)

@@ -20,12 +20,12 @@ from sacmil.deploy.folding import fold_norms
 from sacmil.deploy.runtime import SCHEMA_VERSION, Runtime
 from sacmil.deploy.translations import make_translation_table
 from sacmil.encoders._export import silence_exporter, strip_metadata
-from sacmil.errors import MissingExtraError, ModelError, ModelFolderError, RunError
+from sacmil.errors import MissingExtraError, ModelError, ModelFolderError, OptionError, RunError
 from sacmil.evaluation.summary import summarize
 from sacmil.models import load_model
 from sacmil.models._base import MILModel
 from sacmil.plans import Planner, make_plan
-from sacmil.results import PREDICTIONS_FILE, read_predictions
+from sacmil.results import PREDICTIONS_FILE, Run, read_predictions
 
 Array = npt.NDArray[Any]
 
@@ -47,7 +47,7 @@ class Parity(NamedTuple):
 
 
 def export_model(
-    source: str | Path, out: str | Path, *, sizes: Sequence[int] | None = None
+    source: str | Path | Run, out: str | Path, *, sizes: Sequence[int] | None = None
 ) -> Path:
     """Write model.onnx and card.json, which sacmil.deploy.runtime runs without torch.
 
@@ -72,7 +72,14 @@ def export_model(
     """
     folder = Path(out)
     _check_replaceable(folder)
-    sources = find_model_folders(source)
+    sources = find_model_folders(source.folder if isinstance(source, Run) else source)
+    for one in sources:
+        if (one / ONNX_FILE).is_file():
+            raise ModelFolderError(
+                f"{one}: is exported already; expected the model folder or run it was exported from"
+            )
+    if sizes is not None and (not sizes or min(sizes) < 1):
+        raise OptionError(f"`sizes` is {list(sizes)}; expected numbers of instances from 1 up")
     with atomic_directory(folder) as partial:
         if len(sources) == 1:
             _export_member(sources[0], partial, sizes)
@@ -102,6 +109,8 @@ def explain_not_exportable(model: MILModel) -> str:
 
 
 def _check_replaceable(folder: Path) -> None:
+    if folder.is_file():
+        raise ModelFolderError(f"{folder}: is a file; expected a folder, choose another `out`")
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / ONNX_FILE).is_file() and not is_exported_run(folder):

@@ -12,7 +12,14 @@ import numpy.typing as npt
 
 from sacmil.bag import Bag
 from sacmil.card import CARD_FILE, ONNX_FILE, Card, find_model_folders, read_card
-from sacmil.errors import BagError, InputError, MissingExtraError, ModelError, ModelFolderError
+from sacmil.errors import (
+    BagError,
+    InputError,
+    MissingExtraError,
+    ModelError,
+    ModelFolderError,
+    check_type,
+)
 from sacmil.plans import make_plan
 from sacmil.results import Ensemble, Prediction
 
@@ -70,6 +77,7 @@ class Runtime:
 
     def predict(self, bag: Bag) -> Prediction:
         """Predict one bag; its features must be of the encoder the model was trained on."""
+        check_type("bag", bag, Bag, "a sacmil.Bag; read a file with sacmil.read_bag(path)")
         output = self.run(bag.features, bag.patch_coords, source=bag.slide_id)
         return Prediction.from_output(
             bag.slide_id,

@@ -194,7 +194,7 @@ def _check_same_test_sets(models: Sequence[Sequence[FoldResult]]) -> None:
         if folds[0] != folds[1]:
             raise RunError(
                 f"{names} were tested on different folds ({folds[0]} and {folds[1]}); expected the "
-                "same folds for both: finish the run with sacmil crossval"
+                "same folds for both: compare models of one run, or of runs over the same splits"
             )
         for a, b in zip(first, other, strict=True):
             if differs := describe_difference(a, b):

@@ -45,7 +45,7 @@ def collect_fold_results(predictions: Predictions) -> dict[str, list[FoldResult]
         found = ", ".join(sorted({*predictions.split.tolist()})) or "no rows"
         raise RunError(
             f"there are no test predictions: found {found}, expected rows of the split 'test'; "
-            "finish the run with sacmil crossval"
+            "finish the run, or see why its slides failed"
         )
     _check_no_duplicates(sort_rows(tested))
     units = sort_rows(average_by_patient(tested))

@@ -95,12 +95,14 @@ def percentile_interval(values: npt.NDArray[np.float64], level: float) -> tuple[
     return float(low), float(high)
 
 
-def check_level_and_draws(*, level: float, draws: int) -> None:
-    """Reject a level outside 0 to 1 and fewer than one draw."""
+def check_level_and_draws(*, level: float, draws: int, seed: int = 0) -> None:
+    """Reject a level outside 0 to 1, fewer than one draw, and a negative seed."""
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a share between 0 and 1, such as 0.95")
     if draws < 1:
         raise ConfigError(f"draws is {draws}; expected a whole number of at least 1, such as 2000")
+    if seed < 0:
+        raise ConfigError(f"seed is {seed}; expected a whole number from 0 up")
 
 
 def _seed_means(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.errors import ConfigError, suggest_names
+from sacmil.errors import ConfigError, OptionError, suggest_names
 from sacmil.evaluation import weighted
 
 Metric = Callable[[npt.ArrayLike, npt.ArrayLike], float]
@@ -71,6 +71,20 @@ def check_metric(name: str) -> str:
     if name not in METRICS:
         raise ConfigError(f"there is no metric {name!r}; {suggest_names(name, METRICS)}")
     return name
+
+
+def list_metrics(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Return checked names of metrics, each once; "all" means all.
+
+    >>> list_metrics("auc"), list_metrics(["auc", "f1", "auc"])
+    (('auc',), ('auc', 'f1'))
+    """
+    if names == "all":
+        return tuple(METRICS)
+    listed = [names] if isinstance(names, str) else list(names)
+    if not listed:
+        raise OptionError(f"`metrics` is empty; expected names among {', '.join(METRICS)}")
+    return tuple(dict.fromkeys(check_metric(name) for name in listed))
 
 
 def _compute_unweighted(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sacmil.atomic import atomic_write
+from sacmil.errors import OptionError
 from sacmil.evaluation.comparison import PairComparison, mean_ranks
 from sacmil.evaluation.conclusions import list_conclusions
 from sacmil.evaluation.html_page import escape_text, render_page, render_section, render_warnings
@@ -116,6 +117,8 @@ def write_report_folder(out: Path, report: Report) -> Path:
         out: folder for report.html, summary and comparison (.csv, .md, .tex), plots/.
         report: content.
     """
+    if out.exists() and not out.is_dir():
+        raise OptionError(f"{out}: is a file; expected a folder for the report")
     summary = summary_table(
         report.estimates, caption=report.make_summary_caption(), style=report.style
     )

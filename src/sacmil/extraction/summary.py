@@ -41,4 +41,6 @@ class ExtractionSummary:
         """Return a pandas frame with a row per slide; ExtractionRow describes the columns."""
         import pandas
 
-        return pandas.DataFrame([asdict(row) for row in self.rows])
+        frame = pandas.DataFrame([asdict(row) for row in self.rows])
+        numbers = {name: pandas.to_numeric(frame[name]) for name in ("tiles", "mpp", "seconds")}
+        return frame.assign(**numbers) if len(frame) else frame

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 from sacmil.errors import RunError
 from sacmil.evaluation.comparison import PairComparison, compare_models
 from sacmil.evaluation.conclusions import is_significant, list_conclusions
+from sacmil.evaluation.intervals import check_level_and_draws
 from sacmil.evaluation.localization_summary import compare_localization
-from sacmil.evaluation.metrics import LOCALIZATION_TITLES, METRICS
+from sacmil.evaluation.metrics import LOCALIZATION_TITLES, METRICS, list_metrics
 from sacmil.evaluation.report import Report, write_report_folder
 from sacmil.evaluation.summary import DEFAULT_METRICS, MetricEstimate, summarize
 from sacmil.evaluation.tables import TableStyle
-from sacmil.results import LOCALIZATION_FILE, Predictions, Run, SlideLocalization
+from sacmil.results import LOCALIZATION_FILE, Predictions, SlideLocalization
 from sacmil.workflows.localization_tables import make_localization_tables
 from sacmil.workflows.runs import (
     RunPath,
+    list_runs,
     read_run_localization,
     read_run_settings,
     read_runs,
@@ -76,6 +78,9 @@ class Comparison:
 
         frame = pandas.DataFrame([asdict(pair) for pair in self.pairs])
         significant = [is_significant(pair, level=self.level) for pair in self.pairs]
+        frame = frame.astype(
+            {name: float for name in ("p_permutation", "p_t", "p_delong", "p_holm")}
+        )
         return frame.assign(significant=significant)[list(_FRAME_COLUMNS)]
 
     def make_report(self, style: TableStyle | None = None) -> Report:
@@ -111,7 +116,7 @@ def compare(
     *,
     metric: str = "auc",
     against: str | None = None,
-    metrics: Sequence[str] | None = None,
+    metrics: str | Sequence[str] | None = None,
     level: float = 0.95,
     draws: int = 2000,
     seed: int = 0,
@@ -148,7 +153,8 @@ def compare(
         >>> frame[["first", "second", "difference", "significant"]].values.tolist()
         [['a', 'b', 0.0, False]]
     """
-    listed = [runs] if isinstance(runs, str | Path | Run) else list(runs)
+    check_level_and_draws(level=level, draws=draws, seed=seed)
+    listed = list_runs(runs)
     predictions, localization = read_runs(listed), read_run_localization(listed)
     models = sorted(set(predictions.model.tolist()))
     if len(models) < 2:
@@ -170,7 +176,11 @@ def compare(
         title=f"Comparison of {', '.join(path.name or str(path) for path in paths)}",
         data=", ".join(map(str, paths)),
         settings=read_run_settings(listed),
-        metrics=tuple(dict.fromkeys((*DEFAULT_METRICS, *extra) if metrics is None else metrics)),
+        metrics=(
+            tuple(dict.fromkeys((*DEFAULT_METRICS, *extra)))
+            if metrics is None
+            else list_metrics(metrics)
+        ),
         **resampling,
     )
 

@@ -64,7 +64,10 @@ class ConversionSummary:
         """Return a pandas frame with a row per file; ConversionRow describes the columns."""
         import pandas
 
-        return pandas.DataFrame([asdict(row) for row in self.rows])
+        frame = pandas.DataFrame([asdict(row) for row in self.rows])
+        return (
+            frame.assign(instances=pandas.to_numeric(frame["instances"])) if len(frame) else frame
+        )
 
 
 def read_table(path: Path) -> dict[str, ConversionRow]:

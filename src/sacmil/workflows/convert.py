@@ -37,6 +37,7 @@ from sacmil.workflows.conversion_table import (
     read_table,
     write_table,
 )
+from sacmil.workflows.inputs import list_paths
 
 DTYPES = ("float16", "float32")
 
@@ -142,7 +143,7 @@ def convert(
     _check_positive("limit_s", limit_s)
     chosen = min(4, os.cpu_count() or 1) if workers is None else workers
     _check_positive("workers", chosen)
-    given = [Path(item) for item in ([items] if isinstance(items, str | Path) else items)]
+    given = list_paths(items, "items")
     target = Path(out)
     _check_paths(given, target, settings.coords)
     sources, table = find_bags(given, exclude=target), target / CONVERT_CSV

@@ -14,18 +14,20 @@ from sacmil.atomic import atomic_write
 from sacmil.bag import Bag
 from sacmil.card import ONNX_FILE, find_model_folders, read_card
 from sacmil.csv_text import escape_cell
-from sacmil.errors import InputError, ModelFolderError
+from sacmil.errors import InputError, ModelFolderError, OptionError
 from sacmil.limits import BAG_LIMIT_S
 from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.inputs import (
     INPUT_ERRORS,
+    ModelPath,
     Paths,
     describe_error,
     find_inputs,
     list_paths,
     make_printable_path,
     prefetch_bags,
+    to_model_path,
 )
 
 
@@ -42,7 +44,7 @@ class EmbeddingSummary(NamedTuple):
 
 def embed_bags(
     bags: Paths,
-    model: str | Path,
+    model: ModelPath,
     out: str | Path,
     *,
     device: str = "auto",
@@ -83,8 +85,9 @@ def embed_bags(
     from sacmil.environment import select_device
     from sacmil.models import embed
 
-    folder = _find_single_model(Path(model))
-    found = _find_bags(list_paths(bags), Path(out))
+    _check_output_file(Path(out))
+    folder = _find_single_model(to_model_path(model))
+    found = _find_bags(list_paths(bags, "bags"), Path(out))
     requirements = InputRequirements.from_card(read_card(folder), folder.name)
     loaded = load_model(folder).to(select_device(device))
     rows: dict[str, npt.NDArray[np.float32]] = {}
@@ -105,6 +108,17 @@ def embed_bags(
         _write_table(Path(out), rows)
     width = len(next(iter(rows.values()), ()))
     return EmbeddingSummary(len(rows), width, failures)
+
+
+def _check_output_file(out: Path) -> None:
+    """Reject a folder, and a file that is no table of embeddings: it would be replaced."""
+    if out.is_dir():
+        raise OptionError(f"{out}: is a folder; expected a CSV file, choose another `out`")
+    if not out.exists():
+        return
+    with out.open("rb") as file:
+        if not file.readline().startswith(b"slide_id,e_0"):
+            raise OptionError(f"{out}: exists and is no table of embeddings; choose another `out`")
 
 
 def _find_single_model(path: Path) -> Path:

@@ -14,8 +14,10 @@ import numpy.typing as npt
 from sacmil.card import CARD_FILE
 from sacmil.cohorts.bag_index import BagIndex, Folders
 from sacmil.cohorts.dataset import Dataset
-from sacmil.errors import OptionError, RunError
+from sacmil.errors import OptionError, RunError, check_type
 from sacmil.evaluation.comparison import PairComparison, compare_models
+from sacmil.evaluation.intervals import check_level_and_draws
+from sacmil.evaluation.metrics import list_metrics
 from sacmil.evaluation.report import Report, write_report_folder
 from sacmil.evaluation.summary import DEFAULT_METRICS, MetricEstimate, summarize
 from sacmil.evaluation.tables import TableStyle, format_count
@@ -30,10 +32,12 @@ from sacmil.results import (
     write_predictions,
 )
 from sacmil.workflows.localization_tables import make_localization_tables
+from sacmil.workflows.output_folder import check_output_folder
 from sacmil.workflows.predict_dataset import EvaluationFailure, predict_dataset
 from sacmil.workflows.run_localization import measure_run_localization
 from sacmil.workflows.runs import (
     RunPath,
+    list_runs,
     read_run_localization,
     read_run_settings,
     read_runs,
@@ -161,7 +165,7 @@ def evaluate(
     dataset: Dataset | None = None,
     *,
     bags: Folders | None = None,
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    metrics: str | Sequence[str] = DEFAULT_METRICS,
     level: float = 0.95,
     draws: int = 2000,
     seed: int = 0,
@@ -178,7 +182,7 @@ def evaluate(
             bad bag does not stop the others, see ``Evaluation.failures``.
         bags: without a dataset: folders of the runs' bags, to measure localisation again after
             they got instance labels. It is stored in the runs.
-        metrics: names, such as auc.
+        metrics: names, such as auc; or all.
         level: confidence level of the intervals.
         draws: number of resamples of patients.
         seed: of the resampling.
@@ -201,21 +205,23 @@ def evaluate(
         >>> frame[["model", "metric", "mean"]].values.tolist()
         [['a', 'auc', 1.0], ['b', 'auc', 1.0]]
     """
-    listed = [runs_or_models] if isinstance(runs_or_models, str | Path | Run) else runs_or_models
-    statistics: dict[str, Any] = {
-        "metrics": tuple(metrics),
-        "level": level,
-        "draws": draws,
-        "seed": seed,
-    }
+    check_level_and_draws(level=level, draws=draws, seed=seed)
+    chosen = list_metrics(metrics)
+    listed = list_runs(runs_or_models)
     if dataset is None:
-        found = _read_evaluation(list(listed), bags, device, on_progress)
+        if out is not None:
+            raise OptionError("`out` is for predictions on a `dataset`; give one, or leave it out")
+        found = _read_evaluation(listed, bags, device, on_progress)
     else:
+        check_type("dataset", dataset, Dataset, "sacmil.Dataset(cohort, bags)")
+        if bags is not None:
+            raise OptionError("`bags` is for runs; the `dataset` has its own, leave `bags` out")
+        folder = None if out is None else check_output_folder(out)
         paths = [path for one in listed for path in _list_models(one)]
         found = _evaluate_models(paths, dataset, device, on_progress)
-        if out is not None:  # write first what took longest to compute
-            _write_predictions(Path(out), found)
-    return replace(found, **statistics)
+        if folder is not None:  # write first what took longest to compute
+            _write_predictions(folder, found)
+    return replace(found, metrics=chosen, level=level, draws=draws, seed=seed)
 
 
 def _read_evaluation(
@@ -251,9 +257,15 @@ def _check_have_predictions(paths: Sequence[Path]) -> None:
 
 def _list_models(one: RunPath) -> list[Path]:
     """Return the models of a run, or the path of one model."""
-    if isinstance(one, Run) and len(one.models) > 1:
-        return [one.folder / name for name in one.models]
-    return [to_path(one)]
+    path = to_path(one)
+    is_model = (path / CARD_FILE).is_file()
+    folders = [] if is_model else [path / name for name in _list_model_names(path)]
+    return folders if len(folders) > 1 else [path]
+
+
+def _list_model_names(path: Path) -> tuple[str, ...]:
+    """Return the models of a run folder; none of another folder."""
+    return Run(path).models if (path / "provenance.json").is_file() else ()
 
 
 def _write_predictions(out: Path, found: Evaluation) -> None:

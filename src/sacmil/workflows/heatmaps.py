@@ -13,7 +13,14 @@ import numpy.typing as npt
 from sacmil.bag import Bag
 from sacmil.cohorts.slide_id import parse_slide_id
 from sacmil.deploy.load import LoadedModel, load_ensemble
-from sacmil.errors import ConfigError, FormatError, InputError, suggest_names
+from sacmil.errors import (
+    ConfigError,
+    FormatError,
+    InputError,
+    OptionError,
+    shorten_value,
+    suggest_names,
+)
 from sacmil.formats import find_bags, read_bag
 from sacmil.formats._registry import list_suffixes
 from sacmil.heatmap import (
@@ -34,7 +41,15 @@ from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import InstanceScores, Prediction
 from sacmil.slides.search import find_slides
 from sacmil.workflows.input_requirements import InputRequirements
-from sacmil.workflows.inputs import INPUT_ERRORS, Paths, describe_error, list_paths
+from sacmil.workflows.inputs import (
+    INPUT_ERRORS,
+    ModelPath,
+    Paths,
+    describe_error,
+    list_paths,
+    to_model_path,
+)
+from sacmil.workflows.output_folder import check_output_folder
 
 PathsByName = dict[str, Path]
 
@@ -79,7 +94,7 @@ class _ScoredBag(NamedTuple):
 
 def draw_heatmaps(
     bags: Paths,
-    model: str | Path,
+    model: ModelPath,
     out: str | Path,
     *,
     slides: str | Path | None = None,
@@ -126,9 +141,11 @@ def draw_heatmaps(
         >>> len(drawn.written), drawn.failures
         (4, {})
     """
+    if isinstance(top, bool) or not isinstance(top, int) or top < 0:
+        raise OptionError(f"`top` is {shorten_value(top)}; expected a number of tiles from 0 up")
     settings = HeatmapSettings(
         slides=None if slides is None else Path(slides),
-        classes=tuple(classes),
+        classes=(classes,) if isinstance(classes, str) else tuple(classes),
         normalization=normalization,
         geojson=geojson,
         csv=csv,
@@ -136,7 +153,9 @@ def draw_heatmaps(
         truth=None if truth is None else Path(truth),
         allow_mismatch=allow_mismatch,
     )
-    return _draw_bags(list_paths(bags), Path(model), Path(out), settings, device, on_progress)
+    folder = check_output_folder(out)
+    items = list_paths(bags, "bags")
+    return _draw_bags(items, to_model_path(model), folder, settings, device, on_progress)
 
 
 def _draw_bags(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from sacmil.bag import Bag
 from sacmil.card import anonymized_id
 from sacmil.deploy.load import ENSEMBLE_NAME, LoadedModel, load_ensembles
-from sacmil.errors import InputError, RunError, SacMILError
+from sacmil.errors import InputError, OptionError, RunError, SacMILError
 from sacmil.limits import BAG_LIMIT_S
 from sacmil.locking import exclusive, remove_partial_files
 from sacmil.progress import ProgressCallback, ignore_progress
@@ -29,9 +30,11 @@ from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.inputs import (
     INPUT_ERRORS,
     BagReading,
+    ModelPaths,
     Paths,
     describe_error,
     find_inputs,
+    list_model_paths,
     list_paths,
     make_printable_path,
     prefetch_bags,
@@ -69,6 +72,7 @@ class PredictionSummary:
         """Return a pandas frame with a row per slide and model."""
         import pandas
 
+        no_spread = [math.nan] * len(self.classes)
         rows = [
             {
                 "slide_id": record.slide_id,
@@ -77,6 +81,10 @@ class PredictionSummary:
                 **{
                     PROBABILITY_PREFIX + name: p
                     for name, p in zip(self.classes, one.probabilities, strict=True)
+                },
+                **{
+                    f"spread_{name}": value
+                    for name, value in zip(self.classes, one.spread or no_spread, strict=True)
                 },
             }
             for record in self.records
@@ -87,7 +95,7 @@ class PredictionSummary:
 
 def predict_slides(
     items: Paths,
-    models: Paths,
+    models: ModelPaths,
     out: str | Path,
     *,
     device: str = "auto",
@@ -144,6 +152,8 @@ def predict_slides(
         >>> len(found.to_frame()), found.failures
         (4, [])
     """
+    if not limit_s > 0:
+        raise OptionError(f"`limit_s` is {limit_s}; expected seconds above 0")
     settings = PredictionSettings(
         device=device,
         slides=None if slides is None else Path(slides),
@@ -157,12 +167,12 @@ def predict_slides(
         limit_s=limit_s,
     )
     folder = PredictionFolder(Path(out))
-    paths = list_paths(items)
+    paths = list_paths(items, "items")
     if folder.out.resolve() in (item.resolve() for item in paths):
         raise RunError(f"{out}: is one of the inputs; choose another `out`")
     folder.check_is_prediction_folder()
     found = find_inputs(paths, outside=folder.out)
-    loaded = _LoadedModels.load(list_paths(models), settings)
+    loaded = _LoadedModels.load(list_model_paths(models), settings)
     callbacks = WorkflowCallbacks(on_progress=on_progress, track_extraction=track_extraction)
     with exclusive(folder.out, purpose="prediction"):
         remove_partial_files(folder.out)

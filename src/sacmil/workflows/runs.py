@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from sacmil.card import CARD_FILE
-from sacmil.errors import RunError
+from sacmil.errors import OptionError, RunError, check_type, shorten_value
 from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,
@@ -27,7 +27,21 @@ RunPath = str | Path | Run
 
 def to_path(run: RunPath) -> Path:
     """Return the path of a run."""
-    return run.folder if isinstance(run, Run) else Path(run)
+    if isinstance(run, Run):
+        return run.folder
+    check_type("runs", run, (str, Path), "a run, its path, or a list of these")
+    return Path(run)
+
+
+def list_runs(runs: RunPath | Sequence[RunPath]) -> list[RunPath]:
+    """Return one or several runs as a list."""
+    if isinstance(runs, str | Path | Run):
+        return [runs]
+    if not isinstance(runs, Iterable):
+        raise OptionError(f"`runs` is {shorten_value(runs)}; expected a run, or a list of runs")
+    if not (found := list(runs)):
+        raise OptionError("`runs` is empty; expected at least one run or model")
+    return found
 
 
 def read_runs(paths: Sequence[RunPath]) -> Predictions:
