@@ -42,7 +42,7 @@ _OPTIONS = (
     ),
     click.option(
         "--format",
-        "layout",
+        "table_format",
         default="text",
         show_default=True,
         type=click.Choice(["text", "markdown", "latex", "csv"]),

@@ -40,7 +40,7 @@ def command(
     level: float,
     draws: int,
     seed: int,
-    layout: str,
+    table_format: str,
     *,
     percent: bool,
     out: Path | None,
@@ -67,12 +67,12 @@ def command(
         seed=seed,
     )
     style = TableStyle(percent=percent)
-    _print_report(comparison.make_report(style), layout)
+    _print_report(comparison.make_report(style), table_format)
     if out is not None:
         click.echo(f"Report: {comparison.write_report(out, style=style)}", err=True)
 
 
-def _print_report(report: Report, layout: str) -> None:
+def _print_report(report: Report, table_format: str) -> None:
     from sacmil.evaluation.conclusions import list_conclusions
     from sacmil.evaluation.metrics import LOCALIZATION_TITLES
     from sacmil.evaluation.table_format import render_table
@@ -81,7 +81,7 @@ def _print_report(report: Report, layout: str) -> None:
 
     caption = report.describe_comparison()
     table = comparison_table(report.comparisons, caption=caption, style=report.style)
-    if layout == "text":
+    if table_format == "text":
         summary = summary_table(
             report.estimates, caption=report.make_summary_caption(), style=report.style
         )
@@ -93,4 +93,4 @@ def _print_report(report: Report, layout: str) -> None:
         ):
             click.echo(sentence)
         click.echo()
-    click.echo(render_table(table, layout), nl=False)
+    click.echo(render_table(table, table_format), nl=False)

@@ -56,7 +56,7 @@ def command(
     bags: tuple[Path, ...],
     metrics: list[str],
     spread: Any,
-    layout: str,
+    table_format: str,
     *,
     percent: bool,
     out: Path | None,
@@ -97,7 +97,7 @@ def command(
     if not len(evaluation.predictions):
         _exit_on_failures(evaluation)
     style = TableStyle(percent=percent, spread=spread)
-    _print_report(evaluation.make_report(style), layout)
+    _print_report(evaluation.make_report(style), table_format)
     if out is not None:
         if evaluation.comparison_problem:
             click.echo(f"Warning: {name_options(evaluation.comparison_problem)}", err=True)
@@ -136,15 +136,15 @@ def _read_dataset(
     return Dataset(cohort, bags, drop_missing=drop_missing, min_patients=0, check_headers=False)
 
 
-def _print_report(report: Report, layout: str) -> None:
+def _print_report(report: Report, table_format: str) -> None:
     from sacmil.evaluation.table_format import render_table
     from sacmil.evaluation.tables import summary_table
 
     table = summary_table(
         report.estimates, caption=report.make_summary_caption(), style=report.style
     )
-    click.echo(render_table(table, layout), nl=False)
-    for extra in report.extra_tables.values() if layout == "text" else ():
+    click.echo(render_table(table, table_format), nl=False)
+    for extra in report.extra_tables.values() if table_format == "text" else ():
         click.echo()
         click.echo(render_table(extra), nl=False)
 
