@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,6 +13,16 @@ from sacmil.cohorts import bag_headers
 from sacmil.parallel import TaskOutcome
 from sacmil.parallel._child import _run_task
 from sacmil.training import bag_checks
+
+_STARTED = time.monotonic()
+_SECONDS = float(os.environ.get("SACMIL_TEST_SECONDS", "inf"))
+"""After this time no test is started; scripts/test-quick sets it."""
+
+
+def pytest_runtest_setup() -> None:
+    """Skip what the time of test-quick does not suffice for."""
+    if time.monotonic() - _STARTED > _SECONDS:
+        pytest.skip("the time of test-quick is over; make test runs this too")
 
 
 @pytest.fixture(autouse=True)
