@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from sacmil.cohorts.arguments import list_paths, to_path
 from sacmil.cohorts.bag_index import BagIndex, Folders
 from sacmil.cohorts.cohort import Cohort, find_class_problems
-from sacmil.errors import CohortError, CohortWarning
+from sacmil.errors import CohortError, CohortWarning, OptionError, check_type, shorten_value
 
 
 @dataclass(frozen=True, init=False)
@@ -54,6 +55,8 @@ class Dataset:
         min_patients: int = 2,
         check_headers: bool = True,
     ) -> None:
+        expected = "a Cohort: read_cohort('table.csv'), or dataset.cohort"
+        check_type("cohort", cohort, Cohort, expected)
         index = _make_index(bags)
         if drop_missing:
             cohort = _drop_slides_without_bag(cohort, index, min_patients)
@@ -70,8 +73,13 @@ class Dataset:
         return len(self.cohort)
 
     def restrict_to(self, slide_ids: Iterable[str]) -> Self:
-        """Return the dataset of only these slides, in its own order, with the same classes."""
-        cohort = self.cohort.restrict_to(slide_ids)
+        """Return the dataset of only these slides, in its own order, with the same classes.
+
+        Raises:
+            CohortError: names all ids that are not in the dataset.
+        """
+        wanted = _list_known_ids(self.cohort, slide_ids)
+        cohort = self.cohort.restrict_to(wanted)
         hashes = {name: text for name, text in self.hashes.items() if name in cohort.by_id}
         bags = {slide.slide_id: self.bags[slide.slide_id] for slide in cohort.slides}
         return self._copy_with(cohort=cohort, bags=bags, hashes=hashes)
@@ -93,7 +101,21 @@ class Dataset:
 def _make_index(bags: Folders | Mapping[str, str | Path] | BagIndex) -> BagIndex:
     if isinstance(bags, BagIndex):
         return bags
-    return BagIndex.from_paths(bags) if isinstance(bags, Mapping) else BagIndex(bags)
+    if isinstance(bags, Mapping):
+        expected = "the file of a bag for each slide"
+        return BagIndex.from_paths({s: to_path("bags", p, expected) for s, p in bags.items()})
+    return BagIndex(list_paths("bags", bags))
+
+
+def _list_known_ids(cohort: Cohort, slide_ids: Iterable[str]) -> list[str]:
+    if isinstance(slide_ids, str) or not isinstance(slide_ids, Iterable):
+        given = shorten_value(slide_ids)
+        raise OptionError(f"`slide_ids` is {given}; expected several ids, such as a list")
+    listed = list(slide_ids)
+    if unknown := [name for name in listed if name not in cohort.by_id]:
+        problems = [f"{name}: is not in the dataset; check the id" for name in unknown]
+        raise CohortError("`slide_ids`", problems)
+    return listed
 
 
 def _drop_slides_without_bag(cohort: Cohort, index: BagIndex, min_patients: int) -> Cohort:

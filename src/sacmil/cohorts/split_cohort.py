@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from sacmil.cohorts.arguments import get_cohort, is_integer, to_output_folder
 from sacmil.cohorts.cohort import Cohort, write_cohort
 from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.split_files import read_splits, write_splits
-from sacmil.cohorts.splits import VALIDATION_SHARE, Fold, check_known_slides, make_folds
+from sacmil.cohorts.splits import VALIDATION_SHARE, Fold, list_given_folds, make_folds
 
 TABLE_FILE = "table.csv"
 OFFICIAL_FOLDER = "official"
+
+FoldChoice = int | Sequence[Fold] | str | Path
+"""A number of folds to make, folds, or a file or folder of splits."""
 
 
 class SetCounts(NamedTuple):
@@ -55,7 +59,7 @@ class CohortSplit:
 
 def split_cohort(
     dataset: Dataset | Cohort,
-    folds: int | Sequence[Fold] | str | Path = 5,
+    folds: FoldChoice = 5,
     *,
     out: str | Path | None = None,
     seed: int = 0,
@@ -91,26 +95,45 @@ def split_cohort(
         SetCounts(fold=0, name='test', patients=4, slides=4, patients_by_class=(2, 2), \
 slides_by_class=(2, 2))
     """
-    cohort = dataset if isinstance(dataset, Cohort) else dataset.cohort
-    if isinstance(folds, str | Path):
-        chosen = read_splits(folds, cohort, seed=seed, validation=validation)
-    elif isinstance(folds, int):
-        chosen = make_folds(
-            cohort,
-            folds,
-            seed=seed,
-            repeats=repeats,
-            validation=validation,
-            preserve_sites=preserve_sites,
-        )
-    else:
-        check_known_slides(cohort, folds)
-        chosen = list(folds)
-    if out is None:
+    cohort = get_cohort(dataset)
+    folder = None if out is None else to_output_folder(out)
+    chosen = resolve_folds(
+        cohort,
+        folds,
+        seed=seed,
+        repeats=repeats,
+        validation=validation,
+        preserve_sites=preserve_sites,
+    )
+    if folder is None:
         return CohortSplit(cohort, chosen, ())
-    files = write_splits(out, chosen, cohort, overwrite=overwrite)
+    files = write_splits(folder, chosen, cohort, overwrite=overwrite)
     if official is not None:
-        write_splits(Path(out) / OFFICIAL_FOLDER, [official], cohort, overwrite=overwrite)
+        write_splits(folder / OFFICIAL_FOLDER, [official], cohort, overwrite=overwrite)
     if with_table:
-        write_cohort(Path(out) / TABLE_FILE, cohort)
+        write_cohort(folder / TABLE_FILE, cohort)
     return CohortSplit(cohort, chosen, files)
+
+
+def resolve_folds(
+    cohort: Cohort,
+    folds: FoldChoice,
+    *,
+    seed: int = 0,
+    repeats: int = 1,
+    validation: float = VALIDATION_SHARE,
+    preserve_sites: bool = False,
+) -> list[Fold]:
+    """Make folds, read them from a file or folder, or check given ones; as split_cohort does."""
+    if isinstance(folds, str | Path):
+        return read_splits(folds, cohort, seed=seed, validation=validation)
+    if not is_integer(folds):
+        return list_given_folds(cohort, folds)  # type: ignore[arg-type]  # rejects other types
+    return make_folds(
+        cohort,
+        folds,
+        seed=seed,
+        repeats=repeats,
+        validation=validation,
+        preserve_sites=preserve_sites,
+    )

@@ -7,6 +7,7 @@ same folds, in any order of the table.
 from __future__ import annotations
 
 import hashlib
+import numbers
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,10 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from sacmil.cohorts.arguments import get_cohort, to_integer
 from sacmil.cohorts.cohort import Cohort
 from sacmil.cohorts.sites import assign_sites_to_folds, select_sites
 from sacmil.cohorts.slide_index import Mask, RowNumbers, pause_garbage_collection
-from sacmil.errors import CohortError, CohortWarning
+from sacmil.errors import CohortError, CohortWarning, OptionError, check_type, shorten_value
 
 if TYPE_CHECKING:
     from sacmil.cohorts.dataset import Dataset
@@ -75,7 +77,9 @@ def make_folds(
         >>> [len(fold.test) for fold in make_folds(cohort, 5)]
         [2, 2, 2, 2, 2]
     """
-    cohort = dataset if isinstance(dataset, Cohort) else dataset.cohort
+    cohort = get_cohort(dataset)
+    k, seed, repeats = to_integer("k", k), to_integer("seed", seed), to_integer("repeats", repeats)
+    check_type("validation", validation, numbers.Real, "a share, such as 0.15")
     _check_arguments(cohort, k, repeats, validation, preserve_sites=preserve_sites)
     strata = compute_strata(cohort)
     made = []
@@ -171,13 +175,30 @@ def check_folds(cohort: Cohort, folds: Sequence[Fold]) -> None:
         warnings.warn(message, CohortWarning, stacklevel=2)
 
 
-def check_known_slides(cohort: Cohort, folds: Iterable[Fold]) -> None:
-    """Reject folds with slides that the cohort does not have.
+def list_given_folds(cohort: Cohort, folds: Iterable[Fold]) -> list[Fold]:
+    """Return the folds that a caller gave; reject none, other types and unknown slides.
 
     Args:
         cohort: whose slides the folds divide.
-        folds: of this cohort, or of a larger one.
+        folds: of this cohort.
     """
+    given = list(folds) if isinstance(folds, Iterable) else []
+    if not given or not all(map(_is_fold, given)):
+        raise OptionError(
+            f"`folds` is {shorten_value(folds)}; expected a number of folds, a list of Fold, or a "
+            "file or folder of splits"
+        )
+    made = [Fold(*map(tuple, fold)) for fold in given]
+    _check_known_slides(cohort, made)
+    return made
+
+
+def _is_fold(value: object) -> bool:
+    sets = list(value) if isinstance(value, tuple | list) else []
+    return len(sets) == 3 and all(isinstance(ids, tuple | list) for ids in sets)
+
+
+def _check_known_slides(cohort: Cohort, folds: Iterable[Fold]) -> None:
     listed = {slide_id for fold in folds for ids in fold for slide_id in ids}
     if unknown := sorted(listed - cohort.by_id.keys()):
         problems = [f"{slide_id}: is not in the cohort; check the folds" for slide_id in unknown]

@@ -21,6 +21,7 @@ No times are stored: equal content gives equal bytes.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ import numpy.typing as npt
 from sacmil._version import __version__
 from sacmil.atomic import atomic_write
 from sacmil.bag import Bag, EncoderId
-from sacmil.errors import BagError, FormatError
+from sacmil.errors import BagError, FormatError, OptionError, check_type
 from sacmil.formats._checksum import CHECKSUM_ATTRIBUTE, compute_checksum, verify_checksum
 from sacmil.formats._hdf5 import has_dataset, is_hdf5, open_file
 from sacmil.units import Level0Px, MicronsPerPixel, TilePx, nominal_magnification
@@ -50,6 +51,10 @@ def write(path: str | Path, bag: Bag) -> None:
         path: usually ``<slide_id>.h5``; missing folders are made.
         bag: what to write.
     """
+    check_type("path", path, (str, os.PathLike), "the path of a file, such as 'slide.h5'")
+    check_type("bag", bag, Bag, "a Bag, such as read_bag('slide.h5')")
+    if Path(path).is_dir():
+        raise OptionError(f"{path}: is a folder; expected a file in `path`, such as slide.h5")
     with atomic_write(path) as partial:
         partial.write_bytes(_make_file_bytes(bag))
 

@@ -143,7 +143,8 @@ class MILModel(nn.Module, ABC):
         tensors = {
             key: torch.as_tensor(value, device=features.device) for key, value in plan.items()
         }
-        output = self.aggregate(features.to(self.dtype), coords, tensors)
+        features = features.to(self.dtype)
+        output = self.aggregate(features, coords, tensors)
         if not torch.compiler.is_compiling():
             self._check_output(output, len(features))
             check_features_finite(output, features)
@@ -287,7 +288,8 @@ def classification_loss(logits: Tensor, target: Tensor | int) -> Tensor:
 def check_features_finite(output: Output, features: Tensor) -> None:
     """Reject features that are NaN or infinite, as a Bag does.
 
-    The small outputs are checked first, so finite bags cost nothing. A GPU would have to wait.
+    They are those of the model's type: float32 has no 1e300. The small outputs are checked first,
+    so finite bags cost nothing. A GPU would have to wait.
     """
     if output.logits.device.type != "cpu":
         return
@@ -295,9 +297,10 @@ def check_features_finite(output: Output, features: Tensor) -> None:
         return
     rows = (~features.isfinite().all(1)).nonzero()[:, 0].tolist()
     if rows:
+        kind = str(features.dtype).removeprefix("torch.")
         raise InputError(
             f"features of {len(rows)} of {len(features)} instances hold NaN or infinity (first: "
-            f"row {rows[0]}); expected finite values, extract this slide again"
+            f"row {rows[0]}), as {kind}; expected finite values, extract this slide again"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from sacmil.atomic import atomic_directory
 from sacmil.card import CARD_FILE, Card, read_card
-from sacmil.errors import ModelError, ModelFolderError, OptionError
+from sacmil.errors import ModelError, ModelFolderError, OptionError, check_type
 from sacmil.models._base import MILModel
 from sacmil.models._registry import create_model
 
@@ -36,10 +37,12 @@ def save_model(
         classes: names of the classes, in the order of the outputs.
         notes: anything else worth knowing about the model, as JSON can hold it.
     """
+    check_type("path", path, (str, os.PathLike), "the path of a folder, before the model")
     path = Path(path)
     _check_replaceable(path)
+    files = serialize_model(model, classes, notes)
     with atomic_directory(path) as partial:
-        for name, content in serialize_model(model, classes, notes).items():
+        for name, content in files.items():
             (partial / name).write_bytes(content)
 
 
@@ -48,6 +51,7 @@ def serialize_model(
 ) -> dict[str, bytes]:
     """Return the files of a model folder by name; arguments as for save_model."""
     model = getattr(model, "_orig_mod", model)  # a compiled model's names begin with that
+    check_type("model", model, MILModel, "a model, such as load_model('folder')")
     _check_classes(model, classes)
     weights = save(_separate_tied_weights(model.state_dict()))
     named = classes or model.classes

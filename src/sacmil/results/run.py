@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from sacmil.errors import RunError, suggest_names
+from sacmil.errors import RunError, check_type, suggest_names
 from sacmil.results.predictions import (
     KEY_COLUMNS,
     PREDICTIONS_FILE,
@@ -34,7 +35,7 @@ class Run:
     """A run folder of train or cross_validate.
 
     Args:
-        folder: the run folder.
+        folder: the run folder, or a Run.
         failures: error message by job, from the call that trained.
 
     Raises:
@@ -50,7 +51,12 @@ class Run:
     failures: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "folder", Path(self.folder))
+        given: object = self.folder
+        if isinstance(given, Run):
+            object.__setattr__(self, "failures", self.failures or given.failures)
+            given = given.folder
+        check_type("folder", given, (str, os.PathLike), "the path of a run folder")
+        object.__setattr__(self, "folder", Path(given))  # type: ignore[arg-type]
         if not self.folder.is_dir():
             raise RunError(f"{self.folder}: does not exist; expected a run folder")
         if not any((self.folder / name).is_file() for name in (_PROVENANCE_FILE, PREDICTIONS_FILE)):

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
 import yaml
 
-from sacmil.errors import ConfigError, shorten_value, suggest_names
+from sacmil.errors import ConfigError, check_type, shorten_value, suggest_names
 from sacmil.models import Recipe, describe_model
 from sacmil.models._old_names import update_key, update_keys, update_model_name
 from sacmil.models._recipe import Lookahead
@@ -52,7 +53,8 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", update_model_name(self.model))
         for name in ("options", "training"):
-            object.__setattr__(self, name, update_keys(getattr(self, name)))
+            values = update_keys(getattr(self, name))
+            object.__setattr__(self, name, {k: _to_json_value(v) for k, v in values.items()})
         options = describe_model(self.model).options
         _check_known(f"option of {self.model}", self.options, options)
         _check_known(f"recipe of {self.model}", [self.recipe], get_recipes(self.model))
@@ -92,7 +94,7 @@ _RECIPE_HINTS = get_type_hints(Recipe)
 _RECIPE_FIELDS = tuple(name for name in _RECIPE_HINTS if name not in ("options", "clip"))
 
 
-Overrides = Mapping[str, Any] | Iterable[str]
+Overrides = Mapping[str, Any] | str | Iterable[str]
 """Settings to change: values by key, or texts ``key=value`` whose values are YAML."""
 
 ModelChoice = str | Iterable[str] | Mapping[str, TrainingConfig | Mapping[str, Any]]
@@ -121,9 +123,12 @@ def resolve_configs(
     if isinstance(models, Mapping):
         if config is not None:
             raise ConfigError(f"`{argument}` and `config` are both configurations; leave one out")
+        if not models:
+            raise ConfigError(f"`{argument}` has no model; expected at least one")
         return _apply_overrides(dict(map(_get_named_values, models.items())), changes, argument)
+    check_type("config", config, (str, Path, Mapping, type(None)), "a YAML file, or its values")
     values = read_config(config) if isinstance(config, str | Path) else dict(config or {})
-    names = _choose_models(models, values)
+    names = _choose_models(models, values, argument)
     return _apply_overrides(_get_values_by_model(names, values), changes, argument)
 
 
@@ -151,13 +156,38 @@ def make_configs(
     return _apply_overrides(_get_values_by_model(models, values), _parse_overrides(overrides))
 
 
-def _choose_models(models: str | Iterable[str] | None, values: Mapping[str, Any]) -> list[str]:
+def _choose_models(
+    models: str | Iterable[str] | None, values: Mapping[str, Any], argument: str
+) -> list[str]:
     """Return the given models, or those of the configuration, or the default."""
     if models is not None:
-        return [models] if isinstance(models, str) else list(dict.fromkeys(models))
+        names = _list_names(models, argument)
+        _check_same_model(names, values.get("model"), argument)
+        return names
     if _has_several_models(values):
         return list(values)
     return [values.get("model", DEFAULT_MODEL)]
+
+
+def _list_names(models: str | Iterable[str], argument: str) -> list[str]:
+    given = [models] if isinstance(models, str) or not isinstance(models, Iterable) else [*models]
+    if not given or not all(isinstance(name, str) for name in given):
+        raise ConfigError(
+            f"`{argument}` is {shorten_value(models)}; expected the name of a model, such as "
+            f"{DEFAULT_MODEL!r}, or configurations by name"
+        )
+    return list(dict.fromkeys(given))
+
+
+def _check_same_model(names: list[str], configured: Any, argument: str) -> None:
+    """Reject a configuration of another model than the given ones."""
+    if isinstance(configured, str) and {*map(update_model_name, names)} != {
+        update_model_name(configured)
+    }:
+        raise ConfigError(
+            f"`{argument}` is {', '.join(names)}, but `config` has model: {configured}; expected "
+            "the same model: leave one out"
+        )
 
 
 def _has_several_models(values: Mapping[str, Any]) -> bool:
@@ -168,6 +198,8 @@ def _get_named_values(
     item: tuple[str, TrainingConfig | Mapping[str, Any]],
 ) -> tuple[str, dict[str, Any]]:
     name, given = item
+    if not isinstance(name, str):
+        raise ConfigError(f"a configuration has the name {shorten_value(name)}; expected text")
     if isinstance(given, TrainingConfig):
         return name, given.to_dict()
     return name, _check_mapping(name, given)
@@ -229,9 +261,18 @@ def _make_config(values: Mapping[str, Any], changes: list[tuple[str, Any]]) -> T
 
 
 def _parse_overrides(overrides: Overrides) -> list[tuple[str, Any]]:
+    if isinstance(overrides, str):
+        return [_parse_override(overrides)]
+    given = list(overrides) if isinstance(overrides, Iterable) else [overrides]
+    for key in given:
+        if not isinstance(key, str):
+            raise ConfigError(
+                f"`options` has {shorten_value(key)}; expected values by name, such as "
+                "{'lr': 2e-4}, or texts such as 'lr=2e-4'"
+            )
     if isinstance(overrides, Mapping):
         return list(overrides.items())
-    return [_parse_override(text) for text in overrides]
+    return [_parse_override(text) for text in given]
 
 
 def _parse_override(text: str) -> tuple[str, Any]:
@@ -291,6 +332,11 @@ def _check_known(kind: str, given: Iterable[Any], known: Iterable[str]) -> None:
             raise ConfigError(
                 f"there is no {kind} {shorten_value(name)}; {suggest_names(str(name), names)}"
             )
+
+
+def _to_json_value(value: Any) -> Any:
+    """Return Python's own number for one of numpy, which JSON and YAML cannot hold."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _convert_value(name: str, value: Any, hint: Any) -> Any:

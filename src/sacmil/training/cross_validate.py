@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sacmil.card import CARD_FILE
+from sacmil.cohorts.arguments import is_integer, to_integer, to_output_folder
 from sacmil.cohorts.dataset import Dataset
-from sacmil.cohorts.splits import Fold, check_known_slides, make_folds
-from sacmil.errors import ConfigError, RunError, SacMILError
+from sacmil.cohorts.split_cohort import FoldChoice, resolve_folds
+from sacmil.cohorts.splits import Fold
+from sacmil.errors import ConfigError, OptionError, RunError, SacMILError, check_type, shorten_value
 from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import (
     LOCALIZATION_FILE,
@@ -28,6 +28,7 @@ from sacmil.results import (
 from sacmil.results.run import Run, natural_sort_key
 from sacmil.training.bag_checks import check_and_hash_bags
 from sacmil.training.config import ModelChoice, Overrides, TrainingConfig, resolve_configs
+from sacmil.training.devices import Devices, resolve_devices
 from sacmil.training.job import TrainingJob, check_models, list_labeled_bags
 from sacmil.training.loading import CacheMode
 from sacmil.training.run_folder import open_run, write_configs
@@ -39,12 +40,12 @@ def cross_validate(
     models: ModelChoice | None = None,
     *,
     out: str | Path,
-    folds: int | Sequence[Fold] = 5,
-    seeds: int | Sequence[int] = 1,
+    folds: FoldChoice = 5,
+    seeds: int | Iterable[int] = 1,
     recipe: str | None = None,
     config: str | Path | Mapping[str, Any] | None = None,
     options: Overrides = (),
-    devices: str | Sequence[str] = "auto",
+    devices: Devices = "auto",
     per_gpu: int = 1,
     threads: int | None = None,
     cache: CacheMode = "auto",
@@ -61,7 +62,7 @@ def cross_validate(
         models: a name, several, or configurations by name. None takes those of ``config``, or
             sac_mil_local.
         out: the run folder.
-        folds: number of folds to make, or the folds.
+        folds: number of folds to make, or the folds, or a file or folder of splits.
         seeds: number of seeds, counted from the configuration's seed, or the seeds.
         recipe: standard, paper, official, or another recipe of the models.
         config: a YAML file, or its values: one configuration for all models, or one for each.
@@ -91,14 +92,14 @@ def cross_validate(
         >>> run.models, int(tested.sum())
         (('mean_pool',), 8)
     """
+    check_dataset(dataset)
+    folder = to_output_folder(out)
     configs = resolve_configs(models, config=config, recipe=recipe, options=options)
     _check_names(configs)
-    resources = TrainingResources(
-        _resolve_devices(devices, per_gpu), threads, cache, engine, address
-    )
-    plan = RunPlan(
-        Path(out), dataset, resolve_folds(dataset, folds), configs, _make_seeds(configs, seeds)
-    )
+    listed = _make_seeds(configs, seeds)
+    workers = resolve_devices(devices, per_gpu, engine)
+    resources = TrainingResources(workers, threads, cache, engine, address)
+    plan = RunPlan(folder, dataset, resolve_folds(dataset.cohort, folds), configs, listed)
     with open_jobs(plan, on_progress) as jobs:
         pending = [job for job in jobs if not job.is_finished()]  # raises on a different job
         write_configs(plan.out, configs)
@@ -161,12 +162,10 @@ def make_jobs(plan: RunPlan) -> Iterator[TrainingJob]:
                 )
 
 
-def resolve_folds(dataset: Dataset, folds: int | Sequence[Fold]) -> list[Fold]:
-    """Make folds if a number is given; check that given ones have slides of the dataset."""
-    if isinstance(folds, int):
-        return make_folds(dataset, folds)
-    check_known_slides(dataset.cohort, folds)
-    return list(folds)
+def check_dataset(dataset: Dataset) -> None:
+    """Reject what is no dataset, such as a cohort without bags."""
+    expected = "a Dataset: Dataset(cohort, bags), with the cohort of read_cohort('table.csv')"
+    check_type("dataset", dataset, Dataset, expected)
 
 
 def _check_names(configs: Mapping[str, TrainingConfig]) -> None:
@@ -177,30 +176,29 @@ def _check_names(configs: Mapping[str, TrainingConfig]) -> None:
             )
 
 
-def _make_seeds(configs: Mapping[str, TrainingConfig], seeds: int | Sequence[int]) -> list[int]:
+def _make_seeds(configs: Mapping[str, TrainingConfig], seeds: int | Iterable[int]) -> list[int]:
     """Return the given seeds, or as many, beginning with the seed of all configurations."""
-    if not isinstance(seeds, int):
-        return list(seeds)
+    if isinstance(seeds, Iterable):
+        return _list_seeds(seeds)
+    count = to_integer("seeds", seeds, 1)
     first = {config.seed for config in configs.values()}
     if len(first) > 1:
         listed = ", ".join(f"{name} {config.seed}" for name, config in configs.items())
         raise ConfigError(
             f"models have different seeds ({listed}); give seed=N in `options`, for all"
         )
-    return list(range(min(first), min(first) + seeds))
+    return list(range(min(first), min(first) + count))
 
 
-def _resolve_devices(devices: str | Sequence[str], per_gpu: int) -> tuple[str, ...]:
-    """Return the device of each job at a time."""
-    if devices == "auto":
-        devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())] or ["cpu"]
-    listed = (devices,) if isinstance(devices, str) else tuple(devices)
-    if not listed or per_gpu < 1:
-        raise ConfigError(
-            f"`devices` is {listed} and `per_gpu` {per_gpu}; expected one device or more, and at "
-            "least 1"
+def _list_seeds(seeds: Iterable[int]) -> list[int]:
+    given = list(seeds)
+    listed = [int(seed) for seed in given if is_integer(seed) and seed >= 0]
+    if not listed or len(set(listed)) < len(given):
+        raise OptionError(
+            f"`seeds` is {shorten_value(seeds)}; expected how many, or different whole numbers "
+            "from 0 up"
         )
-    return listed + tuple(name for name in listed if name.startswith("cuda")) * (per_gpu - 1)
+    return listed
 
 
 def _join_predictions(out: Path, jobs: Sequence[TrainingJob]) -> None:

@@ -6,11 +6,18 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import torch
 
-from sacmil.errors import SacMILError, explain_os_error
+from sacmil.cohorts.arguments import to_integer
+from sacmil.errors import (
+    OptionError,
+    SacMILError,
+    explain_os_error,
+    shorten_value,
+    suggest_names,
+)
 from sacmil.parallel import TaskOutcome, WorkerPool
 from sacmil.progress import ProgressCallback
 from sacmil.training.checkpoint import EpochMetrics
@@ -36,6 +43,15 @@ class TrainingResources:
     engine: EngineName = "local"
     address: str | None = None
     """Of the Ray cluster; None uses the local one, or starts one."""
+
+    def __post_init__(self) -> None:
+        if self.threads is not None:
+            object.__setattr__(self, "threads", to_integer("threads", self.threads, 1))
+        for name, kind in (("cache", CacheMode), ("engine", EngineName)):
+            value, known = getattr(self, name), get_args(kind)
+            if value not in known:
+                given = shorten_value(value)
+                raise OptionError(f"`{name}` is {given}; {suggest_names(str(value), known)}")
 
 
 class JobMonitor(Protocol):

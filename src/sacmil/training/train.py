@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from sacmil.cohorts.arguments import to_integer, to_output_folder
 from sacmil.cohorts.dataset import Dataset
-from sacmil.cohorts.splits import Fold, make_training_only_fold
+from sacmil.cohorts.split_cohort import FoldChoice, resolve_folds
+from sacmil.cohorts.splits import make_training_only_fold
 from sacmil.errors import CohortWarning, ConfigError
 from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results.run import Run
 from sacmil.training.config import DEFAULT_MODEL, Overrides, TrainingConfig, resolve_configs
-from sacmil.training.cross_validate import RunPlan, open_jobs, resolve_folds
+from sacmil.training.cross_validate import RunPlan, check_dataset, open_jobs
+from sacmil.training.devices import resolve_device
 from sacmil.training.loading import CacheMode
 from sacmil.training.run_jobs import EpochMonitor, TrainingResources, run_jobs
 
@@ -24,14 +29,14 @@ def train(
     model: str | TrainingConfig | Mapping[str, Any] | None = None,
     *,
     out: str | Path,
-    folds: int | Sequence[Fold] | None = None,
+    folds: FoldChoice | None = None,
     fold: int | None = None,
     every_slide: bool = False,
     seed: int | None = None,
     recipe: str | None = None,
     config: str | Path | Mapping[str, Any] | None = None,
     options: Overrides = (),
-    device: str = "auto",
+    device: str | torch.device = "auto",
     threads: int | None = None,
     cache: CacheMode = "auto",
     on_progress: ProgressCallback = ignore_progress,
@@ -44,7 +49,7 @@ def train(
         dataset: the slides with their labels and bags.
         model: a name or a configuration. None takes that of ``config``, or sac_mil_local.
         out: the run folder, which becomes a model folder.
-        folds: number of folds to make, or the folds; 5 if not given.
+        folds: number of folds to make, or the folds, or a file or folder of splits; 5 if not given.
         fold: number of the fold to test on; 0 if not given.
         every_slide: train on all slides, without validation and test.
         seed: of weights and order; 0 if neither given here nor in ``config``.
@@ -67,18 +72,20 @@ def train(
         >>> run.models, int(tested.sum())
         (('abmil',), 4)
     """
+    check_dataset(dataset)
+    folder = to_output_folder(out)
     chosen = _resolve_config(model, seed=seed, config=config, recipe=recipe, options=options)
     if every_slide:
         _check_no_folds({"fold": fold, "folds": folds})
         chosen = _keep_last_epoch(chosen)
         made = [make_training_only_fold(dataset.cohort)]
     else:
-        made = resolve_folds(dataset, 5 if folds is None else folds)
-    number = fold or 0
+        made = resolve_folds(dataset.cohort, 5 if folds is None else folds)
+    number = 0 if fold is None else to_integer("fold", fold)
     if not 0 <= number < len(made):
         raise ConfigError(f"`fold` is {number}; there are folds 0 to {len(made) - 1}")
-    plan = RunPlan(Path(out), dataset, made, {chosen.model: chosen}, [chosen.seed], number)
-    resources = TrainingResources((device,), threads, cache)
+    plan = RunPlan(folder, dataset, made, {chosen.model: chosen}, [chosen.seed], number)
+    resources = TrainingResources((resolve_device(device),), threads, cache)
     with open_jobs(plan, on_progress) as jobs:
         pending = [job for job in jobs if not job.is_finished()]  # raises on a different job
         for failed in run_jobs(pending, resources, EpochMonitor(on_progress)):
@@ -97,14 +104,14 @@ def _resolve_config(
     if isinstance(model, TrainingConfig):
         models = {model.model: model}
     elif isinstance(model, Mapping):
-        models = {model.get("model", DEFAULT_MODEL): model}
+        models = {str(model.get("model", DEFAULT_MODEL)): model}
     configs = resolve_configs(models, argument="model", **arguments)
     if len(configs) > 1:
         raise ConfigError(
             f"`config` has the models {', '.join(configs)}; name the one to train by `model`"
         )
     (chosen,) = configs.values()
-    return chosen if seed is None else replace(chosen, seed=seed)
+    return chosen if seed is None else replace(chosen, seed=to_integer("seed", seed, 0))
 
 
 def _check_no_folds(given: Mapping[str, object]) -> None:

@@ -1,0 +1,86 @@
+"""Checks of arguments that the functions on cohorts and of training share."""
+
+from __future__ import annotations
+
+import numbers
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from sacmil.cohorts.cohort import Cohort
+from sacmil.errors import OptionError, check_type, shorten_value
+
+if TYPE_CHECKING:
+    from sacmil.cohorts.dataset import Dataset
+
+
+def get_cohort(dataset: Dataset | Cohort) -> Cohort:
+    """Return a cohort, or that of a dataset."""
+    found: Any = getattr(dataset, "cohort", dataset)
+    expected = "a Dataset or a Cohort: read a table by read_cohort('table.csv')"
+    check_type("dataset", found, Cohort, expected)
+    cohort: Cohort = found
+    return cohort
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer of Python or numpy."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def to_integer(name: str, value: object, minimum: int | None = None) -> int:
+    """Return an integer of Python; reject other types and integers below the minimum.
+
+    Args:
+        name: of the argument.
+        value: what was given.
+        minimum: None accepts every integer.
+    """
+    if is_integer(value) and (minimum is None or value >= minimum):
+        return int(value)
+    limit = "" if minimum is None else f" from {minimum} up"
+    raise OptionError(f"`{name}` is {shorten_value(value)}; expected a whole number{limit}")
+
+
+def list_paths(name: str, value: object) -> list[Path]:
+    """Return the paths of a path or of several; reject an empty list and empty paths.
+
+    Args:
+        name: of the argument.
+        value: what was given.
+    """
+    expected = "a folder, or several"
+    given = [value] if isinstance(value, str | os.PathLike) else value
+    check_type(name, given, Iterable, expected)
+    assert isinstance(given, Iterable)
+    paths = [to_path(name, item, expected) for item in given]
+    if not paths:
+        raise OptionError(f"`{name}` is {shorten_value(value)}; expected at least one folder")
+    return paths
+
+
+def to_path(name: str, value: object, expected: str) -> Path:
+    """Return a path; reject other types and the empty path, which is the current folder.
+
+    Args:
+        name: of the argument.
+        value: what was given.
+        expected: what to give, for the message.
+    """
+    check_type(name, value, (str, os.PathLike), expected)
+    if value == "":
+        raise OptionError(f"`{name}` has an empty path; expected {expected}")
+    assert isinstance(value, str | os.PathLike)
+    return Path(value)
+
+
+def to_output_folder(out: object) -> Path:
+    """Return the path of ``out``; reject a file, and a path through a file."""
+    path = to_path("out", out, "the path of a folder")
+    for folder in (path, *path.parents):
+        if folder.is_dir():
+            break
+        if folder.exists():
+            raise OptionError(f"{folder}: is a file; expected a folder, choose another `out`")
+    return path
