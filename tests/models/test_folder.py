@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sacmil import Bag, create_model, list_models, load_model, predict, save_model
 from sacmil.card import CARD_FILE
-from sacmil.errors import ModelError, ModelFolderError
+from sacmil.errors import ModelError, ModelFolderError, OptionError
 from sacmil.models import MILModel, Output, _folder, _registry
 from sacmil.models._folder import WEIGHTS
 
@@ -328,3 +328,11 @@ def test_a_compiled_model_is_saved_as_the_model_itself(tmp_path: Path) -> None:
     assert {name: value.tolist() for name, value in found.items()} == {
         name: value.tolist() for name, value in model.state_dict().items()
     }
+
+
+def test_only_a_model_is_saved(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="`model` is 'abmil'; expected a model"):
+        save_model(tmp_path / "new" / "x", "abmil")
+    with pytest.raises(OptionError, match=r"`path` is [\s\S]*expected the path of a folder"):
+        save_model(small(), tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []

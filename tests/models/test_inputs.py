@@ -218,3 +218,10 @@ def test_a_single_row_or_column_of_tiles_is_not_warned_of(axis: int) -> None:
     coords[:, axis] = np.arange(40)
     assert not is_warned_of(coords)
     assert not is_warned_of(np.zeros((40, 2)))
+
+
+def test_features_beyond_float32_are_an_error() -> None:
+    model = model_of("mean_pool")
+    with pytest.raises(InputError, match=r"features of 3 of 3 instances hold .* as float32"):
+        model(np.full((3, DIM), 1e300), CELLS[:3])
+    assert model.double()(np.full((3, DIM), 1e30), CELLS[:3]).logits.isfinite().all()

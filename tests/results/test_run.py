@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sacmil.errors import RunError
+from sacmil.errors import OptionError, RunError
 from sacmil.results import read_predictions
 from sacmil.results.run import Run
 
@@ -59,3 +59,11 @@ def test_a_run_needs_neither_torch_nor_pandas() -> None:
         "assert not {'torch', 'pandas', 'h5py'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_run_is_made_from_a_run() -> None:
+    run = Run(FILES / "run", {"abmil, seed 0, fold 0": "failed"})
+    again = Run(run)
+    assert (again, again.failures) == (run, run.failures)
+    with pytest.raises(OptionError, match="`folder` is 5; expected the path of a run folder"):
+        Run(5)

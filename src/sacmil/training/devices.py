@@ -8,7 +8,7 @@ import torch
 
 from sacmil.cohorts.arguments import to_integer
 from sacmil.environment import select_device
-from sacmil.errors import OptionError, shorten_value
+from sacmil.errors import ConfigError, shorten_value
 
 Devices = str | torch.device | Iterable[str | torch.device]
 
@@ -41,7 +41,7 @@ def resolve_device(device: str | torch.device) -> str:
     """Return the name of one device, after a check."""
     if not isinstance(device, str | torch.device):
         given = shorten_value(device)
-        raise OptionError(f"`device` is {given}; expected a name: auto, cpu, cuda:0, …")
+        raise ConfigError(f"`device` is {given}; expected a name: auto, cpu, cuda:0, …")
     check_devices([str(device)])
     return str(device)
 
@@ -54,8 +54,8 @@ def _list_names(devices: Devices) -> tuple[str, ...]:
     given = [devices] if isinstance(devices, str | torch.device) else devices
     listed = list(given) if isinstance(given, Iterable) else []
     if not listed or not all(isinstance(name, str | torch.device) for name in listed):
-        raise OptionError(
-            f"`devices` is {shorten_value(devices)}; expected one name or more: auto, cpu, "
+        raise ConfigError(
+            f"`devices` is {shorten_value(devices)}; expected one device or more: auto, cpu, "
             "cuda:0, …"
         )
     return tuple(map(str, listed))
