@@ -148,7 +148,7 @@ def shorten_value(value: object) -> str:
     >>> shorten_value("abmil"), shorten_value([0] * 1000)
     ("'abmil'", '[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,…')
     """
-    text = repr(value)
+    text = " ".join(repr(value).split())  # a frame or a model has lines
     return text if len(text) <= _MAX_VALUE_CHARACTERS else f"{text[: _MAX_VALUE_CHARACTERS - 20]}…"
 
 
