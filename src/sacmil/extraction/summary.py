@@ -42,5 +42,8 @@ class ExtractionSummary:
         import pandas
 
         frame = pandas.DataFrame([asdict(row) for row in self.rows])
-        numbers = {name: pandas.to_numeric(frame[name]) for name in ("tiles", "mpp", "seconds")}
-        return frame.assign(**numbers) if len(frame) else frame
+        if not len(frame):
+            return frame
+        # "unknown" and empty cells become NaN
+        names = ("tiles", "mpp", "seconds")
+        return frame.assign(**{n: pandas.to_numeric(frame[n], errors="coerce") for n in names})

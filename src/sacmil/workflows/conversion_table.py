@@ -66,7 +66,9 @@ class ConversionSummary:
 
         frame = pandas.DataFrame([asdict(row) for row in self.rows])
         return (
-            frame.assign(instances=pandas.to_numeric(frame["instances"])) if len(frame) else frame
+            frame.assign(instances=pandas.to_numeric(frame["instances"], errors="coerce"))
+            if len(frame)
+            else frame
         )
 
 
