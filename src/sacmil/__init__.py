@@ -133,6 +133,7 @@ __all__ = [
 
 _SUBMODULES = frozenset(
     {
+        "arguments",
         "atomic",
         "bag",
         "card",

@@ -45,7 +45,7 @@ def test_a_dataset_is_not_a_cohort(dataset: Dataset) -> None:
 @pytest.mark.parametrize(
     ("bags", "found"),
     [
-        ([], r"`bags` is \[\]; expected at least one folder"),
+        ([], r"`bags` is \[\]; expected at least one path"),
         ("", "`bags` has an empty path"),
         (["."] + [""], "`bags` has an empty path"),
         (None, "`bags` is None"),

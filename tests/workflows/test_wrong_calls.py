@@ -28,14 +28,14 @@ def here(tmp_path: Path) -> Path:
 
 
 CALLS: dict[str, Callable[[Path], Any]] = {
-    "items` is empty": lambda at: sacmil.predict_slides([], at / "model", at / "out"),
+    "items` is \\[\\]": lambda at: sacmil.predict_slides([], at / "model", at / "out"),
     "items` is None": lambda at: sacmil.predict_slides(None, at / "model", at / "out"),
-    "models` is empty": lambda at: sacmil.predict_slides(at / "bags", [], at / "out"),
+    "models` is \\[\\]": lambda at: sacmil.predict_slides(at / "bags", [], at / "out"),
     "models` is 3": lambda at: sacmil.predict_slides(at / "bags", 3, at / "out"),
     "limit_s` is -1": lambda at: sacmil.predict_slides(
         at / "bags", at / "model", at / "out", limit_s=-1
     ),
-    "bags` is empty": lambda at: sacmil.draw_heatmaps([], at / "model", at / "out"),
+    "bags` is \\[\\]": lambda at: sacmil.draw_heatmaps([], at / "model", at / "out"),
     "top` is -1": lambda at: sacmil.draw_heatmaps(at / "bags", at / "model", at / "out", top=-1),
     "model: holds a run": lambda at: sacmil.draw_heatmaps(at / "bags", at / "model", at / "model"),
     "file: is a file": lambda at: sacmil.draw_heatmaps(at / "bags", at / "model", at / "file"),

@@ -28,7 +28,7 @@ from sacmil.cohorts.rows import (
 from sacmil.cohorts.sheet import read_sheet
 from sacmil.cohorts.slide_index import SlideIndex, pause_garbage_collection
 from sacmil.csv_text import escape_cells
-from sacmil.errors import CohortError, suggest_names
+from sacmil.errors import CohortError, check_type, suggest_names
 
 _MAX_SMALL_CLASSES = 10
 """With more classes of too few patients, the column is assumed not to hold labels."""
@@ -115,6 +115,15 @@ class Cohort:
         """Hash of the content, independent of the order of rows; stored with a run."""
         lines = ["\t".join(map(repr, self.classes)), *sorted(map(repr, map(tuple, self.slides)))]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def get_cohort(dataset: object) -> Cohort:
+    """Return a cohort, or that of a dataset; reject anything else."""
+    found = getattr(dataset, "cohort", dataset)
+    expected = "a Dataset or a Cohort: read a table by read_cohort('table.csv')"
+    check_type("dataset", found, Cohort, expected)
+    assert isinstance(found, Cohort)
+    return found
 
 
 ExtraCheck = Callable[[Sequence[str]], list[str]]

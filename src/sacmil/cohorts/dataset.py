@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from sacmil.cohorts.arguments import list_paths, to_path
+from sacmil.arguments import list_paths, to_path
 from sacmil.cohorts.bag_index import BagIndex, Folders
 from sacmil.cohorts.cohort import Cohort, find_class_problems
 from sacmil.errors import CohortError, CohortWarning, OptionError, check_type, shorten_value

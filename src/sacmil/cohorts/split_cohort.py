@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from sacmil.cohorts.arguments import get_cohort, is_integer, to_output_folder
-from sacmil.cohorts.cohort import Cohort, write_cohort
+from sacmil.arguments import is_integer, to_output_folder
+from sacmil.cohorts.cohort import Cohort, get_cohort, write_cohort
 from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.split_files import read_splits, write_splits
 from sacmil.cohorts.splits import VALIDATION_SHARE, Fold, list_given_folds, make_folds
@@ -128,7 +128,7 @@ def resolve_folds(
     if isinstance(folds, str | Path):
         return read_splits(folds, cohort, seed=seed, validation=validation)
     if not is_integer(folds):
-        return list_given_folds(cohort, folds)  # type: ignore[arg-type]  # rejects other types
+        return list_given_folds(cohort, folds)
     return make_folds(
         cohort,
         folds,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sacmil.cohorts.arguments import get_cohort, to_integer
-from sacmil.cohorts.cohort import Cohort
+from sacmil.arguments import to_integer
+from sacmil.cohorts.cohort import Cohort, get_cohort
 from sacmil.cohorts.sites import assign_sites_to_folds, select_sites
 from sacmil.cohorts.slide_index import Mask, RowNumbers, pause_garbage_collection
 from sacmil.errors import CohortError, CohortWarning, OptionError, check_type, shorten_value
@@ -175,7 +175,7 @@ def check_folds(cohort: Cohort, folds: Sequence[Fold]) -> None:
         warnings.warn(message, CohortWarning, stacklevel=2)
 
 
-def list_given_folds(cohort: Cohort, folds: Iterable[Fold]) -> list[Fold]:
+def list_given_folds(cohort: Cohort, folds: object) -> list[Fold]:
     """Return the folds that a caller gave; reject none, other types and unknown slides.
 
     Args:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from sacmil.arguments import to_output_folder
 from sacmil.atomic import atomic_directory
 from sacmil.card import CARD_FILE, ONNX_FILE, find_model_folders, is_exported_run, read_card
 from sacmil.deploy.folding import fold_norms
@@ -70,7 +71,7 @@ def export_model(
         >>> runtime.classes
         ('normal', 'tumor')
     """
-    folder = Path(out)
+    folder = to_output_folder(out)
     _check_replaceable(folder)
     sources = find_model_folders(source.folder if isinstance(source, Run) else source)
     for one in sources:
@@ -109,8 +110,6 @@ def explain_not_exportable(model: MILModel) -> str:
 
 
 def _check_replaceable(folder: Path) -> None:
-    if folder.is_file():
-        raise ModelFolderError(f"{folder}: is a file; expected a folder, choose another `out`")
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / ONNX_FILE).is_file() and not is_exported_run(folder):

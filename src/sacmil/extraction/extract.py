@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from sacmil.arguments import list_paths, to_output_folder
 from sacmil.encoders import describe_encoder, load_encoder
 from sacmil.errors import (
     CohortWarning,
@@ -137,11 +138,20 @@ def extract(
     )
     resources = ExtractionResources(workers=workers, threads=threads, batch_size=batch_size)
     run = _ExtractionRun(
-        Path(out), settings, resources, encoder, weights, download, until, gpus, engine, address
+        to_output_folder(out),
+        settings,
+        resources,
+        encoder,
+        weights,
+        download,
+        until,
+        gpus,
+        engine,
+        address,
     )
     run.check()
     found = find_slides(
-        [slides] if isinstance(slides, str | Path) else slides,
+        list_paths("slides", slides),
         exclude=[run.out / "tissue"],
         include_names=[include] if isinstance(include, str) else include,
         exclude_names=[exclude] if isinstance(exclude, str) else exclude,

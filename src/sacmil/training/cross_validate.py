@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sacmil.arguments import is_integer, to_integer, to_output_folder
 from sacmil.card import CARD_FILE
-from sacmil.cohorts.arguments import is_integer, to_integer, to_output_folder
 from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.split_cohort import FoldChoice, resolve_folds
 from sacmil.cohorts.splits import Fold

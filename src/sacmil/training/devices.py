@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from sacmil.cohorts.arguments import to_integer
+from sacmil.arguments import to_integer
 from sacmil.environment import select_device
 from sacmil.errors import ConfigError, shorten_value
 

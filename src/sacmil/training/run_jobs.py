@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, Protocol, get_args
 
 import torch
 
-from sacmil.cohorts.arguments import to_integer
+from sacmil.arguments import to_integer
 from sacmil.errors import (
     OptionError,
     SacMILError,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sacmil.cohorts.arguments import to_integer, to_output_folder
+from sacmil.arguments import to_integer, to_output_folder
 from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.split_cohort import FoldChoice, resolve_folds
 from sacmil.cohorts.splits import make_training_only_fold

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +14,10 @@ from sacmil.evaluation.intervals import check_level_and_draws
 from sacmil.evaluation.localization_summary import compare_localization
 from sacmil.evaluation.metrics import LOCALIZATION_TITLES, METRICS, list_metrics
 from sacmil.evaluation.report import Report, write_report_folder
-from sacmil.evaluation.summary import DEFAULT_METRICS, MetricEstimate, summarize
+from sacmil.evaluation.summary import DEFAULT_METRICS
 from sacmil.evaluation.tables import TableStyle
-from sacmil.results import LOCALIZATION_FILE, Predictions, SlideLocalization
-from sacmil.workflows.localization_tables import make_localization_tables
+from sacmil.results import LOCALIZATION_FILE, SlideLocalization
+from sacmil.workflows.model_results import ModelResults
 from sacmil.workflows.runs import (
     RunPath,
     list_runs,
@@ -39,38 +38,17 @@ _FRAME_COLUMNS = (
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Comparison:
+class Comparison(ModelResults):
     """Differences between models, and whether they are significant."""
 
     metric: str
     pairs: list[PairComparison]
     """Every pair of models."""
-    predictions: Predictions
-    localization: list[SlideLocalization] = field(default_factory=list)
-    title: str = "Comparison"
-    data: str = ""
-    """Short description of the data."""
-    settings: dict[str, str] = field(default_factory=dict)
-    """Text of the files with settings and versions, by path."""
-    metrics: tuple[str, ...] = DEFAULT_METRICS
-    """Metrics of the summary."""
-    level: float = 0.95
-    draws: int = 2000
-    seed: int = 0
-
-    @cached_property
-    def estimates(self) -> dict[str, dict[str, MetricEstimate]]:
-        """Estimates by model and metric."""
-        return summarize(self.predictions, metrics=self.metrics, **self._resampling)
 
     @property
     def conclusions(self) -> list[str]:
         """A sentence for each result."""
         return list(list_conclusions(self.pairs, level=self.level))
-
-    @property
-    def _resampling(self) -> dict[str, Any]:
-        return {"level": self.level, "draws": self.draws, "seed": self.seed}
 
     def to_frame(self) -> pandas.DataFrame:
         """Return a pandas frame with a row per pair; PairComparison describes the columns."""
@@ -89,22 +67,7 @@ class Comparison:
         Args:
             style: number format of tables.
         """
-        style = style or TableStyle()
-        return Report(
-            title=self.title,
-            predictions=self.predictions,
-            comparisons=self.pairs,
-            estimates=self.estimates,
-            metric=self.metric,
-            settings=self.settings,
-            extra_tables=make_localization_tables(
-                self.localization, self.predictions, style, **self._resampling
-            ),
-            data=self.data,
-            level=self.level,
-            draws=self.draws,
-            style=style,
-        )
+        return self._build_report(style, self.pairs, metric=self.metric)
 
     def write_report(self, folder: str | Path, *, style: TableStyle | None = None) -> Path:
         """Write report.html, tables and plots to a folder; return the path of the page."""

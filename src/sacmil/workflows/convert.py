@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, cast
 
+from sacmil.arguments import list_paths
 from sacmil.atomic import remove_if_abandoned
 from sacmil.bag import Bag
 from sacmil.errors import BagWarning, FormatError, OptionError, suggest_names
@@ -37,7 +38,6 @@ from sacmil.workflows.conversion_table import (
     read_table,
     write_table,
 )
-from sacmil.workflows.inputs import list_paths
 
 DTYPES = ("float16", "float32")
 
@@ -143,7 +143,7 @@ def convert(
     _check_positive("limit_s", limit_s)
     chosen = min(4, os.cpu_count() or 1) if workers is None else workers
     _check_positive("workers", chosen)
-    given = list_paths(items, "items")
+    given = list_paths("items", items)
     target = Path(out)
     _check_paths(given, target, settings.coords)
     sources, table = find_bags(given, exclude=target), target / CONVERT_CSV

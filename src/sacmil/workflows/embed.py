@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sacmil.arguments import list_paths
 from sacmil.atomic import atomic_write
 from sacmil.bag import Bag
 from sacmil.card import ONNX_FILE, find_model_folders, read_card
@@ -24,7 +25,6 @@ from sacmil.workflows.inputs import (
     Paths,
     describe_error,
     find_inputs,
-    list_paths,
     make_printable_path,
     prefetch_bags,
     to_model_path,
@@ -87,7 +87,7 @@ def embed_bags(
 
     _check_output_file(Path(out))
     folder = _find_single_model(to_model_path(model))
-    found = _find_bags(list_paths(bags, "bags"), Path(out))
+    found = _find_bags(list_paths("bags", bags), Path(out))
     requirements = InputRequirements.from_card(read_card(folder), folder.name)
     loaded = load_model(folder).to(select_device(device))
     rows: dict[str, npt.NDArray[np.float32]] = {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +19,17 @@ from sacmil.evaluation.comparison import PairComparison, compare_models
 from sacmil.evaluation.intervals import check_level_and_draws
 from sacmil.evaluation.metrics import list_metrics
 from sacmil.evaluation.report import Report, write_report_folder
-from sacmil.evaluation.summary import DEFAULT_METRICS, MetricEstimate, summarize
+from sacmil.evaluation.summary import DEFAULT_METRICS
 from sacmil.evaluation.tables import TableStyle, format_count
 from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,
-    Predictions,
     Run,
-    SlideLocalization,
     write_localization,
     write_predictions,
 )
-from sacmil.workflows.localization_tables import make_localization_tables
+from sacmil.workflows.model_results import ModelResults
 from sacmil.workflows.output_folder import check_output_folder
 from sacmil.workflows.predict_dataset import EvaluationFailure, predict_dataset
 from sacmil.workflows.run_localization import measure_run_localization
@@ -54,37 +52,12 @@ _MAX_LISTED_FAILURES = 10
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Evaluation:
-    """Predictions of models, and their metrics.
+class Evaluation(ModelResults):
+    """Predictions of models, their metrics, and slides that failed."""
 
-    Metrics are computed on first use: intervals take a while.
-    """
-
-    predictions: Predictions
-    """On another cohort: one test set, fold 0 and seed 0; a slide that failed has no row."""
-    localization: list[SlideLocalization] = field(default_factory=list)
-    """A row per model and slide with instance labels."""
     failures: list[EvaluationFailure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """Reasons why metrics may mislead; each is also a CohortWarning."""
-    title: str = "Evaluation"
-    data: str = ""
-    """Short description of the data."""
-    settings: dict[str, str] = field(default_factory=dict)
-    """Text of the files with settings and versions, by path."""
-    metrics: tuple[str, ...] = DEFAULT_METRICS
-    level: float = 0.95
-    draws: int = 2000
-    seed: int = 0
-
-    @cached_property
-    def estimates(self) -> dict[str, dict[str, MetricEstimate]]:
-        """Estimates by model and metric."""
-        return summarize(self.predictions, metrics=self.metrics, **self._resampling)
-
-    @property
-    def _resampling(self) -> dict[str, Any]:
-        return {"level": self.level, "draws": self.draws, "seed": self.seed}
 
     def to_frame(self) -> pandas.DataFrame:
         """Return a pandas frame with a row per model and metric."""
@@ -114,23 +87,7 @@ class Evaluation:
             style: number format of tables.
             comparisons: of pairs of models.
         """
-        style = style or TableStyle()
-        tables = make_localization_tables(
-            self.localization, self.predictions, style, **self._resampling
-        )
-        return Report(
-            title=self.title,
-            predictions=self.predictions,
-            estimates=self.estimates,
-            comparisons=comparisons,
-            settings=self.settings,
-            warnings=self._list_report_warnings(),
-            extra_tables=tables,
-            data=self.data,
-            level=self.level,
-            draws=self.draws,
-            style=style,
-        )
+        return self._build_report(style, comparisons, warnings=self._list_report_warnings())
 
     def write_report(self, folder: str | Path, *, style: TableStyle | None = None) -> Path:
         """Write report.html, tables and plots to a folder; return the path of the page.

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sacmil.arguments import list_paths
 from sacmil.bag import Bag
 from sacmil.cohorts.slide_id import parse_slide_id
 from sacmil.deploy.load import LoadedModel, load_ensemble
@@ -46,7 +47,6 @@ from sacmil.workflows.inputs import (
     ModelPath,
     Paths,
     describe_error,
-    list_paths,
     to_model_path,
 )
 from sacmil.workflows.output_folder import check_output_folder
@@ -154,7 +154,7 @@ def draw_heatmaps(
         allow_mismatch=allow_mismatch,
     )
     folder = check_output_folder(out)
-    items = list_paths(bags, "bags")
+    items = list_paths("bags", bags)
     return _draw_bags(items, to_model_path(model), folder, settings, device, on_progress)
 
 

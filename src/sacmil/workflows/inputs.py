@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from sacmil.arguments import list_paths, to_path
 from sacmil.bag import Bag
 from sacmil.errors import (
     BagWarning,
     FormatError,
-    OptionError,
     SacMILError,
     SlideError,
-    check_type,
     explain_os_error,
-    shorten_value,
 )
 from sacmil.formats import find_bags, read_bag
 from sacmil.formats._registry import list_suffixes
@@ -42,50 +40,23 @@ class PredictionInputs(NamedTuple):
 
 Paths = str | Path | Iterable[str | Path]
 """One path, or several."""
-
-
-def list_paths(paths: Paths, name: str) -> list[Path]:
-    """Return one or several paths as a list.
-
-    Args:
-        paths: at least one.
-        name: of the argument, for messages.
-    """
-    found = [paths] if isinstance(paths, str | Path) else _to_list(paths, name)
-    if not found:
-        raise OptionError(f"`{name}` is empty; expected at least one path")
-    for path in found:
-        check_type(name, path, (str, Path), "a path, or a list of paths")
-    return [Path(path) for path in found]
-
-
-def _to_list(paths: object, name: str) -> list[Any]:
-    if isinstance(paths, Mapping) or not isinstance(paths, Iterable):
-        raise OptionError(
-            f"`{name}` is {shorten_value(paths)}; expected a path, or a list of paths"
-        )
-    return list(paths)
-
-
 ModelPath = str | Path | Run
 """A model folder, an exported model, or a run of one model."""
 ModelPaths = ModelPath | Iterable[ModelPath]
 
 
-def to_model_path(model: ModelPath, name: str = "model") -> Path:
+def to_model_path(model: object, name: str = "model") -> Path:
     """Return the path of a model or run."""
     if isinstance(model, Run):
         return model.folder
-    check_type(name, model, (str, Path), "the path of a model folder, an export or a run")
-    return Path(model)
+    return to_path(name, model, "the path of a model folder, an export or a run")
 
 
 def list_model_paths(models: ModelPaths) -> list[Path]:
     """Return the paths of one or several models or runs."""
-    found = [models] if isinstance(models, str | Path | Run) else _to_list(models, "models")
-    if not found:
-        raise OptionError("`models` is empty; expected at least one model folder or run")
-    return [to_model_path(model, "models") for model in found]
+    if isinstance(models, Iterable) and not isinstance(models, str):
+        models = [one.folder if isinstance(one, Run) else one for one in models]
+    return list_paths("models", models.folder if isinstance(models, Run) else models)
 
 
 def find_inputs(items: Iterable[str | Path], *, outside: Path) -> PredictionInputs:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sacmil.arguments import list_paths
 from sacmil.bag import Bag
 from sacmil.card import anonymized_id
 from sacmil.deploy.load import ENSEMBLE_NAME, LoadedModel, load_ensembles
@@ -35,7 +36,6 @@ from sacmil.workflows.inputs import (
     describe_error,
     find_inputs,
     list_model_paths,
-    list_paths,
     make_printable_path,
     prefetch_bags,
 )
@@ -167,7 +167,7 @@ def predict_slides(
         limit_s=limit_s,
     )
     folder = PredictionFolder(Path(out))
-    paths = list_paths(items, "items")
+    paths = list_paths("items", items)
     if folder.out.resolve() in (item.resolve() for item in paths):
         raise RunError(f"{out}: is one of the inputs; choose another `out`")
     folder.check_is_prediction_folder()

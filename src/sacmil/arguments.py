@@ -1,27 +1,14 @@
-"""Checks of arguments that the functions on cohorts and of training share."""
+"""Checks of arguments that public functions share: numbers, paths and output folders."""
 
 from __future__ import annotations
 
 import numbers
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TypeGuard
 
-from sacmil.cohorts.cohort import Cohort
 from sacmil.errors import OptionError, check_type, shorten_value
-
-if TYPE_CHECKING:
-    from sacmil.cohorts.dataset import Dataset
-
-
-def get_cohort(dataset: Dataset | Cohort) -> Cohort:
-    """Return a cohort, or that of a dataset."""
-    found: Any = getattr(dataset, "cohort", dataset)
-    expected = "a Dataset or a Cohort: read a table by read_cohort('table.csv')"
-    check_type("dataset", found, Cohort, expected)
-    cohort: Cohort = found
-    return cohort
 
 
 def is_integer(value: object) -> TypeGuard[int]:
@@ -50,13 +37,13 @@ def list_paths(name: str, value: object) -> list[Path]:
         name: of the argument.
         value: what was given.
     """
-    expected = "a folder, or several"
+    expected = "a path, or a list of paths"
     given = [value] if isinstance(value, str | os.PathLike) else value
-    check_type(name, given, Iterable, expected)
-    assert isinstance(given, Iterable)
+    if isinstance(given, Mapping) or not isinstance(given, Iterable):
+        raise OptionError(f"`{name}` is {shorten_value(value)}; expected {expected}")
     paths = [to_path(name, item, expected) for item in given]
     if not paths:
-        raise OptionError(f"`{name}` is {shorten_value(value)}; expected at least one folder")
+        raise OptionError(f"`{name}` is {shorten_value(value)}; expected at least one path")
     return paths
 
 
