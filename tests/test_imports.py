@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "h5py", "scipy", "numpy", "safetensors", "tqdm", "pandas")
+FOR_TABLES_PAGES_OUTLINES = ("pandas", "jinja2", "shapely")
+HEAVY = (
+    *("torch", "h5py", "scipy", "numpy", "safetensors", "tqdm", "pydantic"),
+    *FOR_TABLES_PAGES_OUTLINES,
+)
 
 WITHOUT_TORCH = """
 import sys
@@ -93,9 +97,12 @@ def test_importing_and_asking_for_help_load_nothing_heavy(code: str) -> None:
         ("import sacmil.results", {"torch", "h5py", "scipy"}),
         ("import sacmil.viewer.server, sacmil.viewer.page", {"torch", "h5py"}),
         ("import sacmil.evaluation.metrics, sacmil.synthetic.bags, sacmil.regions", {"torch"}),
+        ("import sacmil; sacmil.create_model", set(FOR_TABLES_PAGES_OUTLINES)),
+        ("import sacmil; sacmil.train", set(FOR_TABLES_PAGES_OUTLINES)),
+        ("import sacmil.deploy.runtime", {"torch", *FOR_TABLES_PAGES_OUTLINES}),
     ],
 )
-def test_what_needs_no_torch_loads_none(code: str, not_loaded: set[str]) -> None:
+def test_a_module_loads_nothing_that_it_does_not_need(code: str, not_loaded: set[str]) -> None:
     assert not loaded_after(code) & not_loaded
 
 
