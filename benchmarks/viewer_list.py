@@ -14,8 +14,7 @@ from pathlib import Path
 
 from benchmarks.clock import best_times
 from sacmil.results import ModelInfo, Results, SlideResult, StoredPrediction, write_results
-from sacmil.viewer.byte_cache import ByteCache
-from sacmil.viewer.content import ResultsApi
+from sacmil.viewer.content import ByteCache, ResultsApi
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -112,10 +112,10 @@ def _view(words: Sequence[str]) -> int:
     from asgi_caller import fetch_async
 
     from sacmil.errors import SacMILError
-    from sacmil.viewer.allowed_hosts import AllowedHosts
+    from sacmil.viewer.access import AllowedHosts
     from sacmil.viewer.app import create_app
     from sacmil.viewer.content import ResultsApi
-    from sacmil.viewer.work_queue import WorkQueue
+    from sacmil.viewer.workers import WorkQueue
 
     try:
         content = ResultsApi(words[1])

@@ -17,7 +17,7 @@ import pytest
 from results_maker import make_results
 
 WITH_PAGE = """
-import sacmil.viewer.page as page
+import sacmil.viewer.responses as page
 page.is_built = lambda static=None: static is None
 """
 
@@ -29,7 +29,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sacmil.viewer.page.is_built", lambda: True)
+    monkeypatch.setattr("sacmil.viewer.responses.is_built", lambda: True)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_request_line_without_end_is_refused_by_the_server(running) -> None:
 
 
 def test_without_its_page_it_says_what_to_install(sacmil, results, monkeypatch) -> None:
-    monkeypatch.setattr("sacmil.viewer.page.is_built", lambda: False)
+    monkeypatch.setattr("sacmil.viewer.responses.is_built", lambda: False)
     done = sacmil("view", results)
     assert done.code == 1
     assert "Node.js 20" in done.err

@@ -27,10 +27,10 @@ from trial import Ended, run_command
 
 from sacmil import load_model, predict, read_bag
 from sacmil.errors import SacMILError
-from sacmil.viewer.allowed_hosts import AllowedHosts
+from sacmil.viewer.access import AllowedHosts
 from sacmil.viewer.app import create_app
 from sacmil.viewer.content import ResultsApi
-from sacmil.viewer.work_queue import WorkQueue
+from sacmil.viewer.workers import WorkQueue
 
 ROOT = Path(__file__).parent / "files"
 FILES = ROOT / "0.1-dev-1"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sacmil.viewer.page import is_built
+from sacmil.viewer.responses import is_built
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = (

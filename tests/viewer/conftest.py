@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from results_maker import make_results
 
-from sacmil.viewer.allowed_hosts import AllowedHosts
+from sacmil.viewer.access import AllowedHosts
 from sacmil.viewer.app import create_app
 from sacmil.viewer.content import ResultsApi
-from sacmil.viewer.slide_processes import SlideProcesses
-from sacmil.viewer.work_queue import WorkQueue
+from sacmil.viewer.workers import SlideProcesses, WorkQueue
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import pytest
 from asgi_caller import fetch
 from PIL import Image
 
-from sacmil.viewer.allowed_paths import FolderResolver
+from sacmil.viewer.allowed_paths import make_folder_resolver
 
 SECRET = b"the secret of another folder"
 NEAR = ("scores/sac_mil/tumour-1.npz", "truth/tumour-1.geojson", "thumbnails/thumbnail-only.png")
@@ -223,7 +223,7 @@ def test_following_each_folder_once_leads_where_following_each_file_does(
     (tmp_path / "link").symlink_to("file")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "out").symlink_to(outside)
-    resolve, full = FolderResolver(), os.path.join(tmp_path, path)  # noqa: PTH118 - keeps dots
+    resolve, full = make_folder_resolver(), os.path.join(tmp_path, path)  # noqa: PTH118 - keeps dots
     assert [resolve(full), resolve(full)] == [os.path.realpath(full)] * 2
 
 

@@ -21,7 +21,7 @@ from sacmil.heatmap.colors import make_color_scale
 from sacmil.results import read_results
 from sacmil.viewer import documents
 from sacmil.viewer.content import ResultsApi
-from sacmil.viewer.work_queue import WorkQueue
+from sacmil.viewer.workers import WorkQueue
 
 
 def number_slides(made: Path) -> dict[str, int]:
@@ -264,8 +264,7 @@ def test_outlines_and_scores_are_made_outside_the_process_of_the_server(
     made, make_app, monkeypatch
 ) -> None:
     app = make_app(made)
-    monkeypatch.setattr(documents, "pack_truth", None)
-    monkeypatch.setattr(documents, "pack_scores", None)
+    monkeypatch.setattr(documents, "pack_json", None)
     assert fetch(app, "/api/slides/0/truth").status == 200
     assert fetch(app, "/api/slides/0/scores/0").status == 200
 

@@ -22,7 +22,7 @@ from starlette.responses import PlainTextResponse
 
 from sacmil.viewer.connections import BoundedApp, ConnectionLimits, Connections, find_limits
 from sacmil.viewer.content import ResultsApi
-from sacmil.viewer.page import is_built
+from sacmil.viewer.responses import is_built
 from sacmil.viewer.server import make_http_server
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 from asgi_caller import Reply, fetch, fetch_async
 
-from sacmil.viewer.byte_cache import ByteCache
+from sacmil.viewer.content import ByteCache
 
 
 def test_a_thousand_tiles_at_once_are_all_right_and_little_is_kept(made, make_app) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from pathlib import Path
 from urllib.request import urlopen
@@ -11,8 +12,8 @@ from browser import viewer
 
 from sacmil.errors import ConfigError, SacMILError
 from sacmil.viewer.content import ResultsApi
-from sacmil.viewer.page import is_built
-from sacmil.viewer.server import bind_server
+from sacmil.viewer.responses import is_built
+from sacmil.viewer.server import LogLimit, bind_server
 
 
 @pytest.mark.skipif(not is_built(), reason="the page is not built; type: make viewer")
@@ -87,3 +88,16 @@ def test_an_unknown_host_is_rejected(api) -> None:
 def test_an_address_of_another_machine_is_rejected(api) -> None:
     with pytest.raises(SacMILError, match=r"port 0 of 192\.0\.2\.1 cannot be used"):
         bind_server(api, "192.0.2.1", 0)
+
+
+def test_a_flood_of_errors_leaves_few_lines_and_their_count(caplog) -> None:
+    now = [0.0]
+    logger = logging.Logger("flood")
+    logger.addHandler(caplog.handler)
+    logger.addFilter(LogLimit(5, 60, lambda: now[0]))
+    for number in range(1000):
+        logger.error("failed %d", number)
+    now[0] = 61
+    logger.error("failed %s", "later")
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [*(f"failed {n}" for n in range(5)), "failed later (995 more left out)"]

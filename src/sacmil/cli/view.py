@@ -53,7 +53,7 @@ def command(
             raise
         raise MissingExtraError("view", "the viewer") from None
     from sacmil.viewer.content import ResultsApi
-    from sacmil.viewer.page import is_built
+    from sacmil.viewer.responses import is_built
 
     if not is_built():
         raise RunError(

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from sacmil.errors import RunError
+from sacmil.errors import RunError, SlideError
+from sacmil.results import SlideResult
+from sacmil.slides.search import find_slides
+
+Resolve = Callable[[str], str]
+"""Resolves the links of a path, which need not exist."""
+_RESTART_HINT = "start the viewer again with the slide folder"
 
 
 class AllowedPath(NamedTuple):
@@ -34,29 +40,25 @@ class AllowedPath(NamedTuple):
         return found
 
 
-Resolve = Callable[[str], str]
-"""Resolves the links of a path, which need not exist."""
+def make_folder_resolver() -> Resolve:
+    """Return a function that resolves links, those of each folder once.
 
+    Use it for one listing: links may change.
+    """
+    resolve_folder = cache(os.path.realpath)
 
-class FolderResolver:
-    """Resolves links, those of each folder once. Use it for one listing: links may change."""
-
-    def __init__(self) -> None:
-        self._folders: dict[str, str] = {}
-
-    def __call__(self, path: str) -> str:
-        """Return a path with its links resolved."""
+    def resolve(path: str) -> str:
         folder, name = os.path.split(path)
         if name in ("", os.curdir, os.pardir):
             return os.path.realpath(path)
-        if folder not in self._folders:
-            self._folders[folder] = os.path.realpath(folder)
-        target = f"{self._folders[folder].rstrip(os.sep)}{os.sep}{name}"
+        target = f"{resolve_folder(folder).rstrip(os.sep)}{os.sep}{name}"
         try:
             is_link = stat.S_ISLNK(os.lstat(target).st_mode)
         except OSError:  # it does not exist
             return target
         return os.path.realpath(target) if is_link else target
+
+    return resolve
 
 
 def resolve_inside(
@@ -82,25 +84,10 @@ def _make_prefixes(folders: tuple[Path, ...]) -> tuple[str, ...]:
     return tuple(f"{str(each).rstrip(os.sep)}{os.sep}" for each in folders)
 
 
-def has_file(path: str | Path, folders: Sequence[Path], resolve: Resolve) -> bool:
-    """Whether ``find_allowed_path`` finds a file at a path."""
-    return _find_file(path, folders, resolve) is not None
-
-
 def find_allowed_path(
     path: str | Path, folders: Sequence[Path], resolve: Resolve = os.path.realpath
 ) -> AllowedPath | None:
     """Return the file at a path; None if it is outside, missing or not a regular file."""
-    found = _find_file(path, folders, resolve)
-    if found is None:
-        return None
-    target, status = found
-    return AllowedPath(Path(target), status.st_ino, status.st_mtime_ns, status.st_size)
-
-
-def _find_file(
-    path: str | Path, folders: Sequence[Path], resolve: Resolve
-) -> tuple[str, os.stat_result] | None:
     target = resolve_inside(path, folders, resolve)
     if target is None:
         return None
@@ -108,5 +95,70 @@ def _find_file(
         status = os.stat(target)  # noqa: PTH116 - called for thousands of files, and pathlib is slow
     except (OSError, ValueError):
         return None
-    # opening a pipe would block forever
-    return (target, status) if stat.S_ISREG(status.st_mode) else None
+    if not stat.S_ISREG(status.st_mode):  # opening a pipe would block forever
+        return None
+    return AllowedPath(Path(target), status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+class SlideLocator:
+    """Finds slides in the results folder and in the folders the user named.
+
+    Args:
+        folder: of the results.
+        slide_folders: further folders, searched recursively for slides that are not at the path
+            in results.json.
+    """
+
+    def __init__(self, folder: Path, slide_folders: Sequence[Path] = ()) -> None:
+        self._folder = folder
+        self._slide_folders = tuple(each.resolve() for each in slide_folders)
+        self._all_folders = (folder.resolve(), *self._slide_folders)
+
+    def find(self, slide: SlideResult, resolve: Resolve = os.path.realpath) -> AllowedPath:
+        """Return the slide's file, or raise a SlideError that says how to find it.
+
+        Args:
+            slide: as listed in results.json.
+            resolve: resolves links.
+        """
+        reasons = []
+        for path in self._iter_candidates(slide):
+            found = find_allowed_path(path, self._all_folders, resolve)
+            if found is not None:
+                is_named = resolve_inside(path, self._slide_folders, resolve) is not None
+                return found._replace(can_open_others=is_named)
+            reasons.append(self._explain_missing(path, resolve))
+        unknown = f"the path of this slide is unknown; {_RESTART_HINT} of this slide"
+        raise SlideError(reasons[0] if reasons else unknown)
+
+    def _iter_candidates(self, slide: SlideResult) -> Iterator[Path]:
+        if slide.slide is not None:
+            yield self._folder / slide.slide
+        if isinstance(self._by_name, SlideError):
+            raise self._by_name.with_traceback(None)
+        if slide.slide_id in self._by_name:
+            yield self._by_name[slide.slide_id]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Path] | SlideError:
+        """Slides in the further folders by name, or the error; searched once."""
+        if not self._slide_folders:
+            return {}
+        try:
+            return {path.stem: path for path in find_slides(self._slide_folders)}
+        except SlideError as error:
+            return error
+        except OSError as error:
+            return SlideError(f"{error.filename}: cannot be searched ({error.strerror})")
+
+    def _explain_missing(self, path: Path, resolve: Resolve) -> str:
+        if resolve_inside(path, self._all_folders, resolve):
+            return (
+                f"{path}: there is no such file; copy the slide there, or "
+                f"{_RESTART_HINT} of this slide"
+            )
+        try:
+            folder = Path(resolve(str(path))).parent
+        except (OSError, ValueError):
+            return f"the slide's path is invalid; {_RESTART_HINT} of this slide"
+        return f"the slide is outside the results folder; {_RESTART_HINT} {folder}"

@@ -36,12 +36,10 @@ by /api/results; no URL contains a file path. An invalid request or file returns
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -51,26 +49,22 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from sacmil.errors import SacMILError
-from sacmil.viewer.allowed_hosts import AllowedHosts
+from sacmil.viewer.access import AccessMiddleware, AllowedHosts
 from sacmil.viewer.content import DOCUMENTS_AT_ONCE, NotFoundError, ResultsApi
-from sacmil.viewer.documents import pack_json
-from sacmil.viewer.error_responses import make_error_response
-from sacmil.viewer.middleware import AccessMiddleware
-from sacmil.viewer.page import STATIC, read_page_files
-from sacmil.viewer.unpacked_response import UnpackedResponse
-from sacmil.viewer.work_queue import ClientGoneError, QueueFullError, WorkQueue
+from sacmil.viewer.responses import (
+    STATIC,
+    ResponseDocument,
+    detect_document,
+    make_error_response,
+    make_response,
+    read_page_files,
+)
+from sacmil.viewer.workers import ClientGoneError, QueueFullError, WorkQueue
 
-_NUMBER_PATTERN = re.compile(r"[0-9]{1,9}")  # not \d: other scripts have digits too
+_NUMBER_PATTERN = re.compile(r"([0-9]{1,9})")  # not \d: other scripts have digits too
 _TILE_PATTERN = re.compile(r"([0-9]{1,9})_([0-9]{1,9})\.jpg")
 _NOT_FOUND_MESSAGE = "there is nothing at this URL"
-
-
-class ResponseDocument(NamedTuple):
-    """The body of a response."""
-
-    body: bytes
-    media_type: str
-    gzipped: bool = False
+_TILE_NAME_MESSAGE = "the name of a tile must be x_y.jpg, with its column and row"
 
 
 def create_app(
@@ -106,8 +100,9 @@ def create_app(
         document_work.close()
         api.close()
 
+    pages = [_make_page_route(*file) for file in read_page_files(static).items()]
     app = Starlette(
-        routes=[*_make_page_routes(static), *_make_api_routes(api, work, document_work)],
+        routes=[*pages, *_make_api_routes(api, work, document_work)],
         exception_handlers={HTTPException: _handle_http_error},
         lifespan=lifespan,
     )
@@ -115,52 +110,36 @@ def create_app(
     return AccessMiddleware(app, hosts, token)
 
 
-def _make_page_routes(static: Path) -> list[Route]:
-    def route(path: str, document: ResponseDocument) -> Route:
-        async def respond(request: Request) -> Response:
-            return _make_response(request, document)
+def _make_page_route(path: str, document: ResponseDocument) -> Route:
+    async def respond(request: Request) -> Response:
+        return make_response(request, document)
 
-        return Route(path, respond)
-
-    return [route(path, ResponseDocument(*file)) for path, file in read_page_files(static).items()]
+    return Route(path, respond)
 
 
 def _make_api_routes(api: ResultsApi, work: WorkQueue, document_work: WorkQueue) -> list[Route]:
-    quick: dict[str, Callable[[Request], ResponseDocument]] = {
-        "/api/results": lambda _: _make_json_document(api.get_results()),
-        "/api/slides/{n}": lambda r: _make_json_document(
-            pack_json(api.get_slide(_parse_number(r, "n")))
-        ),
-        "/api/slides/{n}/tiles/{level}/{tile}": lambda r: _make_tile_document(api, r),
-        "/api/slides/{n}/thumbnail": lambda r: ResponseDocument(
-            *api.get_thumbnail(_parse_number(r, "n"))
-        ),
+    endpoints: dict[str, tuple[Callable[..., bytes], WorkQueue]] = {
+        "/api/results": (api.get_results, work),
+        "/api/slides/{n}": (api.get_slide, work),
+        "/api/slides/{n}/tiles/{level}/{tile}": (api.get_tile, work),
+        "/api/slides/{n}/thumbnail": (api.get_thumbnail, work),
+        "/api/slides/{n}/truth": (api.get_truth, document_work),
+        "/api/slides/{n}/scores/{m}": (api.get_scores, document_work),
     }
-    documents: dict[str, Callable[[Request], ResponseDocument]] = {
-        "/api/slides/{n}/truth": lambda r: _make_json_document(
-            api.get_truth(_parse_number(r, "n"))
-        ),
-        "/api/slides/{n}/scores/{m}": lambda r: _make_json_document(
-            api.get_scores(_parse_number(r, "n"), _parse_number(r, "m"))
-        ),
-    }
-    return [
-        *(Route(path, _make_endpoint(make, work)) for path, make in quick.items()),
-        *(Route(path, _make_endpoint(make, document_work)) for path, make in documents.items()),
-    ]
+    return [Route(path, _make_endpoint(*endpoint)) for path, endpoint in endpoints.items()]
 
 
 def _make_endpoint(
-    make: Callable[[Request], ResponseDocument], work: WorkQueue
+    get: Callable[..., bytes], work: WorkQueue
 ) -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint that makes its response in a thread and turns errors into messages."""
 
     async def respond(request: Request) -> Response:
+        def make() -> Response:  # hashing is done in the thread too: a thumbnail may have megabytes
+            return make_response(request, detect_document(get(*_parse_numbers(request))))
+
         try:
-            # hashing is done in the thread too: a thumbnail may have megabytes
-            return await work.run(
-                lambda: _make_response(request, make(request)), request.is_disconnected
-            )
+            return await work.run(make, request.is_disconnected)
         except NotFoundError as error:
             return make_error_response(404, str(error))
         except SacMILError as error:
@@ -175,45 +154,16 @@ def _make_endpoint(
     return respond
 
 
-def _make_tile_document(api: ResultsApi, request: Request) -> ResponseDocument:
-    position = _TILE_PATTERN.fullmatch(request.path_params["tile"])
-    if position is None:
-        raise NotFoundError("the name of a tile must be x_y.jpg, with its column and row")
-    number, level = _parse_number(request, "n"), _parse_number(request, "level")
-    return ResponseDocument(
-        api.get_tile(number, level, int(position[1]), int(position[2])), "image/jpeg"
-    )
-
-
-def _parse_number(request: Request, name: str) -> int:
-    text = request.path_params[name]
-    if _NUMBER_PATTERN.fullmatch(text) is None:
-        raise NotFoundError(_NOT_FOUND_MESSAGE)
-    return int(text)
-
-
-def _make_json_document(body: bytes) -> ResponseDocument:
-    return ResponseDocument(body, "application/json", gzipped=True)
-
-
-def _make_response(request: Request, document: ResponseDocument) -> Response:
-    """Return a response that browsers revalidate each time: numbers may change their meaning."""
-    tag = _make_etag(document)
-    headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
-    if tag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    if document.gzipped and "gzip" not in request.headers.get("accept-encoding", ""):
-        return UnpackedResponse(document.body, headers, document.media_type)
-    if document.gzipped:
-        headers["Content-Encoding"] = "gzip"
-    return Response(document.body, headers=headers, media_type=document.media_type)
-
-
-def _make_etag(document: ResponseDocument) -> str:
-    """Return a tag that changes with the document."""
-    if document.gzipped:  # gzip ends with the CRC and the length of the content
-        return f'"{document.body[-8:].hex()}-{len(document.body):x}"'
-    return f'"{hashlib.blake2b(document.body, digest_size=16).hexdigest()}"'
+def _parse_numbers(request: Request) -> list[int]:
+    """Return the numbers in a URL in their order; the name of a tile has two."""
+    numbers: list[int] = []
+    for name, text in request.path_params.items():
+        is_tile = name == "tile"
+        found = (_TILE_PATTERN if is_tile else _NUMBER_PATTERN).fullmatch(text)
+        if found is None:
+            raise NotFoundError(_TILE_NAME_MESSAGE if is_tile else _NOT_FOUND_MESSAGE)
+        numbers += map(int, found.groups())
+    return numbers
 
 
 async def _handle_http_error(_: Request, error: Exception) -> Response:

@@ -3,35 +3,94 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from sacmil.errors import SacMILError
-from sacmil.results import SlideResult, read_results
-from sacmil.viewer import documents
-from sacmil.viewer.allowed_paths import AllowedPath, FolderResolver, find_allowed_path, has_file
-from sacmil.viewer.byte_cache import ByteCache
-from sacmil.viewer.catalogue import make_results_document
+from sacmil.heatmap.colors import make_color_scale
+from sacmil.results import SlideResult, StoredPrediction, read_results
+from sacmil.viewer.allowed_paths import (
+    AllowedPath,
+    Resolve,
+    SlideLocator,
+    find_allowed_path,
+    make_folder_resolver,
+)
 from sacmil.viewer.deep_zoom import TILE_PX
-from sacmil.viewer.slide_locator import SlideLocator
-from sacmil.viewer.slide_processes import SlideProcesses
+from sacmil.viewer.documents import pack_json, pack_scores, pack_truth, read_picture
 from sacmil.viewer.slide_reading import read_shape, read_tile
+from sacmil.viewer.workers import SlideProcesses
 
 DOCUMENTS_AT_ONCE = 2
 """How many outlines and scores are made at the same time, each in a process."""
 _DOCUMENT_LIMIT_S = 120.0
+_MAX_CACHE_BYTES = 96 * 2**20
 
 
 class NotFoundError(LookupError):
     """The requested content does not exist; the message says what is missing."""
 
 
+class ByteCache:
+    """A thread-safe cache of bytes that drops the least recently used.
+
+    Args:
+        max_bytes: of all entries together; larger values are not stored.
+    """
+
+    def __init__(self, max_bytes: int = _MAX_CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self.used_bytes = 0
+        """Size of all entries."""
+        self._stored: OrderedDict[Hashable, bytes] = OrderedDict()
+        self._making: dict[Hashable, Future[bytes]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
+        """Return the entry of a key, made now if missing; threads that need it share one call."""
+        with self._lock:
+            if key in self._stored:
+                self._stored.move_to_end(key)
+                return self._stored[key]
+            shared = self._making.get(key)
+            if shared is None:
+                made = self._making[key] = Future()
+        if shared is not None:
+            return shared.result()
+        return self._make(key, make, made)
+
+    def _make(self, key: Hashable, make: Callable[[], bytes], made: Future[bytes]) -> bytes:
+        try:
+            made.set_result(make())
+            self._store(key, made.result())
+        except BaseException as error:
+            made.set_exception(error)
+            raise
+        finally:
+            with self._lock:
+                del self._making[key]
+        return made.result()
+
+    def _store(self, key: Hashable, made: bytes) -> None:
+        with self._lock:
+            if len(made) > self._max_bytes or key in self._stored:
+                return
+            self._stored[key] = made
+            self.used_bytes += len(made)
+            while self.used_bytes > self._max_bytes:
+                self.used_bytes -= len(self._stored.popitem(last=False)[1])
+
+
 class ResultsApi:
     """The content of a results folder for the page; thread-safe.
 
     results.json is read once, so the numbers of slides and models never change their meaning.
-    Methods raise a SacMILError for an invalid file and a NotFoundError for a missing one.
+    Every document is gzipped JSON. Methods raise a SacMILError for an invalid file and a
+    NotFoundError for a missing one.
 
     Args:
         folder: of the results.
@@ -61,30 +120,10 @@ class ResultsApi:
         self._cache = cache or ByteCache()
 
     def get_results(self) -> bytes:
-        """Return the list of slides as gzipped JSON."""
+        """Return the list of slides."""
+        return self._cache.get("results", lambda: pack_json(self._describe_results()))
 
-        def make() -> bytes:
-            resolve = FolderResolver()
-            folder, root = str(self._folder), (self._root,)
-
-            def is_readable(path: str | None) -> bool:
-                # pathlib would take most of the time
-                return path is not None and has_file(
-                    os.path.join(folder, path),  # noqa: PTH118
-                    root,
-                    resolve,
-                )
-
-            def find(slide: SlideResult) -> AllowedPath:
-                return self._locator.find(slide, resolve)
-
-            return documents.pack_json(
-                make_results_document(self._root.name, self._results, find, is_readable)
-            )
-
-        return self._cache.get("results", make)
-
-    def get_slide(self, number: int) -> dict[str, Any]:
+    def get_slide(self, number: int) -> bytes:
         """Return the size and levels of a slide, or the reason why it cannot be shown."""
         slide = self._find_slide(number)
         shown: dict[str, Any] = {"size": slide.size, "mpp": slide.mpp, "tile": TILE_PX, "levels": 0}
@@ -92,9 +131,9 @@ class ResultsApi:
         try:
             shape = self._processes.call(read_shape, self._locator.find(slide), slide.size)
         except SacMILError as error:
-            return shown | {"reason": str(error)}
+            return pack_json(shown | {"reason": str(error)})
         mpp = shape.mpp if slide.mpp is None else slide.mpp
-        return shown | shape._asdict() | {"mpp": mpp, "zoomable": True, "reason": None}
+        return pack_json(shown | shape._asdict() | {"mpp": mpp, "zoomable": True, "reason": None})
 
     def get_tile(self, number: int, level: int, x: int, y: int) -> bytes:
         """Return a Deep Zoom tile as JPEG."""
@@ -109,35 +148,31 @@ class ResultsApi:
 
         return self._cache.get((path, level, x, y), make)
 
-    def get_thumbnail(self, number: int) -> tuple[bytes, str]:
-        """Return the picture and its media type."""
+    def get_thumbnail(self, number: int) -> bytes:
+        """Return the picture, a JPEG or PNG."""
         path = self._find_file(self._find_slide(number).thumbnail, "thumbnail")
-        picture = self._cache.get(("thumbnail", path), lambda: documents.read_picture(path))
-        return picture, documents.find_media_type(picture)
+        return self._cache.get(("thumbnail", path), lambda: read_picture(path))
 
     def get_truth(self, number: int) -> bytes:
-        """Return the ground truth as gzipped GeoJSON."""
+        """Return the ground truth as GeoJSON."""
         path = self._find_file(self._find_slide(number).truth, "truth")
         return self._cache.get(
-            ("truth", path), lambda: self._document_processes.call(documents.read_truth, path)
+            ("truth", path), lambda: self._document_processes.call(pack_truth, path)
         )
 
     def get_scores(self, number: int, model: int) -> bytes:
-        """Return the positions of tiles and a model's scores as gzipped JSON."""
+        """Return the positions of tiles and a model's scores."""
         slide = self._find_slide(number)
         models = self._results.models
         if not 0 <= model < len(models):
             raise NotFoundError(f"there is no model {model}; the folder has {len(models)}")
         name = models[model].name
-        prediction = next((each for each in slide.answers if each.model == name), None)
-        path = self._find_file(prediction.scores if prediction else None, "heatmap of this model")
-
-        def make() -> bytes:
-            return self._document_processes.call(
-                documents.read_tile_scores, path, self._results.classes
-            )
-
-        return self._cache.get(("scores", path), make)
+        stored = next((each.scores for each in slide.answers if each.model == name), None)
+        path = self._find_file(stored, "heatmap of this model")
+        classes = self._results.classes
+        return self._cache.get(
+            ("scores", path), lambda: self._document_processes.call(pack_scores, path, classes)
+        )
 
     def interrupt(self) -> None:
         """Kill the reading processes, so that no thread waits for them."""
@@ -150,14 +185,61 @@ class ResultsApi:
         self._document_processes.close()
 
     def _find_slide(self, number: int) -> SlideResult:
-        if not 0 <= number < len(self._results.slides):
-            raise NotFoundError(
-                f"there is no slide {number}; the folder has {len(self._results.slides)}"
-            )
-        return self._results.slides[number]
+        slides = self._results.slides
+        if not 0 <= number < len(slides):
+            raise NotFoundError(f"there is no slide {number}; the folder has {len(slides)}")
+        return slides[number]
 
     def _find_file(self, path: str | None, kind: str) -> AllowedPath:
         found = find_allowed_path(self._folder / path, (self._root,)) if path is not None else None
         if found is None:
             raise NotFoundError(f"there is no {kind} for this slide in the folder")
         return found
+
+    def _describe_results(self) -> dict[str, Any]:
+        resolve = make_folder_resolver()
+        return {
+            "title": self._root.name,
+            "classes": list(self._results.classes),
+            "models": [
+                {"name": model.name, "hash": model.hash, "members": model.members}
+                for model in self._results.models
+            ],
+            "colors": make_color_scale().tolist(),
+            "slides": [self._describe_slide(slide, resolve) for slide in self._results.slides],
+        }
+
+    def _describe_slide(self, slide: SlideResult, resolve: Resolve) -> dict[str, Any]:
+        """Return a slide as listed, and why it cannot be shown as far as known unopened."""
+        reason = None
+        try:
+            self._locator.find(slide, resolve)
+        except SacMILError as error:
+            reason = str(error)
+        return {
+            "slide_id": slide.slide_id,
+            "label": slide.label,
+            "size": slide.size,
+            "mpp": slide.mpp,
+            "zoomable": reason is None,
+            "reason": reason,
+            "thumbnail": self._has_file(slide.thumbnail, resolve),
+            "truth": self._has_file(slide.truth, resolve),
+            "predictions": [self._describe_prediction(each, resolve) for each in slide.answers],
+        }
+
+    def _describe_prediction(self, found: StoredPrediction, resolve: Resolve) -> dict[str, Any]:
+        best = found.probabilities.index(max(found.probabilities))
+        return {
+            "model": [model.name for model in self._results.models].index(found.model),
+            "probabilities": found.probabilities,
+            "spread": found.spread,
+            "predicted": self._results.classes[best],
+            "has_scores": self._has_file(found.scores, resolve),
+        }
+
+    def _has_file(self, path: str | None, resolve: Resolve) -> bool:
+        if path is None:
+            return False
+        full = os.path.join(self._folder, path)  # noqa: PTH118 - pathlib would take most of the time
+        return find_allowed_path(full, (self._root,), resolve) is not None

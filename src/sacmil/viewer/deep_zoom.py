@@ -8,6 +8,7 @@ Such tiles are cut from an overview that is made once, so no tile needs much mem
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,6 @@ from sacmil.errors import SlideError
 from sacmil.slides.pixels import choose_level
 from sacmil.slides.readers import Pixels, Slide
 from sacmil.slides.thumbnail import Thumbnail, choose_source, make_thumbnail
-from sacmil.viewer.open_slide import make_pyramid_command
 
 TILE_PX = 256
 _MAX_SHRINK = 8  # along a side: at most 2,048 pixels a side for a tile
@@ -158,3 +158,8 @@ def _check_overview(slide: Slide, downsample: float) -> None:
             f"{level.height:,} pixels; expected at most {_MAX_OVERVIEW_PIXELS:,}; make a pyramid: "
             f"{make_pyramid_command(slide.path)}"
         )
+
+
+def make_pyramid_command(path: Path) -> str:
+    """Return the libvips command that makes a pyramid."""
+    return f"vips tiffsave {path.name} {path.stem}-pyramid.tif --tile --pyramid --compression jpeg"

@@ -7,53 +7,28 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.errors import RunError, SacMILError
+from sacmil.errors import RunError
 from sacmil.results import read_scores
 from sacmil.viewer.allowed_paths import AllowedPath
-from sacmil.viewer.slide_reading import ReadFailure
 
 _MAX_PICTURE_BYTES = 32 * 2**20
 _MAX_TRUTH_BYTES = 64 * 2**20
 _MAX_SCORE_BYTES = 128 * 2**20  # unpacked: a million tiles with scores of a dozen classes
-_MEDIA_TYPES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG": "image/png"}
+_PICTURE_STARTS = (b"\xff\xd8\xff", b"\x89PNG")
 
 
 def read_picture(allowed_path: AllowedPath) -> bytes:
     """Return a picture, or raise a RunError if browsers cannot show it."""
     found = allowed_path.read(_MAX_PICTURE_BYTES)
-    if not found.startswith(tuple(_MEDIA_TYPES)):
+    if not found.startswith(_PICTURE_STARTS):
         raise RunError(f"{allowed_path.path.name}: is neither a JPEG nor a PNG picture")
     return found
-
-
-def find_media_type(body: bytes) -> str:
-    """Return the media type of a picture by its first bytes."""
-    return next(kind for start, kind in _MEDIA_TYPES.items() if body.startswith(start))
-
-
-def read_truth(path: AllowedPath) -> bytes | ReadFailure:
-    """Run ``pack_truth`` for another process: parsing holds the interpreter lock for seconds."""
-    return _catch_errors(path, lambda: pack_truth(path))
-
-
-def read_tile_scores(path: AllowedPath, classes: Sequence[str]) -> bytes | ReadFailure:
-    """Run ``pack_scores`` for another process, for the same reason."""
-    return _catch_errors(path, lambda: pack_scores(path, classes))
-
-
-def _catch_errors(path: AllowedPath, make: Callable[[], bytes]) -> bytes | ReadFailure:
-    try:
-        return make()
-    except SacMILError as error:
-        return ReadFailure(str(error))
-    except OSError as error:
-        return ReadFailure(f"{path.path.name}: cannot be read ({error.strerror or error})")
 
 
 def pack_truth(allowed_path: AllowedPath) -> bytes:
@@ -83,6 +58,7 @@ def pack_scores(allowed_path: AllowedPath, classes: Sequence[str]) -> bytes:
             f"{len(classes)}, as in results.json"
         )
     values = _to_numbers(found.scores)
+    number = found.score_class
     return pack_json(
         {
             "patch_size": found.patch_size,
@@ -92,16 +68,13 @@ def pack_scores(allowed_path: AllowedPath, classes: Sequence[str]) -> bytes:
             "class_scores": None
             if by_class is None
             else {name: _to_numbers(by_class[:, c]) for c, name in enumerate(classes)},
-            "score_class": _get_class_name(found.score_class, classes),
+            "score_class": classes[number]
+            if number is not None and number < len(classes)
+            else None,
             "low": min(values, default=None),
             "high": max(values, default=None),
         }
     )
-
-
-def _get_class_name(number: int | None, classes: Sequence[str]) -> str | None:
-    """Return the class that the scores are for; None if it is unknown."""
-    return classes[number] if number is not None and number < len(classes) else None
 
 
 def pack_json(value: Any) -> bytes:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,7 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from sacmil.errors import ConfigError, SacMILError
-from sacmil.viewer.allowed_hosts import AllowedHosts, is_loopback, is_unspecified
+from sacmil.viewer.access import AllowedHosts, is_loopback, is_unspecified
 from sacmil.viewer.app import create_app
 from sacmil.viewer.connections import (
     BoundedApp,
@@ -22,7 +24,6 @@ from sacmil.viewer.connections import (
     make_protocol,
 )
 from sacmil.viewer.content import ResultsApi
-from sacmil.viewer.log_limit import limit_log
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]{8,200}")
 _BACKLOG = 2048
@@ -32,6 +33,9 @@ _ACCEPT_BATCH_SIZE = 100
 _MAX_HEADER_BYTES = 32_768
 _SEND_BUFFER_BYTES = 2**18
 _SHUTDOWN_TIMEOUT_S = 2
+_LOGGERS = ("asyncio", "uvicorn.error")
+_MAX_LOG_RECORDS = 20
+_LOG_WINDOW_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,49 @@ class Server:
 
     def run(self) -> None:
         """Serve until Ctrl-C."""
-        limit_log()
+        log_limit = LogLimit()
+        for name in _LOGGERS:
+            logging.getLogger(name).addFilter(log_limit)
         try:
             make_http_server(self.app, find_limits()).run(sockets=[self.listener])
         except KeyboardInterrupt:  # raised again by uvicorn after the shutdown
             pass
         finally:
             self.listener.close()
+
+
+class LogLimit(logging.Filter):
+    """Passes a number of records in each time window, and counts the others.
+
+    Anyone who can connect can cause log lines.
+
+    Args:
+        max_records: in each window.
+        window_s: its length in seconds.
+        clock: monotonic time in seconds.
+    """
+
+    def __init__(
+        self,
+        max_records: int = _MAX_LOG_RECORDS,
+        window_s: float = _LOG_WINDOW_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._max_records, self._window_s, self._clock = max_records, window_s, clock
+        self._end = float("-inf")
+        self._count = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is written; the first of a window states how many were left out."""
+        left_out = 0
+        if self._clock() >= self._end:
+            left_out = max(self._count - self._max_records, 0)
+            self._end, self._count = self._clock() + self._window_s, 0
+        self._count += 1
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()} ({left_out:,} more left out)", None
+        return self._count <= self._max_records
 
 
 def make_http_server(app: ASGIApp, limits: ConnectionLimits) -> uvicorn.Server:
@@ -81,13 +121,7 @@ class _BacklogServer(uvicorn.Server):
             listener.listen(_BACKLOG)
 
 
-def bind_server(
-    api: ResultsApi,
-    host: str,
-    port: int,
-    token: str | None = None,
-    make_token: Callable[[], str] = secrets.token_urlsafe,
-) -> Server:
+def bind_server(api: ResultsApi, host: str, port: int, token: str | None = None) -> Server:
     """Bind an address and return its server, not yet running.
 
     Args:
@@ -95,7 +129,6 @@ def bind_server(
         host: to listen on; if other machines can reach it, a token is needed.
         port: 0 for any free one.
         token: that a browser must send; made if one is needed and none is given.
-        make_token: returns a random token.
     """
     if token is not None and not _TOKEN.fullmatch(token):
         raise ConfigError(
@@ -103,7 +136,7 @@ def bind_server(
             "out for a random one"
         )
     if token is None and not is_loopback(host):
-        token = make_token()
+        token = secrets.token_urlsafe()
     listener = _open_listener(host, port)
     port = listener.getsockname()[1]
     app = create_app(api, AllowedHosts.from_address(host, port), token=token)

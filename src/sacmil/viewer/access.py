@@ -1,9 +1,20 @@
-"""Checks every request before the app serves it, and adds headers to every response."""
+"""Checks every request before the app serves it: host, origin, token; adds headers to responses.
+
+A page of another site can make a browser send requests to 127.0.0.1, also under its own name if
+that name resolves there (DNS rebinding). The Host header reveals such requests.
+"""
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
+import re
 import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -11,10 +22,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sacmil.viewer.allowed_hosts import AllowedHosts
-from sacmil.viewer.error_responses import make_error_response
-from sacmil.viewer.guess_limit import GuessLimit
+from sacmil.viewer.responses import make_error_response
 
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::([0-9]{1,5}))?")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_MAX_WRONG_PER_CLIENT = 10
+_MAX_WRONG_TOTAL = 200
+_WINDOW_S = 60.0
+_MAX_URL_BYTES = 4096
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -24,7 +39,86 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-_MAX_URL_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class AllowedHosts:
+    """The host names and port of a server.
+
+    Args:
+        names: in lower case; addresses without brackets.
+        port: the port it listens on.
+        any_address: whether every IP address is allowed, as for a server that listens on all of
+            them. Unlike a name, an address cannot be made to resolve to this machine.
+    """
+
+    names: frozenset[str]
+    port: int
+    any_address: bool = False
+
+    @classmethod
+    def from_address(cls, host: str, port: int) -> AllowedHosts:
+        """Return the names of a server that is bound to a host."""
+        names = {host.lower()}
+        if is_loopback(host):
+            names |= {*_LOOPBACK}
+        elif is_unspecified(host):
+            own = (socket.gethostname(), socket.getfqdn())
+            names = {*_LOOPBACK, *(name.lower() for name in own)}
+        return cls(frozenset(names), port, any_address=is_unspecified(host))
+
+    def is_allowed(self, header: str) -> bool:
+        """Whether a Host header, or the text after http:// in an Origin, names this server."""
+        found = _HOST.fullmatch(header)
+        if found is None or int(found[2] or 80) != self.port:
+            return False
+        name = found[1].strip("[]").lower()
+        return name in self.names or (self.any_address and _parse_address(name) is not None)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a host."""
+    address = _parse_address(host)
+    return address.is_loopback if address else host.lower() == "localhost"
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether a host stands for every address of this machine."""
+    address = _parse_address(host)
+    return address is not None and address.is_unspecified
+
+
+def _parse_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+class GuessLimit:
+    """Counts wrong tokens by client, and resets the counts every minute.
+
+    Args:
+        clock: monotonic time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._end = float("-inf")
+        self._wrong: Counter[str] = Counter()  # at most _MAX_WRONG_TOTAL entries
+
+    def is_allowed(self, client: str) -> bool:
+        """Whether a token of this client may be checked."""
+        if self._clock() >= self._end:
+            self._end = self._clock() + _WINDOW_S
+            self._wrong.clear()
+        return (
+            self._wrong[client] < _MAX_WRONG_PER_CLIENT and self._wrong.total() < _MAX_WRONG_TOTAL
+        )
+
+    def count_wrong_token(self, client: str) -> None:
+        """Count a wrong token of a client."""
+        self._wrong[client] += 1
 
 
 class AccessMiddleware:

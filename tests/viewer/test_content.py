@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sacmil.viewer.byte_cache import ByteCache
+from sacmil.viewer.content import ByteCache
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60))), st.integers(0, 100))

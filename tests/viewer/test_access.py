@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from asgi_caller import HOST, fetch
 
-from sacmil.viewer.guess_limit import GuessLimit
+from sacmil.viewer.access import GuessLimit
 
 TOKEN = "a-token-of-somebody"
 

@@ -9,7 +9,7 @@ import pytest
 
 from sacmil.errors import SlideError
 from sacmil.viewer.allowed_paths import AllowedPath
-from sacmil.viewer.slide_cache import SlideCache
+from sacmil.viewer.slide_reading import SlideCache
 
 
 class Handle:
