@@ -10,8 +10,8 @@ import tifffile
 from PIL import Image
 
 from sacmil.errors import MissingExtraError, SlideError
-from sacmil.slides.readers import _tiff_pages, list_readers, open_slide
 from sacmil.slides.readers import image as image_reader
+from sacmil.slides.readers import list_readers, open_slide
 from sacmil.slides.readers import openslide as openslide_reader
 from sacmil.slides.readers import tiff as tiff_reader
 from sacmil.slides.readers.image import ImageSlide
@@ -128,7 +128,7 @@ def test_a_reader_with_other_pixels_is_not_used(
 def test_a_reader_with_another_resolution_is_not_used(
     make_slide: MakeSlide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiff_reader, "read_mpp", lambda page: 0.25)
+    monkeypatch.setattr(tiff_reader, "_read_mpp", lambda page: 0.25)
     with open_slide(make_slide()) as slide:
         assert (slide.reader, slide.mpp) == ("openslide", pytest.approx(0.5))
 
@@ -136,7 +136,7 @@ def test_a_reader_with_another_resolution_is_not_used(
 def test_a_reader_with_other_levels_is_not_used(
     make_slide: MakeSlide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_tiff_pages, "_find_level_pages", lambda file: [file.pages.first])
+    monkeypatch.setattr(tiff_reader, "_find_level_pages", lambda file: [file.pages.first])
     with open_slide(make_slide()) as slide:
         assert (slide.reader, len(slide.levels)) == ("openslide", 3)
 

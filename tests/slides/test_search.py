@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from sacmil.errors import SlideError
-from sacmil.slides.readers import _registry
+from sacmil.slides.readers import _base
 from sacmil.slides.search import find_slides, list_extensions
 
 
@@ -39,7 +39,7 @@ def test_a_reader_can_add_extensions(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(SlideError, match="no slides found"):
         find_slides([tmp_path])
     reader = SimpleNamespace(PRIORITY=9, EXTENSIONS={".isyntax"})
-    monkeypatch.setattr(_registry, "_find_readers", lambda: {"philips": reader})
+    monkeypatch.setattr(_base, "_find_readers", lambda: {"philips": reader})
     assert [slide.name for slide in find_slides([tmp_path])] == ["a.isyntax"]
 
 

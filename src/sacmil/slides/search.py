@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sacmil.errors import SlideError
-from sacmil.slides.readers._registry import list_extra_extensions
+from sacmil.slides.readers._base import list_extra_extensions
 
 _EXTENSIONS = frozenset(
     {".svs", ".tif", ".tiff", ".btf", ".ndpi", ".mrxs", ".vms", ".vmu", ".scn", ".bif"}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sacmil.errors import MissingExtraError, SlideError
-from sacmil.slides.readers._base import Level, Pixels, Slide
+from sacmil.slides.readers._base import Level, Pixels, Slide, paste_picture
 
 PRIORITY = 30
 MAX_PIXELS = 400_000_000
@@ -40,9 +40,7 @@ class ImageSlide(Slide):
         if level != 0:
             raise SlideError(f"{self.path}: there is no level {level}; an image has only level 0")
         region = np.full((height, width, 3), 255, dtype=np.uint8)
-        inside = self._pixels[max(y, 0) : max(y + height, 0), max(x, 0) : max(x + width, 0)]
-        top, left = max(-y, 0), max(-x, 0)
-        region[top : top + inside.shape[0], left : left + inside.shape[1]] = inside
+        paste_picture(region, self._pixels, left=-x, top=-y)
         return region
 
     def close(self) -> None:
