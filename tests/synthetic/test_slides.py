@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from sacmil.cohorts.coverage import compute_covered_share
+from sacmil.cohorts.outlines import compute_covered_share
 from sacmil.errors import ConfigError, NoTissueError, SlideError
 from sacmil.heatmap import read_truth
 from sacmil.slides.readers import open_slide

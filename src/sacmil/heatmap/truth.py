@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.cohorts.asap import read_asap
-from sacmil.cohorts.outlines import Outlines, make_outlines, read_outlines
+from sacmil.cohorts.outlines import Outlines, make_outlines, read_asap, read_outlines
 from sacmil.errors import CohortError
 from sacmil.heatmap.raster import rasterize
 from sacmil.heatmap.viewport import Viewport
