@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from sacmil import Bag, read_bag, write_bag
-from sacmil.cohorts.bag_index import BagIndex
+from sacmil.cohorts.bags import BagIndex
 from sacmil.cohorts.cohort import read_cohort
 from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.split_files import write_splits

@@ -16,7 +16,7 @@ import pytest
 
 from sacmil import Bag, load_model, read_bag, write_bag
 from sacmil.bag import EncoderId
-from sacmil.cohorts import bag_headers
+from sacmil.cohorts import bags as cohort_bags
 from sacmil.errors import CohortWarning
 from sacmil.formats import _search
 from sacmil.parallel import run_each
@@ -94,7 +94,7 @@ def test_a_bag_that_crashes_hdf5_is_a_problem_and_not_the_end_of_the_command(
     # Every Python that starts imports a module of this name, so worker processes do.
     (tmp_path / "sitecustomize.py").write_text(CRASHING_HDF5)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(bag_headers, "run_each", run_each)
+    monkeypatch.setattr(cohort_bags, "run_each", run_each)
     (tmp_path / "bags/s5.h5").unlink()
     done = sacmil("crossval", *given(table, "run"), *SMALL)
     assert done.code == 1, done
@@ -106,12 +106,12 @@ def test_a_command_walks_the_bag_folder_once_and_reads_each_header_once(
     sacmil: Callable, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     walks, headers = [], []
-    walk, read_header = _search.list_bag_files, bag_headers._read_header
+    walk, read_header = _search.list_bag_files, cohort_bags._read_header
     monkeypatch.setattr(
         _search, "list_bag_files", lambda *given: walks.append(given) or walk(*given)
     )
     monkeypatch.setattr(
-        bag_headers, "_read_header", lambda path: headers.append(path) or read_header(path)
+        cohort_bags, "_read_header", lambda path: headers.append(path) or read_header(path)
     )
     bags = table.parent / "bags"
     quick = ("--folds", 2, "-o", "epochs=1")

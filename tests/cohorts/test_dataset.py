@@ -10,8 +10,8 @@ import pytest
 
 from sacmil import Bag, write_bag
 from sacmil.bag import EncoderId
-from sacmil.cohorts import bag_headers
-from sacmil.cohorts.bag_index import BagIndex
+from sacmil.cohorts import bags as cohort_bags
+from sacmil.cohorts.bags import BagIndex
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
 from sacmil.cohorts.dataset import Dataset
 from sacmil.errors import CohortError, CohortWarning
@@ -139,8 +139,8 @@ def test_a_damaged_bag_is_accepted_where_headers_are_not_checked(tmp_path: Path)
 
 def test_an_index_reads_each_header_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [write(tmp_path / f"{name}.h5") for name in "abc"]
-    read, read_header = [], bag_headers._read_header
-    monkeypatch.setattr(bag_headers, "_read_header", lambda p: read.append(p) or read_header(p))
+    read, read_header = [], cohort_bags._read_header
+    monkeypatch.setattr(cohort_bags, "_read_header", lambda p: read.append(p) or read_header(p))
     index = BagIndex(tmp_path)
     assert index.find_problems("abz") == ["z: has no bag"]
     assert index.find_problems("abz", allow_missing=True) == []

@@ -35,7 +35,7 @@ def process(path: Any) -> int:
 
 def read_all_but_deadly(paths: Any) -> Any:
     """Read headers of bags; a file called deadly ends the process, as a damaged one can."""
-    from sacmil.cohorts.bag_headers import read_batch
+    from sacmil.cohorts.bags import read_batch
 
     if any(path.stem == "deadly" for path in paths):
         os.abort()

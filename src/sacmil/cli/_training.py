@@ -78,7 +78,7 @@ def load_dataset(
     **columns: Any,
 ) -> tuple[Dataset, list[Fold] | None]:
     """Load and check cohort, bags and folds; no folds if every slide is for training."""
-    from sacmil.cohorts.bag_index import BagIndex
+    from sacmil.cohorts.bags import BagIndex
     from sacmil.cohorts.cohort import read_cohort
     from sacmil.cohorts.dataset import Dataset
     from sacmil.cohorts.split_files import read_splits

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sacmil.arguments import list_paths, to_path
-from sacmil.cohorts.bag_index import BagIndex, Folders
+from sacmil.cohorts.bags import BagIndex, Folders
 from sacmil.cohorts.cohort import Cohort, find_class_problems
 from sacmil.errors import CohortError, CohortWarning, OptionError, check_type, shorten_value
 

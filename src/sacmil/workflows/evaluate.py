@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.card import CARD_FILE
-from sacmil.cohorts.bag_index import BagIndex, Folders
+from sacmil.cohorts.bags import BagIndex, Folders
 from sacmil.cohorts.dataset import Dataset
 from sacmil.errors import OptionError, RunError, check_type
 from sacmil.evaluation.comparison import PairComparison, compare_models

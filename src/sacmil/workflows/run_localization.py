@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sacmil.card import CARD_FILE
-from sacmil.cohorts.bag_index import BagIndex, Folders
+from sacmil.cohorts.bags import BagIndex, Folders
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
 from sacmil.cohorts.dataset import Dataset
 from sacmil.environment import select_device
