@@ -29,7 +29,7 @@ from benchmarks.accuracy._replay import ReplayTrainer
 from sacmil.evaluation.localization import measure_localization
 from sacmil.evaluation.metrics import METRICS, auc
 from sacmil.models import MILModel, Recipe, Sample
-from sacmil.models._old_names import update_keys
+from sacmil.models._registry import update_keys
 from sacmil.training.fit import fit, predict_samples
 from sacmil.training.loading import SampleLoader
 from sacmil.training.trainer import Trainer

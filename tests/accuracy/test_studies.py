@@ -44,8 +44,8 @@ from benchmarks.accuracy._tasks import RECIPE, SETTINGS, SIZES
 from benchmarks.accuracy._tuning import TRIED, best
 
 from sacmil.models import Recipe, create_model
-from sacmil.models._old_names import update_keys
 from sacmil.models._recipe import PAPER, STANDARD
+from sacmil.models._registry import update_keys
 
 REAL = (colon_breast, idc, recipes, larger, calmer, calmer_longer, calmer_labels)
 SLOW_ROUNDS = (suite_slowest, suite_slowest_rest)

@@ -23,7 +23,7 @@ from benchmarks.accuracy._train import Kept, Place, train
 
 from sacmil import Bag
 from sacmil.models import Recipe, create_model
-from sacmil.models._old_names import update_keys
+from sacmil.models._registry import update_keys
 from sacmil.parallel import TaskOutcome
 from sacmil.training.fit import fit, predict_samples
 from sacmil.training.loading import SampleLoader, make_sample_loader

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sacmil.kernels.recurrence import COLUMNS, ROWS, advance, retreat
-from sacmil.nn.selective_scan import STEPS
+from sacmil.nn.state_space import STEPS
 
 pytestmark = pytest.mark.usefixtures("interpreter")
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sacmil.kernels import scan
 from sacmil.kernels.config import use_plain_path
-from sacmil.nn.selective_scan import selective_scan
+from sacmil.nn.state_space import selective_scan
 
 pytestmark = pytest.mark.usefixtures("interpreter")
 

@@ -1,4 +1,4 @@
-"""Models by name: a wrong name or option says what it might have meant."""
+"""Models by name, those of earlier versions too; what their constructors refuse."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from sacmil import create_model, describe_model, list_models
-from sacmil.errors import ModelError, OptionError, UnknownModelError
+from sacmil.errors import ConfigError, ModelError, OptionError, UnknownModelError
 from sacmil.models import MILModel, register_model
-from sacmil.models._registry import get_model_class
+from sacmil.models._registry import get_model_class, restore_old_names
+from sacmil.training.config import TrainingConfig, make_configs
 
 every_model = pytest.mark.parametrize("name", list_models())
 
@@ -98,3 +99,38 @@ def test_numbers_of_numpy_are_as_good_as_pythons() -> None:
     model = create_model("sac_mil", in_dim=np.int64(8), num_classes=np.int32(2), k=np.int64(4))
     assert model.options == create_model("sac_mil", in_dim=8, num_classes=2, k=4).options
     json.dumps(model.options)
+
+
+SIZES = {"in_dim": 8, "num_classes": 2, "dim": 16, "k": 4}
+
+
+def test_a_model_and_an_option_have_their_old_names_too() -> None:
+    old = create_model("sac_mil_twice", **SIZES, centres="kd")
+    new = create_model("sac_mil_dual", **SIZES, centers="kd")
+    assert type(old) is type(new)
+    assert old.options == new.options
+    assert "sac_mil_twice" not in list_models()
+
+
+def test_an_option_under_both_names_is_rejected() -> None:
+    with pytest.raises(OptionError, match="centres is the old name of centers"):
+        create_model("sac_mil", **SIZES, centres="kd", centers="fps")
+
+
+def test_old_settings_make_the_same_configuration() -> None:
+    (old,) = make_configs(["sac_mil"], {}, ["optimiser=adamw", "centres=kd"]).values()
+    (new,) = make_configs(["sac_mil"], {}, ["optimizer=adamw", "centers=kd"]).values()
+    assert old == new
+    assert old.to_recipe().optimizer == "adamw"
+    with pytest.raises(ConfigError, match="optimizer"):
+        make_configs(["sac_mil"], {}, ["optimizor=adamw"])
+
+
+def test_fingerprints_are_computed_with_the_old_names() -> None:
+    config = TrainingConfig(
+        model="sac_mil_dual", options={"centers": "kd"}, training={"optimizer": "radam"}
+    )
+    stored = restore_old_names(config.to_dict())
+    assert stored["model"] == "sac_mil_twice"
+    assert stored["options"] == {"centres": "kd"}
+    assert stored["training"] == {"optimiser": "radam"}

@@ -8,13 +8,17 @@ from torch.nn import functional as F
 
 from sacmil.errors import ModelError, OptionError
 from sacmil.nn import load_reference_block
-from sacmil.nn.alibi import alibi_slopes
-from sacmil.nn.chordmixer import ChordMixerBlock, _rotate_by_gather, chord_rotate
-from sacmil.nn.correlations import CORRELATION_BLOCKS, insert_alibi
-from sacmil.nn.cyclemlp import CycleBlock
-from sacmil.nn.nystrom import NystromAttention
-from sacmil.nn.pseudo_inverse import pseudo_inverse
-from sacmil.nn.self_attention import SelfAttention
+from sacmil.nn.correlations import (
+    CORRELATION_BLOCKS,
+    ChordMixerBlock,
+    CycleBlock,
+    SelfAttention,
+    _rotate_by_gather,
+    chord_rotate,
+    insert_alibi,
+)
+from sacmil.nn.nystrom import NystromAttention, pseudo_inverse
+from sacmil.nn.positions import alibi_slopes
 
 ROWS = [0, 1, 150, -1]
 

@@ -10,10 +10,20 @@ import torch
 from sacmil.errors import OptionError
 from sacmil.models.sac_mil import PROPE, SACBlock
 from sacmil.nn import load_reference_block
-from sacmil.nn.alibi import AdditiveALiBi, ALiBiDecay, alibi_slopes, sac_decay, symmetric_bias
 from sacmil.nn.peg import PEG, PPEG, convolve_on_square
-from sacmil.nn.positions import POSITIONS, RoPE, RoPE2D, Sinusoidal
-from sacmil.nn.rotary import rotate, wrap_angles
+from sacmil.nn.positions import (
+    POSITIONS,
+    AdditiveALiBi,
+    ALiBiDecay,
+    RoPE,
+    RoPE2D,
+    Sinusoidal,
+    alibi_slopes,
+    rotate,
+    sac_decay,
+    symmetric_bias,
+    wrap_angles,
+)
 
 NOWHERE = torch.zeros(0, 2)
 

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from sacmil.kernels import dispatch, inference, prope
 from sacmil.models.sac_mil import PROPE, SACMIL, SACBlock
-from sacmil.models.sac_mil_dual import SACMILDual
-from sacmil.models.sac_mil_local import SACMILLocal
+from sacmil.models.sac_mil_local import SACMILDual, SACMILLocal
 from sacmil.nn.pooling import MeanPool
 
 

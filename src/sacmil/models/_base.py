@@ -21,8 +21,13 @@ from torch.nn import functional as F
 
 from sacmil.bag import Bag
 from sacmil.errors import InputError, ModelError
-from sacmil.models._inputs import check_device, check_inputs, to_tensor, warn_if_pixels
-from sacmil.models._options import check_at_least
+from sacmil.models._checks import (
+    check_at_least,
+    check_device,
+    check_inputs,
+    to_tensor,
+    warn_if_pixels,
+)
 from sacmil.models._recipe import PAPER, PAPER_BEST_EPOCH, Recipe
 from sacmil.plans import Planner as Planner
 from sacmil.plans import make_plan

@@ -15,7 +15,7 @@ from sacmil.card import name_classes
 from sacmil.errors import BagError, InputError, ModelError
 from sacmil.formats import read_bag
 from sacmil.models._base import MILModel, Output
-from sacmil.models._inputs import describe_value, to_tensor
+from sacmil.models._checks import describe_value, to_tensor
 from sacmil.results import Prediction
 
 

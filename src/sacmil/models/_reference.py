@@ -15,15 +15,15 @@ from sacmil.errors import ModelError, OptionError
 from sacmil.models._base import MILModel, Reference
 from sacmil.models._folder import create_meta_model
 from sacmil.models._registry import create_model, get_model_class, list_models
-from sacmil.nn._checkpoint import (
+from sacmil.nn._reference import (
     FlatCheckpoint,
     find_mismatches,
     flatten_checkpoint,
     list_names,
     load_parameters,
 )
-from sacmil.nn._checkpoint import get_shape as get_shape
-from sacmil.nn._checkpoint import rename_parameters as rename_parameters
+from sacmil.nn._reference import get_shape as get_shape
+from sacmil.nn._reference import rename_parameters as rename_parameters
 
 SIGMOIDS_NOTE = (
     "The official model has a sigmoid per class. With loss=bce these are divided by their sum, so "

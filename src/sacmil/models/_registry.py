@@ -6,7 +6,7 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeVar
 import sacmil.models
 from sacmil.errors import ModelError, OptionError, UnknownModelError, shorten_value, suggest_names
 from sacmil.models._base import MILModel
-from sacmil.models._old_names import update_keys, update_model_name
 from sacmil.models._recipe import PAPER, STANDARD, Recipe
 from sacmil.plugins import BUILT_IN, load_plugins
 
@@ -156,3 +155,53 @@ def _check_magnitude(option: str, value: Any) -> None:
     most = _MAX_DEPTH if option == "depth" else _MAX_OPTION
     if isinstance(value, int) and abs(value) > most:
         raise OptionError(f"{option}={shorten_value(value)}; expected at most {most:,}")
+
+
+_OLD_MODELS = {"sac_mil_twice": "sac_mil_dual"}
+_OLD_OPTIONS = {"centres": "centers"}
+_OLD_SETTINGS = {"optimiser": "optimizer"}
+"""Of recipes."""
+
+
+def update_model_name(name: str) -> str:
+    """Today's name of a model.
+
+    >>> update_model_name("sac_mil_twice")
+    'sac_mil_dual'
+    """
+    return _OLD_MODELS.get(name, name) if isinstance(name, str) else name
+
+
+def update_key(key: str) -> str:
+    """Today's name of an option or a setting.
+
+    >>> update_key("optimiser")
+    'optimizer'
+    """
+    return _OLD_OPTIONS.get(key) or _OLD_SETTINGS.get(key) or key
+
+
+def update_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options or settings under today's names.
+
+    Raises:
+        OptionError: one is given under both names.
+    """
+    both = [key for key in values if update_key(key) != key and update_key(key) in values]
+    if both:
+        raise OptionError(f"{both[0]} is the old name of {update_key(both[0])}; give one of them")
+    return {update_key(key): value for key, value in values.items()}
+
+
+def restore_old_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A training configuration under the names that fingerprints are computed with."""
+    return {
+        **config,
+        "model": _invert(_OLD_MODELS).get(config["model"], config["model"]),
+        "options": {_invert(_OLD_OPTIONS).get(k, k): v for k, v in config["options"].items()},
+        "training": {_invert(_OLD_SETTINGS).get(k, k): v for k, v in config["training"].items()},
+    }
+
+
+def _invert(names: Mapping[str, str]) -> dict[str, str]:
+    return {new: old for old, new in names.items()}

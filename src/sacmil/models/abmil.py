@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from sacmil.models._base import MILModel, Output, Reference
-from sacmil.models._options import check_at_least, check_choice, check_flag, check_fraction
+from sacmil.models._checks import check_at_least, check_choice, check_flag, check_fraction
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
-from sacmil.nn.attention import ACTIVATIONS, Attention, GatedAttention
-from sacmil.nn.projection import ACTIVATIONS as PROJECTIONS
-from sacmil.nn.projection import init_xavier_, make_projection
+from sacmil.nn.layers import ACTIVATIONS as PROJECTIONS
+from sacmil.nn.layers import init_xavier_, make_projection
+from sacmil.nn.pooling import ACTIVATIONS, Attention, GatedAttention
 
 INITS = ("xavier", "torch")
 

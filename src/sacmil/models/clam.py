@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Reference, classification_loss, to_target
-from sacmil.models._options import check_at_least, check_choice, check_flag, check_fraction
+from sacmil.models._checks import check_at_least, check_choice, check_flag, check_fraction
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
-from sacmil.nn.attention import Attention, GatedAttention
-from sacmil.nn.projection import make_projection
+from sacmil.nn.layers import make_projection
+from sacmil.nn.pooling import Attention, GatedAttention
 
 # --- The loss of instances -----------------------------------------------------------------------
 

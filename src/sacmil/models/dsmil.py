@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Reference, classification_loss, to_target
-from sacmil.models._options import check_at_least, check_choice, check_flag, check_fraction
+from sacmil.models._checks import check_at_least, check_choice, check_flag, check_fraction
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import SIGMOIDS_NOTE, get_shape, rename_parameters
 from sacmil.models._registry import register_model

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Planner, Reference, classification_loss, to_target
-from sacmil.models._options import check_at_least, check_choice, check_flag
+from sacmil.models._checks import check_at_least, check_choice, check_flag
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
-from sacmil.nn.attention import GatedAttention
+from sacmil.nn.pooling import GatedAttention
 
 DISTILLATIONS = ("AFS", "MaxS", "MaxMinS", "MAS")
 

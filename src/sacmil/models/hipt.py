@@ -17,14 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Planner, Reference
-from sacmil.models._options import check_at_least, check_choice, check_divisor, check_fraction
+from sacmil.models._checks import check_at_least, check_choice, check_divisor, check_fraction
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
-from sacmil.nn.attention import GatedAttention
-from sacmil.nn.projection import make_projection
-from sacmil.nn.recomputation import recompute_in_backward
-from sacmil.nn.scatter_sum import scatter_sum
+from sacmil.nn.layers import make_projection, recompute_in_backward
+from sacmil.nn.pooling import GatedAttention, scatter_sum
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from sacmil.models._base import (
     classification_loss,
     to_target,
 )
-from sacmil.models._options import check_at_least, check_choice, check_flag
+from sacmil.models._checks import check_at_least, check_choice, check_flag
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import SIGMOIDS_NOTE, get_shape, rename_parameters
 from sacmil.models._registry import register_model
@@ -41,7 +41,7 @@ from sacmil.models.dtfd import (
     select_predicted_class,
 )
 from sacmil.models.dtfd import OFFICIAL_NAMES as DTFD_NAMES
-from sacmil.nn.attention import Attention, GatedAttention
+from sacmil.nn.pooling import Attention, GatedAttention
 
 Floats = npt.NDArray[np.float64]
 

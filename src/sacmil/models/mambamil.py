@@ -11,14 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Reference
-from sacmil.models._options import check_at_least, check_choice, check_fraction
+from sacmil.models._checks import check_at_least, check_choice, check_fraction
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
-from sacmil.nn.attention import Attention
-from sacmil.nn.causal_convolution import CausalConvolution
-from sacmil.nn.projection import init_xavier_, make_projection
-from sacmil.nn.selective_scan import selective_scan
+from sacmil.nn.layers import init_xavier_, make_projection
+from sacmil.nn.pooling import Attention
+from sacmil.nn.state_space import CausalConvolution, selective_scan
 
 KINDS = ("srmamba", "bimamba", "mamba")
 

@@ -14,15 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Planner, Reference
-from sacmil.models._options import check_at_least, check_divisor, check_fraction
+from sacmil.models._checks import check_at_least, check_divisor, check_fraction
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
-from sacmil.nn.attention import Attention
-from sacmil.nn.causal_convolution import CausalConvolution
-from sacmil.nn.projection import make_projection
-from sacmil.nn.recomputation import recompute_in_backward
-from sacmil.nn.state_space_duality import state_space_duality
+from sacmil.nn.layers import make_projection, recompute_in_backward
+from sacmil.nn.pooling import Attention
+from sacmil.nn.state_space import CausalConvolution, state_space_duality
 
 SCANS = 8
 """Four orders, each forwards and backwards."""

@@ -15,13 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Reference, classification_loss, to_target
-from sacmil.models._options import check_at_least, check_divisor, check_flag, check_fraction
+from sacmil.models._checks import check_at_least, check_divisor, check_flag, check_fraction
 from sacmil.models._recipe import LOOKAHEAD_RADAM, PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
-from sacmil.nn.projection import make_projection
-from sacmil.nn.recomputation import recompute_in_backward
-from sacmil.nn.square import fill_square, sum_by_row
+from sacmil.nn.layers import make_projection, recompute_in_backward
+from sacmil.nn.pooling import scatter_sum
 
 
 @register_model("norma")
@@ -129,7 +128,7 @@ class Norma(MILModel):
         h = self.position(h)  # once more and over the class token: so it is officially
         token, weights = self.layer2.forward_class_token(h)
         # A row that fills the square stands in two cells: both count, if it is an instance.
-        taken = sum_by_row(weights[1:], rows, segment.shape[0] + memory.shape[0])
+        taken = scatter_sum(rows, weights[1:], segment.shape[0] + memory.shape[0])
         return token, taken[: segment.shape[0]]
 
     @classmethod
@@ -227,3 +226,13 @@ def _average_probabilities(logits: Tensor) -> Tensor:
     if logits.shape[1] == 1:
         return F.logsigmoid(logits).logsumexp(0) - F.logsigmoid(-logits).logsumexp(0)
     return logits.log_softmax(-1).logsumexp(0) - math.log(logits.shape[0])
+
+
+def fill_square(n: int, device: torch.device) -> Tensor:
+    """Return which of the n rows is in each cell of the smallest square, (side * side,).
+
+    >>> fill_square(5, torch.device("cpu")).tolist()
+    [0, 1, 2, 3, 4, 0, 1, 2, 3]
+    """
+    side = math.isqrt(n - 1) + 1
+    return torch.arange(side * side, device=device) % n

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Reference
-from sacmil.models._options import check_at_least, check_choice, check_fraction
+from sacmil.models._checks import check_at_least, check_choice, check_fraction
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.models.abmil import RRT_RECIPE
-from sacmil.nn.projection import init_xavier_, make_projection
-from sacmil.nn.scatter_sum import scatter_sum
+from sacmil.nn.layers import init_xavier_, make_projection
+from sacmil.nn.pooling import scatter_sum
 
 
 @register_model("mean_pool")

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from sacmil.errors import OptionError
 from sacmil.models._base import MILModel, Output, Planner, Reference
-from sacmil.models._options import (
+from sacmil.models._checks import (
     check_at_least,
     check_choice,
     check_divisor,
@@ -23,8 +23,8 @@ from sacmil.models._options import (
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
-from sacmil.nn.attention import ACTIVATIONS, Attention
-from sacmil.nn.projection import init_xavier_, make_projection
+from sacmil.nn.layers import init_xavier_, make_projection
+from sacmil.nn.pooling import ACTIVATIONS, Attention
 
 POOL_DIM = 128
 ATTENTION_DROPOUT = 0.1

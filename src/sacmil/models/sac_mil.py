@@ -13,13 +13,20 @@ from torch import Tensor, nn
 
 from sacmil.errors import OptionError
 from sacmil.models._base import MILModel, Output, Planner
-from sacmil.models._options import check_at_least, check_choice, check_finite, check_flag
+from sacmil.models._checks import check_at_least, check_choice, check_finite, check_flag
 from sacmil.models._registry import register_model
 from sacmil.nn.correlations import CORRELATION_BLOCKS, insert_alibi
+from sacmil.nn.layers import ACTIVATIONS, embed_in_order
 from sacmil.nn.pooling import POOLS
-from sacmil.nn.positions import POSITIONS, NoPosition
-from sacmil.nn.projection import ACTIVATIONS, embed_in_order
-from sacmil.nn.rotary import count_channel_pairs, frequencies, polar_angle, rotate, wrap_angles
+from sacmil.nn.positions import (
+    POSITIONS,
+    NoPosition,
+    count_channel_pairs,
+    frequencies,
+    polar_angle,
+    rotate,
+    wrap_angles,
+)
 from sacmil.regions import CENTERS, ORDERS
 
 # --- III-C. Polar rotary position embedding ------------------------------------------------------

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from sacmil.models._base import MILModel, Output, Planner, Reference
-from sacmil.models._options import check_at_least, check_divisor, check_flag, check_fraction
+from sacmil.models._checks import check_at_least, check_divisor, check_flag, check_fraction
 from sacmil.models._recipe import LOOKAHEAD_RADAM, PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
+from sacmil.nn.layers import make_projection
 from sacmil.nn.nystrom import NystromAttention
 from sacmil.nn.peg import PEG
-from sacmil.nn.projection import make_projection
-from sacmil.nn.square import sum_by_row
+from sacmil.nn.pooling import scatter_sum
 
 
 @register_model("transmil")
@@ -93,7 +93,7 @@ class TransMIL(MILModel):
         h, weights = self.layer2(h)
         # An instance repeated to fill the square is in two cells; its score is their sum.
         slide = self.norm(h[0])
-        return Output(self.head(slide), sum_by_row(weights[1:], rows, n), embedding=slide)
+        return Output(self.head(slide), scatter_sum(rows, weights[1:], n), embedding=slide)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:

@@ -1,19 +1,243 @@
-"""Loads official checkpoints of single blocks into our blocks."""
+"""Official checkpoints: flattened, renamed to ours, and loaded; whole models or single blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
 from sacmil.errors import ModelError, OptionError, suggest_names
-from sacmil.nn._checkpoint import flatten_checkpoint, load_parameters, rename_parameters
-from sacmil.nn.chordmixer import ChordMixerBlock
-from sacmil.nn.cyclemlp import CycleBlock
+from sacmil.nn.correlations import ChordMixerBlock, CycleBlock
 from sacmil.nn.nystrom import NystromAttention
 from sacmil.nn.peg import PEG, PPEG
+
+_CONTAINERS = ("state_dict", "model_state_dict")
+"""Keys under which training scripts save the parameters."""
+_WRAPPERS = frozenset({"module", "_orig_mod"})
+"""Path components that DataParallel and torch.compile add."""
+_MAX_LISTED = 4
+
+
+# --- one flat mapping from what was saved --------------------------------------------------------
+
+
+class FlatCheckpoint(NamedTuple):
+    """Parameters by official name, without the prefixes of wrappers."""
+
+    state: dict[str, Tensor]
+    names_in_file: dict[str, str]
+    """Official name to the name in the file."""
+
+
+def flatten_checkpoint(checkpoint: Any) -> FlatCheckpoint:
+    """Return all parameters of a checkpoint, which may hold several state dicts and other data.
+
+    Args:
+        checkpoint: a state dict, a mapping of several, or one of these with numbers, lists and
+            the state of an optimizer.
+    """
+    saved = dict(_iter_tensors(_unwrap_containers(checkpoint)))
+    if not saved:
+        raise ModelError(
+            f"it holds {_describe_contents(checkpoint)} and no parameters; expected parameters by "
+            "name, as torch.save(model.state_dict(), file) writes them"
+        )
+    saved_as: dict[str, str] = {}
+    for key, name in _strip_wrappers_from_all(saved).items():
+        if name in saved_as:
+            raise ModelError(
+                f"it has both {saved_as[name]} and {key}, which are the same parameter; expected "
+                "one of them: remove the other"
+            )
+        saved_as[name] = key
+    state = {name: torch.as_tensor(saved[key]) for name, key in saved_as.items()}
+    for name, value in state.items():
+        if not _is_stored(value):
+            raise ModelError(
+                f"{saved_as[name]} is sparse, or declares more numbers than it stores; expected "
+                "ordinary tensors"
+            )
+    return FlatCheckpoint(state, saved_as)
+
+
+def _is_stored(value: Tensor) -> bool:
+    """Whether all values are in memory: a few bytes can declare a tensor larger than memory."""
+    if value.layout != torch.strided:
+        return False
+    return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
+
+
+def _unwrap_containers(found: Any) -> Any:
+    """Return what is under state_dict or similar, or under model if no parameters are beside it."""
+    while isinstance(found, Mapping):
+        keys = [key for key in _CONTAINERS if isinstance(found.get(key), Mapping)]
+        if not keys and isinstance(found.get("model"), Mapping):
+            others = {key: value for key, value in found.items() if key != "model"}
+            keys = [] if any(True for _ in _iter_tensors(others)) else ["model"]
+        if not keys:
+            break
+        found = found[keys[0]]
+    return found
+
+
+def _iter_tensors(found: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(found, Mapping) or "param_groups" in found:  # an optimizer's state
+        return
+    for key, value in found.items():
+        if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype != object):
+            yield f"{prefix}{key}", value
+        else:
+            yield from _iter_tensors(value, f"{prefix}{key}.")
+
+
+def _strip_wrappers_from_all(saved: Iterable[str]) -> dict[str, str]:
+    """Map names in the file to those without wrappers and without Lightning's ``model.``."""
+    names = {key: _strip_wrappers(key) for key in saved}
+    while all(name.startswith("model.") for name in names.values()):
+        names = {key: name.removeprefix("model.") for key, name in names.items()}
+    return names
+
+
+def _strip_wrappers(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS) or name
+
+
+def _describe_contents(checkpoint: Any) -> str:
+    if not isinstance(checkpoint, Mapping):
+        return f"a {type(checkpoint).__name__}"
+    return list_names(map(str, checkpoint)) or "nothing"
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Return the first few names, and how many more there are."""
+    names = list(names)
+    rest = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + rest
+
+
+# --- under our names -----------------------------------------------------------------------------
+
+
+class RenamedState(dict[str, Tensor]):
+    """Parameters under our names, with their official ones; see rename_parameters."""
+
+    def __init__(
+        self, state: Mapping[str, Tensor], names: Mapping[str, str], ignored: Iterable[str]
+    ) -> None:
+        super().__init__()
+        self._state = state
+        self._names = names
+        self._sources: dict[str, str] = {}
+        ignored = tuple(ignored)
+        for key, value in state.items():
+            if any(_has_prefix(key, prefix) for prefix in ignored):
+                continue
+            prefix = next((prefix for prefix in names if _has_prefix(key, prefix)), None)
+            ours = key if prefix is None else names[prefix] + key[len(prefix) :]
+            self[ours], self._sources[ours] = value, key
+
+    def to_official_name(self, key: str) -> str:
+        """Return the name in the checkpoint, existing or expected, of one of our names."""
+        source = self._sources.get(key) or self._guess_official_name(key)
+        return official_name(self._state, source)
+
+    def _guess_official_name(self, key: str) -> str:
+        """Choose among several official names the one most similar to those in the file."""
+        found = [
+            (len(ours), official + key[len(ours) :])
+            for official, ours in self._names.items()
+            if _has_prefix(key, ours)
+        ]
+        longest = max((length for length, _ in found), default=0)
+        candidates = [name for length, name in found if length == longest] or [key]
+        return max(candidates, key=self._count_shared_components)
+
+    def _count_shared_components(self, name: str) -> int:
+        """Return how many leading path components it shares with the nearest name in the file."""
+        parts = name.split(".")
+        return max((_count_common_prefix(parts, key.split(".")) for key in self._state), default=0)
+
+
+def _count_common_prefix(parts: list[str], others: list[str]) -> int:
+    pairs = zip(parts, others, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(parts), len(others)))
+
+
+def rename_parameters(
+    state: Mapping[str, Tensor], names: Mapping[str, str], ignored: Iterable[str] = ()
+) -> RenamedState:
+    """Return parameters under our names.
+
+    Args:
+        state: parameters under official names.
+        names: official prefix to our prefix; whole path components only.
+        ignored: official prefixes of parameters that are not needed.
+    """
+    return RenamedState(state, names, ignored)
+
+
+def official_name(state: Mapping[str, Tensor], key: str) -> str:
+    """Return the official name of a parameter, which users know."""
+    return state.to_official_name(key) if isinstance(state, RenamedState) else key
+
+
+def get_shape(state: Mapping[str, Tensor], name: str) -> torch.Size:
+    """Return the shape of a parameter; ModelError if the checkpoint does not have it."""
+    if name not in state:
+        raise ModelError(f"{official_name(state, name)} is missing")
+    return state[name].shape
+
+
+def _has_prefix(key: str, prefix: str) -> bool:
+    return key == prefix or key.startswith(prefix + ".")
+
+
+# --- into a module -------------------------------------------------------------------------------
+
+
+def find_mismatches(
+    module: nn.Module, state: Mapping[str, Tensor], names_in_file: Mapping[str, str]
+) -> list[str]:
+    """List parameters that are missing, unknown or of another size, by name in the checkpoint."""
+    own = {key: tuple(value.shape) for key, value in module.state_dict().items()}
+    given = {key: tuple(value.shape) for key, value in state.items()}
+    named = {key: official_name(state, key) for key in own | given}
+    named = {key: names_in_file.get(name, name) for key, name in named.items()}
+    problems = [f"{named[key]} is missing" for key in own if key not in given]
+    problems += [f"{named[key]} is not known" for key in given if key not in own]
+    problems += [
+        f"{named[key]} is {given[key]}, expected {own[key]}"
+        for key in own
+        if key in given and given[key] != own[key]
+    ]
+    problems += [
+        f"{named[key]} holds values that are not finite"
+        for key, value in state.items()
+        if value.is_floating_point() and not bool(value.isfinite().all())
+    ]
+    return problems
+
+
+def load_parameters(
+    module: nn.Module, state: Mapping[str, Tensor], names_in_file: Mapping[str, str]
+) -> None:
+    """Load parameters into a module; ModelError lists all mismatches."""
+    problems = find_mismatches(module, state, names_in_file)
+    if problems:
+        rest = f" and {len(problems) - _MAX_LISTED} more" if len(problems) > _MAX_LISTED else ""
+        raise ModelError("; ".join(problems[:_MAX_LISTED]) + rest)
+    try:
+        module.load_state_dict(dict(state))
+    except RuntimeError as error:  # for example sparse or quantised tensors
+        reason = " ".join(str(error).split())
+        raise ModelError(f"its values cannot be copied ({reason})") from error
+
+
+# --- single blocks --------------------------------------------------------------------------------
 
 State = dict[str, Tensor]
 

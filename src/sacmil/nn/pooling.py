@@ -1,4 +1,4 @@
-"""Pooling of instances to one vector, (N, D) to (D,)."""
+"""Pooling of instances (N, D): attention (Ilse et al. 2018), pools to one vector, sums by group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,102 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from sacmil.nn.attention import Attention
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU}
+
+
+# --- attention logits -----------------------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    """a = w . act(V h).
+
+    Args:
+        dim: width of an instance.
+        hidden: width of V h.
+        branches: number of attentions, for models with one per class.
+        bias: of both layers.
+        activation: act.
+        dropout: on act(V h).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int = 128,
+        *,
+        branches: int = 1,
+        bias: bool = True,
+        activation: str = "tanh",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.value = nn.Linear(dim, hidden, bias=bias)
+        self.activation = ACTIVATIONS[activation]()
+        self.dropout = nn.Dropout(dropout)
+        self.weight = nn.Linear(hidden, branches, bias=bias)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """(N, dim) to (N, branches), before any softmax."""
+        logits: Tensor = self.weight(self.dropout(self.activation(self.value(h))))
+        return logits
+
+
+class GatedAttention(nn.Module):
+    """a = w . (act(V h) * sigmoid(U h)).
+
+    Args:
+        dim: width of an instance.
+        hidden: width of V h and U h.
+        branches: number of attentions, for models with one per class.
+        bias: of all three layers.
+        activation: act.
+        dropout: on act(V h) and sigmoid(U h).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int = 128,
+        *,
+        branches: int = 1,
+        bias: bool = True,
+        activation: str = "tanh",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.value = nn.Linear(dim, hidden, bias=bias)
+        self.gate = nn.Linear(dim, hidden, bias=bias)
+        self.activation = ACTIVATIONS[activation]()
+        self.dropout = nn.Dropout(dropout)
+        self.weight = nn.Linear(hidden, branches, bias=bias)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """(N, dim) to (N, branches), before any softmax."""
+        value = self.dropout(self.activation(self.value(h)))
+        gate = self.dropout(self.gate(h).sigmoid())
+        logits: Tensor = self.weight(value * gate)
+        return logits
+
+
+# --- sums by group --------------------------------------------------------------------------------
+
+
+def scatter_sum(owner: Tensor, rows: Tensor, owners: int) -> Tensor:
+    """Return the sum of the rows of each owner, (owners, …).
+
+    index_add is not used: onnxruntime runs its exported node in threads that lose sums of rows
+    with the same owner.
+
+    Args:
+        owner: (N,), the owner of each row.
+        rows: (N, …).
+        owners: number of owners.
+    """
+    index = owner.reshape(-1, *[1] * (rows.dim() - 1)).expand_as(rows)
+    return rows.new_zeros(owners, *rows.shape[1:]).scatter_add(0, index, rows)
+
+
+# --- pools to one vector --------------------------------------------------------------------------
 
 
 class Pool(nn.Module, ABC):

@@ -66,8 +66,7 @@ def run(out: Path, request: ReproduceRequest) -> Iterator[Path]:
 def make_block(name: str, level: int) -> nn.Module:
     """Return layer ``level`` of a network with initial weights."""
     from sacmil.models.sac_mil import SACBlock
-    from sacmil.nn.chordmixer import ChordMixerBlock
-    from sacmil.nn.cyclemlp import CycleBlock
+    from sacmil.nn.correlations import ChordMixerBlock, CycleBlock
 
     makers: dict[str, Callable[[], nn.Module]] = {
         # The paper's 4,096 after two layers of 10,000 needs the remainder split off; absorbed, our

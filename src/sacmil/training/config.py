@@ -24,9 +24,8 @@ import yaml
 
 from sacmil.errors import ConfigError, check_type, shorten_value, suggest_names
 from sacmil.models import Recipe, describe_model
-from sacmil.models._old_names import update_key, update_keys, update_model_name
 from sacmil.models._recipe import Lookahead
-from sacmil.models._registry import get_recipes
+from sacmil.models._registry import get_recipes, update_key, update_keys, update_model_name
 from sacmil.yaml_values import read_yaml
 
 DEFAULT_MODEL = "sac_mil_local"

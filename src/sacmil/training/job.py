@@ -26,7 +26,7 @@ from sacmil.errors import ConfigError, OptionError, RunError, SacMILError
 from sacmil.formats import read_bag
 from sacmil.models import MILModel, create_model
 from sacmil.models._folder import WEIGHTS, create_meta_model, serialize_model
-from sacmil.models._old_names import restore_old_names
+from sacmil.models._registry import restore_old_names
 from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,

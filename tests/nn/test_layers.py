@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from sacmil.nn.recomputation import recompute_in_backward
+from sacmil.nn.layers import recompute_in_backward
 
 
 def test_gradients_are_those_of_what_was_drawn_first() -> None:

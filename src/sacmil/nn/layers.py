@@ -1,8 +1,13 @@
-"""Projection of an encoder's features to the width of a model."""
+"""Layers and habits that several models share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "none": nn.Identity,
@@ -35,3 +40,17 @@ def embed_in_order(
     """Project features (N, in_dim) to (N, dim), in arranged order, with their positions."""
     h: Tensor = position(project(features).index_select(0, order), coords.index_select(0, order))
     return h
+
+
+T = TypeVar("T")
+
+
+def recompute_in_backward(function: Callable[..., T], *arguments: object) -> T:
+    """Return function(*arguments); the recomputation uses the same random numbers.
+
+    Without gradients, and in an export, the function is simply called.
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return function(*arguments)
+    value: T = checkpoint(function, *arguments, use_reentrant=False)
+    return value

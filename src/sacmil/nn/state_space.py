@@ -1,13 +1,5 @@
-"""The selective scan of Mamba (Gu and Dao 2023), in plain PyTorch or with kernels on a GPU.
-
-Each channel d has ``state`` numbers s that decay and receive its input:
-
-    s_t = exp(dt_t A) * s_{t-1} + dt_t u_t B_t        y_t = C_t . s_t        s_0 = 0
-
-The sequence is split into chunks. Decays and states exist for one chunk at a time. Only the state
-at its start is saved, from which the backward pass recomputes the chunk. Decays are multiplied,
-never divided: dt A reaches -11 a step, and the inverse of exp of a sum of such overflows.
-"""
+"""State space models in plain PyTorch: the selective scan of Mamba (Gu and Dao 2023), which has
+kernels on a GPU, and the scan of Mamba-2 (Dao and Gu 2024) as matrix products."""
 
 from __future__ import annotations
 
@@ -16,12 +8,42 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from torch.autograd.function import once_differentiable
 
 from sacmil.kernels import scan as kernel
 from sacmil.kernels.config import can_run_kernels
+
+
+class CausalConvolution(nn.Conv1d):
+    """Each channel sees its own last few values; the sequence is padded with zeros in front.
+
+    Args:
+        channels: width of the sequence.
+        taps: values an output sees, including that at its own position.
+    """
+
+    def __init__(self, channels: int, taps: int = 4) -> None:
+        super().__init__(channels, channels, taps, groups=channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, channels) to (N, channels)."""
+        assert self.bias is not None
+        # Shifted multiply-adds take less than half the time of a grouped conv1d on a CPU.
+        now, *before = self.weight[:, 0].flip(1).T.contiguous()
+        out = torch.addcmul(self.bias, x, now)
+        if torch.compiler.is_compiling():  # works for bags shorter than the convolution too
+            x = torch.cat((x.new_zeros(len(before), x.shape[1]), x))
+            for lag, tap in enumerate(before, start=1):
+                out = out + x[len(before) - lag :][: out.shape[0]] * tap
+            return out
+        for lag, tap in enumerate(before, start=1):
+            out[lag:].addcmul_(x[:-lag], tap)
+        return out
+
+
+# --- the selective scan of Mamba ------------------------------------------------------------------
 
 
 class Recurrence(NamedTuple):
@@ -58,6 +80,15 @@ def selective_scan(
     recurrence: Recurrence | None = None,
 ) -> Tensor:
     """Return y (N, channels), in float32 at least.
+
+    Each channel d has ``state`` numbers s that decay and receive its input:
+
+        s_t = exp(dt_t A) * s_{t-1} + dt_t u_t B_t        y_t = C_t . s_t        s_0 = 0
+
+    The sequence is split into chunks. Decays and states exist for one chunk at a time. Only the
+    state at its start is saved, from which the backward pass recomputes the chunk. Decays are
+    multiplied, never divided: dt A reaches -11 a step, and the inverse of exp of a sum of such
+    overflows.
 
     Args:
         u: (N, channels), the input.
@@ -133,7 +164,7 @@ def _scan_for_export(inputs: _ScanInputs) -> Tensor:
 def _scan_forward(inputs: _ScanInputs, recurrence: Recurrence) -> tuple[Tensor, Tensor]:
     """Return the output, and the state before each chunk and after the last."""
     y = torch.empty_like(inputs.u, memory_format=torch.contiguous_format)
-    chunks = list(_split_chunks(len(y), recurrence.chunk))
+    chunks = list(_iter_chunks(len(y), recurrence.chunk))
     starts = inputs.A.new_zeros(len(chunks) + 1, *inputs.A.shape)
     buffers = _allocate_buffers(inputs, recurrence, 2)
     for number, rows in enumerate(chunks):
@@ -150,7 +181,7 @@ def _scan_backward(
     grads = _ScanInputs(*(torch.zeros_like(tensor) for tensor in inputs))
     *buffers, gradients = _allocate_buffers(inputs, recurrence, 3)
     later = torch.zeros_like(inputs.A)  # gradient of the next chunk's start state
-    for number, rows in reversed(list(enumerate(_split_chunks(len(dy), recurrence.chunk)))):
+    for number, rows in reversed(list(enumerate(_iter_chunks(len(dy), recurrence.chunk)))):
         decay, states = _compute_states(inputs, rows, starts[number], recurrence, buffers)
         g = gradients[: len(states)]  # of the states
         torch.mul(dy[rows, None], inputs.C[rows, :, None], out=g)
@@ -204,7 +235,7 @@ def _allocate_buffers(inputs: _ScanInputs, recurrence: Recurrence, count: int) -
     return [inputs.A.new_empty(steps, *inputs.A.shape) for _ in range(count)]
 
 
-def _split_chunks(length: int, chunk: int) -> Iterator[slice]:
+def _iter_chunks(length: int, chunk: int) -> Iterator[slice]:
     return (slice(start, min(start + chunk, length)) for start in range(0, length, chunk))
 
 
@@ -240,3 +271,141 @@ STEPS = Recurrence(32, _advance_by_steps, _retreat_by_steps)
 DOUBLING = Recurrence(128, _advance_by_doubling, _retreat_by_doubling)
 """A few passes over the whole chunk, each reaching twice as far, for parallel devices. It only
 multiplies factors up to one."""
+
+
+# --- the scan of Mamba-2 --------------------------------------------------------------------------
+
+CHUNK = 64
+"""Steps of a chunk. Longer chunks have quadratically more decays, but fewer states to pass on."""
+
+
+def state_space_duality(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, *, chunk: int = CHUNK
+) -> Tensor:
+    """Return y (N, heads, head_dim), in float32 at least.
+
+    Each head keeps a matrix S of head_dim x state numbers, which all decay alike:
+
+        S_t = exp(dt_t A) S_{t-1} + dt_t x_t B_t^T        y_t = S_t C_t        S_0 = 0
+
+    Within a chunk y = ((C B^T) o L)(dt x), where L_ij = exp(sum of dt A over j < k <= i). Earlier
+    chunks enter through the state at its start.
+
+    Args:
+        x: (N, heads, head_dim), the input.
+        dt: (N, heads), positive step sizes; large ones forget, small ones keep.
+        A: (heads,), negative.
+        B: (N, state), how the input enters the state, the same for all heads.
+        C: (N, state), how the state is read, the same for all heads.
+        chunk: steps of a chunk; changes the run time, not the result.
+    """
+    dtype = torch.promote_types(dt.dtype, torch.float32)
+    with torch.autocast(x.device.type, enabled=False):
+        x, dt, A, B, C = (tensor.to(dtype) for tensor in (x, dt, A, B, C))
+        if torch.compiler.is_compiling():  # neither a loop count nor min() can be exported
+            return _scan_one_group(x * dt[..., None], dt * A, B, C, chunk)
+        return _scan(x * dt[..., None], dt * A, B, C, min(chunk, len(x)))
+
+
+def _scan(entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int) -> Tensor:
+    # Padded with zeros at the end: they add nothing, decay nothing, and are cut off again.
+    chunks = [_split_chunks(tensor, chunk) for tensor in (entering, exponents, B, C)]
+    state = _make_initial_state(entering, B)
+    out = []
+    # The gradient of split is one concatenation; that of a slice is as long as the bag.
+    for group in zip(
+        *(torch.split(tensor, _count_chunks_per_group(B)) for tensor in chunks), strict=True
+    ):
+        y, state = _scan_group(state, *group)
+        out.append(y)
+    return torch.cat(out).flatten(0, 1)[: len(B)]
+
+
+def _scan_one_group(
+    entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int
+) -> Tensor:
+    """Do the same with all chunks in one group."""
+    chunks = [_split_chunks(tensor, chunk) for tensor in (entering, exponents, B, C)]
+    return _scan_group(_make_initial_state(entering, B), *chunks)[0].flatten(0, 1)[: B.shape[0]]
+
+
+def _make_initial_state(entering: Tensor, B: Tensor) -> Tensor:
+    """Return the state before the first step, (1, state, heads * head_dim)."""
+    return B.new_zeros(1, B.shape[1], entering.shape[1] * entering.shape[2])
+
+
+def _count_chunks_per_group(tensor: Tensor) -> int:
+    """Return the chunks to compute at once: one fits a CPU's cache, many fill a GPU."""
+    return 64 if tensor.is_cuda else 1
+
+
+def _split_chunks(tensor: Tensor, chunk: int) -> Tensor:
+    """Split (N, ...) into (chunks, chunk, ...)."""
+    n = tensor.shape[0]  # an export takes len() as a constant, and does not support -n % chunk
+    missing = (n + chunk - 1) // chunk * chunk - n
+    padded = torch.cat((tensor, tensor.new_zeros(missing, *tensor.shape[1:])))
+    return padded.view(-1, chunk, *tensor.shape[1:])
+
+
+def _scan_group(
+    state: Tensor, entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return outputs of some chunks (G, Q, heads, head_dim), and the state after the last."""
+    decay = _make_decay_matrix(exponents.transpose(1, 2))  # (G, heads, Q, Q)
+    starts, state = _propagate_states(
+        state, _compute_chunk_states(entering, decay, B), exponents.sum(1)
+    )
+    return _compute_outputs(starts, entering, exponents, decay, B, C), state
+
+
+def _compute_chunk_states(entering: Tensor, decay: Tensor, B: Tensor) -> Tensor:
+    """Return what each chunk adds to the state at its end, (G, state, heads * head_dim)."""
+    until_the_end = decay[..., -1, :].transpose(1, 2)[..., None]  # (G, Q, heads, 1)
+    return B.mT @ (entering * until_the_end).flatten(2)
+
+
+def _compute_outputs(
+    starts: Tensor, entering: Tensor, exponents: Tensor, decay: Tensor, B: Tensor, C: Tensor
+) -> Tensor:
+    """Return (G, Q, heads, head_dim), from the states at the chunks' starts and from inside."""
+    mixing = (C @ B.mT)[:, None] * decay
+    inside = mixing @ entering.transpose(1, 2)  # (G, heads, Q, head_dim)
+    from_the_start = exponents.cumsum(1).exp()[..., None]  # (G, Q, heads, 1)
+    before = (C @ starts).view_as(entering) * from_the_start
+    return before + inside.transpose(1, 2)
+
+
+def _make_decay_matrix(exponents: Tensor) -> Tensor:
+    """Return exp(sum over j < k <= i), (..., Q, Q), zero for j > i; exponents are (..., Q).
+
+    Each sum is computed directly: differences of longer sums would lose digits.
+    """
+    steps = exponents.shape[-1]
+    ones = torch.ones(steps, steps, dtype=torch.bool, device=exponents.device)
+    summands = exponents[..., :, None].expand(*exponents.shape, steps)
+    sums = summands.masked_fill(~ones.tril(-1), 0).cumsum(-2)
+    return sums.masked_fill(~ones.tril(), -torch.inf).exp()
+
+
+def _propagate_states(
+    state: Tensor, chunk_states: Tensor, exponents: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the state before each chunk, (G, state, heads * head_dim), and after the last.
+
+    Uses a matrix of the decays between chunks: a loop would keep a GPU waiting.
+
+    Args:
+        state: (1, state, heads * head_dim), before the first.
+        chunk_states: (G, state, heads * head_dim), what each chunk adds.
+        exponents: (G, heads), the decay of earlier states over each chunk.
+    """
+    heads = exponents.shape[1]
+    if not torch.compiler.is_compiling() and len(chunk_states) == 1:
+        decayed = exponents.exp()[:, None, :, None] * state.reshape(*state.shape[:2], heads, -1)
+        return state, chunk_states + decayed.flatten(2)
+    exponents = torch.cat((exponents.new_zeros(1, heads), exponents))
+    decay = _make_decay_matrix(exponents.T)  # (heads, G+1, G+1)
+    states = torch.cat((state, chunk_states))
+    by_head = states.reshape(*states.shape[:2], heads, -1).permute(2, 0, 1, 3)
+    after = (decay @ by_head.flatten(2)).reshape(by_head.shape).permute(1, 2, 0, 3).flatten(2)
+    return after[:-1], after[-1:]

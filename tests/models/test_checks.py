@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sacmil import Bag, create_model, list_models, predict
 from sacmil.errors import BagWarning, InputError
-from sacmil.models import MILModel, _inputs
+from sacmil.models import MILModel, _checks
 
 DIM = 12
 CELLS = np.argwhere(np.random.default_rng(0).random((20, 20)) < 0.3)
@@ -22,9 +22,9 @@ CELLS = np.argwhere(np.random.default_rng(0).random((20, 20)) < 0.3)
 
 @pytest.fixture(autouse=True)
 def _warn_again() -> Iterator[None]:
-    _inputs._has_warned = False
+    _checks._has_warned = False
     yield
-    _inputs._has_warned = False
+    _checks._has_warned = False
 
 
 def model_of(name: str = "sac_mil_local") -> MILModel:
@@ -33,10 +33,10 @@ def model_of(name: str = "sac_mil_local") -> MILModel:
 
 
 def is_warned_of(coords: np.ndarray) -> bool:
-    _inputs._has_warned = False
+    _checks._has_warned = False
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        _inputs.warn_if_pixels(coords)
+        _checks.warn_if_pixels(coords)
     return bool(found)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sacmil.nn.pseudo_inverse import pseudo_inverse, pseudo_inverse_of_repeated
+from sacmil.nn.nystrom import pseudo_inverse, pseudo_inverse_of_repeated
 
 
 def softmaxes(heads: int, m: int) -> torch.Tensor:
