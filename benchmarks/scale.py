@@ -31,10 +31,9 @@ from sacmil.extraction.prepare_slide import read_stamp
 from sacmil.extraction.table import ExtractionTable
 from sacmil.slides.search import find_slides
 from sacmil.slides.tiling import TileSpec
-from sacmil.training.bag_checks import check_and_hash_bags, read_width
 from sacmil.training.config import make_config
-from sacmil.training.cross_validate import RunPlan, make_jobs
-from sacmil.training.run_folder import open_run
+from sacmil.training.run_folder import check_and_hash_bags, open_run, read_width
+from sacmil.training.train import RunPlan, make_jobs
 
 _SETTINGS = ExtractionSettings(tiles=TileSpec(mpp=None, patch_size=64), tissue_mode="all")
 _HASHING, _RERUN = "reading and hashing bags", "a rerun's check"

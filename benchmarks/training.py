@@ -23,8 +23,8 @@ from sacmil.cohorts.dataset import Dataset
 from sacmil.models import Recipe
 from sacmil.synthetic.tissue_shape import make_tissue_coords
 from sacmil.training.config import TrainingConfig
-from sacmil.training.cross_validate import cross_validate
 from sacmil.training.loading import make_sample_loader
+from sacmil.training.train import cross_validate
 from sacmil.training.trainer import Trainer
 
 EPOCHS = 200

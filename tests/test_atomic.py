@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from sacmil import atomic
-from sacmil.atomic import atomic_directory, atomic_write
-from sacmil.locking import remove_partial_files
+from sacmil.atomic import atomic_directory, atomic_write, remove_partial_files
 
 posix_only = pytest.mark.skipif(os.name == "nt", reason="kills a forked process")
 

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     )
     from sacmil.results import Prediction
     from sacmil.results.run import Run
-    from sacmil.training.cross_validate import cross_validate
-    from sacmil.training.train import train
+    from sacmil.training.train import cross_validate, train
     from sacmil.workflows.compare import Comparison, compare
     from sacmil.workflows.convert import convert
     from sacmil.workflows.convert_model import convert_model
@@ -61,7 +60,7 @@ _MODULE_OF_NAME = {
     "convert": "workflows.convert",
     "convert_model": "workflows.convert_model",
     "create_model": "models",
-    "cross_validate": "training.cross_validate",
+    "cross_validate": "training.train",
     "describe_model": "models",
     "draw_heatmaps": "workflows.heatmaps",
     "embed": "models",
@@ -148,7 +147,6 @@ _SUBMODULES = frozenset(
         "heatmap",
         "kernels",
         "limits",
-        "locking",
         "models",
         "nn",
         "parallel",

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sacmil.errors import OptionError, SacMILError
+
 try:
     import fcntl
 except ModuleNotFoundError:  # Windows: partial files of killed processes are not removed
@@ -200,3 +202,36 @@ def _exchange_paths(one: Path, other: Path) -> bool:
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)  # absent from old C libraries
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     return bool(renameat2 and renameat2(here, bytes(one), here, bytes(other), exchange) == 0)
+
+
+@contextmanager
+def exclusive(folder: Path, *, purpose: str = "extraction") -> Iterator[None]:
+    """Hold the exclusive lock of a folder for one purpose.
+
+    Raises:
+        SacMILError: another process holds it, or it is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise OptionError(f"{folder}: is a file; expected a folder, choose another `out`")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f".{purpose}.lock").open("a") as lock:
+        try:
+            import fcntl
+        except ModuleNotFoundError:  # Windows: two runs at once are not detected there
+            yield
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
+        except BlockingIOError:
+            raise SacMILError(
+                f"another {purpose} is running in {folder}; wait for it, or give another `out`"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Remove the partial files that killed commands left in a folder."""
+    for leftover in list(folder.rglob(".*.????????.partial")):
+        remove_if_abandoned(leftover)

@@ -55,7 +55,7 @@ def run_until(line: str, folder: str, last: int, steps: Any) -> None:
 def start(line: str, folder: Path, last: int = -1) -> tuple[int, int]:
     """The exit code of a command, and how many steps it took; forked, for speed."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sacmil.cli.train", "sacmil.training.cross_validate", "trial"])
+    context.set_forkserver_preload(["sacmil.cli.train", "sacmil.training.train", "trial"])
     steps = context.Value("i", 0)
     arguments = (line.format(d=folder), str(folder), last, steps)
     process = context.Process(target=run_until, args=arguments)

@@ -15,6 +15,7 @@ import pytest
 from slide_maker import tissue_pixels, write_slide
 
 from sacmil import read_bag
+from sacmil.atomic import exclusive
 from sacmil.encoders import load_encoder
 from sacmil.errors import OptionError, SacMILError, SlideError
 from sacmil.extraction import (
@@ -27,7 +28,6 @@ from sacmil.extraction import (
 from sacmil.extraction.extract_slides import make_encoder_info, open_pipeline
 from sacmil.extraction.pipeline import Pipeline
 from sacmil.extraction.prepare_slide import EncoderInfo, FileStamp, SlideRequest
-from sacmil.locking import exclusive
 from sacmil.slides.outline import from_geojson
 from sacmil.slides.pixels import read_tile
 from sacmil.slides.readers import open_slide

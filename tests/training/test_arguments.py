@@ -15,8 +15,7 @@ from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.split_files import write_splits
 from sacmil.errors import ConfigError, DeviceError, OptionError, SacMILError
 from sacmil.training.config import resolve_configs
-from sacmil.training.cross_validate import cross_validate
-from sacmil.training.train import train
+from sacmil.training.train import cross_validate, train
 
 
 @pytest.fixture(scope="module")

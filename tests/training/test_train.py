@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
-from small_cohort import Material
+from small_cohort import Material, write_material
 
-from sacmil import load_model
-from sacmil.cohorts.splits import Fold
-from sacmil.errors import CohortError, CohortWarning, ConfigError, SacMILError
-from sacmil.training.config import TrainingConfig
-from sacmil.training.cross_validate import cross_validate
-from sacmil.training.train import train
+from sacmil import load_model, read_bag, write_bag
+from sacmil.card import find_model_folders
+from sacmil.cohorts.cohort import Cohort
+from sacmil.cohorts.dataset import Dataset
+from sacmil.cohorts.splits import Fold, make_folds
+from sacmil.errors import CohortError, CohortWarning, ConfigError, RunError, SacMILError
+from sacmil.evaluation.metrics import METRICS
+from sacmil.evaluation.patient_level import average_by_patient
+from sacmil.results import LOCALIZATION_FILE, read_localization, read_predictions
+from sacmil.results.run import Run
+from sacmil.training.config import TrainingConfig, make_configs
+from sacmil.training.train import cross_validate, train
 
 QUICK = {"epochs": 2, "lr": 1e-2}
 
@@ -80,3 +94,263 @@ def test_wrong_arguments_are_rejected_before_the_folder_is_made(
     with pytest.raises(ConfigError, match="models have different seeds"):
         cross_validate(data, {"abmil": {"seed": 1}, "dsmil": {}}, out=out)
     assert not out.exists()
+
+
+CONFIGS = make_configs(
+    ["sac_mil", "mean_pool"],
+    {},
+    ["epochs=2", "lr=1e-2", "sac_mil.dim=16", "sac_mil.k=4", "recipe=official"],
+)
+TWO = {"devices": ("cpu", "cpu"), "threads": 1}
+
+
+def validate(out: Path, dataset: Material, configs=CONFIGS, **arguments) -> Run:
+    given = {"folds": dataset.folds, "devices": "cpu", **arguments}
+    return cross_validate(dataset.data, configs, out=out, **given)
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(run)): file.read_bytes() for file in run.rglob("model.safetensors")
+    }
+
+
+def test_every_job_runs_once_whatever_runs_in_parallel(dataset, tmp_path) -> None:
+    lines = []
+    parallel = validate(
+        tmp_path / "parallel",
+        dataset,
+        seeds=(0, 1),
+        **TWO,
+        on_progress=lambda *line: lines.append(line),
+    )
+    assert not parallel.failures
+    assert len(weights(tmp_path / "parallel")) == 8, "two models, two seeds, two folds"
+    assert lines[-1] == ("cross-validation, epochs", 16, 16, "8 of 8 jobs")
+    tested = parallel.predictions.select(parallel.predictions.split == "test")
+    once = {(m, s, i) for m, s, i in zip(tested.model, tested.seed, tested.slide_id, strict=True)}
+    assert len(once) == len(tested) == 4 * len(dataset.cohort.slides)
+
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("model.safetensors")}
+    again = validate(tmp_path / "parallel", dataset, seeds=(0, 1), **TWO)
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    assert len(again.predictions) == len(parallel.predictions)
+
+    validate(tmp_path / "single", dataset, seeds=(1,), threads=1)
+    # Up to the last digits: a process that has computed before may choose other kernels.
+    for folder in (tmp_path / "single").glob("*/seed_*/fold_*"):
+        ours = load_model(folder).state_dict()
+        theirs = load_model(tmp_path / "parallel" / folder.relative_to(tmp_path / "single"))
+        for name, value in theirs.state_dict().items():
+            np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_localisation_of_every_part_is_joined_and_an_older_run_stays_finished(
+    dataset, tmp_path
+) -> None:
+    for path in dataset.bags.values():
+        write_bag(path, dataclasses.replace(read_bag(path), labels=np.arange(30) % 2))
+    configs = {"mean_pool": CONFIGS["mean_pool"]}
+    validate(tmp_path / "run", dataset, configs)
+    whole = tmp_path / "run" / LOCALIZATION_FILE
+    rows = read_localization(whole)
+    assert sorted(row.slide_id for row in rows) == sorted(dataset.bags), "each slide out of fold"
+    for row in rows:
+        assert row.slide_id in dataset.folds[row.fold].test
+    before = {file: file.read_bytes() for file in whole.parent.rglob("*.*") if file != whole}
+    content = whole.read_bytes()
+    whole.unlink()  # killed just before it was written
+    validate(tmp_path / "run", dataset, configs)
+    assert whole.read_bytes() == content
+    for file in whole.parent.rglob(LOCALIZATION_FILE):  # a run of an earlier version has none
+        file.unlink()
+    validate(tmp_path / "run", dataset, configs)
+    for file, found in before.items():
+        if file.name not in (LOCALIZATION_FILE, "provenance.json"):
+            assert file.read_bytes() == found, file
+
+
+def test_a_run_of_another_command_is_not_changed(dataset, tmp_path) -> None:
+    config = CONFIGS["mean_pool"]
+    validate(tmp_path / "folds", dataset, {"mean_pool": config})
+    train(dataset.data, config, out=tmp_path / "one", folds=dataset.folds)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*/*") if path.is_file()}
+    with pytest.raises(RunError, match="is a run of sacmil crossval, not of sacmil train"):
+        train(dataset.data, config, out=tmp_path / "folds", folds=dataset.folds)
+    with pytest.raises(RunError, match="is a run of sacmil train, not of sacmil crossval"):
+        validate(tmp_path / "one", dataset, {"mean_pool": config})
+    assert {path: path.read_bytes() for path in tmp_path.glob("*/*") if path.is_file()} == before
+
+
+def test_models_can_join_a_run_and_other_data_cannot(dataset, tmp_path) -> None:
+    first = {"mean_pool": CONFIGS["mean_pool"]}
+    validate(tmp_path / "run", dataset, first)
+    both = validate(tmp_path / "run", dataset)
+    assert set(both.predictions.model) == {"sac_mil", "mean_pool"}
+    cohort, bags, folds = dataset
+    other = make_folds(cohort, 2, seed=5)
+    with pytest.raises(RunError, match="other folds"):
+        validate(tmp_path / "run", dataset, first, folds=other)
+    last = cohort.slides[-1]
+    renamed = last._replace(patient_id="another")
+    fewer = Cohort((*cohort.slides[:-1], renamed), cohort.classes)
+    with pytest.raises(RunError, match="other cohort"):
+        validate(tmp_path / "run", Material(fewer, bags, folds), first)
+    changed = {"mean_pool": TrainingConfig(model="mean_pool", training={"epochs": 1})}
+    with pytest.raises(RunError, match="other settings"):
+        validate(tmp_path / "run", dataset, changed)
+
+
+def test_a_folder_of_something_else_is_not_changed(dataset, tmp_path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("x")
+    with pytest.raises(RunError, match="no run folder"):
+        validate(tmp_path / "thesis", dataset)
+    assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["chapter1.tex"]
+
+
+def test_every_bad_bag_is_reported_before_anything_is_trained(dataset, tmp_path) -> None:
+    data = dataset.data
+    names = list(dataset.bags)[1:4]
+    dataset.bags[names[0]].write_bytes(b"")
+    dataset.bags[names[1]].write_bytes(dataset.bags[names[1]].read_bytes()[:500])
+    with h5py.File(dataset.bags[names[2]], "r+") as file:
+        file["features"][0, 0] = np.nan
+    with pytest.raises(CohortError) as error:
+        cross_validate(data, CONFIGS, out=tmp_path / "run", folds=dataset.folds)
+    assert len(error.value.problems) == 3
+    for name, problem in zip(names, error.value.problems, strict=True):
+        assert name in problem
+    assert not list((tmp_path / "run").glob("mean_pool*"))
+
+
+def test_a_job_that_fails_is_reported_and_the_others_run(dataset, tmp_path) -> None:
+    """With one class in the validation set of fold 0, its epoch cannot be chosen."""
+    cohort, _, folds = dataset
+    val = tuple(s.slide_id for s in cohort.get_slides(folds[0].val) if s.label == 0)
+    folds = [folds[0]._replace(val=val), folds[1]]
+    found = validate(tmp_path / "run", dataset, folds=folds)
+    assert sorted(found.failures) == [f"{m}, seed 0, fold 0" for m in ("mean_pool", "sac_mil")]
+    assert all("one class only" in reason for reason in found.failures.values())
+    assert set(found.predictions.fold) == {1}
+
+
+def test_a_run_over_other_bags_is_rejected(dataset, tmp_path) -> None:
+    first = {"mean_pool": CONFIGS["mean_pool"]}
+    validate(tmp_path / "run", dataset, first)
+    before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
+    slide_id, path = next(iter(dataset.bags.items()))
+    bag = read_bag(path)
+    write_bag(path, dataclasses.replace(bag, features=bag.features + 1))
+    with pytest.raises(RunError, match=rf"other bags .*{slide_id}"):
+        validate(tmp_path / "run", dataset, {"max_pool": TrainingConfig(model="max_pool")})
+    assert {f: f.read_bytes() for f in before} | before == before
+
+
+def test_a_rejected_command_leaves_the_run_as_it_was(dataset, tmp_path) -> None:
+    validate(tmp_path / "run", dataset, {"mean_pool": CONFIGS["mean_pool"]})
+    before = (tmp_path / "run" / "config.yaml").read_bytes()
+    changed = TrainingConfig(model="mean_pool", training={"epochs": 1})
+    with pytest.raises(RunError, match="other settings"):
+        validate(tmp_path / "run", dataset, {"mean_pool": changed})
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == before
+
+
+def test_a_run_killed_at_its_very_start_can_be_resumed(dataset, tmp_path) -> None:
+    (tmp_path / "run" / "splits").mkdir(parents=True)
+    (tmp_path / "run" / ".run.lock").touch()
+    (tmp_path / "run" / "splits" / "splits_0.csv").write_text(",train,val,test\n")
+    found = validate(tmp_path / "run", dataset, {"mean_pool": CONFIGS["mean_pool"]})
+    assert not found.failures
+
+
+def test_a_run_stands_for_all_its_jobs(dataset, tmp_path) -> None:
+    validate(tmp_path / "run", dataset)
+    with pytest.raises(RunError, match="several models"):
+        find_model_folders(tmp_path / "run")
+    folders = find_model_folders(tmp_path / "run" / "sac_mil")
+    assert [folder.name for folder in folders] == ["fold_0", "fold_1"]
+    assert all(load_model(folder).name == "sac_mil" for folder in folders)
+
+
+def test_names_that_cannot_be_folders_are_rejected(dataset, tmp_path) -> None:
+    for name in ("../up", "a b", "", ".hidden"):
+        with pytest.raises(RunError, match="not a portable folder name"):
+            validate(tmp_path / "run", dataset, {name: CONFIGS["mean_pool"]})
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from small_cohort import write_material
+from sacmil.training.config import make_configs
+from sacmil.training.train import cross_validate
+dataset = write_material(Path(sys.argv[2]), patients=8)
+configs = make_configs(["sac_mil"], {}, ["epochs=8", "lr=1e-3", "dim=16", "k=4"])
+cross_validate(
+    dataset.data, configs, out=sys.argv[3], folds=dataset.folds, devices="cpu", threads=1
+)
+"""
+
+
+@pytest.mark.parametrize("folds", [(1,), pytest.param((0, 1), marks=pytest.mark.slow)])
+def test_killed_at_any_moment_a_run_ends_with_the_same_weights(folds, tmp_path) -> None:
+    here = str(Path(__file__).parent.parent / "support")
+
+    def start(out: Path) -> subprocess.Popen:
+        command = [sys.executable, "-c", SCRIPT, here, str(tmp_path / "bags"), str(out)]
+        return subprocess.Popen(command, start_new_session=True)
+
+    assert start(tmp_path / "whole").wait() == 0
+    for fold_number in folds:
+        process = start(tmp_path / "killed")
+        # Wait until an epoch is stored, then kill it and its children at once.
+        fold = tmp_path / "killed" / "sac_mil" / "seed_0" / f"fold_{fold_number}"
+        until = time.monotonic() + 60
+        while not (fold / "checkpoint.safetensors").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert process.poll() is None, "it was under way"
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (fold / "card.json").exists()
+    assert start(tmp_path / "killed").wait() == 0
+    assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
+    ours, theirs = (tmp_path / name / "predictions.csv" for name in ("killed", "whole"))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert len(read_predictions(ours)) == 12
+    assert not list((tmp_path / "killed").rglob("*.partial"))
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_predictions(ray_cluster, dataset, tmp_path) -> None:
+    first = {"mean_pool": CONFIGS["mean_pool"]}
+    cluster = {"threads": 1, "engine": "ray", "address": ray_cluster.address}
+    found = validate(tmp_path / "cluster", dataset, first, **cluster)
+    assert not found.failures
+    validate(tmp_path / "here", dataset, first, threads=1)
+    ours, theirs = (read_predictions(tmp_path / name) for name in ("cluster", "here"))
+    assert ours.slide_id.tolist() == theirs.slide_id.tolist()
+    np.testing.assert_allclose(ours.probabilities, theirs.probabilities, atol=1e-5)
+
+
+def test_labels_without_meaning_give_chance(tmp_path) -> None:
+    """With random labels: over 60 patients, the pooled AUC stays within three errors of 0.5."""
+    cohort, bags, _ = write_material(tmp_path / "bags", patients=60)
+    random = np.random.default_rng(1)
+    labels = dict(zip(cohort.patients, random.permutation(np.arange(60) % 2), strict=True))
+    slides = tuple(s._replace(label=int(labels[s.patient_id])) for s in cohort.slides)
+    shuffled = Cohort(slides, cohort.classes)
+    config = TrainingConfig(model="mean_pool", training={"epochs": 5, "lr": 1e-2})
+    found = cross_validate(
+        Dataset(shuffled, bags), {"mean": config}, out=tmp_path / "run", folds=3, devices="cpu"
+    )
+    units = average_by_patient(found.predictions)
+    assert abs(METRICS["auc"](units.label, units.probabilities) - 0.5) < 3 * 0.075
+
+
+def test_labels_with_meaning_are_learned(dataset, tmp_path) -> None:
+    config = TrainingConfig(model="mean_pool", training={"epochs": 5, "lr": 1e-2})
+    found = validate(tmp_path / "run", dataset, {"mean": config})
+    units = average_by_patient(found.predictions)
+    assert METRICS["auc"](units.label, units.probabilities) > 0.95

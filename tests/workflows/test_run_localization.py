@@ -12,7 +12,7 @@ from small_cohort import write_material
 from sacmil import read_bag, write_bag
 from sacmil.errors import RunError
 from sacmil.results import LOCALIZATION_FILE, read_localization
-from sacmil.training.cross_validate import cross_validate
+from sacmil.training.train import cross_validate
 from sacmil.workflows.run_localization import measure_run_localization
 
 

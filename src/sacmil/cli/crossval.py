@@ -70,7 +70,7 @@ def command(
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
     from sacmil.cli._progress import progress_bars
     from sacmil.training.config import resolve_configs
-    from sacmil.training.cross_validate import cross_validate
+    from sacmil.training.train import cross_validate
 
     if address and engine != "ray":
         raise click.UsageError("--address names a Ray cluster; add --engine ray")

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from sacmil.atomic import exclusive, remove_partial_files
 from sacmil.bag import Bag
 from sacmil.encoders import Encoder
 from sacmil.errors import OptionError, explain_os_error
@@ -22,7 +23,6 @@ from sacmil.extraction.prepare_slide import EncoderInfo, PreparedSlide, SlideReq
 from sacmil.extraction.settings import ExtractionSettings
 from sacmil.extraction.table import ExtractionRow, ExtractionTable
 from sacmil.formats import write_bag
-from sacmil.locking import exclusive, remove_partial_files
 from sacmil.parallel import WorkerPool
 
 STAGES = ("tissue", "tiles", "features")

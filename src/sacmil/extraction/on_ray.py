@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sacmil.atomic import exclusive, remove_partial_files
 from sacmil.encoders import describe_encoder, load_encoder
 from sacmil.extraction.extract_slides import (
     ExtractionProgress,
@@ -23,7 +24,6 @@ from sacmil.extraction.pipeline import ExtractedSlide
 from sacmil.extraction.prepare_slide import SlideRequest
 from sacmil.extraction.settings import ExtractionSettings
 from sacmil.extraction.table import ExtractionRow, ExtractionTable
-from sacmil.locking import exclusive, remove_partial_files
 from sacmil.parallel import TaskOutcome
 from sacmil.parallel.ray import run_each_on_ray
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import ConfigError, RunError, suggest_names
-from sacmil.results.ensemble import rank_scores
+from sacmil.results.prediction import rank_scores
 
 Normalization = Literal["raw", "minmax", "rank"]
 NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)

@@ -7,17 +7,21 @@ print is discarded.
 from __future__ import annotations
 
 import importlib
+import mmap
 import os
+import pickle
 import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from io import BufferedReader, BufferedWriter
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
 
 from sacmil.errors import SacMILError, explain_os_error
-from sacmil.parallel._messages import SharedMemory, receive, send
 
 
 def main() -> None:
@@ -78,5 +82,115 @@ def _import_function(function: str) -> Callable[..., Any]:
     return found
 
 
-if __name__ == "__main__":
-    main()
+_INTEGER_BYTES = 8
+_MIN_SHARED_BYTES = 2**16
+
+ByteArray = npt.NDArray[np.uint8]
+Allocator = Callable[[int], ByteArray]
+"""Returns memory of a number of bytes."""
+
+
+class SharedMemory:
+    """Memory that both processes map; it holds one message at a time, and grows with it.
+
+    Args:
+        descriptor: file descriptor of the memory.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._mapped: mmap.mmap | None = None
+
+    @classmethod
+    def create(cls) -> SharedMemory | None:
+        """Return new shared memory; None if the system has none."""
+        make = getattr(os, "memfd_create", None)
+        return cls(make("sacmil")) if make else None
+
+    def write(self, buffers: Iterable[memoryview], size: int) -> None:
+        """Write buffers one after the other, ``size`` bytes in total."""
+        if size > os.fstat(self.descriptor).st_size:
+            os.ftruncate(self.descriptor, size)
+        memory, start = self._view(size), 0
+        for buffer in buffers:
+            memory[start : start + buffer.nbytes] = np.frombuffer(buffer, np.uint8)
+            start += buffer.nbytes
+
+    def read(self, sizes: Sequence[int], allocate: Allocator) -> list[ByteArray]:
+        """Return copies of the buffers of these sizes."""
+        memory = self._view(sum(sizes))
+        ends = np.cumsum(sizes).tolist()
+        copies = []
+        for size, end in zip(sizes, ends, strict=True):
+            copy = allocate(size) if size >= _MIN_SHARED_BYTES else allocate_bytes(size)
+            copy[:] = memory[end - size : end]
+            copies.append(copy)
+        return copies
+
+    def close(self) -> None:
+        """Release the memory."""
+        self._mapped = None
+        os.close(self.descriptor)
+
+    def _view(self, size: int) -> Any:
+        if self._mapped is None or len(self._mapped) < size:
+            self._mapped = mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size)
+        return np.frombuffer(self._mapped, np.uint8, size)
+
+
+def send(stream: BinaryIO, message: Any, shared: SharedMemory | None = None) -> None:
+    """Write one message."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+    raw = [buffer.raw() for buffer in buffers]
+    sizes = [view.nbytes for view in raw]
+    through_memory = shared is not None and sum(sizes) >= _MIN_SHARED_BYTES
+    if shared is not None and through_memory:
+        shared.write(raw, sum(sizes))  # before the message that announces it
+        raw = []
+    numbers = [int(through_memory), len(head), len(sizes), *sizes]
+    stream.write(b"".join(number.to_bytes(_INTEGER_BYTES, "little") for number in numbers))
+    stream.write(head)
+    for view in raw:
+        stream.write(view)
+    stream.flush()
+
+
+def allocate_bytes(size: int) -> ByteArray:
+    """Allocate memory of this process."""
+    return np.empty(size, np.uint8)
+
+
+def receive(
+    stream: BufferedReader, shared: SharedMemory | None = None, allocate: Allocator = allocate_bytes
+) -> Any:
+    """Read one message; raise EOFError if the other process has ended.
+
+    Args:
+        stream: the pipe to read from.
+        shared: the memory of large arrays.
+        allocate: returns the memory they are copied to.
+    """
+    through_memory, head_size, count = (_read_integer(stream) for _ in range(3))
+    sizes = [_read_integer(stream) for _ in range(count)]
+    head = _read_exactly(stream, head_size)
+    if through_memory and shared is not None:
+        buffers: Sequence[Any] = shared.read(sizes, allocate)
+    else:
+        buffers = [_read_exactly(stream, size) for size in sizes]
+    return pickle.loads(head, buffers=buffers)  # noqa: S301 - written by our own child or parent
+
+
+def _read_integer(stream: BufferedReader) -> int:
+    return int.from_bytes(_read_exactly(stream, _INTEGER_BYTES), "little")
+
+
+def _read_exactly(stream: BufferedReader, size: int) -> bytearray:
+    data = bytearray(size)
+    view, filled = memoryview(data), 0
+    while filled < size:
+        got = stream.readinto(view[filled:])
+        if not got:
+            raise EOFError
+        filled += got
+    return data

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self, cast
 
 from sacmil.limits import max_worker_bytes
-from sacmil.parallel._messages import Allocator, SharedMemory, allocate_bytes, receive, send
+from sacmil.parallel._child import Allocator, SharedMemory, allocate_bytes, receive, send
+
+_CHILD_PROGRAM = "from sacmil.parallel._child import main; main()"
 
 
 class TaskOutcome(NamedTuple):
@@ -64,13 +66,7 @@ class _WorkerProcess:
             "PYTHONPATH": os.pathsep.join(list_import_folders()),
         }
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "sacmil.parallel._child",
-                *map(str, [memory_limit, *passed]),
-            ],
+            [sys.executable, "-P", "-c", _CHILD_PROGRAM, *map(str, [memory_limit, *passed])],
             pass_fds=passed,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -64,7 +64,7 @@ def cross_validate_rows(
     out: Path, dataset: ReproduceDataset, rows: Mapping[str, Variant], request: ReproduceRequest
 ) -> Run:
     """Train every row on every fold of the dataset; skip finished jobs."""
-    from sacmil.training.cross_validate import cross_validate
+    from sacmil.training.train import cross_validate
 
     return cross_validate(
         dataset.data,

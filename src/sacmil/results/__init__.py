@@ -13,15 +13,7 @@ RUN/<model>/seed_<n>/fold_<n>::
                                  of each test slide
 """
 
-from sacmil.results.ensemble import Ensemble
-from sacmil.results.prediction import Prediction
-from sacmil.results.predictions import (
-    KEY_COLUMNS,
-    PREDICTIONS_FILE,
-    Predictions,
-    read_predictions,
-    write_predictions,
-)
+from sacmil.results.prediction import Ensemble, Prediction
 from sacmil.results.results_folder import (
     InstanceScores,
     ModelInfo,
@@ -33,12 +25,17 @@ from sacmil.results.results_folder import (
     write_results,
     write_scores,
 )
-from sacmil.results.run import Run
-from sacmil.results.slide_localization import (
+from sacmil.results.run import (
+    KEY_COLUMNS,
     LOCALIZATION_FILE,
+    PREDICTIONS_FILE,
+    Predictions,
+    Run,
     SlideLocalization,
     read_localization,
+    read_predictions,
     write_localization,
+    write_predictions,
 )
 
 __all__ = [

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import csv
+import math
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+import numpy as np
+import numpy.typing as npt
 import yaml
 
+from sacmil.atomic import atomic_write
+from sacmil.csv_text import escape_cells, restore_cells
 from sacmil.errors import RunError, check_type, suggest_names
-from sacmil.results.predictions import (
-    KEY_COLUMNS,
-    PREDICTIONS_FILE,
-    Predictions,
-    read_predictions,
-)
-from sacmil.results.slide_localization import SlideLocalization, read_localization
 from sacmil.yaml_values import read_yaml
 
 if TYPE_CHECKING:
@@ -133,3 +133,238 @@ def _read_config(file: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RunError(f"{file}: cannot be read ({error}); restore it") from error
     return values if isinstance(values, dict) else {}
+
+
+PREDICTIONS_FILE = "predictions.csv"
+_SPLITS = ("train", "val", "test")
+KEY_COLUMNS = ("slide_id", "patient_id", "split", "fold", "seed", "model", "label")
+"""Columns before the probabilities."""
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Predictions of models for labelled slides, one row each, as in predictions.csv."""
+
+    classes: tuple[str, ...]
+    slide_id: npt.NDArray[np.str_]
+    patient_id: npt.NDArray[np.str_]
+    split: npt.NDArray[np.str_]
+    """test, or val for the validation set."""
+    fold: npt.NDArray[np.int64]
+    """Number of the split; it continues over repeats of cross-validation."""
+    seed: npt.NDArray[np.int64]
+    model: npt.NDArray[np.str_]
+    label: npt.NDArray[np.int64]
+    """Index into classes."""
+    probabilities: npt.NDArray[np.float64]
+    """(rows, C), each row summing to one."""
+
+    def __len__(self) -> int:
+        return len(self.slide_id)
+
+    def select(self, rows: npt.NDArray[Any]) -> Self:
+        """Return some of the rows, by mask or by index."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
+
+    @classmethod
+    def from_rows(
+        cls, classes: Iterable[str], rows: Iterable[tuple[Any, ...]], probabilities: npt.ArrayLike
+    ) -> Self:
+        """Make a table of one tuple per row, in the order of KEY_COLUMNS, the label as index."""
+        listed = list(rows)
+        names = tuple(classes)
+        columns = zip(*listed, strict=True) if listed else ((),) * len(KEY_COLUMNS)
+        typed: dict[str, Any] = {
+            key: np.array(column, dtype=np.int64 if key in _INTEGER_COLUMNS else np.str_)
+            for key, column in zip(KEY_COLUMNS, columns, strict=True)
+        }
+        values = np.asarray(probabilities, dtype=np.float64).reshape(len(listed), len(names))
+        return cls(names, **typed, probabilities=values)
+
+    @classmethod
+    def concatenate(cls, tables: Iterable[Predictions]) -> Predictions:
+        """Join the rows of several tables, which must have the same classes."""
+        listed = list(tables)
+        if len({table.classes for table in listed}) != 1:
+            raise RunError(
+                "predictions of different classes cannot be joined: found "
+                + "; ".join(sorted({", ".join(table.classes) for table in listed}))
+            )
+        joined = {name: np.concatenate([getattr(p, name) for p in listed]) for name in _COLUMNS}
+        return cls(listed[0].classes, **joined)
+
+
+_INTEGER_COLUMNS = frozenset({"fold", "seed", "label"})
+_COLUMNS = tuple(field.name for field in fields(Predictions) if field.name != "classes")
+
+
+def write_predictions(path: str | Path, predictions: Predictions) -> None:
+    """Write predictions.csv with label names; probabilities are read back exactly."""
+    with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*KEY_COLUMNS, *(f"p_{name}" for name in predictions.classes)])
+        for row in range(len(predictions)):
+            keys = [getattr(predictions, key)[row] for key in KEY_COLUMNS[:-1]]
+            label = predictions.classes[predictions.label[row]]
+            values = map(repr, predictions.probabilities[row].tolist())
+            writer.writerow([*escape_cells([*keys, label]), *values])
+
+
+def read_predictions(path: str | Path) -> Predictions:
+    """Read predictions.csv, given the file or its run folder."""
+    file = Path(path) / PREDICTIONS_FILE if Path(path).is_dir() else Path(path)
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
+            header, *rows = [restore_cells(row) for row in csv.reader(stream)] or [[]]
+    except FileNotFoundError:
+        raise RunError(
+            f"{file}: does not exist; expected a finished run folder (sacmil train, sacmil "
+            f"crossval) or a file such as {PREDICTIONS_FILE}"
+        ) from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RunError(f"{file}: cannot be read as a table ({error})") from error
+    return _parse_predictions(file, header, rows)
+
+
+def _parse_predictions(file: Path, header: list[str], rows: list[list[str]]) -> Predictions:
+    missing = [key for key in KEY_COLUMNS if key not in header]
+    classes = [name[2:] for name in header if name.startswith("p_")]
+    if missing or len(classes) < 2 or "" in classes:
+        lacking = ", ".join(missing) or "p_<class> columns"
+        hint = f" (its header is {header[0]!r}: save it with commas)" if len(header) == 1 else ""
+        raise RunError(
+            f"{file}: lacks {lacking}{hint}; expected {', '.join(KEY_COLUMNS)}, p_<class>…"
+        )
+    if len(set(header)) < len(header):
+        repeated = sorted({name for name in header if header.count(name) > 1})
+        raise RunError(f"{file}: has columns twice: {', '.join(repeated)}; expected each once")
+    column = {name: index for index, name in enumerate(header)}
+    keys, values = [], []
+    for number, row in enumerate(rows, start=2):
+        if not row:  # a blank line, as editors leave at the end
+            continue
+        try:
+            if len(row) > len(header):
+                raise ValueError(f"{len(row)} cells under {len(header)} columns")
+            keys.append(_parse_keys([row[column[key]] for key in KEY_COLUMNS], classes))
+            values.append(_parse_probabilities([row[column[f"p_{name}"]] for name in classes]))
+        except (IndexError, ValueError, OverflowError) as error:
+            raise RunError(
+                f"{file}, line {number}: cannot be parsed ({error}); expected whole numbers "
+                f"for fold and seed, a label among {', '.join(classes)}, and probabilities of all "
+                "classes that sum to one"
+            ) from error
+    found = Predictions.from_rows(classes, keys, values)
+    _check_consistent(file, found)
+    return found
+
+
+def _check_consistent(file: Path, predictions: Predictions) -> None:
+    """Reject a slide with several patients, or with several labels for one model."""
+    for values, columns in (
+        ("patients", ("slide_id", "patient_id")),
+        ("labels", ("model", "slide_id", "label")),
+    ):
+        listed = [getattr(predictions, name).tolist() for name in columns]
+        pairs = {*zip(*listed, strict=True)}
+        known = Counter(pair[:-1] for pair in pairs)
+        for pair, count in known.items():
+            if count > 1:
+                raise RunError(f"{file}: slide {pair[-1]!r} has {count} {values}; expected one")
+
+
+def _parse_keys(texts: list[str], classes: list[str]) -> tuple[Any, ...]:
+    slide, patient, split, fold, seed, model, label = texts
+    if not (slide and patient and model):
+        raise ValueError("slide_id, patient_id or model is empty")
+    if split.lower() not in _SPLITS:
+        raise ValueError(f"split {split!r}, not one of {', '.join(_SPLITS)}")
+    return (
+        slide,
+        patient,
+        split.lower(),
+        np.int64(int(fold)),
+        np.int64(int(seed)),
+        model,
+        classes.index(label),
+    )
+
+
+def _parse_probabilities(texts: list[str]) -> list[float]:
+    values = [float(text) for text in texts]
+    if not (all(p >= 0 for p in values) and abs(sum(values) - 1) < 1e-3):
+        raise ValueError(f"probabilities {values}")
+    return values
+
+
+LOCALIZATION_FILE = "localisation_by_slide.csv"
+
+
+class SlideLocalization(NamedTuple):
+    """One model on one test slide whose instances have labels."""
+
+    slide_id: str
+    patient_id: str
+    fold: int
+    seed: int
+    model: str
+    instances: int
+    """Number of instances with a known label."""
+    positives: int
+    """Number of instances with a label above zero."""
+    auc: float
+    """NaN unless the slide has positive and negative instances."""
+    average_precision: float
+    """NaN unless the slide has positive and negative instances."""
+
+    @property
+    def has_both_labels(self) -> bool:
+        """Whether the slide has positive and negative instances."""
+        return 0 < self.positives < self.instances
+
+
+def write_localization(path: str | Path, rows: Iterable[SlideLocalization]) -> None:
+    """Write a row per model and slide; numbers are read back exactly, NaN is an empty cell."""
+    with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(SlideLocalization._fields)
+        for row in rows:
+            writer.writerow([*escape_cells(row[:-2]), *map(_to_text, row[-2:])])
+
+
+def read_localization(path: str | Path) -> list[SlideLocalization]:
+    """Read localisation_by_slide.csv, given the file or its run folder; empty if it is missing."""
+    file = Path(path) / LOCALIZATION_FILE if Path(path).is_dir() else Path(path)
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
+            header, *rows = [restore_cells(row) for row in csv.reader(stream)] or [[]]
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RunError(f"{file}: cannot be read as a table ({error})") from error
+    if header != list(SlideLocalization._fields):
+        raise RunError(
+            f"{file}: has the columns {', '.join(header) or 'none'}; expected "
+            f"{', '.join(SlideLocalization._fields)}"
+        )
+    return [_parse_row(file, number, row) for number, row in enumerate(rows, start=2) if row]
+
+
+def _parse_row(file: Path, number: int, row: list[str]) -> SlideLocalization:
+    try:
+        slide, patient, fold, seed, model, instances, positives, *values = row
+        auc, precision = (float(text or "nan") for text in values)
+        keys = (slide, patient, int(fold), int(seed), model)
+        found = SlideLocalization(*keys, int(instances), int(positives), auc, precision)
+    except ValueError as error:
+        raise RunError(
+            f"{file}, line {number}: cannot be parsed ({error}); expected whole numbers for "
+            "fold, seed, instances and positives, and numbers for the rest"
+        ) from error
+    if found.has_both_labels and not (0 <= auc <= 1 and 0 <= precision <= 1):
+        raise RunError(f"{file}, line {number}: has {auc} and {precision}; expected 0 to 1")
+    return found
+
+
+def _to_text(value: float) -> str:
+    return "" if math.isnan(value) else repr(value)

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import yaml
+from torch import Tensor
 
 from sacmil.atomic import atomic_write
 from sacmil.bag import Bag
@@ -23,24 +25,25 @@ from sacmil.cohorts.cohort import LabeledSlide
 from sacmil.cohorts.dataset import Dataset
 from sacmil.environment import list_versions, select_device
 from sacmil.errors import ConfigError, OptionError, RunError, SacMILError
+from sacmil.evaluation.localization import measure_slide_localization
 from sacmil.formats import read_bag
-from sacmil.models import MILModel, create_model
+from sacmil.models import MILModel, Output, create_model
 from sacmil.models._folder import WEIGHTS, create_meta_model, serialize_model
 from sacmil.models._registry import restore_old_names
 from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,
     Predictions,
+    SlideLocalization,
     write_localization,
     write_predictions,
 )
-from sacmil.training.bag_checks import read_width
-from sacmil.training.checkpoint import Checkpoint, EpochMetrics
+from sacmil.results.prediction import select_class_scores
+from sacmil.training.checkpoint import Checkpoint, EpochMetrics, TrainingLog
 from sacmil.training.config import TrainingConfig
 from sacmil.training.fit import FitResult, fit, predict_samples
 from sacmil.training.loading import BagReader, CacheMode, SampleLoader
-from sacmil.training.localization import LocalizationRecorder
-from sacmil.training.log import TrainingLog
+from sacmil.training.run_folder import read_width
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 CONFIG_FILE = "config.yaml"
@@ -340,3 +343,58 @@ def describe_bag(bag: Bag) -> dict[str, Any]:
         "tile_px": int(bag.tile_px) if bag.tile_px else None,
         "tissue": (bag.provenance or {}).get("tissue_mode"),
     }
+
+
+class LocalizationRecorder:
+    """Stores the instance labels of each bag that is read, and scores each output with them.
+
+    Args:
+        slides: slides and bag paths of the test set, in the order of prediction.
+        read: reads a bag file.
+        fold: of the rows.
+        seed: of the rows.
+        model: of the rows.
+    """
+
+    def __init__(
+        self,
+        slides: Sequence[tuple[LabeledSlide, Path]],
+        read: BagReader,
+        *,
+        fold: int,
+        seed: int,
+        model: str,
+    ) -> None:
+        self.rows: list[SlideLocalization] = []
+        """One for each slide so far whose bag has instance labels."""
+        self._slides, self._read = iter(slides), read
+        self._job = (fold, seed, model)
+        self._labels: dict[Path, npt.NDArray[Any]] = {}
+
+    def read(self, path: Path) -> Bag:
+        """Read a bag and store its labels, so that no test bag is read twice."""
+        bag = self._read(path)
+        if bag.labels is not None:
+            self._labels[path] = bag.labels
+        return bag
+
+    def add(self, output: Output) -> None:
+        """Measure the output of the next slide."""
+        slide, path = next(self._slides)
+        labels = self._labels.pop(path, None)
+        if labels is None:
+            return
+        by_class = None if output.class_scores is None else _to_numpy(output.class_scores)
+        scores = select_class_scores(_to_numpy(output.scores), by_class, slide.label)
+        self.rows.append(
+            SlideLocalization(
+                slide.slide_id,
+                slide.patient_id,
+                *self._job,
+                **measure_slide_localization(slide.slide_id, scores, labels)._asdict(),
+            )
+        )
+
+
+def _to_numpy(tensor: Tensor) -> npt.NDArray[Any]:
+    return tensor.float().cpu().numpy()

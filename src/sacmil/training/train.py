@@ -2,26 +2,61 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sacmil.arguments import to_integer, to_output_folder
+from sacmil.arguments import is_integer, to_integer, to_output_folder
+from sacmil.card import CARD_FILE
 from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.split_cohort import FoldChoice, resolve_folds
-from sacmil.cohorts.splits import make_training_only_fold
-from sacmil.errors import CohortWarning, ConfigError
+from sacmil.cohorts.splits import Fold, make_training_only_fold
+from sacmil.errors import (
+    CohortWarning,
+    ConfigError,
+    OptionError,
+    RunError,
+    SacMILError,
+    check_type,
+    shorten_value,
+)
 from sacmil.progress import ProgressCallback, ignore_progress
-from sacmil.results.run import Run
-from sacmil.training.config import DEFAULT_MODEL, Overrides, TrainingConfig, resolve_configs
-from sacmil.training.cross_validate import RunPlan, check_dataset, open_jobs
-from sacmil.training.devices import resolve_device
+from sacmil.results import (
+    LOCALIZATION_FILE,
+    PREDICTIONS_FILE,
+    Predictions,
+    read_localization,
+    read_predictions,
+    write_localization,
+    write_predictions,
+)
+from sacmil.results.run import Run, natural_sort_key
+from sacmil.training.config import (
+    DEFAULT_MODEL,
+    ModelChoice,
+    Overrides,
+    TrainingConfig,
+    resolve_configs,
+)
+from sacmil.training.job import TrainingJob, check_models, list_labeled_bags
 from sacmil.training.loading import CacheMode
-from sacmil.training.run_jobs import EpochMonitor, TrainingResources, run_jobs
+from sacmil.training.run_folder import check_and_hash_bags, open_run, write_configs
+from sacmil.training.run_jobs import (
+    Devices,
+    EngineName,
+    EpochMonitor,
+    FolderMonitor,
+    TrainingResources,
+    resolve_device,
+    resolve_devices,
+    run_jobs,
+)
 
 
 def train(
@@ -134,3 +169,187 @@ def _keep_last_epoch(config: TrainingConfig) -> TrainingConfig:
         stacklevel=3,
     )
     return changed
+
+
+def cross_validate(
+    dataset: Dataset,
+    models: ModelChoice | None = None,
+    *,
+    out: str | Path,
+    folds: FoldChoice = 5,
+    seeds: int | Iterable[int] = 1,
+    recipe: str | None = None,
+    config: str | Path | Mapping[str, Any] | None = None,
+    options: Overrides = (),
+    devices: Devices = "auto",
+    per_gpu: int = 1,
+    threads: int | None = None,
+    cache: CacheMode = "auto",
+    engine: EngineName = "local",
+    address: str | None = None,
+    on_progress: ProgressCallback = ignore_progress,
+) -> Run:
+    """Train and test every model on every fold with every seed.
+
+    Jobs finished in ``out`` are skipped; interrupted jobs are resumed.
+
+    Args:
+        dataset: the slides with their labels and bags.
+        models: a name, several, or configurations by name. None takes those of ``config``, or
+            sac_mil_local.
+        out: the run folder.
+        folds: number of folds to make, or the folds, or a file or folder of splits.
+        seeds: number of seeds, counted from the configuration's seed, or the seeds.
+        recipe: standard, paper, official, or another recipe of the models.
+        config: a YAML file, or its values: one configuration for all models, or one for each.
+        options: training settings and model options to change, such as ``{"lr": 2e-4}``.
+        devices: one device per job at a time, such as ``["cuda:0", "cuda:1"]``. ``auto`` takes
+            all GPUs, or the CPU.
+        per_gpu: jobs at once on each GPU.
+        threads: of torch for each job on a CPU; None divides the cores evenly.
+        cache: where to keep bags between epochs: auto, none, memory or gpu.
+        engine: run jobs on this machine (local) or on Ray (ray).
+        address: of the Ray cluster; None uses a running one, or starts one.
+        on_progress: called with the number of bags checked, then of epochs done.
+
+    Returns:
+        The run, with the error messages of jobs that failed.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from sacmil.synthetic.bags import make_synthetic_cohort, write_synthetic_cohort
+        >>> synthetic = make_synthetic_cohort("cluster", 8, seed=0, instances=(20, 30))
+        >>> with TemporaryDirectory() as folder:
+        ...     dataset = Dataset(write_synthetic_cohort(synthetic, folder), f"{folder}/bags")
+        ...     run = cross_validate(
+        ...         dataset, ["mean_pool"], folds=2, out=f"{folder}/run", options={"epochs": 1}
+        ...     )
+        ...     tested = run.predictions.split == "test"
+        >>> run.models, int(tested.sum())
+        (('mean_pool',), 8)
+    """
+    check_dataset(dataset)
+    folder = to_output_folder(out)
+    configs = resolve_configs(models, config=config, recipe=recipe, options=options)
+    _check_names(configs)
+    listed = _make_seeds(configs, seeds)
+    workers = resolve_devices(devices, per_gpu, engine)
+    resources = TrainingResources(workers, threads, cache, engine, address)
+    plan = RunPlan(folder, dataset, resolve_folds(dataset.cohort, folds), configs, listed)
+    with open_jobs(plan, on_progress) as jobs:
+        pending = [job for job in jobs if not job.is_finished()]  # raises on a different job
+        write_configs(plan.out, configs)
+        failed = run_jobs(pending, resources, FolderMonitor(jobs, pending, on_progress))
+        _join_predictions(plan.out, jobs)
+    return Run(plan.out, {found.name: found.message for found in failed})
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run trains."""
+
+    out: Path
+    dataset: Dataset
+    folds: Sequence[Fold]
+    configs: Mapping[str, TrainingConfig]
+    """By their names in tables and folders."""
+    seeds: Sequence[int]
+    """Each replaces the seed of every configuration."""
+    fold: int | None = None
+    """The only fold to train, in the run folder itself; None trains all, each in its folder."""
+
+
+@contextmanager
+def open_jobs(plan: RunPlan, on_progress: ProgressCallback) -> Iterator[list[TrainingJob]]:
+    """Check models and bags, open the run folder, and yield its jobs.
+
+    Args:
+        plan: what to train.
+        on_progress: called with the number of bags checked.
+    """
+    check_models(plan.configs.values(), plan.dataset)
+    command = "crossval" if plan.fold is None else "train"
+    with open_run(plan.out, plan.dataset.cohort, plan.folds, command, plan.seeds):
+        hashes = check_and_hash_bags(plan.out, plan.dataset.bags, on_progress)
+        yield list(make_jobs(replace(plan, dataset=plan.dataset.with_hashes(hashes))))
+
+
+def make_jobs(plan: RunPlan) -> Iterator[TrainingJob]:
+    """Yield jobs fold by fold, so that every model has first results early.
+
+    Args:
+        plan: with the hashes of its dataset.
+    """
+    numbers = range(len(plan.folds)) if plan.fold is None else (plan.fold,)
+    for seed in plan.seeds:
+        for number in numbers:
+            train, val, test = (list_labeled_bags(plan.dataset, s) for s in plan.folds[number])
+            for name, config in plan.configs.items():
+                folder = plan.out / name / f"seed_{seed}" / f"fold_{number}"
+                yield TrainingJob(
+                    folder=folder if plan.fold is None else plan.out,
+                    name=name,
+                    config=replace(config, seed=seed),
+                    classes=plan.dataset.cohort.classes,
+                    fold=number,
+                    train=train,
+                    val=val,
+                    test=test,
+                )
+
+
+def check_dataset(dataset: Dataset) -> None:
+    """Reject what is no dataset, such as a cohort without bags."""
+    expected = "a Dataset: Dataset(cohort, bags), with the cohort of read_cohort('table.csv')"
+    check_type("dataset", dataset, Dataset, expected)
+
+
+def _check_names(configs: Mapping[str, TrainingConfig]) -> None:
+    for name in configs:
+        if not re.fullmatch(r"[\w=+][\w.=+-]*", name):
+            raise RunError(
+                f"{name!r} is not a portable folder name; expected letters, digits and _ . = + -"
+            )
+
+
+def _make_seeds(configs: Mapping[str, TrainingConfig], seeds: int | Iterable[int]) -> list[int]:
+    """Return the given seeds, or as many, beginning with the seed of all configurations."""
+    if isinstance(seeds, Iterable):
+        return _list_seeds(seeds)
+    count = to_integer("seeds", seeds, 1)
+    first = {config.seed for config in configs.values()}
+    if len(first) > 1:
+        listed = ", ".join(f"{name} {config.seed}" for name, config in configs.items())
+        raise ConfigError(
+            f"models have different seeds ({listed}); give seed=N in `options`, for all"
+        )
+    return list(range(min(first), min(first) + count))
+
+
+def _list_seeds(seeds: Iterable[int]) -> list[int]:
+    given = list(seeds)
+    listed = [int(seed) for seed in given if is_integer(seed) and seed >= 0]
+    if not listed or len(set(listed)) < len(given):
+        raise OptionError(
+            f"`seeds` is {shorten_value(seeds)}; expected how many, or different whole numbers "
+            "from 0 up"
+        )
+    return listed
+
+
+def _join_predictions(out: Path, jobs: Sequence[TrainingJob]) -> None:
+    """Write the predictions of all finished jobs, of models trained here before too."""
+    folders = {job.folder for job in jobs}
+    folders |= {card.parent for card in out.glob(f"*/seed_*/fold_*/{CARD_FILE}")}
+    finished = [
+        folder for folder in sorted(folders, key=natural_sort_key) if (folder / CARD_FILE).is_file()
+    ]
+    if not finished:
+        return
+    try:
+        joined = Predictions.concatenate(map(read_predictions, finished))
+    except SacMILError as error:
+        raise RunError(f"{out}: {error}") from error
+    write_predictions(out / PREDICTIONS_FILE, joined)
+    if localised := [row for folder in finished for row in read_localization(folder)]:
+        write_localization(out / LOCALIZATION_FILE, localised)

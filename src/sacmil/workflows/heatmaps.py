@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.arguments import list_paths
+from sacmil.atomic import exclusive, remove_partial_files
 from sacmil.bag import Bag
 from sacmil.cohorts.slide_id import parse_slide_id
 from sacmil.deploy.load import LoadedModel, load_ensemble
@@ -37,7 +38,6 @@ from sacmil.heatmap import (
 )
 from sacmil.heatmap.annotations import check_can_draw
 from sacmil.heatmap.truth import SINGLE_SLIDE_SUFFIXES
-from sacmil.locking import exclusive, remove_partial_files
 from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import InstanceScores, Prediction
 from sacmil.slides.search import find_slides

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sacmil.arguments import list_paths
+from sacmil.atomic import exclusive, remove_partial_files
 from sacmil.bag import Bag
 from sacmil.card import anonymized_id
 from sacmil.deploy.load import ENSEMBLE_NAME, LoadedModel, load_ensembles
 from sacmil.errors import InputError, OptionError, RunError, SacMILError
 from sacmil.limits import BAG_LIMIT_S
-from sacmil.locking import exclusive, remove_partial_files
 from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import (
     InstanceScores,
@@ -24,8 +24,7 @@ from sacmil.results import (
     StoredPrediction,
     write_scores,
 )
-from sacmil.results.ensemble import average_predictions, combine_hashes
-from sacmil.results.prediction import PROBABILITY_PREFIX
+from sacmil.results.prediction import PROBABILITY_PREFIX, average_predictions, combine_hashes
 from sacmil.slides.search import find_slides
 from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.inputs import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from sacmil.atomic import exclusive
 from sacmil.card import CARD_FILE
 from sacmil.cohorts.bags import BagIndex, Folders
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
@@ -13,7 +14,6 @@ from sacmil.environment import select_device
 from sacmil.errors import RunError
 from sacmil.evaluation.localization import measure_slide_localization
 from sacmil.formats import read_bag
-from sacmil.locking import exclusive
 from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import (
     LOCALIZATION_FILE,

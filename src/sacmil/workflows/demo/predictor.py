@@ -31,7 +31,7 @@ from sacmil.results import (
     write_results,
     write_scores,
 )
-from sacmil.results.ensemble import combine_hashes
+from sacmil.results.prediction import combine_hashes
 from sacmil.slides.readers import open_slide
 from sacmil.slides.thumbnail import make_thumbnail
 from sacmil.synthetic.slides import CLASSES, SyntheticSlide

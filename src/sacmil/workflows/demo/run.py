@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sacmil.atomic import exclusive, remove_partial_files
 from sacmil.cohorts.cohort import Cohort, write_cohort
 from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.splits import Fold, make_folds
@@ -14,10 +15,9 @@ from sacmil.evaluation.comparison import compare_models
 from sacmil.evaluation.plots import check_matplotlib
 from sacmil.evaluation.report import Report, write_report_folder
 from sacmil.evaluation.summary import summarize
-from sacmil.locking import exclusive, remove_partial_files
 from sacmil.results import PREDICTIONS_FILE, Predictions, write_predictions
 from sacmil.synthetic.slides import make_cohort, make_slide_cohort
-from sacmil.training.cross_validate import cross_validate
+from sacmil.training.train import cross_validate
 from sacmil.workflows.demo.bags import DemoBags, count_cores, draw_missing_slides, extract_bags
 from sacmil.workflows.demo.folder import DemoFolder
 from sacmil.workflows.demo.page import write_page

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from sacmil.parallel._messages import ByteArray, SharedMemory, receive, send
+from sacmil.parallel._child import ByteArray, SharedMemory, receive, send
 
 MODES = ("rb", "wb")
 

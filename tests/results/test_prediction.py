@@ -10,7 +10,7 @@ import pytest
 
 from sacmil.errors import InputError, ModelFolderError
 from sacmil.results import Ensemble, Prediction
-from sacmil.results.ensemble import average_predictions, combine_hashes
+from sacmil.results.prediction import average_predictions, combine_hashes
 
 CLASSES = ("normal", "tumor")
 
