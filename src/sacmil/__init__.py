@@ -4,6 +4,7 @@ Names are loaded on first use, so importing the package imports neither torch no
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from sacmil._version import __version__
@@ -43,48 +44,6 @@ if TYPE_CHECKING:
     from sacmil.workflows.evaluate import Evaluation, evaluate
     from sacmil.workflows.heatmaps import draw_heatmaps
     from sacmil.workflows.predict import predict_slides
-
-_MODULE_OF_NAME = {
-    "Bag": "bag",
-    "Cohort": "cohorts.cohort",
-    "Comparison": "workflows.compare",
-    "Dataset": "cohorts.dataset",
-    "EncoderId": "bag",
-    "Evaluation": "workflows.evaluate",
-    "MILModel": "models",
-    "Output": "models",
-    "Prediction": "results",
-    "Recipe": "models",
-    "Run": "results.run",
-    "compare": "workflows.compare",
-    "convert": "workflows.convert",
-    "convert_model": "workflows.convert_model",
-    "create_model": "models",
-    "cross_validate": "training.train",
-    "describe_model": "models",
-    "draw_heatmaps": "workflows.heatmaps",
-    "embed": "models",
-    "embed_bags": "workflows.embed",
-    "evaluate": "workflows.evaluate",
-    "export_model": "deploy.export",
-    "extract": "extraction.extract",
-    "extract_slide": "extraction",
-    "list_formats": "formats",
-    "list_models": "models",
-    "load_model": "models",
-    "load_reference": "models",
-    "load_runtime": "deploy.runtime",
-    "make_folds": "cohorts.splits",
-    "predict": "models",
-    "predict_slides": "workflows.predict",
-    "read_bag": "formats",
-    "read_cohort": "cohorts.cohort",
-    "register_model": "models",
-    "save_model": "models",
-    "split_cohort": "cohorts.split_cohort",
-    "train": "training.train",
-    "write_bag": "formats",
-}
 
 __all__ = [
     "Bag",
@@ -129,50 +88,40 @@ __all__ = [
     "write_bag",
 ]
 
-
-_SUBMODULES = frozenset(
-    {
-        "arguments",
-        "atomic",
-        "bag",
-        "card",
-        "cohorts",
-        "deploy",
-        "encoders",
-        "environment",
-        "errors",
-        "evaluation",
-        "extraction",
-        "formats",
-        "heatmap",
-        "kernels",
-        "limits",
-        "models",
-        "nn",
-        "parallel",
-        "plans",
-        "plugins",
-        "progress",
-        "regions",
-        "reproduce",
-        "results",
-        "slides",
-        "synthetic",
-        "training",
-        "units",
-        "viewer",
-        "workflows",
-    }
-)
+_NAMES_OF_MODULE = {
+    "bag": "Bag EncoderId",
+    "cohorts.cohort": "Cohort read_cohort",
+    "cohorts.dataset": "Dataset",
+    "cohorts.split_cohort": "split_cohort",
+    "cohorts.splits": "make_folds",
+    "deploy.export": "export_model",
+    "deploy.runtime": "load_runtime",
+    "extraction": "extract_slide",
+    "extraction.extract": "extract",
+    "formats": "list_formats read_bag write_bag",
+    "models": "MILModel Output Recipe create_model describe_model embed list_models load_model "
+    "load_reference predict register_model save_model",
+    "results": "Prediction",
+    "results.run": "Run",
+    "training.train": "cross_validate train",
+    "workflows.compare": "Comparison compare",
+    "workflows.convert": "convert",
+    "workflows.convert_model": "convert_model",
+    "workflows.embed": "embed_bags",
+    "workflows.evaluate": "Evaluation evaluate",
+    "workflows.heatmaps": "draw_heatmaps",
+    "workflows.predict": "predict_slides",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF_NAME and name not in _SUBMODULES:
+    module = next((m for m, names in _NAMES_OF_MODULE.items() if name in names.split()), None)
+    if module is None and find_spec(f"sacmil.{name}") is None:
         raise AttributeError(f"module 'sacmil' has no attribute {name!r}")
     try:
-        if name in _SUBMODULES:
+        if module is None:
             return import_module(f"sacmil.{name}")
-        return getattr(import_module(f"sacmil.{_MODULE_OF_NAME[name]}"), name)
+        return getattr(import_module(f"sacmil.{module}"), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
