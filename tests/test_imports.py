@@ -181,6 +181,6 @@ except ImportError as error:
 
 
 def test_training_and_the_runtime_do_not_load_pandas() -> None:
-    modules = "bag card results formats plans models training.cross_validate deploy.runtime"
+    modules = "bag card results formats plans models training.train deploy.runtime"
     names = ", ".join(f"sacmil.{name}" for name in modules.split())
     assert "pandas" not in loaded_after(f"import {names}")

@@ -17,7 +17,7 @@ from sacmil.reproduce._table import reproduce_table
 from sacmil.reproduce._variant import Variant
 from sacmil.results import PREDICTIONS_FILE, Predictions, write_predictions
 from sacmil.results.run import Run
-from sacmil.training import cross_validate
+from sacmil.training import train
 
 QUICK = ReproduceRequest(
     synthetic=SyntheticSettings(slides=8, instances=(20, 30)), folds=2, epochs=1, devices=("cpu",)
@@ -62,7 +62,7 @@ class Engine:
 @pytest.fixture
 def engine(monkeypatch) -> Engine:
     made = Engine()
-    monkeypatch.setattr(cross_validate, "cross_validate", made)
+    monkeypatch.setattr(train, "cross_validate", made)
     return made
 
 
@@ -140,7 +140,7 @@ def test_the_paper_s_recipe_is_the_default(tmp_path, engine) -> None:
 
 
 def test_a_row_with_a_failed_fold_is_left_empty_and_reported(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(cross_validate, "cross_validate", Engine(missing={("max_pool", 1)}))
+    monkeypatch.setattr(train, "cross_validate", Engine(missing={("max_pool", 1)}))
     with pytest.raises(RunError, match=r"1 job failed.*\n.*max_pool, fold 1: it broke"):
         ran(tmp_path)
     table = read(tmp_path)
@@ -159,7 +159,7 @@ def test_a_call_that_is_refused_leaves_the_table_there_is(tmp_path) -> None:
 
 def test_a_table_of_which_nothing_came_out_is_still_written(tmp_path, monkeypatch) -> None:
     lost = {(name, fold) for name in ("mean_pool", "max_pool") for fold in (0, 1)}
-    monkeypatch.setattr(cross_validate, "cross_validate", Engine(missing=lost))
+    monkeypatch.setattr(train, "cross_validate", Engine(missing=lost))
     with pytest.raises(RunError, match="4 jobs failed"):
         ran(tmp_path)
     assert "No row is finished" in read(tmp_path)["One", "auc"]["about"]
