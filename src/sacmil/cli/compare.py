@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sacmil.cli._evaluation_options import (
-    check_can_report,
-    check_metric_name,
-    evaluation_options,
-)
+from sacmil.cli._messages import render_summary
+from sacmil.cli._options import PATH, check_can_report, check_metric_name, evaluation_options
 
 if TYPE_CHECKING:
     from sacmil.evaluation.report import Report
@@ -27,23 +24,18 @@ def _parse_metric(ctx: click.Context, parameter: click.Parameter, value: str) ->
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--metric", default="auc", show_default=True, callback=_parse_metric, help="Metric to compare."
-)
+@click.argument("runs", nargs=-1, required=True, type=PATH)
+@click.option("--metric", default="auc", callback=_parse_metric, help="Metric to compare.")
 @click.option("--against", metavar="MODEL", help="Compare the other models with this one only.")
 @evaluation_options
 def command(
     runs: tuple[Path, ...],
     metric: str,
-    against: str | None,
-    level: float,
-    draws: int,
-    seed: int,
     table_format: str,
     *,
     percent: bool,
     out: Path | None,
+    **resampling: Any,
 ) -> None:
     """Compare all models in RUNS, tested on the same patients and folds.
 
@@ -57,15 +49,8 @@ def command(
 
     check_can_report(out)
     only_compared = out is None and metric not in LOCALIZATION_TITLES
-    comparison = compare(
-        runs,
-        metric=metric,
-        against=against,
-        metrics=(metric,) if only_compared else None,
-        level=level,
-        draws=draws,
-        seed=seed,
-    )
+    metrics = (metric,) if only_compared else None
+    comparison = compare(runs, metric=metric, metrics=metrics, **resampling)
     style = TableStyle(percent=percent)
     _print_report(comparison.make_report(style), table_format)
     if out is not None:
@@ -76,21 +61,16 @@ def _print_report(report: Report, table_format: str) -> None:
     from sacmil.evaluation.conclusions import list_conclusions
     from sacmil.evaluation.metrics import LOCALIZATION_TITLES
     from sacmil.evaluation.table_format import render_table
-    from sacmil.evaluation.tables import comparison_table, summary_table
+    from sacmil.evaluation.tables import comparison_table
     from sacmil.workflows.localization_tables import LOCALIZATION_HEADING
 
+    if table_format == "text":
+        if report.metric in LOCALIZATION_TITLES:
+            click.echo(render_table(report.extra_tables[LOCALIZATION_HEADING]))
+        else:
+            click.echo(render_summary(report))
+        conclusions = list_conclusions(report.comparisons, level=report.level, style=report.style)
+        click.echo("".join(f"{sentence}\n" for sentence in conclusions))
     caption = report.describe_comparison()
     table = comparison_table(report.comparisons, caption=caption, style=report.style)
-    if table_format == "text":
-        summary = summary_table(
-            report.estimates, caption=report.make_summary_caption(), style=report.style
-        )
-        if report.metric in LOCALIZATION_TITLES:
-            summary = report.extra_tables[LOCALIZATION_HEADING]
-        click.echo(render_table(summary))
-        for sentence in list_conclusions(
-            report.comparisons, level=report.level, style=report.style
-        ):
-            click.echo(sentence)
-        click.echo()
     click.echo(render_table(table, table_format), nl=False)

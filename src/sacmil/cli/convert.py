@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from sacmil.cli._option_names import name_options
-
-if TYPE_CHECKING:
-    from sacmil.models._reference import LoadedReference
-    from sacmil.workflows.conversion_table import ConversionSummary
-
-_POSITIVE = click.FloatRange(min=0, min_open=True)
+from sacmil.cli._messages import name_options
+from sacmil.cli._options import DTYPES, EXISTING, PATH, POSITIVE
 
 
 def _parse_options(
@@ -39,34 +34,23 @@ def _parse_options(
 
 
 @click.command()
-@click.argument("items", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("items", nargs=-1, required=True, type=EXISTING)
 @click.option(
     "--out",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder for native bags and convert.csv; with --model, the model folder.",
 )
 @click.option("--from", "layout", help="Layout of all ITEMS.  [default: detected]")
-@click.option("--patch-size", type=_POSITIVE, help="Tile side in level-0 pixels.")
-@click.option("--mpp", type=_POSITIVE, help="Microns per level-0 pixel.")
+@click.option("--patch-size", type=POSITIVE, help="Tile side in level-0 pixels.")
+@click.option("--mpp", type=POSITIVE, help="Microns per level-0 pixel.")
 @click.option(
-    "--stride", type=_POSITIVE, help="Level-0 pixels between tiles.  [default: patch size]"
+    "--stride", type=POSITIVE, help="Level-0 pixels between tiles.  [default: patch size]"
 )
-@click.option(
-    "--coords",
-    type=click.Path(exists=True, path_type=Path),
-    help="Coordinate file, or a folder with one per slide.",
-)
-@click.option("--dtype", type=click.Choice(["float16", "float32"]), help="Type of the features.")
+@click.option("--coords", type=EXISTING, help="Coordinate file, or a folder with one per slide.")
+@click.option("--dtype", type=DTYPES, help="Type of the features.")
 @click.option("--overwrite", is_flag=True, help="Replace existing output.")
-@click.option(
-    "--limit",
-    "limit_s",
-    default=300.0,
-    show_default=True,
-    type=_POSITIVE,
-    help="Seconds per file.",
-)
+@click.option("--limit", "limit_s", default=300.0, type=POSITIVE, help="Seconds per file.")
 @click.option("--workers", type=click.IntRange(1), help="Files converted at once.")
 @click.option("--model", help="Convert an official checkpoint of this model.")
 @click.option(
@@ -90,16 +74,11 @@ def command(
 
 def _convert_bags(items: tuple[Path, ...], out: Path, given: dict[str, Any]) -> None:
     from sacmil.cli._progress import progress_bars
+    from sacmil.workflows.conversion_table import CONVERT_CSV
     from sacmil.workflows.convert import convert
 
     with progress_bars() as progress:
         summary = convert(items, out, on_progress=progress, **given)
-    _print_results(summary)
-
-
-def _print_results(summary: ConversionSummary) -> None:
-    from sacmil.workflows.conversion_table import CONVERT_CSV
-
     for row in summary.rows:
         if row.status == "failed":
             click.echo(f"Error: {name_options(row.reason)}", err=True)
@@ -127,12 +106,6 @@ def _convert_model(
             raise click.UsageError(f"--{option} is for bags; leave it out with --model")
     overwrite = given["overwrite"]
     loaded = convert_model(items[0], out, model=model, options=options, overwrite=overwrite)
-    _print_options(loaded)
-    click.echo(f"1 converted: {out}")
-
-
-def _print_options(loaded: LoadedReference) -> None:
-    """Print which options were read from the file, given or assumed."""
     for title, options in (
         ("Read from the file", loaded.from_checkpoint),
         ("Given by -o", loaded.from_caller),
@@ -144,3 +117,4 @@ def _print_options(loaded: LoadedReference) -> None:
     click.echo("The file does not contain class names.")
     for note in loaded.notes:
         click.echo(f"Note: {name_options(note)}")
+    click.echo(f"1 converted: {out}")

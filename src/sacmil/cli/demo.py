@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sacmil.cli._messages import render_summary
+from sacmil.cli._options import FOLDER
+
 if TYPE_CHECKING:
     from sacmil.workflows.demo import DemoResult
 
 
 @click.command()
-@click.option(
-    "--out",
-    default="report",
-    show_default=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder to write the report to.",
-)
+@click.option("--out", default="report", type=FOLDER, help="Folder to write the report to.")
 @click.option("--quick", is_flag=True, help="Run every step on a few small slides.")
 @click.option(
     "--slides", type=click.IntRange(12), help="Slides in the cohort, an even number.  [default: 60]"
@@ -32,46 +29,32 @@ def command(out: Path, *, quick: bool, **given: int | None) -> None:
     to do only what is missing. A folder with other settings is rejected.
     """
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
-    from sacmil.cli._extraction_progress import show_extraction_progress
-    from sacmil.cli._progress import progress_bars
+    from sacmil.cli._progress import progress_bars, show_extraction_progress
     from sacmil.workflows.demo import DemoSettings, run_demo
     from sacmil.workflows.prediction_settings import WorkflowCallbacks
 
     changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     settings = DemoSettings.make_quick(**changed) if quick else DemoSettings(**changed)
     with progress_bars() as progress:
-        found = run_demo(
-            out,
-            settings,
-            WorkflowCallbacks(on_progress=progress, track_extraction=show_extraction_progress),
+        callbacks = WorkflowCallbacks(
+            on_progress=progress, track_extraction=show_extraction_progress
         )
+        found = run_demo(out, settings, callbacks)
     _print_results(out, found)
 
 
 def _print_results(out: Path, result: DemoResult) -> None:
-    from sacmil.evaluation.table_format import render_table
-    from sacmil.evaluation.tables import summary_table
     from sacmil.workflows.demo.page import list_next_commands
 
-    report = result.report
-    click.echo(
-        render_table(
-            summary_table(
-                report.estimates, caption=report.make_summary_caption(), style=report.style
-            )
-        )
-    )
+    click.echo(render_summary(result.report))
     for name, measured in result.localization.items():
         click.echo(f"{name}: tile scores separate tumour from other tissue, AUC {measured.auc:.3f}")
     for name, prediction in result.new_predictions.items():
         click.echo(f"new slide {name}: {prediction}")
     click.echo(f"\n{len(result.bags.failures)} slides with artefacts failed, as intended:")
-    for name in result.bags.failures:
-        click.echo(f"  {name}: {_find_artefact(result, name)}")
+    for slide in result.slides:
+        if slide.slide_id in result.bags.failures:
+            click.echo(f"  {slide.slide_id}: {slide.artefact}")
     done = ", ".join(f"{count} {what}" for what, count in result.steps_done.items() if count)
     click.echo(f"\ndone now: {done or 'nothing, everything was there'}")
     click.echo(f"report: {out / 'index.html'}\nviewer: {list_next_commands(out)[0]}")
-
-
-def _find_artefact(result: DemoResult, name: str) -> str:
-    return next(slide.artefact for slide in result.slides if slide.slide_id == name)

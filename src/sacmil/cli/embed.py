@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from sacmil.cli._option_names import name_options
-
-_EXISTING = click.Path(exists=True, path_type=Path)
+from sacmil.cli._messages import name_options
+from sacmil.cli._options import EXISTING, FILE, device_option
 
 
 @click.command()
-@click.argument("model", type=_EXISTING)
-@click.argument("bags", nargs=-1, required=True, type=_EXISTING)
+@click.argument("model", type=EXISTING)
+@click.argument("bags", nargs=-1, required=True, type=EXISTING)
 @click.option(
-    "--out",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="CSV file with the columns slide_id, e_0, e_1, …",
+    "--out", required=True, type=FILE, help="CSV file with the columns slide_id, e_0, e_1, …"
 )
-@click.option("--device", default="auto", show_default=True, help="Device: auto, cpu, cuda:0, …")
+@device_option("auto")
 @click.option(
     "--allow-mismatch",
     is_flag=True,
     help="Also embed bags whose encoder or tile size differs from the model's.",
 )
-def command(
-    model: Path, bags: tuple[Path, ...], out: Path, device: str, *, allow_mismatch: bool
-) -> None:
+def command(model: Path, bags: tuple[Path, ...], out: Path, **settings: Any) -> None:
     """Write the vector of each slide in BAGS that the head of MODEL, a model folder, sees."""
     from sacmil.cli._progress import progress_bars
     from sacmil.workflows.embed import embed_bags
 
     with progress_bars() as progress:
-        done = embed_bags(
-            bags, model, out, device=device, allow_mismatch=allow_mismatch, on_progress=progress
-        )
+        done = embed_bags(bags, model, out, on_progress=progress, **settings)
     if done.slides:
         click.echo(f"{out}: {done.slides} slides, {done.width} numbers each")
     for name, reason in done.failures.items():

@@ -8,44 +8,57 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sacmil.cli._cohort import cohort_options, get_option_name
-from sacmil.cli._evaluation_options import check_can_report, evaluation_options, parse_metric_names
-from sacmil.cli._option_names import name_options
+from sacmil.cli._messages import exit_with_errors, name_options, render_summary
+from sacmil.cli._options import (
+    PATH,
+    check_can_report,
+    check_metric_name,
+    cohort_options,
+    drop_missing_option,
+    evaluation_options,
+    get_option_name,
+)
 
 if TYPE_CHECKING:
     from sacmil.cohorts.dataset import Dataset
     from sacmil.evaluation.report import Report
-    from sacmil.workflows.evaluate import Evaluation
+
+
+def _parse_metrics(ctx: click.Context, parameter: click.Parameter, value: str) -> list[str]:
+    from sacmil.evaluation.metrics import LOCALIZATION_TITLES, METRICS
+
+    names = list(METRICS) if value == "all" else [name.strip() for name in value.split(",")]
+    for name in names:
+        if name in LOCALIZATION_TITLES:
+            raise click.BadParameter(
+                f"{name} is printed whenever bags have instance labels; leave it out of the list"
+            )
+        check_metric_name(name, list(METRICS))
+    return list(dict.fromkeys(names))
 
 
 @click.command()
-@click.argument("items", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--table",
-    type=click.Path(path_type=Path),
-    help="Table of slides and labels to test models on.",
-)
+@click.argument("items", nargs=-1, required=True, type=PATH)
+@click.option("--table", type=PATH, help="Table of slides and labels to test models on.")
 @click.option(
     "--bags",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of the cohort's bags; repeatable. Without --table: the bags of the run, to "
     "measure localisation with instance labels.",
 )
-@click.option("--drop-missing", is_flag=True, help="Skip slides without a bag.")
+@drop_missing_option
 @cohort_options
 @click.option("--device", help="Device: cpu, cuda:0, …  [default: cpu]")
 @click.option(
     "--metrics",
     default="accuracy,auc,f1",
-    show_default=True,
-    callback=parse_metric_names,
+    callback=_parse_metrics,
     help="Comma-separated names, or all.",
 )
 @click.option(
     "--spread",
     default="both",
-    show_default=True,
     type=click.Choice(["both", "std", "interval", "none"]),
     help="Print the standard deviation, the interval, or both.",
 )
@@ -54,16 +67,12 @@ def command(
     items: tuple[Path, ...],
     table: Path | None,
     bags: tuple[Path, ...],
-    metrics: list[str],
     spread: Any,
     table_format: str,
     *,
     percent: bool,
     out: Path | None,
-    level: float,
-    draws: int,
-    seed: int,
-    **cohort: Any,
+    **given: Any,
 ) -> None:
     """Evaluate the models of ITEMS.
 
@@ -75,34 +84,28 @@ def command(
     from sacmil.evaluation.tables import TableStyle
     from sacmil.workflows.evaluate import evaluate
 
-    _check_call(items, table, bags, out, cohort)
+    settings = {name: given.pop(name) for name in ("metrics", "level", "draws", "seed")}
+    _check_call(items, table, bags, out, given)
     check_can_report(out)
-    device = cohort.pop("device") or "cpu"
-    dataset = _read_dataset(table, bags, **cohort) if table else None
+    settings["device"] = given.pop("device") or "cpu"
+    if table is None:
+        dataset, settings["bags"] = None, bags or None
+    else:
+        dataset, settings["out"] = _read_dataset(table, bags, **given), out
     with progress_bars() as progress:
-        evaluation = evaluate(
-            items,
-            dataset,
-            bags=None if table else bags or None,
-            metrics=metrics,
-            level=level,
-            draws=draws,
-            seed=seed,
-            device=device,
-            out=out if table else None,
-            on_progress=progress,
-        )
+        evaluation = evaluate(items, dataset, on_progress=progress, **settings)
     if table is not None:
         evaluation = replace(evaluation, data=str(table))
+    reasons = [failure.reason for failure in evaluation.failures]
     if not len(evaluation.predictions):
-        _exit_on_failures(evaluation)
+        exit_with_errors(reasons)
     style = TableStyle(percent=percent, spread=spread)
     _print_report(evaluation.make_report(style), table_format)
     if out is not None:
         if evaluation.comparison_problem:
             click.echo(f"Warning: {name_options(evaluation.comparison_problem)}", err=True)
         click.echo(f"Report: {evaluation.write_report(out, style=style)}", err=True)
-    _exit_on_failures(evaluation)
+    exit_with_errors(reasons)
 
 
 def _check_call(
@@ -138,19 +141,8 @@ def _read_dataset(
 
 def _print_report(report: Report, table_format: str) -> None:
     from sacmil.evaluation.table_format import render_table
-    from sacmil.evaluation.tables import summary_table
 
-    table = summary_table(
-        report.estimates, caption=report.make_summary_caption(), style=report.style
-    )
-    click.echo(render_table(table, table_format), nl=False)
+    click.echo(render_summary(report, table_format), nl=False)
     for extra in report.extra_tables.values() if table_format == "text" else ():
         click.echo()
         click.echo(render_table(extra), nl=False)
-
-
-def _exit_on_failures(evaluation: Evaluation) -> None:
-    for failure in evaluation.failures:
-        click.echo(f"Error: {name_options(failure.reason)}", err=True)
-    if evaluation.failures:
-        raise SystemExit(1)

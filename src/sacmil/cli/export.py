@@ -6,22 +6,15 @@ from pathlib import Path
 
 import click
 
+from sacmil.cli._options import FOLDER, PATH, download_option, weights_option
+
 
 @click.command()
-@click.argument("model", required=False, type=click.Path(path_type=Path))
+@click.argument("model", required=False, type=PATH)
 @click.option("--encoder", help="Encoder to export instead; see sacmil encoders.")
-@click.option(
-    "--out",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the ONNX file and its card.",
-)
-@click.option(
-    "--weights",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File with the encoder's weights.",
-)
-@click.option("--download", is_flag=True, help="Download the encoder's weights.")
+@click.option("--out", required=True, type=FOLDER, help="Folder for the ONNX file and its card.")
+@weights_option
+@download_option
 def command(
     model: Path | None, encoder: str | None, out: Path, weights: Path | None, *, download: bool
 ) -> None:

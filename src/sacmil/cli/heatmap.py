@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from sacmil.cli._option_names import name_options
-
-if TYPE_CHECKING:
-    from sacmil.workflows.heatmaps import HeatmapSummary
-
-_EXISTING = click.Path(exists=True, path_type=Path)
+from sacmil.cli._messages import name_options
+from sacmil.cli._options import (
+    EXISTING,
+    EXISTING_FOLDER,
+    FOLDER,
+    allow_mismatch_option,
+    device_option,
+)
 
 
 def _require_one_model(
@@ -24,24 +26,19 @@ def _require_one_model(
 
 
 @click.command()
-@click.argument("bags", nargs=-1, required=True, type=_EXISTING)
+@click.argument("bags", nargs=-1, required=True, type=EXISTING)
 @click.option(
     "--model",
     required=True,
     multiple=True,
-    type=_EXISTING,
+    type=EXISTING,
     callback=_require_one_model,
     help="Model folder, exported model, or run; a run is the mean of its models.",
 )
-@click.option(
-    "--out",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the pictures.",
-)
+@click.option("--out", required=True, type=FOLDER, help="Folder for the pictures.")
 @click.option(
     "--slides",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=EXISTING_FOLDER,
     help="Folder of the slides; without it, maps are on white and show no tiles.",
 )
 @click.option(
@@ -55,45 +52,33 @@ def _require_one_model(
     "--normalise",
     "normalization",
     default="rank",
-    show_default=True,
     type=click.Choice(["raw", "minmax", "rank"]),
     help="Normalisation of the overlay per slide; the map always shows raw scores.",
 )
 @click.option("--geojson", is_flag=True, help="Also write tiles for QuPath.")
 @click.option("--csv", is_flag=True, help="Also write a table of the tiles.")
-@click.option(
-    "--top", default=8, show_default=True, type=click.IntRange(0, 100), help="Number of top tiles."
-)
+@click.option("--top", default=8, type=click.IntRange(0, 100), help="Number of top tiles.")
 @click.option(
     "--truth",
-    type=_EXISTING,
+    type=EXISTING,
     help="Annotations as ASAP XML, GeoJSON or JSON, or a folder.  [default: labels in bags]",
 )
-@click.option("--device", default="cpu", show_default=True, help="Device: auto, cpu, cuda:0, …")
-@click.option(
-    "--allow-mismatch",
-    is_flag=True,
-    help="Only warn if a bag's encoder or tile size differs from the model's.",
-)
+@device_option("cpu")
+@allow_mismatch_option
 def command(bags: tuple[Path, ...], model: Path, out: Path, **settings: Any) -> None:
     """Draw a model's scores of the tiles of BAGS: files, or folders of bags."""
     from sacmil.cli._progress import progress_bars
+    from sacmil.evaluation.printable import make_printable
     from sacmil.workflows.heatmaps import draw_heatmaps
 
     with progress_bars() as progress:
         drawn = draw_heatmaps(bags, model, out, on_progress=progress, **settings)
-    _print_results(drawn)
-
-
-def _print_results(summary: HeatmapSummary) -> None:
-    from sacmil.evaluation.printable import make_printable
-
-    for paths in summary.written.values():
+    for paths in drawn.written.values():
         for path in paths:
             click.echo(path)
-    for note in summary.notes:
+    for note in drawn.notes:
         click.echo(f"Note: {make_printable(name_options(note))}", err=True)
-    for reason in summary.failures.values():
+    for reason in drawn.failures.values():
         click.echo(f"Error: {make_printable(name_options(reason))}", err=True)
-    if summary.failures:
+    if drawn.failures:
         raise SystemExit(1)

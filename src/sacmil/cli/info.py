@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sacmil.cli._option_names import name_options
+from sacmil.cli._messages import name_options
+from sacmil.cli._options import PATH
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+_SEPARATORS = {"slide_size": " x ", "x": " to ", "y": " to "}
+"""Separators of the values of a list; a comma elsewhere."""
+
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per file.")
 def command(files: tuple[Path, ...], *, as_json: bool) -> None:
     """Describe each of FILES: bags or model folders."""
@@ -36,14 +40,11 @@ def command(files: tuple[Path, ...], *, as_json: bool) -> None:
 
 
 def _describe_path(file: Path) -> dict[str, Any]:
-    return _describe_model(file) if _is_folder(file) else _describe_bag(file)
-
-
-def _is_folder(file: Path) -> bool:
     try:
-        return file.is_dir()
+        is_folder = file.is_dir()
     except OSError:  # no permission, name too long: reading it as a bag reports which
-        return False
+        is_folder = False
+    return _describe_model(file) if is_folder else _describe_bag(file)
 
 
 def _describe_bag(file: Path) -> dict[str, Any]:
@@ -78,8 +79,7 @@ def _describe_model(folder: Path) -> dict[str, Any]:
         raise InputError(
             f"{folder}: is a folder of {len(bags)} bags; expected one bag, such as {bags[0]}"
         )
-    card = read_card(folder)
-    return {"file": str(folder), "what": "model"} | card.to_dict()
+    return {"file": str(folder), "what": "model"} | read_card(folder).to_dict()
 
 
 def _count_labels(labels: npt.NDArray[np.integer]) -> dict[str, int]:
@@ -87,10 +87,6 @@ def _count_labels(labels: npt.NDArray[np.integer]) -> dict[str, int]:
 
     values, counts = np.unique(labels, return_counts=True)
     return dict(zip(map(str, values.tolist()), counts.tolist(), strict=True))
-
-
-_SEPARATORS = {"slide_size": " x ", "x": " to ", "y": " to "}
-"""Separators of the values of a list; a comma elsewhere."""
 
 
 def _format_table(facts: dict[str, Any]) -> str:

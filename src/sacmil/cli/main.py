@@ -15,7 +15,7 @@ import click
 
 import sacmil.cli
 from sacmil._version import __version__
-from sacmil.cli._option_names import name_options, set_running_command
+from sacmil.cli._messages import name_options, set_running_command
 from sacmil.errors import (
     ConfigError,
     OptionError,
@@ -25,6 +25,7 @@ from sacmil.errors import (
     suggest_names,
 )
 
+_CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
 _TRACEBACK = "SACMIL_TRACEBACK"
 _WRONG_CALLS = (UnknownModelError, OptionError, ConfigError)
 """Errors of a wrong call, with exit code 2; all others exit with 1."""
@@ -60,7 +61,7 @@ class CommandGroup(click.Group):
         return name, command, rest
 
 
-@click.command(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=CommandGroup, context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="sacmil")
 def cli() -> None:
     """SAC-MIL and its rivals: whole-slide classification by multiple instance learning."""

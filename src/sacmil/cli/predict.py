@@ -9,59 +9,57 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sacmil.cli._option_names import name_options
+from sacmil.cli._messages import find_cause, name_options
+from sacmil.cli._options import (
+    EXISTING,
+    EXISTING_FOLDER,
+    FOLDER,
+    POSITIVE,
+    allow_mismatch_option,
+    device_option,
+    download_option,
+    slide_mpp_option,
+)
 from sacmil.limits import BAG_LIMIT_S
 
 if TYPE_CHECKING:
     from sacmil.workflows.predict import PredictionSummary
 
-_EXISTING = click.Path(exists=True, path_type=Path)
+_MAX_FOLDERS = 3
+"""Maximum number of folders in the command that shows results."""
+_MAX_SHOWN = 20
+"""Maximum number of slides whose predictions are printed."""
 
 
 @click.command()
-@click.argument("items", nargs=-1, required=True, type=_EXISTING)
+@click.argument("items", nargs=-1, required=True, type=EXISTING)
 @click.option(
     "--model",
     "models",
     required=True,
     multiple=True,
-    type=_EXISTING,
+    type=EXISTING,
     help="Model folder, exported model, or run (the mean of its models); repeatable.",
 )
 @click.option(
     "--out",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder for predictions.csv, predictions.json, results.json, heatmaps and bags.",
 )
 @click.option("--report", is_flag=True, help="Also write one HTML page per slide.")
 @click.option(
-    "--slides",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of the bags' slides, to draw heatmaps on.",
+    "--slides", type=EXISTING_FOLDER, help="Folder of the bags' slides, to draw heatmaps on."
 )
-@click.option("--heatmaps/--no-heatmaps", default=True, show_default=True, help="Draw heatmaps.")
-@click.option("--device", default="auto", show_default=True, help="Device: auto, cpu, cuda:0, …")
-@click.option(
-    "--slide-mpp",
-    metavar="X|FILE.csv",
-    help="Microns per pixel of the slides, or a table with columns wsi,mpp.",
-)
+@click.option("--heatmaps/--no-heatmaps", default=True, help="Draw heatmaps.")
+@device_option("auto")
+@slide_mpp_option
 @click.option("--encoder", help="Encoder, such as onnx:FILE.  [default: the model's]")
-@click.option("--encoder-weights", type=_EXISTING, help="File with the encoder's weights.")
-@click.option("--download", is_flag=True, help="Download the encoder's weights.")
+@click.option("--encoder-weights", type=EXISTING, help="File with the encoder's weights.")
+@download_option
+@allow_mismatch_option
 @click.option(
-    "--allow-mismatch",
-    is_flag=True,
-    help="Only warn if a bag's encoder or tile size differs from the model's.",
-)
-@click.option(
-    "--limit",
-    "limit_s",
-    default=BAG_LIMIT_S,
-    show_default=True,
-    type=click.FloatRange(min=0, min_open=True),
-    help="Seconds to read one bag.",
+    "--limit", "limit_s", default=BAG_LIMIT_S, type=POSITIVE, help="Seconds to read one bag."
 )
 def command(items: tuple[Path, ...], models: tuple[Path, ...], out: Path, **options: Any) -> None:
     """Predict the class of ITEMS: slides, bags, or folders of them. For research use only.
@@ -69,8 +67,7 @@ def command(items: tuple[Path, ...], models: tuple[Path, ...], out: Path, **opti
     Encoder, tile size and resolution come from the model's card. If an item fails, the reason is
     printed and the other items continue. Run the command again to do only what is missing.
     """
-    from sacmil.cli._extraction_progress import show_extraction_progress
-    from sacmil.cli._progress import progress_bars
+    from sacmil.cli._progress import progress_bars, show_extraction_progress
     from sacmil.environment import keep_freed_memory
 
     keep_freed_memory()  # before the next lines import torch
@@ -89,7 +86,6 @@ def command(items: tuple[Path, ...], models: tuple[Path, ...], out: Path, **opti
 
 
 def _print_results(summary: PredictionSummary, out: Path, *, report: bool) -> None:
-    from sacmil.cli._failures import find_cause
     from sacmil.evaluation.printable import make_printable
 
     problems = [
@@ -135,9 +131,3 @@ def _make_view_command(summary: PredictionSummary, out: Path) -> str:
     return shlex.join(
         ["sacmil", "view", str(out), *(named if len(folders) <= _MAX_FOLDERS else [])]
     )
-
-
-_MAX_FOLDERS = 3
-"""Maximum number of folders in that command."""
-_MAX_SHOWN = 20
-"""Maximum number of slides whose predictions are printed."""

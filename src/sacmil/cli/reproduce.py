@@ -11,6 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import sacmil.reproduce
+from sacmil.cli._options import (
+    ENGINES,
+    EXISTING,
+    EXISTING_FOLDER,
+    FOLDER,
+    PATH,
+    address_option,
+    check_engine,
+)
 from sacmil.reproduce._paper import DATASETS
 
 if TYPE_CHECKING:
@@ -26,11 +35,8 @@ QUICK_DEFAULTS: dict[str, Any] = {"epochs": 2, "folds": 2, "slides": 20, "instan
 def _find_experiments() -> dict[str, ModuleType]:
     """Return the public modules of sacmil.reproduce by NAME; importing them needs no torch."""
     found = (module.name for module in pkgutil.iter_modules(sacmil.reproduce.__path__))
-    modules = (
-        importlib.import_module(f"sacmil.reproduce.{name}")
-        for name in found
-        if not name.startswith("_")
-    )
+    public = (name for name in found if not name.startswith("_"))
+    modules = (importlib.import_module(f"sacmil.reproduce.{name}") for name in public)
     return {module.NAME: module for module in modules}
 
 
@@ -39,13 +45,12 @@ def _find_experiments() -> dict[str, ModuleType]:
 @click.option(
     "--out",
     default="reproduced",
-    show_default=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder for tables, figures and runs; tables in one folder share trained models.",
 )
 @click.option(
     "--data",
-    type=(click.Choice(list(DATASETS)), click.Path(path_type=Path), click.Path(path_type=Path)),
+    type=(click.Choice(list(DATASETS)), PATH, PATH),
     metavar="DATASET TABLE BAGS",
     multiple=True,
     help="A dataset's label table and folder of bags; repeatable. Without it, synthetic cohorts "
@@ -90,24 +95,15 @@ def _find_experiments() -> dict[str, ModuleType]:
     help="Device: auto, cpu, cuda:0, …; repeatable.  [default: auto]",
 )
 @click.option("--workers", type=click.IntRange(1), help="Jobs at once per device.  [default: 1]")
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "ray"]),
-    help="Train on this machine or on Ray.  [default: local]",
-)
-@click.option(
-    "--address",
-    help="Ray cluster to use.  [default: RAY_ADDRESS, a running one, or a new one]",
-)
+@click.option("--engine", type=ENGINES, help="Train on this machine or on Ray.  [default: local]")
+@address_option
 @click.option(
     "--truth",
-    type=click.Path(exists=True, path_type=Path),
+    type=EXISTING,
     help="For heatmaps: annotations, as in sacmil heatmap.  [default: labels in bags]",
 )
 @click.option(
-    "--images",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="For heatmaps: folder of the slides to draw on.",
+    "--images", type=EXISTING_FOLDER, help="For heatmaps: folder of the slides to draw on."
 )
 def command(experiment: str, out: Path, **options: Any) -> None:
     """Reproduce a table or figure of the paper; run again to resume."""
@@ -128,8 +124,7 @@ def _make_request(options: dict[str, Any], progress: ProgressCallback) -> Reprod
 
     quick = QUICK_DEFAULTS if options.pop("quick") else {}
     _check_data(options)
-    if options["address"] and options["engine"] != "ray":
-        raise click.UsageError("--address names a Ray cluster; add --engine ray")
+    check_engine(options["engine"], options["address"])
     given = {**quick, **{name: value for name, value in options.items() if value}}
     data = {dataset: DatasetPaths(table, bags) for dataset, table, bags in given.pop("data", ())}
     synthetic = SyntheticSettings(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sacmil.cli._cohort import cohort_options, get_option_name
+from sacmil.cli._options import EXISTING, EXISTING_FILE, PATH, cohort_options, get_option_name
 
 if TYPE_CHECKING:
     from sacmil.cohorts.cohort import Cohort
@@ -17,26 +17,21 @@ DATASETS = ("camelyon16", "tcga-lung", "tcga-brca")
 
 
 @click.command()
-@click.argument("table", type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "--folds", default=5, show_default=True, type=click.IntRange(2), help="Number of folds."
-)
-@click.option("--seed", default=0, show_default=True, help="Seed of the folds.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for splits_<fold>.csv.")
-@click.option(
-    "--repeats", default=1, show_default=True, type=click.IntRange(1), help="Sets of folds."
-)
+@click.argument("table", type=EXISTING)
+@click.option("--folds", default=5, type=click.IntRange(2), help="Number of folds.")
+@click.option("--seed", default=0, help="Seed of the folds.")
+@click.option("--out", type=PATH, help="Folder for splits_<fold>.csv.")
+@click.option("--repeats", default=1, type=click.IntRange(1), help="Sets of folds.")
 @click.option(
     "--validation",
     default=0.15,
-    show_default=True,
     type=click.FloatRange(0, 1, max_open=True),
     help="Share of the non-test patients used for validation.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace existing splits in --out.")
 @click.option(
     "--check",
-    type=click.Path(exists=True, path_type=Path),
+    type=EXISTING,
     help="Check splits of CLAM, STAMP, TransMIL, Patho-Bench or torchmil; --out converts them.",
 )
 @click.option(
@@ -45,49 +40,35 @@ DATASETS = ("camelyon16", "tcga-lung", "tcga-brca")
     help="TABLE is this dataset's download: a label table, a GDC sample sheet or CAMELYON16's "
     "folder. Also writes table.csv.",
 )
-@click.option(
-    "--clinical",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="For tcga-brca: table of histological types.",
-)
+@click.option("--clinical", type=EXISTING_FILE, help="For tcga-brca: table of histological types.")
 @cohort_options
 def command(
     table: Path,
     folds: int,
-    out: Path | None,
     check: Path | None,
     dataset: str | None,
     clinical: Path | None,
-    *,
-    overwrite: bool,
-    seed: int,
-    repeats: int,
-    validation: float,
-    **columns: Any,
+    **options: Any,
 ) -> None:
     """Divide the cohort of TABLE into stratified folds; each patient is in one set of a fold."""
     from sacmil.cohorts.cohort import read_cohort
     from sacmil.cohorts.split_cohort import split_cohort
 
+    target = {name: options.pop(name) for name in ("out", "overwrite")}
+    numbers = {name: options.pop(name) for name in ("seed", "repeats", "validation")}
+    out, columns = target["out"], options
     _check_call(out, check, dataset, clinical, columns)
-    arguments: dict[str, Any] = {"seed": seed, "repeats": repeats, "validation": validation}
     if dataset == "camelyon16":
-        cohort, given = _read_camelyon16(table, folds, arguments)
+        cohort, given = _read_camelyon16(table, folds, numbers)
     elif dataset is not None:
         cohort, given = _read_tcga(dataset, table, clinical), {"folds": folds}
     else:
         cohort, given = read_cohort(table, **columns), {"folds": check or folds}
-    split = split_cohort(
-        cohort,
-        **given,
-        **arguments,
-        out=out,
-        preserve_sites=bool(columns["site"]),
-        with_table=dataset is not None,
-        overwrite=overwrite,
-    )
+    target |= {"preserve_sites": bool(columns["site"]), "with_table": dataset is not None}
+    split = split_cohort(cohort, **given, **numbers, **target)
     _print_counts(split)
-    _print_files(split, out, official=bool(given.get("official")), with_table=dataset is not None)
+    if out is not None:
+        _print_files(split, out, official=bool(given.get("official")), with_table=bool(dataset))
 
 
 def _check_call(
@@ -145,11 +126,9 @@ def _format_counts(counts: SetCounts) -> tuple[str, ...]:
     return (str(counts.fold), counts.name, f"{counts.patients}/{counts.slides}", *by_class)
 
 
-def _print_files(split: CohortSplit, out: Path | None, *, official: bool, with_table: bool) -> None:
+def _print_files(split: CohortSplit, out: Path, *, official: bool, with_table: bool) -> None:
     from sacmil.cohorts.split_cohort import OFFICIAL_FOLDER, TABLE_FILE
 
-    if out is None:
-        return
     files = split.files
     click.echo(f"\n{len(split.folds)} folds: {files[0]} and {len(files) - 1} more")
     if official:

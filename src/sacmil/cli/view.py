@@ -6,34 +6,29 @@ from pathlib import Path
 
 import click
 
+from sacmil.cli._options import EXISTING_FOLDER
 from sacmil.errors import MissingExtraError, RunError
-
-_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("results", type=_FOLDER)
+@click.argument("results", type=EXISTING_FOLDER)
 @click.option(
     "--slides",
     multiple=True,
-    type=_FOLDER,
+    type=EXISTING_FOLDER,
     help="Folder of slides to show besides those in RESULTS; repeatable.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option(
     "--port",
     default=8765,
-    show_default=True,
     type=click.IntRange(0, 65_535),
     help="Port to listen on; 0 for any free port.",
 )
 @click.option(
-    "--token",
-    help="Access token.  [default: random if other machines can reach the address]",
+    "--token", help="Access token.  [default: random if other machines can reach the address]"
 )
-@click.option(
-    "--open/--no-open", "open_browser", default=False, show_default=True, help="Open a browser."
-)
+@click.option("--open/--no-open", "open_browser", default=False, help="Open a browser.")
 def command(
     results: Path,
     slides: tuple[Path, ...],

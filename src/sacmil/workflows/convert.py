@@ -20,14 +20,7 @@ from sacmil.arguments import list_paths
 from sacmil.atomic import remove_if_abandoned
 from sacmil.bag import Bag
 from sacmil.errors import BagWarning, FormatError, OptionError, suggest_names
-from sacmil.formats import (
-    check_spacing,
-    find_bags,
-    find_layout,
-    list_formats,
-    read_bag,
-    write_bag,
-)
+from sacmil.formats import check_spacing, find_bags, find_layout, list_formats, read_bag, write_bag
 from sacmil.parallel import run_each
 from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.workflows.conversion_table import (

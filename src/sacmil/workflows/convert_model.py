@@ -6,13 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sacmil.errors import (
-    FormatError,
-    MissingExtraError,
-    ModelError,
-    OptionError,
-    UnknownModelError,
-)
+from sacmil.errors import FormatError, MissingExtraError, ModelError, OptionError, UnknownModelError
 
 if TYPE_CHECKING:
     from sacmil.models._reference import LoadedReference

@@ -42,13 +42,7 @@ from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import InstanceScores, Prediction
 from sacmil.slides.search import find_slides
 from sacmil.workflows.input_requirements import InputRequirements
-from sacmil.workflows.inputs import (
-    INPUT_ERRORS,
-    ModelPath,
-    Paths,
-    describe_error,
-    to_model_path,
-)
+from sacmil.workflows.inputs import INPUT_ERRORS, ModelPath, Paths, describe_error, to_model_path
 from sacmil.workflows.output_folder import check_output_folder
 
 PathsByName = dict[str, Path]

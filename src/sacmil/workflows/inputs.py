@@ -10,13 +10,7 @@ from typing import NamedTuple
 
 from sacmil.arguments import list_paths, to_path
 from sacmil.bag import Bag
-from sacmil.errors import (
-    BagWarning,
-    FormatError,
-    SacMILError,
-    SlideError,
-    explain_os_error,
-)
+from sacmil.errors import BagWarning, FormatError, SacMILError, SlideError, explain_os_error
 from sacmil.formats import find_bags, read_bag
 from sacmil.formats._registry import list_suffixes
 from sacmil.formats._search import list_bag_files

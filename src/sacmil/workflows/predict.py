@@ -17,13 +17,7 @@ from sacmil.deploy.load import ENSEMBLE_NAME, LoadedModel, load_ensembles
 from sacmil.errors import InputError, OptionError, RunError, SacMILError
 from sacmil.limits import BAG_LIMIT_S
 from sacmil.progress import ProgressCallback, ignore_progress
-from sacmil.results import (
-    InstanceScores,
-    ModelInfo,
-    Prediction,
-    StoredPrediction,
-    write_scores,
-)
+from sacmil.results import InstanceScores, ModelInfo, Prediction, StoredPrediction, write_scores
 from sacmil.results.prediction import PROBABILITY_PREFIX, average_predictions, combine_hashes
 from sacmil.slides.search import find_slides
 from sacmil.workflows.input_requirements import InputRequirements

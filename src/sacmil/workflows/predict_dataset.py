@@ -204,10 +204,7 @@ def _anonymize_slide(slide: LabeledSlide) -> set[str]:
 
 
 def _evaluate_slide(
-    models: Sequence[_EvaluatedModel],
-    slide: LabeledSlide,
-    path: Path,
-    record: _PartialEvaluation,
+    models: Sequence[_EvaluatedModel], slide: LabeledSlide, path: Path, record: _PartialEvaluation
 ) -> None:
     """Predict one slide with every model, and add the results to the record."""
     try:

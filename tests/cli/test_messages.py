@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from sacmil.cli._option_names import name_options, set_running_command
+from sacmil.cli._messages import name_options, set_running_command
 from sacmil.cli.convert import command as convert
 from sacmil.cli.predict import command as predict
 from sacmil.errors import RunError

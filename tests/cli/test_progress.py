@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from sacmil.cli import _time_left
-from sacmil.cli._time_left import TimeLeft
+from sacmil.cli import _progress
+from sacmil.cli._progress import TimeLeft
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time now, as its last item."""
     now = [100.0]
-    monkeypatch.setattr(_time_left.time, "monotonic", lambda: now[-1])
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: now[-1])
     return now
 
 

@@ -1,0 +1,146 @@
+"""What commands print: texts of the library with options for arguments, failures and tables.
+
+The library writes an argument as "`patch_size`" or "`patch_size=256`". Files keep that text; what
+a command prints names its own option instead: "--patch-size" or "--patch-size 256".
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from sacmil.evaluation.report import Report
+    from sacmil.results import Predictions
+
+_ARGUMENT = re.compile(r"(?<!`)`([a-z][a-z0-9_]*)(?:=([^`\n]*))?`(?!`)")
+_MAKING_BAGS = ("convert", "extract")
+"""Commands whose options help where the running command lacks them."""
+
+_QUOTES = "'\""
+"""Around texts, as repr writes them."""
+_MAX_NAMES = 3
+"""Names printed per cause of failures."""
+
+_running_command: click.Command | None = None
+
+
+def set_running_command(command: click.Command | None) -> None:
+    """Remember the command whose options texts shall name.
+
+    Click's own context ends before errors are printed, and other threads have none.
+    """
+    global _running_command
+    _running_command = command
+
+
+def name_options(text: object) -> str:
+    """Return a text of the library with options in place of Python arguments.
+
+    An argument that the running command lacks gets the name of a command that has it. An argument
+    that is no option stays, without backticks.
+    """
+    words = str(text)
+    own = {} if _running_command is None else {one.name: one for one in _running_command.params}
+    lacking = {name for name, _ in _ARGUMENT.findall(words)} - own.keys()
+    other, others = _find_other_command(lacking) if lacking else ("", {})
+
+    def format_argument(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        if name in own:
+            return _format_parameter(own[name], value)
+        if name in others:
+            return f"sacmil {other} {_format_parameter(others[name], value)}"
+        return name if value is None else f"{name}={value}"
+
+    return _ARGUMENT.sub(format_argument, words)
+
+
+def _find_other_command(names: set[str]) -> tuple[str, dict[str | None, click.Option]]:
+    """Return the command that has most of these options, a hint is about one; and its options."""
+    options: dict[str, dict[str | None, click.Option]] = {}
+    for other in _MAKING_BAGS:  # imported here: only printing an error of another command needs it
+        params = importlib.import_module(f"sacmil.cli.{other}").command.params
+        options[other] = {one.name: one for one in params if isinstance(one, click.Option)}
+    chosen = max(options, key=lambda other: len(names & options[other].keys()))
+    return chosen, options[chosen]
+
+
+def _format_parameter(parameter: click.Parameter, value: str | None) -> str:
+    if isinstance(parameter, click.Argument):
+        return parameter.human_readable_name
+    option = max(parameter.opts, key=len)
+    if value is None or value == "True":
+        return option
+    if value == "False" and parameter.secondary_opts:
+        return parameter.secondary_opts[0]
+    return f"{option} {value.strip(_QUOTES)}"
+
+
+def exit_with_errors(reasons: Iterable[object]) -> None:
+    """Print each reason as an error, and exit with 1 if there is one."""
+    texts = [f"Error: {name_options(reason)}" for reason in reasons]
+    for text in texts:
+        click.echo(text, err=True)
+    if texts:
+        raise SystemExit(1)
+
+
+def find_cause(name: str, reason: str) -> str:
+    """Return the reason of a failure without names and numbers, to group similar failures.
+
+    >>> find_cause("cell_7", "in/cell_7.png: has 3 x 4 pixels")
+    '… has # x # pixels'
+    """
+    anonymous = re.sub(rf"\S*\b{re.escape(name)}\b\S*", "…", reason)
+    return re.sub(r"\d+(\.\d+)?", "#", anonymous)
+
+
+def print_failures(failures: Mapping[str, str], listed_in: Path, *, noun: str = "slides") -> None:
+    """Print each cause once, to standard error.
+
+    Args:
+        failures: reasons by name.
+        listed_in: file that lists every reason.
+        noun: plural noun for the items.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, reason in failures.items():
+        groups.setdefault(find_cause(name, reason), []).append(name)
+    for names in sorted(groups.values(), key=len, reverse=True):
+        reason = name_options(failures[names[0]])
+        if len(names) == 1:
+            click.echo(f"{names[0]}: failed, {reason}", err=True)
+            continue
+        more = ", …" if len(names) > _MAX_NAMES else ""
+        click.echo(
+            f"{len(names)} {noun} failed for the same reason "
+            f"({', '.join(names[:_MAX_NAMES])}{more}); the first: {reason}",
+            err=True,
+        )
+    click.echo(f"{len(failures)} failed; see the reasons in {listed_in}", err=True)
+
+
+def print_summary(predictions: Predictions, data: str) -> None:
+    """Print accuracy, AUC and F1 of every model over the test folds, as `sacmil evaluate` does."""
+    from sacmil.evaluation.report import Report
+    from sacmil.evaluation.summary import summarize
+
+    estimates = summarize(predictions, metrics=("accuracy", "auc", "f1"))
+    report = Report(title="", predictions=predictions, estimates=estimates, data=data)
+    click.echo(render_summary(report), nl=False)
+
+
+def render_summary(report: Report, table_format: str = "text") -> str:
+    """Return the table of a report's models and metrics."""
+    from sacmil.evaluation.table_format import render_table
+    from sacmil.evaluation.tables import summary_table
+
+    caption = report.make_summary_caption()
+    table = summary_table(report.estimates, caption=caption, style=report.style)
+    return render_table(table, table_format)
