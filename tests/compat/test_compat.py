@@ -143,19 +143,34 @@ def test_recorded_hashes_are_verified(folder: Path) -> None:
 # Runs ------------------------------------------------------------------------------------------
 
 
-def train(folder: Path, command: str, out: str, config: str) -> None:
-    """Train in another process: what ran before in this one may change the last bits."""
+def train_line(folder: Path, command: str, out: str, config: str) -> str:
     given = f"{folder}/table.csv --bags {folder}/bags --splits {folder}/splits"
-    line = f"{command} {given} --out {folder}/{out} --config {folder}/{config}"
+    return f"{command} {given} --out {folder}/{out} --config {folder}/{config}"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy with the interrupted run resumed, and a new one of the same configuration.
+
+    Both in another process: what ran before in this one may change the last bits.
+    """
+    folder = Path(shutil.copytree(FILES, tmp_path_factory.mktemp("trained") / "moved"))
+    lines = [
+        train_line(folder, "crossval", "interrupted", "interrupted/config.yaml"),
+        train_line(folder, "train", "new", "config.yaml"),
+    ]
+    code = "import sys; from sacmil.cli.main import cli\n"
+    code += "for line in sys.argv[1:]: cli(line.split(), standalone_mode=False)"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
-        [sys.executable, "-m", "sacmil", *line.split()],
+        [sys.executable, "-c", code, *lines],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert ended.returncode == 0, f"sacmil {line}\n{ended.stderr}"
+    assert ended.returncode == 0, ended.stderr
+    return folder
 
 
 def test_splits_are_accepted(folder: Path) -> None:
@@ -195,9 +210,12 @@ def test_a_finished_run_trains_nothing(folder: Path) -> None:
     parts = snapshot(folder.glob("run/*/seed_0/fold_*/*"))
     predictions = (folder / "run/predictions.csv").read_bytes()
     assert len(parts) == 4 * 6
-    train(folder, "crossval", "run", "run/config.yaml")
+    before = snapshot(folder.glob("trained/model.safetensors"))
+    succeed(train_line(folder, "crossval", "run", "run/config.yaml"))
     assert snapshot(folder.glob("run/*/seed_0/fold_*/*")) == parts
     assert (folder / "run/predictions.csv").read_bytes() == predictions
+    succeed(train_line(folder, "train", "trained", "config.yaml"))
+    assert snapshot(before) == before
 
 
 def read_probabilities(file: Path) -> dict[tuple[str, ...], list[float]]:
@@ -215,22 +233,24 @@ def assert_same_probabilities(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(list(found.values()), list(expected.values()), **CLOSE)
 
 
-def test_an_interrupted_run_resumes_to_the_same_bits(folder: Path) -> None:
-    finished = snapshot(folder.glob("interrupted/sac_mil_twice/seed_0/fold_0/*"))
-    checkpoints = list(folder.glob("interrupted/**/checkpoint.safetensors"))
-    assert len(checkpoints) == 2
-    train(folder, "crossval", "interrupted", "interrupted/config.yaml")
-    assert snapshot(finished) == finished
-    assert not any(file.exists() for file in checkpoints)
+def test_an_interrupted_run_resumes_to_the_same_bits(trained: Path) -> None:
+    finished = "interrupted/sac_mil_twice/seed_0/fold_0"
+    assert read_all(trained / finished) == read_all(FILES / finished)
+    checkpoints = "interrupted/**/checkpoint.safetensors"
+    assert (len(list(FILES.glob(checkpoints))), list(trained.glob(checkpoints))) == (2, [])
     for part, digest in read_json("resumed.json").items():
-        history = (folder / "interrupted" / part / "metrics.csv").read_text()
+        history = (trained / "interrupted" / part / "metrics.csv").read_text()
         assert history.startswith(history_before(part)), "its epochs were trained again"
         if has_same_arithmetic():
-            assert hash_tensors(load_model(folder / "interrupted" / part)) == digest, part
-    files = folder / "interrupted/predictions.csv", folder / "resumed.csv"
+            assert hash_tensors(load_model(trained / "interrupted" / part)) == digest, part
+    files = trained / "interrupted/predictions.csv", trained / "resumed.csv"
     assert_same_probabilities(*map(read_probabilities, files))
     if has_same_arithmetic():
         assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def read_all(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 def history_before(part: str) -> str:
@@ -242,12 +262,8 @@ def history_before(part: str) -> str:
     return file.read_text() if file.exists() else ""
 
 
-def test_old_spellings_in_a_configuration_train_the_same_model(folder: Path) -> None:
-    before = snapshot(folder.glob("trained/model.safetensors"))
-    train(folder, "train", "trained", "config.yaml")
-    assert snapshot(before) == before, "a finished run of train trains nothing"
-    train(folder, "train", "new", "config.yaml")
-    old, new = (load_model(folder / name) for name in ("trained", "new"))
+def test_old_spellings_in_a_configuration_train_the_same_model(trained: Path) -> None:
+    old, new = (load_model(trained / name) for name in ("trained", "new"))
     if has_same_arithmetic():
         assert hash_tensors(old) == hash_tensors(new)
     for name, value in old.state_dict().items():
