@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.clock import best_times
 from sacmil import Bag, read_bag, write_bag
-from sacmil.formats import _checksum
+from sacmil.formats import native
 from sacmil.synthetic.tissue_shape import make_tissue_coords
 
 
@@ -66,7 +66,7 @@ def _bytes(file: Path, buffer: np.ndarray) -> None:
 
 def _read_verified(file: Path) -> object:
     """As a process reads a bag for the first time."""
-    _checksum._verified_files.clear()
+    native._verified_files.clear()
     return read_bag(file)
 
 

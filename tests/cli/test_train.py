@@ -18,7 +18,7 @@ from sacmil import Bag, load_model, read_bag, write_bag
 from sacmil.bag import EncoderId
 from sacmil.cohorts import bags as cohort_bags
 from sacmil.errors import CohortWarning
-from sacmil.formats import _search
+from sacmil.formats import _registry
 from sacmil.parallel import run_each
 from sacmil.results import read_predictions
 
@@ -106,9 +106,9 @@ def test_a_command_walks_the_bag_folder_once_and_reads_each_header_once(
     sacmil: Callable, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     walks, headers = [], []
-    walk, read_header = _search.list_bag_files, cohort_bags._read_header
+    walk, read_header = _registry.list_bag_files, cohort_bags._read_header
     monkeypatch.setattr(
-        _search, "list_bag_files", lambda *given: walks.append(given) or walk(*given)
+        _registry, "list_bag_files", lambda *given: walks.append(given) or walk(*given)
     )
     monkeypatch.setattr(
         cohort_bags, "_read_header", lambda path: headers.append(path) or read_header(path)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from sacmil import __version__
 from sacmil.bag import Bag, EncoderId
 from sacmil.errors import FormatError
-from sacmil.formats import _checksum, native, read_bag, write_bag
+from sacmil.formats import native, read_bag, write_bag
 
 OPTIONAL = {
     "mpp": 0.2527,
@@ -393,9 +393,9 @@ def test_a_file_is_verified_once_per_process_until_it_changes(
     write_full_bag(path)
     os.utime(path, ns=(10**18, 10**18))
     calls: list[int] = []
-    compute = _checksum.compute_checksum
+    compute = native.compute_checksum
     monkeypatch.setattr(
-        _checksum, "compute_checksum", lambda *given: calls.append(1) or compute(*given)
+        native, "compute_checksum", lambda *given: calls.append(1) or compute(*given)
     )
     for _ in range(3):
         read_bag(path)

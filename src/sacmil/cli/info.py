@@ -73,7 +73,7 @@ def _describe_bag(file: Path) -> dict[str, Any]:
 def _describe_model(folder: Path) -> dict[str, Any]:
     from sacmil.card import CARD_FILE, read_card
     from sacmil.errors import InputError
-    from sacmil.formats._search import list_bag_files
+    from sacmil.formats._registry import list_bag_files
 
     if not (folder / CARD_FILE).exists() and (bags := sorted(list_bag_files(folder))):
         raise InputError(

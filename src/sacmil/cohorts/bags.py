@@ -20,7 +20,7 @@ import numpy as np
 from sacmil.cohorts.slide_id import parse_slide_id
 from sacmil.errors import CohortError, FormatError
 from sacmil.formats import find_bags
-from sacmil.formats._hdf5 import is_hdf5, open_file, read_attribute
+from sacmil.formats._files import is_hdf5, open_file, read_attribute
 from sacmil.hdf5 import open_dataset
 from sacmil.limits import BAG_LIMIT_S
 from sacmil.parallel import TaskOutcome, run_each

@@ -1,7 +1,6 @@
 """Bags on disk: one module per layout. To add a layout, add a module here."""
 
-from sacmil.formats._registry import find_layout, list_formats, read_bag
-from sacmil.formats._search import find_bags
+from sacmil.formats._registry import find_bags, find_layout, list_formats, read_bag
 from sacmil.formats._spacing import check_spacing
 from sacmil.formats.native import write as write_bag
 

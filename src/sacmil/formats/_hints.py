@@ -7,6 +7,10 @@ import numbers
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from sacmil.bag import Bag
 from sacmil.errors import BagError, FormatError
@@ -14,17 +18,19 @@ from sacmil.units import Level0Px, MicronsPerPixel
 
 _NUMERIC_HINTS = ("patch_size", "mpp", "stride")
 _TOLERANCE = 5e-3  # people round what they type
+_WHOLE_PIXEL_TOLERANCE = 1 / 64
+"""Coordinates this close to whole pixels were whole before they were stored as float32 µm."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hints:
     """Facts from the caller; a file that contradicts them is rejected."""
 
-    patch_size: Level0Px | None = None
+    patch_size: float | None = None
     """Side of a tile in level-0 pixels."""
-    mpp: MicronsPerPixel | None = None
+    mpp: float | None = None
     """Microns per level-0 pixel."""
-    stride: Level0Px | None = None
+    stride: float | None = None
     """Distance between neighbouring tiles in level-0 pixels, where they overlap or leave gaps."""
     coords: Path | None = None
     """A file of coordinates, or a folder with one file per slide."""
@@ -41,10 +47,10 @@ class Hints:
         """Return the given coordinate file; in a folder, the first of these names."""
         if self.coords is None or self.coords.is_file():
             return self.coords
-        names = list(names)
-        found = next((self.coords / name for name in names if (self.coords / name).is_file()), None)
+        files = [self.coords / name for name in names]
+        found = next((file for file in files if file.is_file()), None)
         if found is None:
-            expected = " or ".join(names)
+            expected = " or ".join(file.name for file in files)
             if self.coords.is_dir():
                 reason = f"the folder does not hold {expected}"
             else:
@@ -61,6 +67,14 @@ class Hints:
             )
 
 
+def make_no_coords_error(path: Path, missing: str) -> FormatError:
+    """Return the error for features without coordinates, and which files do not exist."""
+    return FormatError(
+        f"{path}: holds features without coordinates, and {missing}; give the file or folder of "
+        "coordinates by `coords`"
+    )
+
+
 def apply_hints(bag: Bag, hints: Hints) -> Bag:
     """Return the bag with its unknown values filled from the hints; known ones must agree."""
     unknown = {}
@@ -74,6 +88,39 @@ def apply_hints(bag: Bag, hints: Hints) -> Bag:
                 "out, or correct it"
             )
     return replace(bag, **unknown) if unknown else bag
+
+
+class PixelScale(NamedTuple):
+    """Third to fifth argument of Bag."""
+
+    coords: npt.NDArray[np.float64]
+    patch_size: Level0Px
+    mpp: MicronsPerPixel
+
+
+def convert_to_level0(
+    path: Path, coords: npt.NDArray[Any], unit_um: float, tile_um: float, hints: Hints, mpp: float
+) -> PixelScale:
+    """Convert to level-0 pixels if the hints give the slide's resolution, else to tile pixels.
+
+    Args:
+        path: of the file, for an error.
+        coords: upper left corners.
+        unit_um: µm per unit of the coordinates.
+        tile_um: side of a tile in µm.
+        hints: may give the slide's µm per pixel, or the patch size, from which it follows.
+        mpp: the slide's µm per pixel if the hints do not give it.
+    """
+    if coords.dtype.kind not in "iuf":
+        raise FormatError(f"{path}: coordinates are {coords.dtype}; expected numbers")
+    mpp = hints.mpp or (tile_um / hints.patch_size if hints.patch_size else mpp)
+    scaled, patch_size = coords.astype(np.float64) * unit_um / mpp, tile_um / mpp
+    is_finite = scaled.size and np.isfinite(scaled).all()
+    if is_finite and (abs(scaled - scaled.round()) < _WHOLE_PIXEL_TOLERANCE).all():
+        scaled = scaled.round()
+    if abs(patch_size - round(patch_size)) < 1e-6 * patch_size:
+        patch_size = round(patch_size)
+    return PixelScale(scaled, Level0Px(patch_size), MicronsPerPixel(mpp))
 
 
 def _is_positive(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Detect the layout of a file, and read it.
+"""Find bags in folders, detect the layout of a file, and read it.
 
 A layout is a public module of this folder with two functions. ``matches(path) -> bool`` is a quick
 check of the file and its folder. ``read(path, hints) -> Bag`` uses the hints only for values that
@@ -9,10 +9,12 @@ file name endings of its own lists them in ``SUFFIXES``, such as ``(".zarr",)``.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import stat
+from collections.abc import Iterable
 from functools import cache
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -20,14 +22,17 @@ import sacmil.formats
 from sacmil.bag import Bag
 from sacmil.errors import BagError, FormatError, suggest_names
 from sacmil.formats import native
-from sacmil.formats._hdf5 import describe_contents
+from sacmil.formats._files import describe_contents
 from sacmil.formats._hints import Hints, apply_hints
 from sacmil.formats._spacing import check_spacing
 from sacmil.plugins import load_plugins
-from sacmil.units import Level0Px, MicronsPerPixel
 
 _NATIVE = "native"
 _COMMON_SUFFIXES = (".h5", ".hdf5", ".pt", ".npy")
+_SIDE_FOLDERS = frozenset(
+    {"patches", "tiles", "coords", "labels", "patch_labels", "inst_labels", "masks", "stitches"}
+)
+"""Folders of other tools for files that belong to bags but are not bags."""
 
 
 class Format(Protocol):
@@ -84,19 +89,24 @@ def read_bag(
     """
     path = Path(path)
     hints = Hints(
-        patch_size=None if patch_size is None else Level0Px(patch_size),
-        mpp=None if mpp is None else MicronsPerPixel(mpp),
-        stride=None if stride is None else Level0Px(stride),
+        patch_size=patch_size,
+        mpp=mpp,
+        stride=stride,
         coords=None if coords is None else Path(coords),
     )
-    layout = find_layout(path) if layout is None else _check_layout(layout)
+    if layout is None:
+        layout = find_layout(path)
+    elif layout not in _load_formats():
+        known = suggest_names(layout, _load_formats())
+        raise FormatError(f"there is no layout {layout!r}; {known}")
     _check_is_file(path)
     try:
-        return (
-            _read_native(path, hints)
-            if layout == _NATIVE
-            else _read_other_layout(path, layout, hints)
-        )
+        if layout == _NATIVE:
+            hints.reject_coords(path)
+            return apply_hints(native.read(path), hints)
+        bag = apply_hints(_load_formats()[layout].read(path, hints), hints)
+        check_spacing(bag)
+        return bag
     except BagError as error:
         raise FormatError(f"{path}: {error}") from error
 
@@ -123,25 +133,6 @@ def find_layout(path: str | Path) -> str:
     )
 
 
-def _check_layout(layout: str) -> str:
-    if layout not in _load_formats():
-        raise FormatError(
-            f"there is no layout {layout!r}; {suggest_names(layout, _load_formats())}"
-        )
-    return layout
-
-
-def _read_native(path: Path, hints: Hints) -> Bag:
-    hints.reject_coords(path)
-    return apply_hints(native.read(path), hints)
-
-
-def _read_other_layout(path: Path, layout: str, hints: Hints) -> Bag:
-    bag = apply_hints(_load_formats()[layout].read(path, hints), hints)
-    check_spacing(bag)
-    return bag
-
-
 def _check_is_file(path: Path) -> None:
     try:
         mode = path.stat().st_mode
@@ -154,3 +145,66 @@ def _check_is_file(path: Path) -> None:
     if not stat.S_ISREG(mode):
         found = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
         raise FormatError(f"{path}: this is {found}; expected the file of one bag")
+
+
+def find_bags(items: Iterable[Path], *, exclude: Path | None = None) -> list[Path]:
+    """Return every bag among files and folders; subfolders are searched too.
+
+    Only names are looked at: opening a damaged file may crash.
+
+    Args:
+        items: a file counts as a bag whatever its name.
+        exclude: a folder that is not searched, such as the output folder.
+    """
+    found: dict[Path, Path] = {}
+    for item in items:
+        files = list_bag_files(item, exclude) if item.is_dir() else [item]
+        if not files:
+            raise FormatError(
+                f"{item}: holds no bags ({', '.join(list_suffixes())}); check the path"
+            )
+        found |= {_resolve(file): file for file in files}
+    bags = sorted(found.values())
+    for first, second in pairwise(sorted(bags, key=lambda bag: bag.stem)):
+        if first.stem == second.stem:
+            raise FormatError(
+                f"{first} and {second} both have the slide name {first.stem}; "
+                "expected one bag per slide, convert them separately"
+            )
+    return bags
+
+
+def list_bag_files(folder: Path, exclude: Path | None = None) -> list[Path]:
+    """Return every bag below a folder, if any; arguments as those of find_bags."""
+    excluded = exclude.resolve() if exclude else None
+    known = list_suffixes()
+    return [
+        file
+        for file in folder.rglob("*")
+        if file.suffix in known
+        and _is_bag(file, folder)
+        and (excluded is None or excluded not in _resolve(file).parents)
+        # a broken link counts: the error is raised when it is read
+        and (file.is_file() or (file.is_symlink() and not file.exists()))
+    ]
+
+
+def _resolve(file: Path) -> Path:
+    """Resolve a path; unlike Path.resolve before Python 3.13, a link to itself raises nothing."""
+    return Path(os.path.realpath(file))
+
+
+def _is_bag(file: Path, folder: Path) -> bool:
+    above = file.relative_to(folder).parent.parts
+    if file.name.startswith(".") or file.stem.endswith("_patches"):
+        return False
+    if any(name in _SIDE_FOLDERS or name.startswith("slide_features_") for name in above):
+        return False
+    if file.suffix == ".npy":
+        return "features" in file.parent.parts
+    # CLAM writes features twice; the h5 has the coordinates
+    if file.parent.name == "pt_files":
+        twin = file.parent.parent / "h5_files" / f"{file.stem}.h5"
+    else:
+        twin = file.with_suffix(".h5")
+    return file.suffix != ".pt" or not twin.is_file()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,42 +24,36 @@ _MIN_AGREEMENT = 0.9
 """Share of the gaps that have to agree."""
 _DOWNSAMPLE_FACTORS = (2, 4, 8, 16)
 """Usual factors by which tiles are downsampled before encoding, and pyramid levels differ."""
-_FIX_HINT = "if this distance is intended, give `stride={spacing:g}`"
-
-
-class DetectedGrid(NamedTuple):
-    """A grid detected in coordinates."""
-
-    spacing: float
-    """Between neighbours, in the unit of the coordinates."""
-    gaps: int
-    """Number of pairs of neighbours that were measured."""
 
 
 def check_spacing(bag: Bag) -> None:
     """Raise BagError if the patch size is clearly in another unit than the coordinates."""
-    grid = find_grid(bag.coords)
-    if grid is None:
+    spacing = find_grid(bag.coords)
+    if spacing is None:
         return
-    ratio = grid.spacing / _get_expected_spacing(bag)
-    if abs(grid.spacing - _get_expected_spacing(bag)) <= _compute_tolerance(
-        _get_expected_spacing(bag)
-    ):
+    expected = float(bag.stride or bag.patch_size)
+    if abs(spacing - expected) <= _compute_tolerance(expected):
         _warn_of_centers(bag)
         return
+    ratio = spacing / expected
+    stated = f"stride {bag.stride:g}" if bag.stride else f"patch size {bag.patch_size:g}"
+    found = f"{bag.slide_id}: tiles are {spacing:g} apart, {ratio:.3g} times the stated {stated}"
+    fix_hint = f"if this distance is intended, give `stride={spacing:g}`"
     mistake = _explain_mistake(bag, ratio)
     if mistake:
-        raise BagError(
-            f"{_describe_spacing(bag, grid)}; {mistake}; {_FIX_HINT.format(spacing=grid.spacing)}"
-        )
-    _warn_of_unusual_spacing(bag, grid, ratio)
+        raise BagError(f"{found}; {mistake}; {fix_hint}")
+    suspicion = _explain_unusual_spacing(bag, ratio)
+    if suspicion:
+        warnings.warn(f"{found}: {suspicion}; {fix_hint}", BagWarning, stacklevel=2)
 
 
-def find_grid(coords: npt.NDArray[Any], min_gaps: int = _MIN_GAPS) -> DetectedGrid | None:
-    """Return the grid that most tiles lie on, from neighbours in rows and columns, or None.
+def find_grid(coords: npt.NDArray[Any], min_gaps: int = _MIN_GAPS) -> float | None:
+    """Return the spacing of the grid that most tiles lie on, in the unit of the coordinates.
+
+    It is measured between neighbours in rows and columns; None if there is no grid.
 
     >>> find_grid(np.argwhere(np.ones((5, 5))) * 512)
-    DetectedGrid(spacing=512.0, gaps=40)
+    512.0
     """
     if coords.ndim != 2 or coords.shape[1] != 2 or coords.dtype.kind not in "iuf":
         return None  # also called with arrays that are not checked yet
@@ -71,11 +65,16 @@ def find_grid(coords: npt.NDArray[Any], min_gaps: int = _MIN_GAPS) -> DetectedGr
     low = float(np.quantile(gaps, 0.05, method="lower"))
     spacing = float(np.median(gaps[np.abs(gaps - low) <= _compute_tolerance(low)]))
     steps = gaps[gaps <= 6.5 * spacing] / spacing  # rounding errors add up over longer gaps
-    regular = (
-        np.abs(steps - np.maximum(np.round(steps), 1)) <= _compute_tolerance(spacing) / spacing
-    )
+    errors = np.abs(steps - np.maximum(np.round(steps), 1))
+    regular = errors <= _compute_tolerance(spacing) / spacing
     is_grid = len(steps) >= max(min_gaps, 1) and regular.mean() >= _MIN_AGREEMENT
-    return DetectedGrid(spacing, len(gaps)) if is_grid else None
+    return spacing if is_grid else None
+
+
+def describe_grid(coords: npt.NDArray[Any]) -> str:
+    """Return the end of a sentence about a missing tile size: the distance between the tiles."""
+    spacing = find_grid(coords)
+    return f"; its tiles are {spacing:g} apart" if spacing else ""
 
 
 def _measure_gaps(coords: npt.NDArray[Any], axis: int) -> npt.NDArray[np.float64]:
@@ -90,18 +89,6 @@ def _measure_gaps(coords: npt.NDArray[Any], axis: int) -> npt.NDArray[np.float64
 def _compute_tolerance(length: float) -> float:
     """Return the rounding error of a length: whole pixels, and sizes given with two digits."""
     return max(0.04 * length, min(1.0, 0.25 * length))
-
-
-def _describe_spacing(bag: Bag, grid: DetectedGrid) -> str:
-    expected = f"stride {bag.stride:g}" if bag.stride else f"patch size {bag.patch_size:g}"
-    return (
-        f"{bag.slide_id}: tiles are {grid.spacing:g} apart, "
-        f"{grid.spacing / _get_expected_spacing(bag):.3g} times the stated {expected}"
-    )
-
-
-def _get_expected_spacing(bag: Bag) -> float:
-    return float(bag.stride or bag.patch_size)
 
 
 def _explain_mistake(bag: Bag, ratio: float) -> str | None:
@@ -120,8 +107,7 @@ def _explain_mistake(bag: Bag, ratio: float) -> str | None:
     ):
         return (
             "the patch size looks like pixels of the encoded tile (patch_size) or microns; "
-            f"expected level-0 pixels (patch_size_level0), try "
-            f"`patch_size={size:g}`"
+            f"expected level-0 pixels (patch_size_level0), try `patch_size={size:g}`"
         )
     return None
 
@@ -130,17 +116,12 @@ def _has_micron_coords(bag: Bag, ratio: float) -> bool:
     return bag.mpp is not None and bag.mpp < 0.9 and math.isclose(ratio, bag.mpp, rel_tol=0.01)
 
 
-def _warn_of_unusual_spacing(bag: Bag, grid: DetectedGrid, ratio: float) -> None:
-    microns = _has_micron_coords(bag, ratio)
-    if ratio < 1 and bag.stride is None and not microns:
-        return  # an overlap that the file does not store
-    reason = "the coordinates may be in microns" if microns else "patch size or coordinates may be"
-    unit = "" if microns else " in another unit than level-0 pixels"
-    warnings.warn(
-        f"{_describe_spacing(bag, grid)}: {reason}{unit}; {_FIX_HINT.format(spacing=grid.spacing)}",
-        BagWarning,
-        stacklevel=3,
-    )
+def _explain_unusual_spacing(bag: Bag, ratio: float) -> str | None:
+    if _has_micron_coords(bag, ratio):
+        return "the coordinates may be in microns"
+    if ratio < 1 and bag.stride is None:
+        return None  # an overlap that the file does not store
+    return "patch size or coordinates may be in another unit than level-0 pixels"
 
 
 def _warn_of_centers(bag: Bag) -> None:

@@ -12,16 +12,23 @@ on ``coords``, ours       mpp_level0, patch_size_um, stride_level0, tile_px, bou
                           what is unknown is absent
 on the file               layout = "sacmil bag", schema_version, sacmil_version;
                           provenance, as JSON, where there is one;
-                          checksum of all that makes the bag (_checksum.py)
+                          checksum of all that makes the bag, see below
 ========================  =====================================================================
 
 No times are stored: equal content gives equal bytes.
+
+Checksums detect damage on a disk when a process first reads a file. The attribute ``checksum`` is a
+text such as ``attributes=1a2b3c4d coords=…``: the CRC-32 of each array and of the attributes below.
+CRC-32 detects every single flipped bit, and every burst of up to 32 bits. HDF5's own checksum
+(Fletcher-32) exists for chunked arrays only.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,14 +41,31 @@ from sacmil._version import __version__
 from sacmil.atomic import atomic_write
 from sacmil.bag import Bag, EncoderId
 from sacmil.errors import BagError, FormatError, OptionError, check_type
-from sacmil.formats._checksum import CHECKSUM_ATTRIBUTE, compute_checksum, verify_checksum
-from sacmil.formats._hdf5 import has_dataset, is_hdf5, open_file
+from sacmil.formats._files import has_dataset, is_hdf5, list_names, open_file
 from sacmil.units import Level0Px, MicronsPerPixel, TilePx, nominal_magnification
 
 LAYOUT = "sacmil bag"
 SCHEMA_VERSION = 1
 _UNKNOWN = "None"
 _HDF5_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 has checksums of its metadata
+CHECKSUM_ATTRIBUTE = "checksum"
+
+# Everything that changes a prediction or a heatmap. Existing files were written with this list:
+# a different list needs another CHECKSUM_ATTRIBUTE.
+_COVERED_ATTRIBUTES = {
+    "/": ("layout", "schema_version", "provenance"),
+    "features": ("name", "encoder", "encoder_hash"),
+    "coords": (
+        *("name", "patch_size", "patch_size_level0", "overlap", "level0_width", "level0_height"),
+        *("level0_magnification", "target_magnification", "mpp_level0", "patch_size_um"),
+        *("stride_level0", "tile_px", "bounds_x", "bounds_y"),
+    ),
+}
+_MIN_FILE_AGE_NS = 2 * 10**9
+"""Age from which a file's time is unique to this version: some disks store whole seconds."""
+
+_verified_files: set[tuple[str, int, int, int]] = set()
+"""Files that this process has verified: path, inode, size, time of the last change."""
 
 
 def write(path: str | Path, bag: Bag) -> None:
@@ -61,24 +85,22 @@ def write(path: str | Path, bag: Bag) -> None:
 
 def _make_file_bytes(bag: Bag) -> bytes:
     """Build the file in memory: on a full disk HDF5 itself would crash the process."""
+    stored = {"features": bag.features, "coords": bag.coords, "labels": bag.labels}
+    arrays = {name: values for name, values in stored.items() if values is not None}
+    attributes = {
+        "features": _make_feature_attributes(bag),
+        "coords": _make_trident_attributes(bag) | _make_sacmil_attributes(bag),
+    }
     in_memory = {"driver": "core", "backing_store": False, "libver": _HDF5_VERSIONS}
     with h5py.File("bag", "w", **in_memory) as file:
         file.attrs.update(_make_file_attributes(bag))
-        features = file.create_dataset("features", data=bag.features, track_times=False)
-        features.attrs.update(_make_feature_attributes(bag))
-        coords = file.create_dataset("coords", data=bag.coords, track_times=False)
-        coords.attrs.update(_make_trident_attributes(bag) | _make_sacmil_attributes(bag))
-        if bag.labels is not None:
-            file.create_dataset("labels", data=bag.labels, track_times=False)
-        file.attrs[CHECKSUM_ATTRIBUTE] = compute_checksum(file, _collect_arrays(bag))
+        for name, values in arrays.items():
+            array = file.create_dataset(name, data=values, track_times=False)
+            array.attrs.update(attributes.get(name, {}))
+        file.attrs[CHECKSUM_ATTRIBUTE] = compute_checksum(file, arrays)
         file.flush()
         image: bytes = file.id.get_file_image()
     return image
-
-
-def _collect_arrays(bag: Bag) -> dict[str, npt.NDArray[Any]]:
-    arrays = {"features": bag.features, "coords": bag.coords, "labels": bag.labels}
-    return {name: values for name, values in arrays.items() if values is not None}
 
 
 def matches(path: Path) -> bool:
@@ -138,7 +160,7 @@ def _check_file(path: Path, file: h5py.File) -> None:
     missing = [name for name in ("features", "coords") if not has_dataset(file, name)]
     if missing:
         raise FormatError(
-            f"{path}: holds {', '.join(sorted(file)) or 'nothing'}, but no "
+            f"{path}: holds {list_names(file)}, but no "
             f"{' and no '.join(missing)}; expected 'features' (N, D) and 'coords' (N, 2), "
             "write the bag again"
         )
@@ -240,3 +262,66 @@ def _get_pair(known: dict[str, Any], first: str, second: str) -> tuple[int, int]
 
 def _to_int_if_whole(value: float) -> int | float:
     return int(value) if float(value).is_integer() else value
+
+
+def compute_checksum(file: h5py.File, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """Return the checksum of a file's content.
+
+    Args:
+        file: its attributes are read.
+        arrays: its features, coordinates and labels, if there are any.
+    """
+    crcs = {name: _compute_array_crc(values) for name, values in arrays.items()}
+    crcs["attributes"] = zlib.crc32(_serialize_attributes(file).encode(errors="backslashreplace"))
+    return " ".join(f"{name}={crc:08x}" for name, crc in sorted(crcs.items()))
+
+
+def verify_checksum(path: Path, file: h5py.File, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Reject a damaged file; a file is verified once per process.
+
+    Raises:
+        FormatError: names what is damaged. Files of earlier versions have no checksum and pass.
+    """
+    if CHECKSUM_ATTRIBUTE not in file.attrs:
+        return
+    status = path.stat()
+    version = (str(path.absolute()), status.st_ino, status.st_size, status.st_mtime_ns)
+    if version in _verified_files:
+        return
+    written, found = str(file.attrs[CHECKSUM_ATTRIBUTE]), compute_checksum(file, arrays)
+    if written != found:
+        raise FormatError(
+            f"{path}: {_describe_difference(written, found)} since the file was written (its "
+            "checksum does not match); restore it from a copy, or delete it and extract or "
+            "convert the slide again"
+        )
+    if time.time_ns() - status.st_mtime_ns > _MIN_FILE_AGE_NS:
+        _verified_files.add(version)
+
+
+def _compute_array_crc(values: npt.NDArray[Any]) -> int:
+    values = np.ascontiguousarray(values)
+    kind = f"{values.dtype.str} {values.shape}".encode()
+    return zlib.crc32(values.reshape(-1).view(np.uint8).data, zlib.crc32(kind))
+
+
+def _serialize_attributes(file: h5py.File) -> str:
+    lines = []
+    for item, names in _COVERED_ATTRIBUTES.items():
+        attributes = file[item].attrs
+        lines += [f"{item} {n} {_to_python(attributes[n])!r}" for n in names if n in attributes]
+    return "\n".join(lines)
+
+
+def _to_python(value: Any) -> Any:
+    """Convert to a plain Python value: the repr of numpy's numbers depends on the version."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _describe_difference(written: str, found: str) -> str:
+    """Describe which entries of two checksums differ."""
+    differing = set(written.split()) ^ set(found.split())
+    names = sorted({entry.partition("=")[0] for entry in differing})
+    known = [name for name in names if name in ("attributes", "coords", "features", "labels")]
+    text = " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)
+    return f"{text or 'its checksum'} {'have' if known else 'has'} changed"

@@ -17,11 +17,9 @@ import numpy.typing as npt
 
 from sacmil.bag import Bag, EncoderId
 from sacmil.errors import FormatError
-from sacmil.formats import _numpy_file, _torch_file
-from sacmil.formats._hdf5 import is_hdf5
-from sacmil.formats._hints import Hints
-from sacmil.formats._patches import drop_batch_axis
-from sacmil.formats._spacing import find_grid
+from sacmil.formats._files import is_tensor_file, load_array, load_features
+from sacmil.formats._hints import Hints, make_no_coords_error
+from sacmil.formats._spacing import describe_grid
 from sacmil.units import Level0Px, MicronsPerPixel, TilePx
 
 _CONFIG_FILE = "bags_config.json"
@@ -29,19 +27,16 @@ _CONFIG_FILE = "bags_config.json"
 
 def matches(path: Path) -> bool:
     """Whether a tensor has slideflow's index or configuration beside it."""
-    is_tensor = path.suffix in _torch_file.SUFFIXES and not is_hdf5(path)
-    return is_tensor and (_get_index_path(path).is_file() or (path.parent / _CONFIG_FILE).is_file())
+    files = (_get_index_path(path), path.parent / _CONFIG_FILE)
+    return is_tensor_file(path) and any(file.is_file() for file in files)
 
 
 def read(path: Path, hints: Hints) -> Bag:
     """Read features, and compute upper left corners from the centers."""
     index = hints.find_coords_file([_get_index_path(path).name]) or _get_index_path(path)
     if not index.is_file():
-        raise FormatError(
-            f"{path}: holds features without coordinates, and {index} does not exist; give the "
-            "file or folder of coordinates by `coords`"
-        )
-    features = drop_batch_axis(_torch_file.load_features(path))
+        raise make_no_coords_error(path, f"{index} does not exist")
+    features = load_features(path)
     centers = _read_centers(index, len(features))
     config = _read_config(path.parent / _CONFIG_FILE)
     tile_um, tile_px = _get_length(config, "tile_um"), _get_length(config, "tile_px")
@@ -63,7 +58,7 @@ def _get_index_path(path: Path) -> Path:
 
 
 def _read_centers(index: Path, count: int) -> npt.NDArray[np.float64]:
-    centers = _numpy_file.load(index, key="arr_0")
+    centers = load_array(index, key="arr_0")
     if centers.shape != (count, 2) or centers.dtype.kind not in "iuf":
         raise FormatError(
             f"{index}: holds {centers.dtype} of shape {centers.shape} beside {count} feature rows; "
@@ -99,11 +94,9 @@ def _find_patch_size(
         return round(tile_um / hints.mpp)  # slideflow cuts whole pixels
     if hints.patch_size is not None:
         return float(hints.patch_size)
-    grid = find_grid(centers)
-    spacing = f"; its tiles are {grid.spacing:g} apart" if grid else ""
     alternative = "" if tile_um is None else ", or the slide's µm per pixel by `mpp`"
     raise FormatError(
-        f"{path}: the tile size in level-0 pixels is not stored{spacing}; give "
+        f"{path}: the tile size in level-0 pixels is not stored{describe_grid(centers)}; give "
         f"`patch_size` in level-0 pixels{alternative}"
     )
 

@@ -15,41 +15,36 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
 from sacmil.bag import Bag, EncoderId
 from sacmil.errors import FormatError
-from sacmil.formats._hdf5 import (
+from sacmil.formats._files import (
     describe_contents,
     has_dataset,
-    is_hdf5,
     open_file,
     read_attributes,
     read_dataset,
+    read_header,
 )
-from sacmil.formats._hints import Hints
-from sacmil.formats._scale import convert_to_level0
+from sacmil.formats._hints import Hints, convert_to_level0
 from sacmil.formats._spacing import find_grid
 from sacmil.units import TilePx
 
-_STAMP1_TILE_UM, _STAMP1_TILE_PX = 256.0, 224
+_STAMP1_TILE_UM, _STAMP1_TILE_PX = 256.0, TilePx(224)
 """The only tile size of STAMP 1."""
 
 
 class _TileSize(NamedTuple):
     size_um: float
-    size_px: int | None
+    size_px: TilePx | None
     unit: float
     """µm per unit of the coordinates."""
 
 
 def matches(path: Path) -> bool:
     """Whether the file has an array with one of STAMP's names for features."""
-    if not is_hdf5(path):
-        return False
-    with open_file(path) as file:
-        return has_dataset(file, "feats") or has_dataset(file, "patch_embeddings")
+    return not {"feats", "patch_embeddings"}.isdisjoint(read_header(path).shapes)
 
 
 def read(path: Path, hints: Hints) -> Bag:
@@ -64,18 +59,14 @@ def read(path: Path, hints: Hints) -> Bag:
         found = read_attributes(file)
         _check_kind(path, found)
         features, coords = read_dataset(file, path, "feats"), read_dataset(file, path, "coords")
-    if coords.dtype.kind not in "iuf":
-        raise FormatError(f"{path}: coordinates are {coords.dtype}; expected numbers")
     tiles = _find_tile_size(path, found, coords)
     mpp_of_tile = tiles.size_um / tiles.size_px if tiles.size_px else 1.0
     extractor = found.get("extractor")
     return Bag(
         path.stem,
         features,
-        *convert_to_level0(
-            coords.astype(np.float64) * tiles.unit, tiles.size_um, mpp_of_tile, hints
-        ),
-        tile_px=None if tiles.size_px is None else TilePx(tiles.size_px),
+        *convert_to_level0(path, coords, tiles.unit, tiles.size_um, hints, mpp_of_tile),
+        tile_px=tiles.size_px,
         encoder=EncoderId(str(extractor)) if extractor else None,
     )
 
@@ -96,10 +87,10 @@ def _find_tile_size(path: Path, found: dict[str, Any], coords: npt.NDArray[Any])
     size_um = found.get("tile_size_um") or (found.get("tile_size") if "unit" in found else None)
     if size_um is not None:
         return _parse_tile_size(path, size_um, found.get("tile_size_px"))
-    grid = find_grid(coords, min_gaps=1)
-    if grid and round(grid.spacing) == _STAMP1_TILE_PX:
+    spacing = find_grid(coords, min_gaps=1)
+    if spacing and round(spacing) == _STAMP1_TILE_PX:
         return _TileSize(_STAMP1_TILE_UM, _STAMP1_TILE_PX, _STAMP1_TILE_UM / _STAMP1_TILE_PX)
-    tiles = f"tiles {grid.spacing:g} apart" if grid else "no regular grid of tiles"
+    tiles = f"tiles {spacing:g} apart" if spacing else "no regular grid of tiles"
     raise FormatError(
         f"{path}: found {describe_contents(path)} with {tiles}, and no attribute that gives the "
         "tile size; expected tile_size_um as in STAMP 2, or tiles 224 apart as in STAMP 1, "
@@ -109,7 +100,7 @@ def _find_tile_size(path: Path, found: dict[str, Any], coords: npt.NDArray[Any])
 
 def _parse_tile_size(path: Path, size_um: Any, size_px: Any) -> _TileSize:
     try:
-        tiles = _TileSize(float(size_um), None if size_px is None else int(size_px), 1.0)
+        tiles = _TileSize(float(size_um), None if size_px is None else TilePx(int(size_px)), 1.0)
     except (TypeError, ValueError, OverflowError) as error:
         raise FormatError(
             f"{path}: tile_size_um is {size_um!r}, tile_size_px {size_px!r}; expected numbers"

@@ -24,10 +24,9 @@ import numpy.typing as npt
 
 from sacmil.bag import Bag
 from sacmil.errors import FormatError
-from sacmil.formats import _numpy_file
-from sacmil.formats._hdf5 import has_dataset, is_hdf5, open_file, read_dataset
-from sacmil.formats._hints import Hints
-from sacmil.formats._spacing import find_grid
+from sacmil.formats._files import is_hdf5, load_array, open_file, read_dataset, read_header
+from sacmil.formats._hints import Hints, make_no_coords_error
+from sacmil.formats._spacing import describe_grid
 from sacmil.units import Level0Px
 
 _LABEL_FOLDERS = ("patch_labels", "inst_labels")
@@ -37,7 +36,9 @@ _SIGNATURE = b"\x93NUMPY"
 def matches(path: Path) -> bool:
     """Whether it is an array, or an h5 of features with coordinates in the folder beside it."""
     if is_hdf5(path):
-        return _is_features_only(path) and _find_sibling(path, "coords") is not None
+        shapes = read_header(path).shapes
+        is_features_only = "features" in shapes and "coords" not in shapes
+        return is_features_only and _find_sibling(path, "coords") is not None
     with path.open("rb") as file:
         return file.read(len(_SIGNATURE)) == _SIGNATURE
 
@@ -48,15 +49,15 @@ def read(path: Path, hints: Hints) -> Bag:
     names = (f"{path.stem}.npy", f"{path.stem}.h5")
     coords_path = hints.find_coords_file(names) or _find_sibling(path, "coords")
     if coords_path is None:
-        raise FormatError(
-            f"{path}: holds features without coordinates, and "
-            f"{_find_root(path) / 'coords' / names[0]} does not exist; give the file or folder of "
-            "coordinates by `coords`"
-        )
+        missing = _find_root(path) / "coords" / names[0]
+        raise make_no_coords_error(path, f"{missing} does not exist")
     coords = _read_array(coords_path, "coords")
     patch_size = _parse_patch_size(path) or hints.patch_size
     if patch_size is None:
-        raise _make_no_patch_size_error(path, coords)
+        raise FormatError(
+            f"{path}: the tile size is not stored{describe_grid(coords)}; give `patch_size` in "
+            "level-0 pixels"
+        )
     return Bag(path.stem, features, coords, Level0Px(patch_size), labels=_read_labels(path))
 
 
@@ -71,25 +72,19 @@ def _find_sibling(path: Path, folder: str) -> Path | None:
     return next((file for file in files if file.is_file() and file != path), None)
 
 
-def _is_features_only(path: Path) -> bool:
-    with open_file(path) as file:
-        return has_dataset(file, "features") and not has_dataset(file, "coords")
-
-
 def _read_array(path: Path, name: str) -> npt.NDArray[Any]:
     if not is_hdf5(path):
-        return _numpy_file.load(path)
+        return load_array(path)
     with open_file(path) as file:
         return read_dataset(file, path, name)
 
 
 def _read_labels(path: Path) -> npt.NDArray[Any] | None:
-    found = next(
-        (_find_sibling(path, name) for name in _LABEL_FOLDERS if _find_sibling(path, name)), None
-    )
-    if found is None:
+    found = ((name, _find_sibling(path, name)) for name in _LABEL_FOLDERS)
+    name, file = next((each for each in found if each[1]), ("", None))
+    if file is None:
         return None
-    labels = _read_array(found, next(name for name in _LABEL_FOLDERS if name in found.parts))
+    labels = _read_array(file, name)
     labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if labels.dtype.kind == "f" and (np.isfinite(labels) & (labels == np.round(labels))).all():
         labels = labels.astype(np.int64)
@@ -99,11 +94,3 @@ def _read_labels(path: Path) -> npt.NDArray[Any] | None:
 def _parse_patch_size(path: Path) -> float | None:
     found = re.fullmatch(r"patches_(\d+)", _find_root(path).name)
     return float(found[1]) if found and int(found[1]) else None
-
-
-def _make_no_patch_size_error(path: Path, coords: npt.NDArray[Any]) -> FormatError:
-    grid = find_grid(coords)
-    spacing = f"; its tiles are {grid.spacing:g} apart" if grid else ""
-    return FormatError(
-        f"{path}: the tile size is not stored{spacing}; give `patch_size` in level-0 pixels"
-    )

@@ -9,49 +9,66 @@ not stored: give it by ``mpp``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import h5py
 import numpy.typing as npt
 
 from sacmil.bag import Bag, EncoderId
 from sacmil.errors import FormatError
-from sacmil.formats import _torch_file
-from sacmil.formats._hdf5 import has_dataset, is_hdf5, open_file, read_attributes, read_dataset
-from sacmil.formats._hints import Hints
-from sacmil.formats._patches import (
-    TRIDENT_ATTRIBUTES,
-    Patches,
-    drop_batch_axis,
-    find_patches,
-    parse_patches,
-    read_patches,
+from sacmil.formats._files import (
+    TENSOR_SUFFIXES,
+    is_tensor_file,
+    load_features,
+    open_file,
+    read_attribute,
+    read_attributes,
+    read_dataset,
+    read_header,
 )
+from sacmil.formats._hints import Hints, make_no_coords_error
 from sacmil.units import Level0Px, TilePx
 
 _FOLDER_PREFIXES = ("features_", "patch_features_")
+_OWN_ATTRIBUTES = ("patch_size_level0", "target_magnification", "level0_magnification")
+"""Attributes that only TRIDENT writes; CLAM writes patch_level instead."""
+
+
+class Patches(NamedTuple):
+    """Coordinates of tiles, and what the file stores about the tiles, as CLAM writes it too."""
+
+    coords: npt.NDArray[Any]
+    patch_size: Level0Px | None = None
+    stride: Level0Px | None = None
+    tile_px: TilePx | None = None
+    slide_size: tuple[int, int] | None = None
 
 
 def matches(path: Path) -> bool:
     """Whether the coordinates have TRIDENT's attributes, or a tensor is in TRIDENT's folders."""
-    if path.suffix in _torch_file.SUFFIXES and not is_hdf5(path):
+    if is_tensor_file(path):
         return path.parent.name.startswith(_FOLDER_PREFIXES) or _get_patches_path(path).is_file()
-    if not is_hdf5(path):
-        return False
-    with open_file(path) as file:
-        if not (has_dataset(file, "features") and has_dataset(file, "coords")):
-            return False
-        found = read_attributes(file["coords"])
-    return any(name in found for name in TRIDENT_ATTRIBUTES)
+    found = read_header(path)
+    return {"features", "coords"} <= found.shapes.keys() and has_own_attributes(found.attributes)
 
 
 def read(path: Path, hints: Hints) -> Bag:
     """Read features, coordinates and the settings of the tiles."""
-    if path.suffix in _torch_file.SUFFIXES:
-        features, patches, encoder = _read_tensor(path, hints)
+    encoder = _parse_encoder(path)
+    if path.suffix in TENSOR_SUFFIXES:
+        features = load_features(path)
+        beside = find_patches_file(path, hints, [_get_patches_path(path).parent])
+        if beside is None:
+            raise make_no_coords_error(path, f"{_get_patches_path(path)} does not exist")
+        patches = read_patches_file(beside, path, features)
     else:
         hints.reject_coords(path)
-        features, patches, encoder = _read_hdf5(path)
+        with open_file(path) as file:
+            features = read_dataset(file, path, "features")
+            patches = read_patches(file, path)
+            encoder = read_attribute(file["features"], "encoder") or encoder
     if features.ndim == 1:
         raise FormatError(
             f"{path}: holds one vector for the whole slide ({len(features)} numbers); expected the "
@@ -68,37 +85,11 @@ def read(path: Path, hints: Hints) -> Bag:
         features,
         patches.coords,
         Level0Px(patch_size),
-        stride=None if patches.stride is None else Level0Px(patches.stride),
-        tile_px=None if patches.tile_px is None else TilePx(patches.tile_px),
+        stride=patches.stride,
+        tile_px=patches.tile_px,
         slide_size=patches.slide_size,
-        encoder=EncoderId(encoder) if encoder else None,
+        encoder=EncoderId(str(encoder)) if encoder else None,
     )
-
-
-def _read_hdf5(path: Path) -> tuple[npt.NDArray[Any], Patches, str | None]:
-    with open_file(path) as file:
-        features = drop_batch_axis(read_dataset(file, path, "features"))
-        coords = drop_batch_axis(read_dataset(file, path, "coords"))
-        encoder = read_attributes(file["features"]).get("encoder") or _parse_encoder(path)
-        found = read_attributes(file["coords"])
-    return features, parse_patches(path, coords, found), encoder and str(encoder)
-
-
-def _read_tensor(path: Path, hints: Hints) -> tuple[npt.NDArray[Any], Patches, str | None]:
-    features = drop_batch_axis(_torch_file.load_features(path))
-    beside = find_patches(path, hints, [_get_patches_path(path).parent])
-    if beside is None:
-        raise FormatError(
-            f"{path}: holds features without coordinates, and {_get_patches_path(path)} does not "
-            "exist; give the file or folder of coordinates by `coords`"
-        )
-    patches = read_patches(beside)
-    if features.ndim == 2 and len(features) != len(patches.coords):
-        raise FormatError(
-            f"{path}: has {len(features)} feature rows, {beside} has {len(patches.coords)} "
-            "coordinates; expected equal numbers, they belong to different runs"
-        )
-    return features, patches, _parse_encoder(path)
 
 
 def _get_patches_path(path: Path) -> Path:
@@ -108,3 +99,86 @@ def _get_patches_path(path: Path) -> Path:
 def _parse_encoder(path: Path) -> str | None:
     prefix = next((p for p in _FOLDER_PREFIXES if path.parent.name.startswith(p)), None)
     return path.parent.name.removeprefix(prefix) or None if prefix else None
+
+
+def has_own_attributes(found: Mapping[str, Any]) -> bool:
+    """Whether these attributes of coordinates are TRIDENT's, not CLAM's."""
+    return any(name in found for name in _OWN_ATTRIBUTES)
+
+
+def find_patches_file(path: Path, hints: Hints, folders: Iterable[Path]) -> Path | None:
+    """Return the coordinate file of a feature file: the given one, or the one in these folders."""
+    names = (f"{path.stem}.h5", f"{path.stem}_patches.h5")
+    beside = (folder / name for folder in folders for name in names)
+    return hints.find_coords_file(names) or next((file for file in beside if file.is_file()), None)
+
+
+def read_patches_file(beside: Path, path: Path, features: npt.NDArray[Any] | None) -> Patches:
+    """Read a coordinate file; without coordinates of their own, features need equally many rows."""
+    with open_file(beside) as file:
+        patches = read_patches(file, beside)
+    if features is not None and features.ndim == 2 and len(features) != len(patches.coords):
+        raise FormatError(
+            f"{path}: has {len(features)} feature rows, {beside} has {len(patches.coords)} "
+            "coordinates; expected equal numbers, they belong to different runs"
+        )
+    return patches
+
+
+def read_patches(file: h5py.File, path: Path) -> Patches:
+    """Read coordinates with their attributes, in level-0 pixels."""
+    coords = read_dataset(file, path, "coords")
+    found = read_attributes(file["coords"])
+    if coords.ndim == 0:
+        raise FormatError(
+            f"{path}: coords is a single number; expected (N, 2), cut the tiles again"
+        )
+    try:
+        tile_px = TilePx(int(found["patch_size"])) if "patch_size" in found else None
+        if has_own_attributes(found):
+            return _parse_attributes(coords, found, tile_px)
+        return Patches(coords, _parse_clam_patch_size(found), tile_px=tile_px)
+    except (TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
+        raise FormatError(
+            f"{path}: an attribute of coords is of the wrong kind ({error}); expected numbers, "
+            "cut the tiles again"
+        ) from error
+
+
+def _parse_attributes(
+    coords: npt.NDArray[Any], found: Mapping[str, Any], tile_px: TilePx | None
+) -> Patches:
+    patch_size = found.get("patch_size_level0") or _parse_magnifications(found)
+    overlap = found.get("overlap")  # in pixels of the tile
+    stride = None
+    if overlap is not None and patch_size and tile_px:
+        stride = Level0Px(patch_size - overlap * patch_size / tile_px)
+    width, height = _to_int(found.get("level0_width")), _to_int(found.get("level0_height"))
+    slide_size = None if width is None or height is None else (width, height)
+    return Patches(
+        coords, Level0Px(float(patch_size)) if patch_size else None, stride, tile_px, slide_size
+    )
+
+
+def _parse_magnifications(found: Mapping[str, Any]) -> float | None:
+    names = ("patch_size", "level0_magnification", "target_magnification")
+    if any(found.get(name) is None for name in names):
+        return None
+    patch_size, level0, target = (float(found[name]) for name in names)
+    return patch_size * level0 // target
+
+
+def _parse_clam_patch_size(found: Mapping[str, Any]) -> Level0Px | None:
+    """Convert CLAM's patch_size from pixels of patch_level; None if the level is unclear."""
+    if "patch_size" not in found or found.get("custom_downsample", 1) != 1:
+        return None
+    downsample = found.get("downsample")
+    if downsample is None:
+        return Level0Px(float(found["patch_size"])) if found.get("patch_level") == 0 else None
+    factor = downsample[0] if isinstance(downsample, list) else downsample
+    # CLAM itself truncates the factor
+    return Level0Px(float(found["patch_size"] * int(factor)))
+
+
+def _to_int(value: Any) -> int | None:
+    return None if value is None else int(value)

@@ -97,6 +97,6 @@ def _load_safetensors(source: Path) -> Any:
 
 
 def _load_torch_file(source: Path) -> Any:
-    from sacmil.formats._torch_file import load
+    from sacmil.formats._files import load_tensors
 
-    return load(source)
+    return load_tensors(source)

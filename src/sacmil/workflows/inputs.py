@@ -12,8 +12,7 @@ from sacmil.arguments import list_paths, to_path
 from sacmil.bag import Bag
 from sacmil.errors import BagWarning, FormatError, SacMILError, SlideError, explain_os_error
 from sacmil.formats import find_bags, read_bag
-from sacmil.formats._registry import list_suffixes
-from sacmil.formats._search import list_bag_files
+from sacmil.formats._registry import list_bag_files, list_suffixes
 from sacmil.limits import BAG_LIMIT_S
 from sacmil.parallel import TaskOutcome, WorkerPool
 from sacmil.results import Run
