@@ -12,7 +12,7 @@ import pytest
 from sacmil import Bag, read_bag, write_bag
 from sacmil.errors import FormatError
 from sacmil.hdf5 import open_hdf5
-from sacmil.slides.tile_file import read_tiles
+from sacmil.slides.tiling import read_tiles
 
 SECRET = np.arange(24, dtype=np.float32).reshape(6, 4)
 

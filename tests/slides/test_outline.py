@@ -15,7 +15,7 @@ from scipy import ndimage
 
 from sacmil.errors import FormatError, NoTissueError
 from sacmil.slides.outline import add_tissue_mode, from_geojson, read_tissue_mode, to_geojson
-from sacmil.slides.thumbnail import scaled_shape
+from sacmil.slides.pixels import scaled_shape
 from sacmil.slides.tissue import Tissue
 
 Mask = npt.NDArray[np.bool_]

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from sacmil.slides.pixels import Thumbnail
 from sacmil.slides.preview import draw_preview
-from sacmil.slides.thumbnail import Thumbnail
 from sacmil.slides.tiling import Tiles, TileSpec, lay_tiles
 from sacmil.slides.tissue import Tissue
 from sacmil.units import MicronsPerPixel

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy import ndimage
 
 from sacmil.errors import NoTissueError
+from sacmil.slides.pixels import Thumbnail
 from sacmil.slides.readers._base import Level, Pixels, Slide
 from sacmil.slides.readers.image import ImageSlide
-from sacmil.slides.thumbnail import Thumbnail
 from sacmil.slides.tissue import (
     Tissue,
     TissueSettings,

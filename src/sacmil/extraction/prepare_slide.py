@@ -21,8 +21,7 @@ from sacmil.slides.outline import add_tissue_mode, from_geojson, read_tissue_mod
 from sacmil.slides.preview import draw_preview, read_metadata
 from sacmil.slides.readers import Slide, open_slide
 from sacmil.slides.resolution import check_target_mpp, find_slide_mpp
-from sacmil.slides.tile_file import SlideTiles, read_tiles, write_tiles
-from sacmil.slides.tiling import Tiles, lay_tiles
+from sacmil.slides.tiling import SlideTiles, Tiles, lay_tiles, read_tiles, write_tiles
 from sacmil.slides.tissue import Tissue
 from sacmil.units import MicronsPerPixel
 

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from sacmil.errors import SacMILError, SlideError
 from sacmil.extraction.prepare_slide import SlideRequest
-from sacmil.slides.focus import is_blurred, is_white
-from sacmil.slides.pixels import read_tile
+from sacmil.slides.pixels import is_blurred, is_white, read_tile
 from sacmil.slides.readers import Slide, open_slide
 from sacmil.units import Level0Px, TilePx
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from sacmil.errors import SlideError
 from sacmil.results import InstanceScores
+from sacmil.slides.pixels import make_thumbnail
 from sacmil.slides.readers import Pixels, Slide
-from sacmil.slides.thumbnail import make_thumbnail
 
 LONGER_SIDE_PX = 1100
 """Length of a picture's longer side, in pixels."""

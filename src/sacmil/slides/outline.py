@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import FormatError, MissingExtraError, NoTissueError
-from sacmil.slides.ink import Mask
-from sacmil.slides.thumbnail import scaled_shape
-from sacmil.slides.tissue import Tissue
+from sacmil.slides.pixels import scaled_shape
+from sacmil.slides.tissue import Mask, Tissue
 
 Ring = npt.NDArray[np.float64]
 """(P, 2), x then y; closed or not."""

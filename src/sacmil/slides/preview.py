@@ -11,11 +11,10 @@ from scipy import ndimage
 
 from sacmil.atomic import atomic_write
 from sacmil.errors import MissingExtraError
-from sacmil.slides.ink import Mask
+from sacmil.slides.pixels import Thumbnail, make_thumbnail
 from sacmil.slides.readers._base import Slide
-from sacmil.slides.thumbnail import Thumbnail, make_thumbnail
 from sacmil.slides.tiling import Tiles
-from sacmil.slides.tissue import Tissue
+from sacmil.slides.tissue import Mask, Tissue
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -3,6 +3,20 @@
 The grid begins at the upper left corner of level 0. So tiles coincide with the file's own tiles
 if their side is a multiple of those. Column i begins at ``round(i * stride)``: positions are whole
 pixels and never drift, even if the stride is not whole.
+
+Tiles are stored in an HDF5 file that TRIDENT reads as a patches file, with more attributes:
+
+==================  ===========================================================================
+``coords``          (N, 2) int64, level-0 pixels, upper left corners
+------------------  ---------------------------------------------------------------------------
+on it, TRIDENT      patch_size (pixels of the tile), patch_size_level0, level0_magnification,
+                    target_magnification, overlap, name, savetodir, level0_width, level0_height
+on it, ours         mpp_level0, mpp (both "None" for tiles counted in pixels), side_level0,
+                    stride_level0, min_tissue, mask_hash
+on the file         layout = "sacmil tiles", schema_version, sacmil_version
+==================  ===========================================================================
+
+No times are stored: equal content gives equal bytes.
 """
 
 from __future__ import annotations
@@ -10,15 +24,26 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.errors import NoTissueError, OptionError, SlideError
+from sacmil._version import __version__
+from sacmil.arguments import is_integer
+from sacmil.atomic import atomic_write
+from sacmil.errors import FormatError, NoTissueError, OptionError, SlideError
+from sacmil.hdf5 import open_hdf5
 from sacmil.slides.tissue import Tissue
-from sacmil.units import Level0Px, MicronsPerPixel, TilePx
+from sacmil.units import Level0Px, MicronsPerPixel, TilePx, nominal_magnification
 
+LAYOUT = "sacmil tiles"
+SCHEMA_VERSION = 1
+_UNKNOWN = "None"
+_HDF5_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 has checksums of its metadata
+_FIX_HINT = "delete the file and run sacmil extract again"
 _MAX_TILES = 20_000_000
 _DEFAULT_TILE_UM = 128.0  # 256 pixels of 0.5 µm
 _CHUNK_ROWS = 1024  # rows of tiles processed at a time, to bound the memory
@@ -40,18 +65,18 @@ class TileSpec:
 
     def __post_init__(self) -> None:
         if self.mpp is not None and not (_is_number(self.mpp) and 0 < self.mpp < math.inf):
-            raise _make_option_error("mpp", self.mpp, "microns per pixel above zero, such as 0.5")
-        if not _is_integer(self.patch_size) or self.patch_size < 1:
-            raise _make_option_error(
-                "patch_size", self.patch_size, "whole pixels above zero, such as 256"
+            self._reject("mpp", "microns per pixel above zero, such as 0.5")
+        if not is_integer(self.patch_size) or self.patch_size < 1:
+            self._reject("patch_size", "whole pixels above zero, such as 256")
+        if not is_integer(self.overlap) or not 0 <= self.overlap < self.patch_size:
+            self._reject(
+                "overlap", f"whole pixels from 0 to below the patch size, {self.patch_size}"
             )
-        if not _is_integer(self.overlap) or not 0 <= self.overlap < self.patch_size:
-            expected = f"whole pixels from 0 to below the patch size, {self.patch_size}"
-            raise _make_option_error("overlap", self.overlap, expected)
         if not _is_number(self.min_tissue) or not 0 <= self.min_tissue <= 1:
-            raise _make_option_error(
-                "min_tissue", self.min_tissue, "a share from 0 to 1, such as 0.25"
-            )
+            self._reject("min_tissue", "a share from 0 to 1, such as 0.25")
+
+    def _reject(self, name: str, expected: str) -> None:
+        raise OptionError(f"{name} is {getattr(self, name)!r}; expected {expected}")
 
     @property
     def tissue_mpp(self) -> MicronsPerPixel:
@@ -74,7 +99,12 @@ class TileSpec:
         if self.mpp is None:
             return Level0Px(float(pixels))
         assert slide_mpp is not None
-        return _round_length(pixels * self.mpp / slide_mpp)
+        # without the error of the division: 0.5 / 0.1 * 256 should be 1280
+        return Level0Px(round(pixels * self.mpp / slide_mpp, 6))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,14 +181,17 @@ def _compute_tissue_shares(
     interpolating the summed mask gives areas without rounding.
     """
     summed = np.pad(tissue.mask.cumsum(axis=0, dtype=np.int32), ((1, 0), (0, 0)))
-    down = _interpolate_rows(summed, (top + side) / tissue.downsample) - _interpolate_rows(
-        summed, top / tissue.downsample
-    )
+    down = _sum_spans(summed, top / tissue.downsample, (top + side) / tissue.downsample)
     across = np.pad(down.cumsum(axis=1), ((0, 0), (1, 0))).T
-    area = _interpolate_rows(across, (left + side) / tissue.downsample) - _interpolate_rows(
-        across, left / tissue.downsample
-    )
+    area = _sum_spans(across, left / tissue.downsample, (left + side) / tissue.downsample)
     return np.asarray(area.T / (side / tissue.downsample) ** 2)
+
+
+def _sum_spans(
+    summed: npt.NDArray[Any], starts: npt.NDArray[np.floating], ends: npt.NDArray[np.floating]
+) -> npt.NDArray[np.float64]:
+    """Return the sums of rows from fractional starts to ends, of an array of sums."""
+    return _interpolate_rows(summed, ends) - _interpolate_rows(summed, starts)
 
 
 def _interpolate_rows(
@@ -172,18 +205,140 @@ def _interpolate_rows(
     return np.asarray(summed[before] * (1 - weight) + summed[before + 1] * weight)
 
 
-def _round_length(length: float) -> Level0Px:
-    """Round away the error of a division: 0.5 / 0.1 * 256 should be 1280."""
-    return Level0Px(round(length, 6))
+# Files -----------------------------------------------------------------------------------------
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+@dataclass(frozen=True, eq=False)
+class SlideTiles:
+    """The tiles of a slide and everything they depend on."""
+
+    slide_id: str
+    tiles: Tiles
+    spec: TileSpec
+    slide_mpp: MicronsPerPixel | None
+    """Microns per level-0 pixel; None if tiles are counted in pixels."""
+    slide_size: tuple[int, int]
+    """Width and height of level 0."""
+    mask_hash: str
+    """Hash of the tissue mask; with another mask the tiles are out of date."""
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+def write_tiles(path: str | Path, slide_tiles: SlideTiles) -> None:
+    """Write the tiles; the file appears only when it is complete."""
+    # made in memory: on a full disk HDF5 would crash the process
+    in_memory = {"driver": "core", "backing_store": False, "libver": _HDF5_VERSIONS}
+    with h5py.File("tiles", "w", **in_memory) as file:
+        file.attrs.update(layout=LAYOUT, schema_version=SCHEMA_VERSION, sacmil_version=__version__)
+        coords = file.create_dataset("coords", data=slide_tiles.tiles.coords, track_times=False)
+        coords.attrs.update(_make_attributes(slide_tiles))
+        file.flush()
+        content: bytes = file.id.get_file_image()
+    with atomic_write(path) as partial:
+        partial.write_bytes(content)
 
 
-def _make_option_error(name: str, value: object, expected: str) -> OptionError:
-    return OptionError(f"{name} is {value!r}; expected {expected}")
+def read_tiles(path: str | Path) -> SlideTiles:
+    """Read a file that ``write_tiles`` wrote; any other file is a FormatError."""
+    try:
+        with open_hdf5(path) as file:
+            _check_layout(path, file)
+            coords, attributes = file["coords"][()], dict(file["coords"].attrs)
+        slide_tiles = _parse_slide_tiles(path, coords, attributes)
+    except FormatError:
+        raise
+    except OptionError as error:
+        raise FormatError(f"{path}: {error}; {_FIX_HINT}") from error
+    # for damaged files h5py raises any of these
+    except (OSError, RuntimeError, LookupError, ValueError, TypeError, MemoryError) as error:
+        detail = " ".join(str(error).split()) or type(error).__name__
+        raise FormatError(f"{path}: cannot be read as tiles ({detail}); {_FIX_HINT}") from error
+    _check_consistent(path, slide_tiles)
+    return slide_tiles
+
+
+def _make_attributes(slide_tiles: SlideTiles) -> dict[str, Any]:
+    tiles, spec, mpp = slide_tiles.tiles, slide_tiles.spec, slide_tiles.slide_mpp
+    magnification = None if mpp is None else nominal_magnification(mpp)
+    shrink = tiles.tile_px / tiles.side
+    return {
+        "name": slide_tiles.slide_id,
+        "savetodir": _UNKNOWN,
+        "patch_size": tiles.tile_px,
+        "patch_size_level0": _to_int_if_whole(tiles.side),
+        "overlap": spec.overlap,
+        "level0_magnification": magnification or _UNKNOWN,
+        "target_magnification": _to_int_if_whole(magnification * shrink)
+        if magnification
+        else _UNKNOWN,
+        "level0_width": slide_tiles.slide_size[0],
+        "level0_height": slide_tiles.slide_size[1],
+        # from here on, TRIDENT does not know them
+        "mpp_level0": _UNKNOWN if mpp is None else float(mpp),
+        "mpp": _UNKNOWN if spec.mpp is None else float(spec.mpp),
+        "side_level0": float(tiles.side),
+        "stride_level0": float(tiles.stride),
+        "min_tissue": float(spec.min_tissue),
+        "mask_hash": slide_tiles.mask_hash,
+    }
+
+
+def _check_layout(path: str | Path, file: h5py.File) -> None:
+    layout = file.attrs.get("layout")
+    if not isinstance(layout, str) or layout != LAYOUT:
+        raise FormatError(f"{path}: has layout {layout!r}; expected {LAYOUT!r}; {_FIX_HINT}")
+    version = int(file.attrs.get("schema_version", 0))
+    if not 1 <= version <= SCHEMA_VERSION:
+        raise FormatError(
+            f"{path}: has schema version {version}; this sacmil ({__version__}) reads up to "
+            f"{SCHEMA_VERSION}, install a newer one: pip install -U sacmil"
+        )
+
+
+def _parse_slide_tiles(path: str | Path, coords: Any, attributes: dict[str, Any]) -> SlideTiles:
+    if coords.dtype != np.int64 or coords.ndim != 2 or coords.shape[1] != 2 or not len(coords):
+        raise FormatError(
+            f"{path}: 'coords' are {coords.dtype} of shape {coords.shape}; expected int64 (N, 2); "
+            f"{_FIX_HINT}"
+        )
+    patch_size = int(attributes["patch_size"])
+    side, stride = (Level0Px(float(attributes[f"{name}_level0"])) for name in ("side", "stride"))
+    spec = TileSpec(
+        mpp=_parse_number(attributes["mpp"]),
+        patch_size=patch_size,
+        overlap=int(attributes["overlap"]),
+        min_tissue=float(attributes["min_tissue"]),
+    )
+    mpp = _parse_number(attributes["mpp_level0"])
+    return SlideTiles(
+        str(attributes["name"]),
+        Tiles(coords, side, stride, TilePx(patch_size)),
+        spec,
+        None if mpp is None else MicronsPerPixel(mpp),
+        (int(attributes["level0_width"]), int(attributes["level0_height"])),
+        str(attributes["mask_hash"]),
+    )
+
+
+def _check_consistent(path: str | Path, slide_tiles: SlideTiles) -> None:
+    """Reject contradictory values: damage may leave a file readable."""
+    tiles, spec, mpp = slide_tiles.tiles, slide_tiles.spec, slide_tiles.slide_mpp
+    is_mpp_valid = (mpp is None) == (spec.mpp is None) and (mpp is None or 0 < mpp < math.inf)
+    if not is_mpp_valid or (tiles.side, tiles.stride) != (spec.side(mpp), spec.stride(mpp)):
+        raise FormatError(
+            f"{path}: tiles of {tiles.side:g} level-0 pixels every {tiles.stride:g} do not follow "
+            f"from {spec} on a slide of {mpp or 'unknown'} µm per pixel; {_FIX_HINT}"
+        )
+    width, height = slide_tiles.slide_size
+    if tiles.coords.min() < 0 or (tiles.coords + tiles.side > (width, height)).any():
+        raise FormatError(
+            f"{path}: a tile lies beyond the slide's {width} x {height} pixels; {_FIX_HINT}"
+        )
+
+
+def _parse_number(value: Any) -> float | None:
+    is_unknown = isinstance(value, str) and value == _UNKNOWN
+    return None if is_unknown else float(value)
+
+
+def _to_int_if_whole(value: float) -> int | float:
+    return int(value) if float(value).is_integer() else float(value)

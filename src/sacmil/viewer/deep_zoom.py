@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sacmil.errors import SlideError
-from sacmil.slides.pixels import choose_level
+from sacmil.slides.pixels import Thumbnail, choose_level, choose_source, make_thumbnail
 from sacmil.slides.readers import Pixels, Slide
-from sacmil.slides.thumbnail import Thumbnail, choose_source, make_thumbnail
 
 TILE_PX = 256
 _MAX_SHRINK = 8  # along a side: at most 2,048 pixels a side for a tile

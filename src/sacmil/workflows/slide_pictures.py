@@ -18,8 +18,8 @@ from sacmil.heatmap.pictures import (
 )
 from sacmil.heatmap.safe_file_name import safe_file_name
 from sacmil.results import InstanceScores, StoredPrediction, read_scores
+from sacmil.slides.pixels import make_thumbnail
 from sacmil.slides.readers import Slide
-from sacmil.slides.thumbnail import make_thumbnail
 from sacmil.workflows.prediction_folder import PredictionFolder, SlidePredictions
 
 _THUMBNAIL_PX = 1024

@@ -32,8 +32,8 @@ from sacmil.results import (
     write_scores,
 )
 from sacmil.results.prediction import combine_hashes
+from sacmil.slides.pixels import make_thumbnail
 from sacmil.slides.readers import open_slide
-from sacmil.slides.thumbnail import make_thumbnail
 from sacmil.synthetic.slides import CLASSES, SyntheticSlide
 from sacmil.synthetic.slides.layout import MPP
 from sacmil.workflows.demo.folder import DemoFolder
