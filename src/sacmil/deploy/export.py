@@ -104,7 +104,7 @@ def explain_not_exportable(model: MILModel) -> str:
     if type(model).plan is not MILModel.plan:
         return (
             f"{model.name} cannot be exported: it overrides plan(), which the runtime cannot "
-            "call; move the code to a file of sacmil.plans and name it as the model's planner"
+            "call; move the code to sacmil/plans/planners.py and name it as the model's planner"
         )
     return ""
 

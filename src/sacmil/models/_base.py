@@ -206,7 +206,7 @@ class MILModel(nn.Module, ABC):
 
     @property
     def planner(self) -> Planner:
-        """How plans are made, as data: a file of sacmil.plans and its options."""
+        """How plans are made, as data: a planner of sacmil.plans and its options."""
         return Planner()
 
     @property

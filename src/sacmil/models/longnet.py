@@ -29,7 +29,7 @@ from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.positions import frequencies
-from sacmil.plans.segments import find_token_rows, list_attended_tokens
+from sacmil.plans.planners import find_token_rows, list_attended_tokens
 
 UNCOVERED_LSE = -1e8
 """Log-sum-exp of a token and head that a branch leaves out; gives it no weight."""
@@ -39,7 +39,7 @@ MAX_LOGITS = 1 << 22
 
 
 class AttentionTable(NamedTuple):
-    """The tokens of each attention of a branch, from sacmil.plans.segments."""
+    """The tokens of each attention of a branch, from sacmil.plans.planners."""
 
     tokens: Tensor
     """(m, t): the tokens of m attentions, r consecutive ones per segment; n for a zero token."""

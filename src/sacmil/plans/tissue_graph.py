@@ -14,15 +14,15 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial import cKDTree
 
-from sacmil.plans._registry import Array, Plan
-
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Tree = list[list[int]]
 """The tree neighbours of each patch, along the lightest edge first."""
 
 
-def make(coords: Array, features: Array | None = None, *, neighbours: int) -> Plan:
+def make_tissue_graph(
+    coords: npt.NDArray[Any], features: npt.NDArray[Any] | None, *, neighbours: int
+) -> dict[str, npt.NDArray[Any]]:
     """Return the neighbours of each patch, and three traversals of the minimum spanning tree.
 
     neighbours (``neighbours``, N), padded with N in small bags; orders (3, N). Edges are weighted
