@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.length import timed
-from sacmil.kernels.config import load_kernels
-from sacmil.kernels.sac_block import MAX_PROGRAMS, FoldShift, count_programs
+from sacmil.kernels.config import count_programs, load_kernels
+from sacmil.kernels.sac_mil import MAX_PROGRAMS, FoldShift
 from sacmil.models.sac_mil import SACBlock
 
 DIM, IN_DIM, K = 512, 1024, 64

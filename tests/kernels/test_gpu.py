@@ -11,7 +11,7 @@ from small_models import as_if_trained
 from torch import Tensor
 
 from sacmil import create_model
-from sacmil.kernels import prope
+from sacmil.kernels import sac_mil
 from sacmil.kernels.config import can_run_kernels, load_kernels, use_fast_path, use_plain_path
 from sacmil.models import MILModel
 from sacmil.models.sac_mil import PROPE, SACBlock
@@ -145,7 +145,7 @@ def test_angles_are_exact_to_float32() -> None:
     project[0].weight.copy_(torch.tensor([[1.0], [0.0]]).repeat(128, 1))
     project[0].bias.zero_()
     order = torch.arange(3_000, device="cuda")
-    h = prope.project_and_rotate(
+    h = sac_mil.project_and_rotate(
         project, torch.ones(3_000, 1, device="cuda"), order, coords, 8192.0
     )
     angles = PROPE(256, 8192.0).angles(coords)

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from sacmil import create_model
-from sacmil.kernels import inference, sac_block
-from sacmil.kernels import prope as prope_kernel
+from sacmil.kernels import sac_mil
 from sacmil.kernels.config import use_plain_path
 from sacmil.models import MILModel
 from sacmil.models.sac_mil import PROPE, SACBlock
@@ -46,10 +45,10 @@ def assert_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 def both(block: SACBlock, n: int, dtype: torch.dtype = torch.float32) -> None:
     dim = block.norm.normalized_shape[0]
     x, grad = torch.randn(2, n, dim, dtype=dtype)
-    assert sac_block.supports(block, x)
+    assert sac_mil.supports_kernels(block, x)
     fast = answers(block, x, grad)
     with use_plain_path():
-        assert not sac_block.supports(block, x)
+        assert not sac_mil.supports_kernels(block, x)
         assert_same(fast, answers(block, x, grad))
 
 
@@ -104,7 +103,7 @@ def test_rotation_and_its_gradients_are_the_plain_ones(activation: type[torch.nn
     project = torch.nn.Sequential(torch.nn.Linear(8, 68), activation())
     features, order, grad = torch.randn(n, 8), torch.randperm(n), torch.randn(n, 68)
     coords = torch.from_numpy(make_tissue_coords(n, seed=0)).double()
-    h = prope_kernel.project_and_rotate(project, features, order, coords, 512.0)
+    h = sac_mil.project_and_rotate(project, features, order, coords, 512.0)
     h.backward(grad)
     fast = [h.detach(), project[0].weight.grad.clone()]
     project.zero_grad()
@@ -125,9 +124,7 @@ def test_angles_are_exact_to_float32(constant: int | None, scale: float) -> None
     with torch.no_grad():
         project[0].weight.copy_(torch.tensor([[1.0], [0], [1], [0]]))
         project[0].bias.zero_()
-    h = prope_kernel.project_and_rotate(
-        project, torch.ones(300, 1), torch.arange(300), coords, scale
-    )
+    h = sac_mil.project_and_rotate(project, torch.ones(300, 1), torch.arange(300), coords, scale)
     angles = PROPE(4, scale).angles(coords)
     exact = torch.stack((angles.cos(), angles.sin()), dim=2).flatten(1)
     assert float((h.detach().double() - exact).abs().max()) < 3e-7
@@ -173,7 +170,7 @@ def test_long_bags_are_predicted_chunk_by_chunk(tail: str, monkeypatch: pytest.M
     torch.manual_seed(0)
     model = create_model("sac_mil", in_dim=24, num_classes=3, dim=32, k=4, tail=tail)
     whole = [predict(model, n) for n in (64, 129)]
-    monkeypatch.setattr(inference, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(sac_mil, "GPU_CHUNK_ROWS", 10)
     for n, expected in zip((64, 129), whole, strict=True):
         assert_same(predict(model, n), expected)
 
@@ -224,8 +221,8 @@ def test_rows_of_another_kind_than_autocasts_keep_it_as_on_the_plain_path() -> N
     """Products are of autocast's kind, what they are added to is not."""
     block, x = block_of(16, 4, 0), torch.randn(37, 16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert not sac_block.supports(block, x)
-        assert sac_block.supports(block, x.bfloat16())
+        assert not sac_mil.supports_kernels(block, x)
+        assert sac_mil.supports_kernels(block, x.bfloat16())
         assert block(x).dtype == torch.float32
 
 

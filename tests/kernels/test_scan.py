@@ -1,4 +1,4 @@
-"""Mamba's scan by tiles is the loop over steps, in Triton's interpreter."""
+"""Mamba's scan by tiles, and its recurrence, are the loop over steps, in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from torch import Tensor
 
 from sacmil.kernels import scan
 from sacmil.kernels.config import use_plain_path
+from sacmil.kernels.scan import recur
+from sacmil.nn import state_space
 from sacmil.nn.state_space import selective_scan
 
 pytestmark = pytest.mark.usefixtures("interpreter")
@@ -15,13 +17,16 @@ pytestmark = pytest.mark.usefixtures("interpreter")
 Inputs = tuple[Tensor, ...]
 
 STEPS, CHANNELS = 8, 4
-"""Of a tile here: the interpreter takes a while for each number."""
+ROWS, COLUMNS = 8, 8
+"""Of a tile, and of a program of the recurrence: the interpreter takes a while for each number."""
 
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "STEPS", STEPS)
     monkeypatch.setattr(scan, "CHANNELS", CHANNELS)
+    monkeypatch.setattr(scan, "RECUR_ROWS", ROWS)
+    monkeypatch.setattr(scan, "RECUR_COLUMNS", COLUMNS)
 
 
 def inputs(length: int, channels: int = 3, state: int = 4) -> Inputs:
@@ -80,3 +85,26 @@ def test_what_it_keeps_for_the_backward_pass_is_a_state_per_tile() -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         selective_scan(*given, B, C)
     assert max(tensor.numel() for tensor in kept) <= max(4 * channels * state, length * state)
+
+
+@pytest.mark.parametrize(
+    ("steps", "states"),
+    [(1, 1), (2, 1), (ROWS - 1, 1), (ROWS, COLUMNS), (ROWS + 1, COLUMNS + 3), (3 * ROWS + 5, 1)],
+)
+def test_every_step_follows_from_the_one_before(steps: int, states: int) -> None:
+    torch.manual_seed(steps)
+    a, s = torch.rand(steps, states), torch.randn(steps, states)
+    for back, expected in ((False, state_space.STEPS.advance), (True, state_space.STEPS.retreat)):
+        ours, wanted, factors = s.clone(), s.clone(), a.clone()
+        recur(factors, ours, back=back)
+        expected(a, wanted)
+        torch.testing.assert_close(ours, wanted)
+        assert torch.equal(factors, a)
+
+
+def test_a_state_that_forgets_all_leaves_nothing_behind() -> None:
+    """Factors of zero, which a product of all factors could not be divided by again."""
+    s = torch.randn(ROWS + 9, 3)
+    ours = s.clone()
+    recur(torch.zeros_like(s), ours)
+    assert torch.equal(ours, s)

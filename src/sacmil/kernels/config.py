@@ -1,9 +1,14 @@
-"""Decides whether fast paths are used: wherever possible, unless switched off."""
+"""Decides whether fast paths are used (wherever possible, unless switched off); launches kernels.
+
+At each launch Triton inspects every argument to select a compiled kernel. On the CPU this takes
+longer than the kernel runs for a short bag. Lengths never select a kernel here (see
+``_triton.py``), so constants and dtypes identify it, and compiled kernels are cached by them.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
@@ -22,6 +27,12 @@ INTERPRET_VARIABLE = "TRITON_INTERPRET"
 
 SUPPORTED_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 """Kernels sum in float32, which is too imprecise for float64 input."""
+
+ALIGNMENT_BYTES = 16
+"""Alignment of tensors in bytes; Triton compiles another kernel for unaligned ones."""
+
+_compiled_kernels: dict[Hashable, tuple[Any, tuple[Any, ...]]] = {}
+"""Kernels, and their constants in the order of the signature."""
 
 _enabled: bool | None = None
 """Set by the two context managers below; None uses the environment variable."""
@@ -100,3 +111,46 @@ def _can_compile_kernels(index: int) -> bool:
 def load_kernels(module: str = "_triton") -> Any:
     """Import a module of kernels, only when needed: Triton may not be installed."""
     return import_module(f"sacmil.kernels.{module}")
+
+
+def launch(
+    name: str,
+    programs: tuple[int, ...],
+    tensors: Sequence[Tensor | None],
+    scalars: Sequence[float],
+    **constants: Any,
+) -> None:
+    """Launch a kernel on the current device.
+
+    Args:
+        name: of a kernel in ``_triton.py``, or with its module, as ``_triton_scan.recur``.
+        programs: number of programs along one axis or two.
+        tensors: the first arguments, all of them on that device.
+        scalars: the arguments that follow; none is specialised.
+        constants: the constexpr arguments.
+    """
+    grid = (*programs, 1, 1)[:3]
+    given = [x for x in tensors if x is not None]
+    dtypes = (None if x is None else x.dtype for x in tensors)
+    key = (name, given[0].device, *dtypes, *constants.values())
+    aligned = all(x.data_ptr() % ALIGNMENT_BYTES == 0 for x in given)
+    if aligned and (cached := _compiled_kernels.get(key)):
+        kernel, in_order = cached
+        kernel[grid](*tensors, *scalars, *in_order)
+        return
+    module, _, function = name.rpartition(".")
+    kernel = getattr(load_kernels(module or "_triton"), function)
+    compiled = kernel[grid](*tensors, *scalars, **constants)
+    if aligned and compiled is not None:  # Triton's interpreter returns None
+        in_order = tuple(constants[each] for each in kernel.arg_names if each in constants)
+        _compiled_kernels[key] = compiled, in_order
+
+
+def count_programs(count: int, rows: int) -> int:
+    """Return how many programs of ``rows`` rows cover ``count`` rows."""
+    return -(-count // rows)
+
+
+def next_power_of_two(count: int) -> int:
+    """Return the smallest power of two that is not below ``count``."""
+    return 1 << (count - 1).bit_length()

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sacmil.kernels import dispatch, inference, prope
+from sacmil.kernels import sac_mil as kernels
 from sacmil.models.sac_mil import PROPE, SACMIL, SACBlock
 from sacmil.models.sac_mil_local import SACMILDual, SACMILLocal
 from sacmil.nn.pooling import MeanPool
@@ -37,19 +37,19 @@ def attach_fast_path(owner: type, method: str, fast: Callable[..., Any]) -> None
 
 
 def _embed_instances(model: Any, features: Tensor, coords: Tensor, order: Tensor) -> Tensor | None:
-    if not isinstance(model.position, PROPE) or not prope.supports(model.project, features):
+    if not isinstance(model.position, PROPE) or not kernels.supports_prope(model.project, features):
         return None
     scale = model.position.scale
-    return prope.project_and_rotate(model.project, features, order, coords, scale)
+    return kernels.project_and_rotate(model.project, features, order, coords, scale)
 
 
 def _correlate_and_pool(model: Any, h: Tensor, order: Tensor) -> tuple[Tensor, Tensor] | None:
     if not isinstance(model.pool, MeanPool):
         return None
-    return inference.correlate_and_pool(model.blocks, h, order)
+    return kernels.correlate_and_pool(model.blocks, h, order)
 
 
-attach_fast_path(SACBlock, "forward", dispatch.dispatch_block)
+attach_fast_path(SACBlock, "forward", kernels.dispatch_block)
 attach_fast_path(SACMIL, "correlate_and_pool", _correlate_and_pool)
 for _model in (SACMIL, SACMILLocal, SACMILDual):
     attach_fast_path(_model, "embed_instances", _embed_instances)

@@ -8,9 +8,9 @@ from block_answers import relative
 from torch import Tensor
 
 from sacmil import create_model
-from sacmil.kernels import chunked_cpu
+from sacmil.kernels import sac_mil
 from sacmil.kernels.config import use_plain_path
-from sacmil.kernels.sac_block import FoldShift
+from sacmil.kernels.sac_mil import FoldShift
 from sacmil.models.sac_mil import SACBlock, shift, unshift
 
 LENGTHS = [1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 63, 64, 65, 79, 130, 200]
@@ -39,12 +39,12 @@ def plainly(block: SACBlock, x: Tensor) -> Tensor:
 def test_pieces_of_any_size_give_the_plain_block(
     level: int, tail: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunked_cpu, "CHUNK_ROWS", at_once)
+    monkeypatch.setattr(sac_mil, "CPU_CHUNK_ROWS", at_once)
     block = block_of(level, tail)
     for n in LENGTHS:
         x = torch.randn(n, 24, dtype=torch.float64)
         before = x.clone()
-        found = chunked_cpu.correlate(block, x)
+        found = sac_mil.correlate_in_chunks(block, x)
         torch.testing.assert_close(found, plainly(block, x), rtol=1e-12, atol=1e-13)
         assert torch.equal(x, before)
 
@@ -56,7 +56,7 @@ def test_what_is_taken_is_what_the_paper_shifts(level: int, tail: str) -> None:
         block, x = block_of(level, tail), torch.randn(n, 24)
         where = FoldShift.for_block(block, n)
         for onward, moved in ((False, shift), (True, unshift)):
-            rows = chunked_cpu.make_gather_indices(where, forward=onward)
+            rows = sac_mil.make_gather_indices(where, forward=onward)
             found = x.view(-1, 6).index_select(0, rows).view(n, 24)
             assert torch.equal(found, moved(x, 4, level, tail))
 
@@ -70,21 +70,21 @@ def test_it_is_as_close_to_the_truth_as_the_plain_block(dtype: torch.dtype) -> N
     exact.load_state_dict(block.state_dict())
     x = torch.randn(1_000, 64).to(dtype)
     truth = exact(x.double())
-    assert chunked_cpu.supports(block, x)
+    assert sac_mil.supports_chunks(block, x)
     assert relative(block(x), truth) <= 1.1 * relative(plainly(block, x), truth)
 
 
 def test_it_is_taken_without_gradients_and_without_autocast() -> None:
     block, x = block_of(0), torch.randn(9, 24, dtype=torch.float64)
-    assert not chunked_cpu.supports(block, x)
+    assert not sac_mil.supports_chunks(block, x)
     with torch.no_grad():
-        assert chunked_cpu.supports(block, x)
+        assert sac_mil.supports_chunks(block, x)
         with use_plain_path():
-            assert not chunked_cpu.supports(block, x)
+            assert not sac_mil.supports_chunks(block, x)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert not chunked_cpu.supports(block, x)
+            assert not sac_mil.supports_chunks(block, x)
         uneven = SACBlock(25, 4, 0, "linear", "absorb", residual=True)
-        assert not chunked_cpu.supports(uneven, torch.randn(9, 25))
+        assert not sac_mil.supports_chunks(uneven, torch.randn(9, 25))
 
 
 @pytest.mark.parametrize("name", ["sac_mil", "sac_mil_local", "sac_mil_dual"])
