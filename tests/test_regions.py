@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sacmil.errors import BagError, OptionError
 from sacmil.regions import CENTERS, ORDERS, arrange
-from sacmil.regions.hilbert import hilbert_index
+from sacmil.regions.arrangement import hilbert_index
 from sacmil.synthetic.tissue_shape import make_tissue_coords
 
 Array = NDArray[np.int64]

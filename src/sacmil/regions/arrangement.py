@@ -8,11 +8,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sacmil.errors import OptionError, suggest_names
-from sacmil.regions.bisection import bisect_points, find_middle_points
-from sacmil.regions.farthest import DistanceField, sample_farthest_points
-from sacmil.regions.free_points import FreePoints
-from sacmil.regions.hilbert import hilbert_index
-from sacmil.regions.lattice import Ints, Lattice, make_lattice
+from sacmil.regions.grid import DistanceField, FreePoints, sample_farthest_points
+from sacmil.regions.lattice import (
+    COORDINATE_BITS,
+    INDEX_BITS,
+    Ints,
+    Lattice,
+    make_lattice,
+    unpack_index,
+)
 
 ORDERS = ("fps", "hilbert")
 
@@ -97,8 +101,61 @@ def _make_peel_regions(points: Lattice, k: int) -> Regions:
 
 def _make_kd_regions(points: Lattice, k: int) -> Regions:
     """Return the leaves of a bisection."""
-    members = bisect_points(points, k)
-    return Regions(members, find_middle_points(points, members, k))
+    members = _bisect_points(points, k)
+    return Regions(members, _find_middle_points(points, members, k))
+
+
+def _bisect_points(lattice: Lattice, k: int) -> Ints:
+    """Return the points as runs of k, the leaves of the bisection; only the last may be shorter.
+
+    All nodes of one depth are split at once. A node is one run of the sequence; it is split by
+    sorting it along its longer axis.
+    """
+    sequence = np.arange(len(lattice.x))
+    starts = np.zeros(1, dtype=np.int64)
+    sizes = np.array([len(sequence)])
+    while sizes.max() > k:
+        sequence = _sort_along_axes(lattice, sequence, starts, sizes)
+        cuts = (starts + _first_half_sizes(sizes, k))[sizes > k]
+        starts = np.sort(np.concatenate([starts, cuts]))
+        sizes = np.diff(starts, append=len(sequence))
+    return sequence
+
+
+def _find_middle_points(lattice: Lattice, sequence: Ints, k: int) -> Ints:
+    """Return the point nearest to the mean of each run of k, ties to the lower index."""
+    starts = np.arange(0, len(sequence), k)
+    sizes = np.diff(starts, append=len(sequence))
+    distance = np.zeros(len(sequence))
+    for coordinate in (lattice.x[sequence], lattice.y[sequence]):
+        offset = coordinate - np.repeat(np.add.reduceat(coordinate, starts) / sizes, sizes)
+        distance += offset * offset
+    nearest = distance == np.repeat(np.minimum.reduceat(distance, starts), sizes)
+    middles: Ints = np.minimum.reduceat(np.where(nearest, sequence, len(sequence)), starts)
+    return middles
+
+
+def _first_half_sizes(sizes: Ints, k: int) -> Ints:
+    """Return the multiple of k^2 nearest to half a size, ties to the lower; of k in small nodes."""
+    unit = np.where(sizes > k * k, k * k, k)
+    units: Ints = -((unit - sizes) // (2 * unit))
+    return unit * units
+
+
+def _sort_along_axes(lattice: Lattice, sequence: Ints, starts: Ints, sizes: Ints) -> Ints:
+    x, y = lattice.x[sequence], lattice.y[sequence]
+    is_taller = _extent(y, starts) > _extent(x, starts)
+    along = np.where(np.repeat(is_taller, sizes), y, x)
+    node = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+    # Node, coordinate and index fit one int64, which sorts faster than any lexsort.
+    packed: Ints = (((node << COORDINATE_BITS) | along) << INDEX_BITS) | sequence
+    packed.sort()
+    return unpack_index(packed)
+
+
+def _extent(coordinate: Ints, starts: Ints) -> Ints:
+    extent: Ints = np.maximum.reduceat(coordinate, starts) - np.minimum.reduceat(coordinate, starts)
+    return extent
 
 
 def _join_regions(centers: Ints, others: list[Ints], k: int) -> Regions:
@@ -130,6 +187,21 @@ def _sort_along_hilbert(points: Lattice, sequence: Ints, k: int) -> Ints:
     along = hilbert_index(points.x[centers], points.y[centers], bits)
     rows = sequence[:whole].reshape(-1, k)[np.argsort(along, kind="stable")]
     return np.concatenate([rows.reshape(-1), sequence[whole:]])
+
+
+def hilbert_index(x: Ints, y: Ints, bits: int) -> Ints:
+    """Return the position of each point along the curve through a 2^bits by 2^bits square."""
+    x, y = x.copy(), y.copy()
+    along = np.zeros_like(x)
+    for bit in reversed(range(bits)):
+        right, upper = (x >> bit) & 1, (y >> bit) & 1
+        along = 4 * along + ((3 * right) ^ upper)
+        # The lower quadrants hold a rotated curve: mirrored if right, then transposed.
+        mirrored = (right == 1) & (upper == 0)
+        x[mirrored] ^= (1 << bit) - 1
+        y[mirrored] ^= (1 << bit) - 1
+        x, y = np.where(upper == 0, (y, x), (x, y))
+    return along
 
 
 def _check_option(option: str, value: str, known: tuple[str, ...]) -> None:
