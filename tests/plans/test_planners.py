@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sacmil import create_model, list_models
-from sacmil.deploy.export import TRACED_BAG_SIZES
+from sacmil.deploy.graph import TRACED_BAG_SIZES
 from sacmil.errors import OptionError
 from sacmil.plans import Planner, list_planners, make_plan
 from sacmil.plans.planners import find_token_rows, list_attended_tokens
