@@ -25,8 +25,7 @@ from sacmil.synthetic.slides import (
     make_slide_cohort,
     write_slide,
 )
-from sacmil.synthetic.slides.blob import make_blob, polygon_area
-from sacmil.synthetic.slides.layout import FIELD_SIDE
+from sacmil.synthetic.slides.layout import FIELD_SIDE, make_blob, polygon_area
 from sacmil.synthetic.slides.painter import SlidePainter
 from sacmil.units import MicronsPerPixel
 

@@ -1,8 +1,10 @@
 """Four tasks as cohorts made from a seed, with a known label of every instance."""
 
-from sacmil.synthetic.bags.cluster import Cluster
 from sacmil.synthetic.bags.cohort import (
+    CHANCE_AUC,
     SyntheticCohort,
+    compute_oracle_auc,
+    compute_oracle_scores,
     make_cluster_bags,
     make_synthetic_cohort,
     write_synthetic_cohort,
@@ -14,12 +16,15 @@ from sacmil.synthetic.bags.labeled_bag import (
     make_labeled_bag,
 )
 from sacmil.synthetic.bags.lesion_shape import Polygons, read_shapes
-from sacmil.synthetic.bags.margin import Margin
-from sacmil.synthetic.bags.metastasis import Metastasis
-from sacmil.synthetic.bags.oracle import CHANCE_AUC, compute_oracle_auc, compute_oracle_scores
-from sacmil.synthetic.bags.presets import PRESETS, get_preset
-from sacmil.synthetic.bags.subtype import Subtype
-from sacmil.synthetic.bags.task import SyntheticTask
+from sacmil.synthetic.bags.tasks import (
+    PRESETS,
+    Cluster,
+    Margin,
+    Metastasis,
+    Subtype,
+    SyntheticTask,
+    get_preset,
+)
 
 __all__ = [
     "CHANCE_AUC",

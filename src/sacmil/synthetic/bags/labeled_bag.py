@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sacmil.bag import Bag, EncoderId
 from sacmil.cohorts.cohort import LabeledSlide
 from sacmil.errors import ConfigError
-from sacmil.synthetic.bags.task import CellKinds, Positions, SyntheticTask
+from sacmil.synthetic.bags.tasks import CellKinds, Positions, SyntheticTask
 from sacmil.synthetic.tissue_shape import make_tissue_coords
 from sacmil.units import Level0Px, MicronsPerPixel
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from sacmil.cohorts.outlines import read_outlines
 from sacmil.errors import CohortError
 
-Points = NDArray[np.float64]
+Floats = NDArray[np.float64]
+Points = Floats
 """(N, 2)."""
-Shape = Callable[[Points], NDArray[np.float64]]
+Shape = Callable[[Points], Floats]
 """Signed distance to the outline of a shape of area 1 about the origin; negative inside."""
 Polygons = tuple[Points, ...]
 """Polygons, in any unit and at any position."""
@@ -24,12 +25,17 @@ MAX_CORNERS = 96
 """Most corners of an outline; a lesion of a few hundred tiles needs no more."""
 
 
+def sort_by_lesion_distance(
+    positions: NDArray[np.int64], areas: Floats, random: np.random.Generator, outlines: Polygons
+) -> NDArray[np.int64]:
+    """Return the indices of positions from inside the lesions outwards; see below."""
+    distance = compute_lesion_distances(positions, areas, random, outlines)
+    return np.argsort(distance, kind="stable")
+
+
 def compute_lesion_distances(
-    positions: NDArray[np.int64],
-    areas: NDArray[np.float64],
-    random: np.random.Generator,
-    outlines: Polygons = (),
-) -> NDArray[np.float64]:
+    positions: NDArray[np.int64], areas: Floats, random: np.random.Generator, outlines: Polygons
+) -> Floats:
     """Return the signed distance of each position to the nearest of several lesions.
 
     Args:
@@ -47,11 +53,6 @@ def compute_lesion_distances(
         shape = _pick_outline(outlines, random) if outlines else _make_blob(random)
         np.minimum(distance, side * shape((positions - center) / side), out=distance)
     return distance
-
-
-def select_lowest(rank: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Return the indices of the lowest ranks."""
-    return np.argsort(rank, kind="stable")[:count]
 
 
 def read_shapes(path: str | Path) -> Polygons:
@@ -73,13 +74,13 @@ def _make_blob(random: np.random.Generator) -> Shape:
     height = random.standard_normal(WAVES) * RAGGEDNESS / np.sqrt(wave)
     phase = random.uniform(0, 2 * np.pi, WAVES)
 
-    def radius(angle: NDArray[np.float64]) -> NDArray[np.float64]:
+    def radius(angle: Floats) -> Floats:
         return np.asarray(np.exp(np.cos(np.multiply.outer(angle, wave) + phase) @ height))
 
     all_around = radius(np.linspace(0, 2 * np.pi, 256, endpoint=False))
     unit = np.sqrt(np.pi * np.mean(all_around**2))
 
-    def shape(points: Points) -> NDArray[np.float64]:
+    def shape(points: Points) -> Floats:
         x, y = points.T
         return np.asarray(np.hypot(x, y) - radius(np.arctan2(y, x)) / unit)
 
@@ -98,16 +99,16 @@ def _pick_outline(outlines: Polygons, random: np.random.Generator) -> Shape:
     return lambda points: _compute_distance(points, corners @ turn.T)
 
 
-def _compute_distance(points: Points, corners: Points) -> NDArray[np.float64]:
+def _compute_distance(points: Points, corners: Points) -> Floats:
     """Return the signed distance to a polygon; far from it, that to the circle around it."""
     radius = np.hypot(*corners.T).max()
-    distance: NDArray[np.float64] = np.hypot(*points.T) - radius
+    distance: Floats = np.hypot(*points.T) - radius
     near = distance < radius
     distance[near] = _compute_exact_distance(points[near], corners)
     return distance
 
 
-def _compute_exact_distance(points: Points, corners: Points) -> NDArray[np.float64]:
+def _compute_exact_distance(points: Points, corners: Points) -> Floats:
     distance = np.full(len(points), np.inf)
     inside = np.zeros(len(points), dtype=bool)
     for start, end in zip(corners, np.roll(corners, -1, axis=0), strict=True):

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
 from sacmil.atomic import atomic_write
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
-from sacmil.errors import ConfigError
-from sacmil.synthetic.slides.artefacts import (
-    Artefact,
-    add_pen_mark,
-    draw_empty_slide,
-    truncate_file,
-)
+from sacmil.errors import ConfigError, MissingExtraError
 from sacmil.synthetic.slides.layout import CLASSES, MPP, LayoutSettings, SlideLayout, make_layout
 from sacmil.synthetic.slides.painter import draw_slide
-from sacmil.synthetic.slides.pyramid import encode_pyramid
+from sacmil.synthetic.slides.texture import Pixels, Stain, make_soft_noise
+
+Artefact = Literal["none", "pen mark", "no tissue", "truncated"]
 
 _OUTLINE_COLOR = [200, 30, 30]
+_PEN_COLOR = np.array([36, 128, 84])
+_TRUNCATED_SHARE = 0.35
+"""Share of a truncated file that is left."""
+_LEVELS = 3
+_TILE = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,3 +133,77 @@ def _write_truth(path: Path, layout: SlideLayout) -> None:
     with atomic_write(path) as partial:
         collection = {"type": "FeatureCollection", "features": features}
         partial.write_text(json.dumps(collection) + "\n", encoding="utf-8")
+
+
+# --- artefacts of slide archives
+
+
+def add_pen_mark(pixels: Pixels, random: np.random.Generator) -> Pixels:
+    """Add a stroke of a green felt-tip pen around a corner of the tissue, as on real slides."""
+    try:
+        from PIL import Image, ImageDraw, ImageFilter
+    except ImportError:
+        raise MissingExtraError("slides", "drawing slides") from None
+    height, width, _ = pixels.shape
+    small = Image.new("L", (width // 4, height // 4))
+    along = np.linspace(0, 1, 40)
+    x = width / 4 * (0.06 + 0.3 * along)
+    y = height / 4 * (0.42 - 0.36 * along**1.4) + 3 * np.cumsum(random.normal(0, 0.5, 40))
+    points = list(zip(x.tolist(), y.tolist(), strict=True))
+    ImageDraw.Draw(small).line(points, fill=255, width=width // 48, joint="curve")
+    stroke = small.filter(ImageFilter.GaussianBlur(1.5)).resize((width, height))
+    cover = 0.9 * np.asarray(stroke, np.float32)[..., None] / 255
+    # most of the tissue is hidden, some of its brightness remains visible
+    brightness = 0.75 + 0.25 * pixels.mean(axis=2, keepdims=True, dtype=np.float32) / 255
+    return np.asarray(pixels * (1 - cover) + _PEN_COLOR * brightness * cover, np.uint8)
+
+
+def draw_empty_slide(settings: LayoutSettings, random: np.random.Generator) -> Pixels:
+    """Draw bare glass that is not quite clean."""
+    smear = 0.02 + 0.012 * make_soft_noise(random, settings.size, 300)
+    return Stain.sample(random).to_rgb(smear * 0.2, smear)
+
+
+def truncate_file(file: bytes) -> bytes:
+    """Return the beginning of a file, as a full disk or an interrupted copy leaves it."""
+    return file[: round(_TRUNCATED_SHARE * len(file))]
+
+
+# --- files as scanners write them
+
+
+def encode_pyramid(pixels: Pixels, mpp: float) -> bytes:
+    """Return the bytes of a TIFF with levels of full, half and quarter size.
+
+    Args:
+        pixels: of level 0.
+        mpp: microns per pixel of level 0.
+    """
+    try:
+        import tifffile
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("slides", "drawing slides") from None
+    options: dict[str, Any] = {
+        "tile": (_TILE, _TILE),
+        "photometric": "rgb",
+        "compression": "jpeg",
+        "compressionargs": {"level": 88, "outcolorspace": "ycbcr"},
+        "subsampling": (2, 2),
+        "metadata": None,
+        "software": False,
+        "resolutionunit": "CENTIMETER",
+    }
+    buffer = io.BytesIO()
+    level = Image.fromarray(pixels)
+    with tifffile.TiffWriter(buffer) as file:
+        for number in range(_LEVELS):
+            resolution = 10_000 / (mpp * 2**number)
+            file.write(
+                np.asarray(level),
+                subfiletype=1 if number else 0,
+                resolution=(resolution, resolution),
+                **options,
+            )
+            level = level.reduce(2)
+    return buffer.getvalue()

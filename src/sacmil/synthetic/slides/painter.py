@@ -9,18 +9,25 @@ import numpy.typing as npt
 from scipy import ndimage
 from scipy.spatial import cKDTree
 
-from sacmil.synthetic.slides import nuclei
-from sacmil.synthetic.slides.blob import Blob
-from sacmil.synthetic.slides.layout import SlideLayout
-from sacmil.synthetic.slides.mask import fill_polygons
-from sacmil.synthetic.slides.noise import enlarge_image, make_fibers, make_soft_noise
-from sacmil.synthetic.slides.stain import Pixels, Stain
+from sacmil.synthetic.slides.layout import Blob, SlideLayout, fill_polygons
+from sacmil.synthetic.slides.texture import (
+    NUCLEUS_KINDS,
+    Floats,
+    Pixels,
+    Stain,
+    enlarge_image,
+    make_fibers,
+    make_soft_noise,
+    make_stamps,
+    stamp_nuclei,
+)
 
-Floats = npt.NDArray[np.float32]
 PixelPositions = npt.NDArray[np.float64]
 
 _MASK_STEP = 8
 """Slide pixels per pixel of the stroma masks."""
+_GRAIN_SIDE = 512
+"""Side of the repeated pattern of grain: it is not visible, and noise is slow to make."""
 _MEMBRANE_WIDTH = 3.2
 """Pixels between two fat cells."""
 
@@ -197,14 +204,12 @@ class SlidePainter:
             self._add_cells(
                 "lymphocyte", self._sample_positions(free, settings.lymphocytes // 4, weights)
             )
-        for name, kind in _NUCLEUS_KINDS.items():
-            stamps = nuclei.make_stamps(kind)
+        for name, kind in NUCLEUS_KINDS.items():
+            stamps = make_stamps(kind)
             positions, angles = self.cells[name][:, :2], self.cells[name][:, 2]
             any_angle = self.random.uniform(0, math.pi, len(angles))
             angles = np.where(np.isnan(angles), any_angle, angles)
-            nuclei.stamp_nuclei(
-                self.hematoxylin, self.eosin, stamps, positions, angles, self.random
-            )
+            stamp_nuclei(self.hematoxylin, self.eosin, stamps, positions, angles, self.random)
 
     def _find_stroma_positions(self) -> PixelPositions:
         """Return the possible positions of stroma cells."""
@@ -223,18 +228,6 @@ class SlidePainter:
         share = None if weights is None else weights / weights.sum()
         rows = self.random.choice(len(positions), count, replace=False, p=share)
         return np.asarray(positions[rows] + self.random.uniform(0, _MASK_STEP, (count, 2)))
-
-
-_NUCLEUS_KINDS = {
-    "stroma": nuclei.STROMA,
-    "gland": nuclei.GLAND,
-    "tumour": nuclei.TUMOR,
-    "lymphocyte": nuclei.LYMPHOCYTE,
-}
-
-
-_GRAIN_SIDE = 512
-"""Side of the repeated pattern of grain: it is not visible, and noise is slow to make."""
 
 
 def _repeat_pattern(pattern: Floats, shape: tuple[int, ...]) -> Floats:
