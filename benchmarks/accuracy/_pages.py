@@ -21,7 +21,7 @@ from benchmarks.accuracy._figures import (
     tasks_of,
 )
 from benchmarks.accuracy._lines import Line
-from sacmil.evaluation.tables import format_p_value
+from sacmil.evaluation.table_format import format_p_value
 
 REFERENCE = {
     "inside": "local",

@@ -143,7 +143,7 @@ def test_a_run_without_instance_labels_is_not_compared_by_them(sacmil: Callable,
 def test_without_matplotlib_nothing_is_computed_for_a_report(
     sacmil: Callable, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sacmil.evaluation.plots._files.find_spec", lambda name: None)
+    monkeypatch.setattr("sacmil.evaluation.plots.find_spec", lambda name: None)
     done = sacmil("compare", run, "--out", tmp_path / "out", *FEW)
     assert done.code == 1
     assert "pip install 'sacmil[plots]'" in done.err

@@ -20,7 +20,6 @@ from sacmil.evaluation.metrics import (
     METRIC_TITLES,
     METRICS,
     WEIGHTED_METRICS,
-    accuracy,
     auc,
     average_precision,
     check_metric,
@@ -211,10 +210,3 @@ def test_a_ranking_of_one_class_is_nan(labels: list[int], figure: Callable[..., 
 @pytest.mark.parametrize("figure", [auc, average_precision])
 def test_a_ranking_by_a_nan_score_is_nan(figure: Callable[..., float]) -> None:
     assert math.isnan(figure([0, 1, 1], [0.1, math.nan, 0.3]))
-
-
-@few
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=20))
-def test_accuracy_is_the_share_that_agrees(rows: list[tuple[int, int]]) -> None:
-    labels, predicted = map(list, zip(*rows, strict=True))
-    assert accuracy(labels, predicted) == sum(a == b for a, b in rows) / len(rows)

@@ -17,7 +17,7 @@ from sklearn.metrics import confusion_matrix, roc_curve
 
 from sacmil.errors import MissingExtraError
 from sacmil.evaluation.comparison import PairComparison, compare_models, mean_ranks
-from sacmil.evaluation.patient_level import average_by_patient
+from sacmil.evaluation.fold_results import average_by_patient
 from sacmil.evaluation.plots import (
     MAX_MODELS,
     ROC_GRID,
@@ -282,6 +282,6 @@ def test_the_suffix_says_how_a_figure_is_saved(tmp_path: Path, suffix: str, star
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sacmil.evaluation.plots._files.find_spec", lambda name: None)
+    monkeypatch.setattr("sacmil.evaluation.plots.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'sacmil\[plots\]'"):
         check_matplotlib()

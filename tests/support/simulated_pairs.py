@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from sacmil.evaluation.comparison import compare_models
 from sacmil.evaluation.fold_results import collect_fold_results
-from sacmil.evaluation.permutation import permutation_test
+from sacmil.evaluation.significance import permutation_test
 from sacmil.results import Predictions
 
 Null = Literal["exchangeable", "rescaled", "shifted", "spread"]

@@ -21,8 +21,8 @@ from sacmil.cohorts.cohort import Cohort
 from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.splits import Fold, make_folds
 from sacmil.errors import CohortError, CohortWarning, ConfigError, RunError, SacMILError
+from sacmil.evaluation.fold_results import average_by_patient
 from sacmil.evaluation.metrics import METRICS
-from sacmil.evaluation.patient_level import average_by_patient
 from sacmil.results import LOCALIZATION_FILE, read_localization, read_predictions
 from sacmil.results.run import Run
 from sacmil.training.config import TrainingConfig, make_configs

@@ -139,8 +139,5 @@ def print_summary(predictions: Predictions, data: str) -> None:
 def render_summary(report: Report, table_format: str = "text") -> str:
     """Return the table of a report's models and metrics."""
     from sacmil.evaluation.table_format import render_table
-    from sacmil.evaluation.tables import summary_table
 
-    caption = report.make_summary_caption()
-    table = summary_table(report.estimates, caption=caption, style=report.style)
-    return render_table(table, table_format)
+    return render_table(report.summary, table_format)

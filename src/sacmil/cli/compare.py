@@ -44,7 +44,7 @@ def command(
     permutation test over patients passes after Holm's correction for the number of pairs.
     """
     from sacmil.evaluation.metrics import LOCALIZATION_TITLES
-    from sacmil.evaluation.tables import TableStyle
+    from sacmil.evaluation.table_format import TableStyle
     from sacmil.workflows.compare import compare
 
     check_can_report(out)
@@ -58,10 +58,8 @@ def command(
 
 
 def _print_report(report: Report, table_format: str) -> None:
-    from sacmil.evaluation.conclusions import list_conclusions
     from sacmil.evaluation.metrics import LOCALIZATION_TITLES
     from sacmil.evaluation.table_format import render_table
-    from sacmil.evaluation.tables import comparison_table
     from sacmil.workflows.localization_tables import LOCALIZATION_HEADING
 
     if table_format == "text":
@@ -69,8 +67,5 @@ def _print_report(report: Report, table_format: str) -> None:
             click.echo(render_table(report.extra_tables[LOCALIZATION_HEADING]))
         else:
             click.echo(render_summary(report))
-        conclusions = list_conclusions(report.comparisons, level=report.level, style=report.style)
-        click.echo("".join(f"{sentence}\n" for sentence in conclusions))
-    caption = report.describe_comparison()
-    table = comparison_table(report.comparisons, caption=caption, style=report.style)
-    click.echo(render_table(table, table_format), nl=False)
+        click.echo("".join(f"{sentence}\n" for sentence in report.conclusions))
+    click.echo(render_table(report.comparison, table_format), nl=False)

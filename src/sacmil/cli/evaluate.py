@@ -81,7 +81,7 @@ def command(
     With --bags only, localisation is measured again and stored in the runs.
     """
     from sacmil.cli._progress import progress_bars
-    from sacmil.evaluation.tables import TableStyle
+    from sacmil.evaluation.table_format import TableStyle
     from sacmil.workflows.evaluate import evaluate
 
     settings = {name: given.pop(name) for name in ("metrics", "level", "draws", "seed")}

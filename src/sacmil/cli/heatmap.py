@@ -68,7 +68,7 @@ def _require_one_model(
 def command(bags: tuple[Path, ...], model: Path, out: Path, **settings: Any) -> None:
     """Draw a model's scores of the tiles of BAGS: files, or folders of bags."""
     from sacmil.cli._progress import progress_bars
-    from sacmil.evaluation.printable import make_printable
+    from sacmil.evaluation.table_format import make_printable
     from sacmil.workflows.heatmaps import draw_heatmaps
 
     with progress_bars() as progress:

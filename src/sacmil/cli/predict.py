@@ -86,7 +86,7 @@ def command(items: tuple[Path, ...], models: tuple[Path, ...], out: Path, **opti
 
 
 def _print_results(summary: PredictionSummary, out: Path, *, report: bool) -> None:
-    from sacmil.evaluation.printable import make_printable
+    from sacmil.evaluation.table_format import make_printable
 
     problems = [
         *(("Warning", one.slide_id, text) for one in summary.records for text in one.warnings),

@@ -1,4 +1,4 @@
-"""Paired comparisons of models, with intervals and significance tests."""
+"""Paired comparisons of models: intervals, significance tests, and conclusions in sentences."""
 
 from __future__ import annotations
 
@@ -9,29 +9,43 @@ from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata, t
+import scipy
 
 from sacmil.errors import RunError, suggest_names
-from sacmil.evaluation.delong import delong_test
 from sacmil.evaluation.fold_results import (
     FoldResult,
     collect_fold_results,
     compute_fold_metrics,
     describe_difference,
 )
-from sacmil.evaluation.intervals import (
+from sacmil.evaluation.metrics import LOWER_IS_BETTER, METRIC_TITLES, check_metric
+from sacmil.evaluation.significance import (
+    corrected_t_test,
+    count_needed_draws,
+    count_needed_patients,
+    delong_test,
+    holm,
+    permutation_test,
+)
+from sacmil.evaluation.summary import (
     check_level_and_draws,
     fold_means,
     percentile_interval,
     resample_patients,
 )
-from sacmil.evaluation.metrics import LOWER_IS_BETTER, check_metric
-from sacmil.evaluation.permutation import MIN_DRAWS, permutation_test
+from sacmil.evaluation.table_format import (
+    DEFAULT_STYLE,
+    UNDEFINED,
+    TableStyle,
+    format_count,
+    format_p_value,
+    make_printable,
+)
 from sacmil.results import Predictions
 
 Floats = npt.NDArray[np.float64]
-_OVERSAMPLING = 2
-"""Factor by which more arrangements are sampled than the smallest p needs to survive Holm."""
+_MAX_LISTED_PAIRS = 12
+"""Maximum number of pairs with a sentence each; more pairs are summarised."""
 
 
 @dataclass(frozen=True)
@@ -85,30 +99,21 @@ def compare_models(
     """
     check_metric(metric)
     check_level_and_draws(level=level, draws=draws)
-    fold_results = collect_fold_results(predictions)
-    chosen = choose_pairs(list(fold_results), pairs, against)
-    _check_same_test_sets(
-        [fold_results[model] for model in dict.fromkeys(m for pair in chosen for m in pair)]
-    )
-    resampled = _resample_models(fold_results, chosen, metric, draws, seed)
+    everything = collect_fold_results(predictions)
+    chosen = choose_pairs(list(everything), pairs, against)
+    used = {model: everything[model] for pair in chosen for model in pair}
+    _check_same_test_sets(list(used.values()))
+    resampled = _resample_models(used, metric, draws, seed)
     enough = count_needed_draws(draws, len(chosen), level)
-    found = [
-        replace(
-            _compare_pair(
-                fold_results[a], fold_results[b], metric, resampled.get(a), resampled.get(b), level
-            ),
-            p_permutation=permutation_test(
-                fold_results[a], fold_results[b], metric, draws=enough, seed=seed
-            ),
-        )
-        for a, b in chosen
-    ]
+    found = []
+    for a, b in chosen:
+        low, high = math.nan, math.nan
+        if resampled:
+            low, high = percentile_interval(resampled[a] - resampled[b], level)
+        p = permutation_test(used[a], used[b], metric, draws=enough, seed=seed)
+        pair = _compare_pair(used[a], used[b], metric)
+        found.append(replace(pair, low=low, high=high, p_permutation=p))
     return correct_for_multiple_pairs(found)
-
-
-def count_needed_draws(draws: int, pairs: int, level: float) -> int:
-    """Return how many random arrangements let the smallest p of that many pairs survive Holm."""
-    return max(MIN_DRAWS, draws, math.ceil(_OVERSAMPLING * pairs / (1 - level)))
 
 
 def correct_for_multiple_pairs(comparisons: Sequence[PairComparison]) -> list[PairComparison]:
@@ -129,60 +134,23 @@ def mean_ranks(predictions: Predictions, metric: str = "auc") -> dict[str, float
     values = np.stack([compute_fold_metrics(each, metric) for each in fold_results.values()])
     cost = values if metric in LOWER_IS_BETTER else -values
     # values that differ only by rounding are ties
-    ranks = rankdata(np.round(cost, 12), axis=0).mean(1)
+    ranks = scipy.stats.rankdata(np.round(cost, 12), axis=0).mean(1)
     return dict(zip(fold_results, ranks.tolist(), strict=True))
 
 
-def holm(values: Sequence[float | None]) -> list[float | None]:
-    """Return p values after Holm's step-down correction; None stays None and does not count.
-
-    >>> holm([0.01, 0.04, None, 0.03])
-    [0.03, 0.06, None, 0.06]
-    """
-    order = sorted((p, index) for index, p in enumerate(values) if p is not None)
-    corrected: list[float | None] = [None] * len(values)
-    least = 0.0
-    for done, (p, index) in enumerate(order):
-        least = min(1.0, max(least, p * (len(order) - done)))
-        corrected[index] = least
-    return corrected
-
-
-def corrected_t_test(differences: npt.ArrayLike, test_over_train: float) -> float | None:
-    """Return the two-sided p of the corrected resampled t-test (Nadeau and Bengio 2003).
-
-    Training sets of different folds overlap, so differences vary less than among independent
-    experiments. Their variance is therefore multiplied by 1/J + test/train instead of 1/J.
-
-    Args:
-        differences: (J,), one per fold.
-        test_over_train: ratio of the test set's size to the training set's.
-    """
-    values = np.asarray(differences, dtype=np.float64)
-    if np.abs(values).max() < 1e-12:
-        return 1.0
-    if len(values) < 2 or not np.var(values) > 1e-24:
-        return None
-    scale = math.sqrt((1 / len(values) + test_over_train) * np.var(values, ddof=1))
-    return float(2 * t.sf(abs(values.mean()) / scale, len(values) - 1))
-
-
 def choose_pairs(
-    models: Sequence[str], pairs: Iterable[tuple[str, str]] | None, against: str | None
+    models: Sequence[str],
+    pairs: Iterable[tuple[str, str]] | None = None,
+    against: str | None = None,
 ) -> list[tuple[str, str]]:
     """Return the pairs to compare: those given, one model against the others, or all."""
-    if against is not None:
-        _check_known([against], models)
-        return [(against, other) for other in models if other != against]
     chosen = list(combinations(models, 2)) if pairs is None else list(pairs)
-    _check_known([model for pair in chosen for model in pair], models)
-    return chosen
-
-
-def _check_known(names: Iterable[str], models: Sequence[str]) -> None:
-    for model in names:
-        if model not in models:
+    if against is not None:
+        chosen = [(against, other) for other in models if other != against]
+    for model in [against or "", *(model for pair in chosen for model in pair)]:
+        if model and model not in models:
             raise RunError(f"there are no predictions of {model!r}; {suggest_names(model, models)}")
+    return chosen
 
 
 def _check_same_test_sets(models: Sequence[Sequence[FoldResult]]) -> None:
@@ -205,66 +173,170 @@ def _check_same_test_sets(models: Sequence[Sequence[FoldResult]]) -> None:
 
 
 def _resample_models(
-    fold_results: Mapping[str, Sequence[FoldResult]],
-    pairs: Sequence[tuple[str, str]],
-    metric: str,
-    draws: int,
-    seed: int,
+    models: Mapping[str, Sequence[FoldResult]], metric: str, draws: int, seed: int
 ) -> dict[str, Floats]:
     """Return the fold mean of each model in every resample; all models share the resamples."""
-    models = dict.fromkeys(model for pair in pairs for model in pair)
-    if not models:
-        return {}
-    counts = resample_patients(fold_results[next(iter(models))], draws=draws, seed=seed)
+    first = next(iter(models.values()), None)
+    counts = None if first is None else resample_patients(first, draws=draws, seed=seed)
     if counts is None:
         return {}
-    return {model: fold_means(fold_results[model], counts, metric) for model in models}
+    return {model: fold_means(folds, counts, metric) for model, folds in models.items()}
 
 
 def _compare_pair(
-    first: Sequence[FoldResult],
-    second: Sequence[FoldResult],
-    metric: str,
-    first_draws: Floats | None,
-    second_draws: Floats | None,
-    level: float,
+    first: Sequence[FoldResult], second: Sequence[FoldResult], metric: str
 ) -> PairComparison:
+    """Return the difference and what needs no resamples."""
     differences = compute_fold_metrics(first, metric) - compute_fold_metrics(second, metric)
-    low, high = math.nan, math.nan
-    if first_draws is not None and second_draws is not None:
-        low, high = percentile_interval(first_draws - second_draws, level)
     return PairComparison(
         first=first[0].model,
         second=second[0].model,
         metric=metric,
         difference=float(differences.mean()),
-        low=low,
-        high=high,
+        low=math.nan,
+        high=math.nan,
         p_permutation=None,
         p_t=_test_over_folds(first, differences),
         p_delong=_test_by_delong(first, second) if metric == "auc" else None,
         p_holm=None,
-        patients=len({patient for result in first for patient in result.patients.tolist()}),
+        patients=_count_patients(first),
     )
+
+
+def _count_patients(fold_results: Sequence[FoldResult]) -> int:
+    return len({patient for result in fold_results for patient in result.patients.tolist()})
 
 
 def _test_over_folds(fold_results: Sequence[FoldResult], differences: Floats) -> float | None:
     """Return p of the t-test, or None unless every fold leaves patients to train on."""
-    everyone = len({patient for result in fold_results for patient in result.patients.tolist()})
-    tested = np.array([len(np.unique(result.patients)) for result in fold_results])
+    everyone = _count_patients(fold_results)
+    tested = np.array([_count_patients([result]) for result in fold_results])
     if len(fold_results) < 2 or np.isnan(differences).any() or (tested == everyone).any():
         return None
     return corrected_t_test(differences, float(np.mean(tested / (everyone - tested))))
 
 
 def _test_by_delong(first: Sequence[FoldResult], second: Sequence[FoldResult]) -> float | None:
-    is_single_set = (
-        len(first) == 1 and len(first[0].probabilities) == len(second[0].probabilities) == 1
-    )
     one, other = first[0], second[0]
+    is_single_set = len(first) == len(one.probabilities) == len(other.probabilities) == 1
     # slides of one patient are not independent, which DeLong assumes
     independent = len(np.unique(one.patients)) == len(one.patients)
     if not (is_single_set and independent and one.probabilities.shape[2] == 2):
         return None
     p = delong_test(one.labels, one.probabilities[0, :, 1], other.probabilities[0, :, 1]).p
     return None if math.isnan(p) else p
+
+
+# --- conclusions ---------------------------------------------------------------------------------
+
+
+def list_conclusions(
+    comparisons: Sequence[PairComparison], *, level: float = 0.95, style: TableStyle = DEFAULT_STYLE
+) -> list[str]:
+    """Return a sentence per comparison: significant differences by size, then the others.
+
+    Args:
+        comparisons: of one metric, from compare_models.
+        level: a difference is significant if p after Holm is below 1 - level.
+        style: number format.
+    """
+    if small := _describe_small_cohort(comparisons, level):
+        return [small]
+    significant = [pair for pair in comparisons if is_significant(pair, level=level)]
+    left = [pair for pair in comparisons if not is_significant(pair, level=level)]
+    significant.sort(key=lambda pair: -abs(pair.difference))
+    sentences = (
+        [_describe_significant_pair(pair, style) for pair in significant]
+        if len(significant) <= _MAX_LISTED_PAIRS
+        else _describe_winners(significant, style)
+    )
+    if len(left) <= _MAX_LISTED_PAIRS:
+        return sentences + [_describe_undecided_pair(pair, style) for pair in left]
+    others = "other " if significant else ""
+    return [*sentences, f"No significant difference in the {others}{len(left)} pairs."]
+
+
+def _describe_small_cohort(comparisons: Sequence[PairComparison], level: float) -> str | None:
+    """Return a sentence if there are too few patients for any p to pass, else None."""
+    tested = [pair for pair in comparisons if pair.p_permutation is not None]
+    if not tested:
+        return None
+    patients, needed = tested[0].patients, count_needed_patients(len(tested), level)
+    if patients >= needed:
+        return None
+    names = "the models"
+    if len(tested) == 1:
+        names = " and ".join(map(make_printable, order_better_first(tested[0])))
+    corrected = f" for {format_count(len(tested), 'pair')}" if len(tested) > 1 else ""
+    return (
+        f"The cohort is too small to compare {names}: it has {format_count(patients, 'patient')}, "
+        f"and p < {1 - level:.2g} needs at least {needed}{corrected}."
+    )
+
+
+def _describe_winners(significant: Sequence[PairComparison], style: TableStyle) -> list[str]:
+    """Return a sentence per model that is better than others, the one that beats most first."""
+    beaten: dict[str, list[PairComparison]] = {}
+    for pair in significant:
+        beaten.setdefault(order_better_first(pair)[0], []).append(pair)
+    ordered = sorted(beaten.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [_describe_winner(winner, pairs, style) for winner, pairs in ordered]
+
+
+def _describe_winner(winner: str, pairs: Sequence[PairComparison], style: TableStyle) -> str:
+    if len(pairs) == 1:
+        return _describe_significant_pair(pairs[0], style)
+    losers = ", ".join(sorted(make_printable(order_better_first(pair)[1]) for pair in pairs))
+    sizes = [abs(pair.difference) for pair in pairs]
+    highest = format_p_value(max(pair.p_holm or 0.0 for pair in pairs))
+    return (
+        f"{make_printable(winner)} is better than {losers}: by {style.format_number(min(sizes))} "
+        f"to {style.format_number(max(sizes))}{_format_points(style)} "
+        f"{METRIC_TITLES[pairs[0].metric]}, "
+        f"p {'< 0.001' if highest.startswith('<') else f'≤ {highest}'} after Holm."
+    )
+
+
+def is_significant(pair: PairComparison, *, level: float = 0.95) -> bool:
+    """Whether the two models differ significantly after Holm's correction."""
+    return pair.p_holm is not None and pair.p_holm < 1 - level
+
+
+def order_better_first(pair: PairComparison) -> tuple[str, str]:
+    """Return the names of the two models, the better one first."""
+    ahead = (pair.difference < 0) == (pair.metric in LOWER_IS_BETTER)
+    return (pair.first, pair.second) if ahead else (pair.second, pair.first)
+
+
+def _describe_significant_pair(pair: PairComparison, style: TableStyle) -> str:
+    winner, loser = map(make_printable, order_better_first(pair))
+    return (
+        f"{winner} is better than {loser} by {_format_difference(pair, style)}, "
+        f"{_describe_p_value(pair)}."
+    )
+
+
+def _describe_undecided_pair(pair: PairComparison, style: TableStyle) -> str:
+    ahead, behind = map(make_printable, order_better_first(pair))
+    text = f"No significant difference between {ahead} and {behind}"
+    if not math.isfinite(pair.difference):
+        return f"{text}: {METRIC_TITLES[pair.metric]} is not defined in every fold."
+    return f"{text}: {_format_difference(pair, style)}, {_describe_p_value(pair)}."
+
+
+def _format_difference(pair: PairComparison, style: TableStyle) -> str:
+    """Format the better model's lead and its interval with the same sign."""
+    low, high = (pair.low, pair.high) if pair.difference >= 0 else (-pair.high, -pair.low)
+    size = f"{style.format_number(abs(pair.difference))}{_format_points(style)}"
+    return f"{size} {METRIC_TITLES[pair.metric]}{style.format_interval(low, high)}"
+
+
+def _format_points(style: TableStyle) -> str:
+    return " points of" if style.percent else ""
+
+
+def _describe_p_value(pair: PairComparison) -> str:
+    text = format_p_value(pair.p_holm)
+    if text == UNDEFINED:
+        return "no p-value"
+    return f"p {'< 0.001' if text.startswith('<') else f'= {text}'} after Holm"

@@ -1,17 +1,26 @@
-"""Predictions of a model on the test set of each fold, by seed."""
+"""Predictions of a model on the test set of each fold, by seed.
+
+The unit of metrics is the patient, or the slide if a patient's slides differ in label.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import RunError
 from sacmil.evaluation.metrics import METRICS
-from sacmil.evaluation.patient_level import average_by_patient, sort_rows
 from sacmil.results import Predictions
+
+Unit = Literal["patient", "slide"]
+
+_DIGITS = 12
+_SORT_COLUMNS = ("slide_id", "patient_id", "split", "fold", "seed", "model")
+"""Columns to sort by, least important first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +49,7 @@ def collect_fold_results(predictions: Predictions) -> dict[str, list[FoldResult]
     Raises:
         RunError: nothing was tested, a slide was tested twice, or seeds have different slides.
     """
-    tested = predictions.select(predictions.split == "test")
+    tested = select_test_rows(predictions)
     if not len(tested):
         found = ", ".join(sorted({*predictions.split.tolist()})) or "no rows"
         raise RunError(
@@ -50,9 +59,8 @@ def collect_fold_results(predictions: Predictions) -> dict[str, list[FoldResult]
     _check_no_duplicates(sort_rows(tested))
     units = sort_rows(average_by_patient(tested))
     return {
-        model: [_merge_seeds(rows.select(rows.fold == fold)) for fold in np.unique(rows.fold)]
-        for model in np.unique(units.model).tolist()
-        for rows in [units.select(units.model == model)]
+        model: [_merge_seeds(fold) for fold in group_rows(rows, "fold").values()]
+        for model, rows in group_rows(units, "model").items()
     }
 
 
@@ -65,53 +73,117 @@ def compute_fold_metrics(
 
 def describe_difference(one: FoldResult, other: FoldResult) -> str | None:
     """Return how the units of two fold results differ, for an error; None if they are equal."""
-    odd = sorted({unit for _, unit in _collect_patient_units(one) ^ _collect_patient_units(other)})
-    if odd:
+    units = [set(zip(r.patients.tolist(), r.units.tolist(), strict=True)) for r in (one, other)]
+    if odd := sorted({unit for _, unit in units[0] ^ units[1]}):
         return f"different slides or patients ({_format_names(odd)} in one only)"
     relabelled = one.units[one.labels != other.labels].tolist()  # both in order
     return f"different labels ({_format_names(relabelled)})" if relabelled else None
 
 
-def _collect_patient_units(result: FoldResult) -> set[tuple[str, str]]:
-    return set(zip(result.patients.tolist(), result.units.tolist(), strict=True))
+def select_test_rows(predictions: Predictions) -> Predictions:
+    """Return the rows of test sets."""
+    return predictions.select(predictions.split == "test")
+
+
+def group_rows(predictions: Predictions, column: str) -> dict[Any, Predictions]:
+    """Return the rows of each value of a column, sorted by the value."""
+    values, group = np.unique(getattr(predictions, column), return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)  # one if there are no rows
+    return {
+        value: predictions.select(rows) for value, rows in zip(values.tolist(), parts, strict=False)
+    }
+
+
+def sort_rows(predictions: Predictions) -> Predictions:
+    """Return the rows sorted by model, seed, fold, split, patient and slide."""
+    return predictions.select(np.lexsort([getattr(predictions, name) for name in _SORT_COLUMNS]))
+
+
+def find_unit(predictions: Predictions) -> Unit:
+    """Return "slide" if a model was tested on a patient with slides of different labels."""
+    return "slide" if "slide" in find_unit_by_model(predictions).values() else "patient"
+
+
+def find_unit_by_model(predictions: Predictions) -> dict[str, Unit]:
+    """Return the unit of each model, so that other models do not change a model's metrics."""
+    found: dict[str, Unit] = {}
+    for model, rows in group_rows(predictions, "model").items():
+        patients = rows.patient_id.tolist()
+        pairs = {*zip(patients, rows.label.tolist(), strict=True)}
+        found[model] = "patient" if len(pairs) == len(set(patients)) else "slide"
+    return found
+
+
+def average_by_patient(predictions: Predictions) -> Predictions:
+    """Average the slides' probabilities of each patient, for models whose unit is the patient.
+
+    These rows are sorted by model, seed, fold, split and patient. A patient's row has the patient's
+    id as its slide_id. Rows of models whose unit is the slide stay.
+    """
+    by_patient = [m for m, unit in find_unit_by_model(predictions).items() if unit == "patient"]
+    chosen = np.isin(predictions.model, by_patient)
+    if not chosen.any():
+        return predictions
+    return Predictions.concatenate(
+        [_average_slides(predictions.select(chosen)), predictions.select(~chosen)]
+    )
+
+
+def _average_slides(predictions: Predictions) -> Predictions:
+    rows = sort_rows(predictions)
+    is_next = _repeats_previous(rows, [name for name in _SORT_COLUMNS if name != "slide_id"])
+    begins = np.flatnonzero(np.append(True, ~is_next))
+    slides = np.diff(begins, append=len(rows))
+    means = np.add.reduceat(rows.probabilities, begins, axis=0) / slides[:, None]
+    # Sums of the same numbers in another order differ in their last digits; ties must stay ties.
+    return replace(
+        rows.select(begins), slide_id=rows.patient_id[begins], probabilities=means.round(_DIGITS)
+    )
+
+
+def _repeats_previous(rows: Predictions, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Return whether each row but the first has the previous row's values: (n - 1,)."""
+    values = [getattr(rows, name) for name in columns]
+    repeats: npt.NDArray[np.bool_] = np.all([v[1:] == v[:-1] for v in values], axis=0)
+    return repeats
+
+
+def _check_no_duplicates(rows: Predictions) -> None:
+    again = np.flatnonzero(_repeats_previous(rows, _SORT_COLUMNS))
+    if len(again):
+        row = int(again[0])
+        raise RunError(
+            f"slide {rows.slide_id[row]} was tested twice by {rows.model[row]} in fold "
+            f"{rows.fold[row]}, seed {rows.seed[row]}; expected one row per slide: rename the "
+            "models if two runs with the same model name were joined"
+        )
 
 
 def _merge_seeds(rows: Predictions) -> FoldResult:
-    seeds = np.unique(rows.seed)
-    first, *others = [_make_fold_result(rows.select(rows.seed == seed)) for seed in seeds]
-    for seed, other in zip(seeds[1:], others, strict=True):
+    by_seed = {
+        seed: FoldResult(
+            model=str(part.model[0]),
+            fold=int(part.fold[0]),
+            units=part.slide_id,
+            patients=part.patient_id,
+            labels=part.label,
+            probabilities=part.probabilities[None],
+        )
+        for seed, part in group_rows(rows, "seed").items()
+    }
+    first_seed, first = next(iter(by_seed.items()))
+    for seed, other in by_seed.items():
         if differs := describe_difference(first, other):
             raise RunError(
-                f"{first.model}, fold {first.fold}: seeds {seeds[0]} and {seed} were tested on "
+                f"{first.model}, fold {first.fold}: seeds {first_seed} and {seed} were tested on "
                 f"{differs}; expected the same for every seed: finish the run with sacmil crossval"
             )
-    probabilities = [first.probabilities, *(other.probabilities for other in others)]
-    return replace(first, probabilities=np.concatenate(probabilities))
-
-
-def _make_fold_result(rows: Predictions) -> FoldResult:
-    return FoldResult(
-        model=str(rows.model[0]),
-        fold=int(rows.fold[0]),
-        units=rows.slide_id,
-        patients=rows.patient_id,
-        labels=rows.label,
-        probabilities=rows.probabilities[None],
+    return replace(
+        first, probabilities=np.concatenate([each.probabilities for each in by_seed.values()])
     )
 
 
 def _format_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
-
-
-def _check_no_duplicates(rows: Predictions) -> None:
-    columns = [rows.model, rows.seed, rows.fold, rows.patient_id, rows.slide_id]
-    again = np.all([column[1:] == column[:-1] for column in columns], axis=0)
-    if again.any():
-        row = int(np.flatnonzero(again)[0])
-        raise RunError(
-            f"slide {rows.slide_id[row]} was tested twice by {rows.model[row]} in fold "
-            f"{rows.fold[row]}, seed {rows.seed[row]}; expected one row per slide: rename the "
-            "models if two runs with the same model name were joined"
-        )

@@ -1,82 +1,72 @@
-"""Building blocks of all pages: one self-contained HTML file without scripts."""
+"""Pages from the templates next to this file: each is one self-contained HTML file.
+
+All text is escaped and free of control characters. No page has scripts or fetches anything.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
+import base64
+import io
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sacmil._version import __version__
-from sacmil.evaluation.printable import make_printable
+from sacmil.errors import MissingExtraError
+from sacmil.evaluation.table_format import make_printable
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
-def render_page(title: str, body: str, *, style: str = "", banner: str = "", footer: str) -> str:
-    """Return a complete HTML page.
+def render_page(template: str, **values: object) -> str:
+    """Return a page as text.
 
     Args:
-        title: any text.
-        body: HTML with escaped text.
-        style: additional CSS.
-        banner: HTML above the title.
-        footer: HTML after the version.
+        template: file name of the template.
+        values: what the template shows, by name; any text is safe.
     """
-    return _PAGE.format(
-        title=escape_text(title),
-        style=_STYLE + style,
-        banner=banner,
-        body=body,
-        version=escape_text(__version__),
-        footer=footer,
+    return _make_environment().get_template(template).render(values)
+
+
+@cache
+def _make_environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_clean_text,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
+    environment.globals["version"] = __version__
+    environment.filters["svg_uri"] = lambda svg: _make_uri("image/svg+xml", svg)
+    environment.filters["jpeg_uri"] = lambda path, width: _make_uri(
+        "image/jpeg", _encode_jpeg(path, width)
+    )
+    return environment
 
 
-def render_section(heading: str, content: str) -> str:
-    """Return an HTML section with a heading, or "" if there is no content."""
-    return f"<section><h2>{heading}</h2>\n{content}</section>" if content else ""
+def _clean_text(value: object) -> object:
+    """Return text without control characters; HTML is unchanged."""
+    return value if hasattr(value, "__html__") else make_printable(str(value))
 
 
-def escape_text(text: str) -> str:
-    """Return text on one line, escaped so that it is neither markup nor control characters.
-
-    >>> escape_text("<b>")
-    '&lt;b&gt;'
-    """
-    return escape(make_printable(text))
+def _make_uri(kind: str, data: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def render_warnings(texts: Sequence[str]) -> str:
-    """Return the warnings as HTML paragraphs."""
-    return "".join(f'<p class="warning">{escape_text(text)}</p>' for text in texts)
-
-
-_STYLE = """
-:root { color-scheme: light; }
-* { box-sizing: border-box; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 0 auto;
-  padding: 1.25rem 1.25rem 3.5rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.6rem; line-height: 1.25; margin: .75rem 0 1rem; }
-h2 { font-size: 1.2rem; margin: 2rem 0 .6rem; padding-bottom: .2rem;
-  border-bottom: 2px solid #0072b2; }
-h3 { font-size: 1rem; margin: 1.25rem 0 .25rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .25rem 0; }
-th, td { text-align: left; padding: .35rem 1.4rem .35rem 0; border-bottom: 1px solid #e4e4e4; }
-th { font-weight: 600; color: #444; border-bottom-color: #999; }
-.note, footer { color: #555; font-size: .875rem; }
-.warning { background: #fff4e0; border-left: 4px solid #e69f00; padding: .55rem .9rem; }
-figure { margin: 0; break-inside: avoid; }
-img { max-width: 100%; height: auto; }
-@media print { body { font-size: 10pt; max-width: none; padding: 0; }
-  h2, h3 { break-after: avoid; } tr { break-inside: avoid; } td, th { padding-right: .8rem; } }
-"""
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>{style}</style></head><body>
-{banner}<h1>{title}</h1>
-{body}
-<footer><p>Made by sacmil {version}. {footer}</p></footer>
-</body></html>
-"""
+def _encode_jpeg(path: Path, width: int) -> bytes:
+    """Return an image as JPEG, a tenth of the PNG's size, no wider than the page shows."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("slides", "a page with pictures") from None
+    buffer = io.BytesIO()
+    with Image.open(path) as image:
+        image.thumbnail((width, 2 * width))
+        image.convert("RGB").save(buffer, format="JPEG", quality=88)
+    return buffer.getvalue()

@@ -1,16 +1,38 @@
-"""Localisation metrics: instance scores compared with instance labels."""
+"""Localisation: instance scores compared with instance labels, by slide, by model and in pairs.
+
+The unit of summaries and comparisons is the patient: a patient's value is the mean over slides, a
+slide's the mean over folds and seeds. Only slides with positive and negative instances count.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.errors import RunError
-from sacmil.evaluation.metrics import auc, average_precision
+from sacmil.errors import ConfigError, RunError, suggest_names
+from sacmil.evaluation.comparison import (
+    PairComparison,
+    choose_pairs,
+    correct_for_multiple_pairs,
+)
+from sacmil.evaluation.metrics import LOCALIZATION_TITLES, auc, average_precision
+from sacmil.evaluation.significance import count_needed_draws, sign_flip_test
+from sacmil.evaluation.summary import (
+    MetricEstimate,
+    check_level_and_draws,
+    percentile_interval,
+)
+from sacmil.results import SlideLocalization
+
+Floats = npt.NDArray[np.float64]
+_COLUMNS = {"localisation_auc": "auc", "localisation_ap": "average_precision"}
+_MIN_PATIENTS = 3
+"""Minimum number of patients for an interval; two are in nearly every resample."""
 
 
 @dataclass(frozen=True)
@@ -98,3 +120,171 @@ def _select_labeled(
 
 def _mean_or_nan(values: list[float]) -> float:
     return float(np.mean(values)) if values else float("nan")
+
+
+# --- summaries and comparisons -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LocalizationSummary:
+    """How well one model localises."""
+
+    estimates: Mapping[str, MetricEstimate]
+    """By metric: localisation_auc and localisation_ap; the mean is over patients."""
+    chance: float
+    """Average precision of random scores: the mean share of positive instances."""
+    patients: int
+    slides: int
+    """Number of slides with positive and negative instances."""
+    folds: int
+
+
+def summarize_localization(
+    rows: Sequence[SlideLocalization], *, level: float = 0.95, draws: int = 2000, seed: int = 0
+) -> dict[str, LocalizationSummary]:
+    """Return localisation AUC and average precision of every model, with intervals over patients.
+
+    Args:
+        rows: from read_localization, of one or more models.
+        level: confidence level of the intervals.
+        draws: number of resamples of patients.
+        seed: of the resampling.
+    """
+    check_level_and_draws(level=level, draws=draws)
+    return {
+        model: _summarize_model(found, level, draws, seed)
+        for model, found in _group_by_model(rows).items()
+    }
+
+
+def compare_localization(
+    rows: Sequence[SlideLocalization],
+    *,
+    metric: str = "localisation_auc",
+    against: str | None = None,
+    level: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
+) -> list[PairComparison]:
+    """Compare the localisation of models on the same slides with a permutation test.
+
+    Args:
+        rows: of two or more models.
+        metric: localisation_auc or localisation_ap.
+        against: one model to compare with each of the others; all pairs if omitted.
+        level: confidence level of the intervals.
+        draws: number of resamples; the permutation test samples at least as many arrangements.
+        seed: of resamples and arrangements.
+
+    Raises:
+        RunError: a model is missing, or the models were tested on different slides.
+    """
+    check_localization_metric(metric)
+    check_level_and_draws(level=level, draws=draws)
+    models = _group_by_model(rows)
+    pairs = choose_pairs(list(models), None, against)
+    _check_same_slides(models)
+    values = {model: _patient_values(found, metric) for model, found in models.items()}
+    enough = count_needed_draws(draws, len(pairs), level)
+    found = []
+    for first, second in pairs:
+        differences = values[first] - values[second]
+        low, high = _bootstrap_interval(differences, level, draws, seed)
+        found.append(
+            PairComparison(
+                first=first,
+                second=second,
+                metric=metric,
+                difference=float(differences.mean()),
+                low=low,
+                high=high,
+                p_permutation=sign_flip_test(
+                    differences / len(differences), draws=enough, seed=seed
+                ),
+                p_t=None,
+                p_delong=None,
+                p_holm=None,
+                patients=len(differences),
+            )
+        )
+    return correct_for_multiple_pairs(found)
+
+
+def check_localization_metric(name: str) -> str:
+    """Return the name; reject it if it is not a localisation metric."""
+    if name not in LOCALIZATION_TITLES:
+        raise ConfigError(
+            f"there is no localisation metric {name!r}; {suggest_names(name, LOCALIZATION_TITLES)}"
+        )
+    return name
+
+
+def _group_by_model(rows: Sequence[SlideLocalization]) -> dict[str, list[SlideLocalization]]:
+    """Return the rows of slides with both kinds of instances, by model, sorted by name."""
+    models: dict[str, list[SlideLocalization]] = {}
+    for row in sorted(rows, key=lambda row: row.model):
+        if row.has_both_labels:
+            models.setdefault(row.model, []).append(row)
+    return models
+
+
+def _summarize_model(
+    rows: Sequence[SlideLocalization], level: float, draws: int, seed: int
+) -> LocalizationSummary:
+    return LocalizationSummary(
+        estimates={
+            metric: _make_estimate(_patient_values(rows, metric), level, draws, seed)
+            for metric in LOCALIZATION_TITLES
+        },
+        chance=float(
+            _mean_by_patient(rows, [row.positives / row.instances for row in rows]).mean()
+        ),
+        patients=len({row.patient_id for row in rows}),
+        slides=len({row.slide_id for row in rows}),
+        folds=len({row.fold for row in rows}),
+    )
+
+
+def _make_estimate(values: Floats, level: float, draws: int, seed: int) -> MetricEstimate:
+    low, high = _bootstrap_interval(values, level, draws, seed)
+    return MetricEstimate((), float(values.mean()), math.nan, low, high)
+
+
+def _patient_values(rows: Sequence[SlideLocalization], metric: str) -> Floats:
+    return _mean_by_patient(rows, [getattr(row, _COLUMNS[metric]) for row in rows])
+
+
+def _mean_by_patient(rows: Sequence[SlideLocalization], values: Sequence[float]) -> Floats:
+    """Return the mean over slides of the mean over rows: (patients,), sorted by name."""
+    slides: dict[tuple[str, str], list[float]] = {}
+    for row, value in zip(rows, values, strict=True):
+        slides.setdefault((row.patient_id, row.slide_id), []).append(value)
+    patients: dict[str, list[float]] = {}
+    for (patient, _), found in sorted(slides.items()):
+        patients.setdefault(patient, []).append(float(np.mean(found)))
+    return np.array([np.mean(found) for found in patients.values()])
+
+
+def _bootstrap_interval(values: Floats, level: float, draws: int, seed: int) -> tuple[float, float]:
+    """Return the interval of the mean over patients; a seed gives every model equal resamples."""
+    count = len(values)
+    if count < _MIN_PATIENTS:
+        return math.nan, math.nan
+    random = np.random.default_rng(seed)
+    means = [values[random.integers(count, size=count)].mean() for _ in range(draws)]
+    return percentile_interval(np.array(means), level)
+
+
+def _check_same_slides(models: Mapping[str, Sequence[SlideLocalization]]) -> None:
+    tested = {
+        model: {(row.slide_id, row.patient_id, row.fold) for row in rows}
+        for model, rows in models.items()
+    }
+    names = list(tested)
+    for other in names[1:]:
+        if odd := sorted(tested[names[0]] ^ tested[other]):
+            slide, _, fold = odd[0]
+            raise RunError(
+                f"{names[0]} and {other} have instance labels on different slides ({slide}, fold "
+                f"{fold}, in one only); expected the same for both: use the same bags and splits"
+            )

@@ -1,4 +1,4 @@
-"""Tables as text, Markdown, LaTeX or CSV.
+"""Tables as text, Markdown, LaTeX or CSV, and the format of their numbers.
 
 Printed cells are rounded; the records, which CSV uses, are not.
 """
@@ -7,14 +7,115 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from unicodedata import east_asian_width
 
 from sacmil.csv_text import escape_cells
-from sacmil.evaluation.printable import make_printable
+from sacmil.evaluation.summary import MetricEstimate
+
+Spread = Literal["both", "std", "interval", "none"]
+UNDEFINED = "–"
+"""Text of an undefined value."""
+_MARKDOWN_SPECIAL = re.compile(r"([\\`*|<>&~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_]))")
+"""Characters that are markup in Markdown or HTML; _ within a word, as in sac_mil, is not."""
+_LATEX_ESCAPES = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "−": "$-$",
+        "–": "--",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        **{character: rf"\{character}" for character in "&%$#_{}"},
+    }
+)
+
+
+# --- numbers and names ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableStyle:
+    """Number format of tables."""
+
+    percent: bool = False
+    """Percentages with one decimal, as in the paper, instead of fractions with three."""
+    spread: Spread = "both"
+    """Printed with a mean: standard deviation over folds, interval, both or none."""
+
+    @property
+    def shows_std(self) -> bool:
+        """Whether standard deviations are printed."""
+        return self.spread in ("both", "std")
+
+    @property
+    def shows_intervals(self) -> bool:
+        """Whether intervals are printed."""
+        return self.spread in ("both", "interval")
+
+    def format_number(self, value: float, sign: str = "") -> str:
+        """Return a rounded number, never minus zero."""
+        if not math.isfinite(value):
+            return UNDEFINED
+        shown = round(100 * value, 1) if self.percent else round(value, 3)
+        return f"{shown + 0.0:{sign}.{1 if self.percent else 3}f}"
+
+    def format_interval(self, low: float, high: float, sign: str = "") -> str:
+        """Return both ends in brackets after a space, or "" if one is undefined."""
+        if not math.isfinite(low + high):
+            return ""
+        return f" [{self.format_number(low, sign)}, {self.format_number(high, sign)}]"
+
+    def format_estimate(self, estimate: MetricEstimate) -> str:
+        """Return a mean with its standard deviation and interval, as chosen and if defined."""
+        text = self.format_number(estimate.mean)
+        if text == UNDEFINED:
+            return text
+        if self.shows_std and math.isfinite(estimate.std):
+            text += f" ± {self.format_number(estimate.std)}"
+        if self.shows_intervals:
+            text += self.format_interval(estimate.low, estimate.high)
+        return text
+
+
+DEFAULT_STYLE = TableStyle()
+
+
+def format_p_value(p: float | None) -> str:
+    """Format a p value with three decimals, or as <0.001."""
+    if p is None or not math.isfinite(p):
+        return UNDEFINED
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return a number and its noun.
+
+    >>> format_count(1, "fold"), format_count(1200, "slide")
+    ('1 fold', '1,200 slides')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def make_printable(text: str) -> str:
+    """Return text on one line without control characters, safe for terminals, tables and pages.
+
+    >>> make_printable("a\\x1b[31mb")
+    'a�[31mb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else "�" for character in text)
+
+
+# --- tables --------------------------------------------------------------------------------------
 
 
 class Cell(NamedTuple):
@@ -40,19 +141,15 @@ def render_table(table: ResultTable, layout: str = "text") -> str:
 
 
 def _render_text(table: ResultTable) -> str:
-    lines = [table.header, *([cell.text for cell in row] for row in table.rows)]
-    cleaned = [[make_printable(text) for text in line] for line in lines]
-    widths = [max(map(_display_width, column)) for column in zip(*cleaned, strict=True)]
+    header, *rows = _format_lines(table, make_printable)
+    widths = [max(map(_display_width, column)) for column in zip(header, *rows, strict=True)]
     shown = [
         "  ".join(
             text + " " * (w - _display_width(text)) for text, w in zip(line, widths, strict=True)
-        )
-        for line in cleaned
+        ).rstrip()
+        for line in (header, ["-" * width for width in widths], *rows)
     ]
-    shown.insert(1, "  ".join("-" * width for width in widths))
-    return _join_lines(
-        [*(line.rstrip() for line in shown), *_make_footer(make_printable(table.caption))]
-    )
+    return _join_lines([*shown, *_make_footer(make_printable(table.caption))])
 
 
 def _display_width(text: str) -> int:
@@ -61,42 +158,38 @@ def _display_width(text: str) -> int:
 
 
 def _render_markdown(table: ResultTable) -> str:
-    def line(texts: Iterable[str]) -> str:
-        return f"| {' | '.join(texts)} |"
+    header, *rows = _format_lines(table, _escape_markdown, "**{}**")
+    lines = [f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows)]
+    return _join_lines([*lines, *_make_footer(_escape_markdown(table.caption))])
 
-    rows = [
-        line(f"**{_escape_markdown(c.text)}**" if c.best else _escape_markdown(c.text) for c in row)
-        for row in table.rows
-    ]
-    head = [line(map(_escape_markdown, table.header)), line("---" for _ in table.header)]
-    return _join_lines([*head, *rows, *_make_footer(_escape_markdown(table.caption))])
+
+def _escape_markdown(text: str) -> str:
+    return _MARKDOWN_SPECIAL.sub(r"\\\1", make_printable(text))
 
 
 def _render_latex(table: ResultTable) -> str:
-    def line(texts: Iterable[str]) -> str:
-        return f"    {' & '.join(texts)} \\\\"
-
-    rows = [
-        line(
-            rf"\textbf{{{_escape_latex(c.text)}}}" if c.best else _escape_latex(c.text) for c in row
-        )
-        for row in table.rows
+    lines = _format_lines(table, _escape_latex, r"\textbf{{{}}}")
+    header, *rows = [f"    {' & '.join(line)} \\\\" for line in lines]
+    document = [
+        r"\begin{table}",
+        r"  \centering",
+        *([rf"  \caption{{{_escape_latex(table.caption)}}}"] if table.caption else []),
+        rf"  \begin{{tabular}}{{{'l' * len(table.header)}}}",
+        r"    \toprule",
+        header,
+        r"    \midrule",
+        *rows,
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
     ]
-    return _join_lines(
-        [
-            r"\begin{table}",
-            r"  \centering",
-            *([rf"  \caption{{{_escape_latex(table.caption)}}}"] if table.caption else []),
-            rf"  \begin{{tabular}}{{{'l' * len(table.header)}}}",
-            r"    \toprule",
-            line(map(_escape_latex, table.header)),
-            r"    \midrule",
-            *rows,
-            r"    \bottomrule",
-            r"  \end{tabular}",
-            r"\end{table}",
-        ]
-    )
+    return _join_lines(document)
+
+
+def _escape_latex(text: str) -> str:
+    escaped = make_printable(text).translate(_LATEX_ESCAPES)
+    # a bracket right after \\ would be read as its option
+    return f"{{}}{escaped}" if escaped.startswith("[") else escaped
 
 
 def _render_csv(table: ResultTable) -> str:
@@ -109,47 +202,28 @@ def _render_csv(table: ResultTable) -> str:
     return stream.getvalue()
 
 
-FORMATS: Mapping[str, Callable[[ResultTable], str]] = {
-    "text": _render_text,
-    "markdown": _render_markdown,
-    "latex": _render_latex,
-    "csv": _render_csv,
-}
-
-
-def _join_lines(lines: Iterable[str]) -> str:
-    return "\n".join(lines) + "\n"
+def _format_lines(
+    table: ResultTable, escape: Callable[[str], str], bold: str = "{}"
+) -> list[list[str]]:
+    """Return the escaped texts of the header and each row; the best values are bold."""
+    rows = [
+        [bold.format(escape(c.text)) if c.best else escape(c.text) for c in row]
+        for row in table.rows
+    ]
+    return [list(map(escape, table.header)), *rows]
 
 
 def _make_footer(caption: str) -> list[str]:
     return ["", caption] if caption else []
 
 
-_MARKDOWN_SPECIAL = re.compile(r"([\\`*|<>&~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_]))")
-"""Characters that are markup in Markdown or HTML; _ within a word, as in sac_mil, is not."""
+def _join_lines(lines: Iterable[str]) -> str:
+    return "\n".join(lines) + "\n"
 
 
-def _escape_markdown(text: str) -> str:
-    return _MARKDOWN_SPECIAL.sub(r"\\\1", make_printable(text))
-
-
-_LATEX_ESCAPES = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": "$-$",
-    "–": "--",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    **{character: rf"\{character}" for character in "&%$#_{}"},
+FORMATS: Mapping[str, Callable[[ResultTable], str]] = {
+    "text": _render_text,
+    "markdown": _render_markdown,
+    "latex": _render_latex,
+    "csv": _render_csv,
 }
-
-
-def _escape_latex(text: str) -> str:
-    # a bracket right after \\ would be read as its option
-    escaped = "".join(
-        _LATEX_ESCAPES.get(character, character) for character in make_printable(text)
-    )
-    return f"{{}}{escaped}" if escaped.startswith("[") else escaped

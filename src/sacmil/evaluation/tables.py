@@ -1,65 +1,51 @@
-"""Tables of metrics, comparisons and localisation, with captions."""
+"""Tables of metrics, comparisons, localisation and misclassified units, with captions."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from sacmil.evaluation.comparison import PairComparison
-from sacmil.evaluation.localization_summary import LocalizationSummary
+from sacmil.evaluation.fold_results import (
+    average_by_patient,
+    find_unit,
+    find_unit_by_model,
+    group_rows,
+    select_test_rows,
+)
+from sacmil.evaluation.localization import LocalizationSummary
 from sacmil.evaluation.metrics import LOCALIZATION_TITLES, LOWER_IS_BETTER, METRIC_TITLES
-from sacmil.evaluation.patient_level import find_unit_by_model
 from sacmil.evaluation.summary import MetricEstimate
-from sacmil.evaluation.table_format import Cell, ResultTable
+from sacmil.evaluation.table_format import (
+    DEFAULT_STYLE,
+    Cell,
+    ResultTable,
+    TableStyle,
+    format_count,
+    format_p_value,
+)
 from sacmil.results import Predictions
 
-Spread = Literal["both", "std", "interval", "none"]
-UNDEFINED = "–"
-"""Text of an undefined value."""
+Estimates = Mapping[str, Mapping[str, MetricEstimate]]
+"""By model and metric, from summarize."""
+
+_TESTS = {
+    "p_permutation": "p (permutation)",
+    "p_holm": "p (Holm)",
+    "p_t": "p (corrected t)",
+    "p_delong": "p (DeLong)",
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableStyle:
-    """Number format of tables."""
-
-    percent: bool = False
-    """Percentages with one decimal, as in the paper, instead of fractions with three."""
-    spread: Spread = "both"
-    """Printed with a mean: standard deviation over folds, interval, both or none."""
-
-    def format_number(self, value: float, sign: str = "") -> str:
-        """Return a rounded number, never minus zero."""
-        if not math.isfinite(value):
-            return UNDEFINED
-        shown = round(100 * value, 1) if self.percent else round(value, 3)
-        return f"{shown + 0.0:{sign}.{1 if self.percent else 3}f}"
-
-    def format_interval(self, low: float, high: float, sign: str = "") -> str:
-        """Return both ends in brackets."""
-        return f"[{self.format_number(low, sign)}, {self.format_number(high, sign)}]"
-
-    def format_estimate(self, estimate: MetricEstimate) -> str:
-        """Return a mean with its standard deviation and interval, as chosen and if defined."""
-        text = self.format_number(estimate.mean)
-        if text == UNDEFINED:
-            return text
-        if self.spread in ("both", "std") and math.isfinite(estimate.std):
-            text += f" ± {self.format_number(estimate.std)}"
-        if _can_show_interval(self) and math.isfinite(estimate.low + estimate.high):
-            text += f" {self.format_interval(estimate.low, estimate.high)}"
-        return text
+# --- metrics -------------------------------------------------------------------------------------
 
 
 def summary_table(
-    estimates: Mapping[str, Mapping[str, MetricEstimate]],
-    *,
-    caption: str = "",
-    style: TableStyle | None = None,
+    estimates: Estimates, *, caption: str = "", style: TableStyle = DEFAULT_STYLE
 ) -> ResultTable:
     """Return a table with a row per model and a column per metric; the best values are marked.
 
@@ -68,7 +54,6 @@ def summary_table(
         caption: see make_caption.
         style: number format.
     """
-    style = style or TableStyle()
     metrics = list(dict.fromkeys(metric for row in estimates.values() for metric in row))
     best = {metric: _find_best(metric, estimates, style) for metric in metrics}
     rows = [
@@ -78,27 +63,40 @@ def summary_table(
         )
         for model, row in estimates.items()
     ]
+    numbers = ("mean", "std", "low", "high")
     records = [
-        {"model": model, "metric": metric, **_to_record(estimate)}
+        {"model": model, "metric": m, **{name: float(getattr(one, name)) for name in numbers}}
         for model, row in estimates.items()
-        for metric, estimate in row.items()
+        for m, one in row.items()
     ]
     header = ("model", *(METRIC_TITLES[metric] for metric in metrics))
     return ResultTable(caption, header, tuple(rows), tuple(records))
 
 
+def _find_best(metric: str, estimates: Estimates, style: TableStyle) -> list[str]:
+    """Return the models with the best printed mean; none if there is one model only."""
+    means = {name: row[metric].mean for name, row in estimates.items() if metric in row}
+    defined = {name: mean for name, mean in means.items() if math.isfinite(mean)}
+    if len(means) < 2 or not defined:
+        return []
+    top = (min if metric in LOWER_IS_BETTER else max)(defined.values())
+    shown = style.format_number(top)  # means that are printed alike are ties to a reader
+    return [name for name, mean in defined.items() if style.format_number(mean) == shown]
+
+
 def fold_table(
-    estimates: Mapping[str, Mapping[str, MetricEstimate]],
+    estimates: Estimates,
     metric: str,
     predictions: Predictions,
     *,
-    style: TableStyle | None = None,
+    style: TableStyle = DEFAULT_STYLE,
 ) -> ResultTable:
     """Return a table of one metric with a row per model and a column per fold."""
-    style = style or TableStyle()
     test = select_test_rows(predictions)
     values = {
-        model: dict(zip(_list_folds(test, model), row[metric].values, strict=True))
+        model: dict(
+            zip(np.unique(test.fold[test.model == model]).tolist(), row[metric].values, strict=True)
+        )
         for model, row in estimates.items()
     }
     folds = sorted({fold for found in values.values() for fold in found})
@@ -115,28 +113,32 @@ def fold_table(
     return ResultTable("", header, tuple(rows), tuple(records))
 
 
-def _list_folds(test: Predictions, model: str) -> list[int]:
-    return [int(fold) for fold in np.unique(test.fold[test.model == model])]
+# --- comparisons ---------------------------------------------------------------------------------
 
 
 def comparison_table(
-    comparisons: Sequence[PairComparison], *, caption: str = "", style: TableStyle | None = None
+    comparisons: Sequence[PairComparison], *, caption: str = "", style: TableStyle = DEFAULT_STYLE
 ) -> ResultTable:
     """Return a table with a row per pair: the difference and every test that applies."""
-    style = style or TableStyle()
-    tests = {name: title for name, title in _TESTS.items() if _has_test(name, comparisons)}
+    tests = {
+        name: title
+        for name, title in _TESTS.items()
+        if any(getattr(pair, name) is not None for pair in comparisons)
+    }
     rows = []
     for pair in comparisons:
         difference = style.format_number(pair.difference, "+")
-        if math.isfinite(pair.low + pair.high):
-            difference += f" {style.format_interval(pair.low, pair.high, '+')}"
-        p_values = (Cell(format_p_value(getattr(pair, name))) for name in tests)
-        rows.append((Cell(pair.first), Cell(pair.second), Cell(difference), *p_values))
+        difference += style.format_interval(pair.low, pair.high, "+")
+        p_values = (format_p_value(getattr(pair, name)) for name in tests)
+        rows.append(tuple(map(Cell, (pair.first, pair.second, difference, *p_values))))
     names = ("first", "second", "metric", "difference", "low", "high", *_TESTS, "patients")
     records = [{name: getattr(pair, name) for name in names} for pair in comparisons]
     title = METRIC_TITLES[comparisons[0].metric] if comparisons else "difference"
     header = ("first", "second", f"{title}: first − second", *tests.values())
     return ResultTable(caption, header, tuple(rows), tuple(records))
+
+
+# --- localisation --------------------------------------------------------------------------------
 
 
 def localization_table(
@@ -145,7 +147,7 @@ def localization_table(
     folds: int | None = None,
     level: float = 0.95,
     draws: int = 2000,
-    style: TableStyle | None = None,
+    style: TableStyle = DEFAULT_STYLE,
 ) -> ResultTable:
     """Return a table of localisation on test slides with a row per model.
 
@@ -156,33 +158,26 @@ def localization_table(
         draws: number of resamples.
         style: number format.
     """
-    style = style or TableStyle()
     estimates = {model: summary.estimates for model, summary in summaries.items()}
-    best = {metric: _find_best(metric, estimates, style) for metric in LOCALIZATION_TITLES}
+    metrics = summary_table(estimates, style=style)
     rows = [
-        (
-            Cell(model),
-            *(Cell(style.format_estimate(one.estimates[m]), best=model in best[m]) for m in best),
-            *(Cell(text) for text in (style.format_number(one.chance), f"{one.patients:,}")),
-            Cell(f"{one.slides:,}"),
-        )
-        for model, one in summaries.items()
+        (*row, *map(Cell, (style.format_number(s.chance), f"{s.patients:,}", f"{s.slides:,}")))
+        for row, s in zip(metrics.rows, summaries.values(), strict=True)
     ]
     records = [
-        {
-            "model": model,
-            "metric": metric,
-            **_to_record(estimate),
-            **_count_columns(summaries[model], metric),
-        }
-        for model, row in estimates.items()
-        for metric, estimate in row.items()
+        {**record, **_count_columns(summaries[str(record["model"])], str(record["metric"]))}
+        for record in metrics.records
     ]
     header = ("model", *LOCALIZATION_TITLES.values(), "AP by chance", "patients", "slides")
-    labelled = max((summary.folds for summary in summaries.values()), default=0)
-    is_out_of_fold = (labelled if folds is None else folds) > 1
-    where = "out of fold" if is_out_of_fold else "on test slides"
-    caption = _localization_caption(where, summaries, level, draws, style)
+    if folds is None:
+        folds = max((summary.folds for summary in summaries.values()), default=0)
+    where = "out of fold" if folds > 1 else "on test slides"
+    interval = f" {_describe_interval(level, draws)}" if has_intervals(estimates, style) else ""
+    caption = (
+        f"Localisation ({where}): instance scores against instance labels, within each slide that "
+        f"has positive and negative instances; mean over patients{interval}. By chance AUC is "
+        f"{style.format_number(0.5)}; average precision is the share of positive instances."
+    )
     return ResultTable(caption, header, tuple(rows), tuple(records))
 
 
@@ -191,41 +186,67 @@ def _count_columns(summary: LocalizationSummary, metric: str) -> dict[str, objec
     return {"chance": chance, "patients": summary.patients, "slides": summary.slides}
 
 
-def _localization_caption(
-    where: str,
-    summaries: Mapping[str, LocalizationSummary],
-    level: float,
-    draws: int,
-    style: TableStyle,
-) -> str:
-    with_intervals = has_intervals(
-        {model: one.estimates for model, one in summaries.items()}, style
+# --- misclassified units -------------------------------------------------------------------------
+
+
+class Misclassification(NamedTuple):
+    """A patient or slide that at least one model gets wrong."""
+
+    name: str
+    truth: str
+    predicted: str
+    """Class predicted by most of the wrong models."""
+    num_wrong: int
+    """Number of models that are wrong."""
+    num_models: int
+    """Number of models tested on it."""
+    probability: float
+    """Probability of the true class, mean over models."""
+
+
+def misclassified_table(predictions: Predictions) -> ResultTable:
+    """Return the misclassified units as a table, with their number in the caption."""
+    found, unit = find_misclassified(predictions), find_unit(select_test_rows(predictions))
+    rows = []
+    for m in found:
+        probability = DEFAULT_STYLE.format_number(m.probability)
+        texts = (m.name, m.truth, m.predicted, f"{m.num_wrong} of {m.num_models}", probability)
+        rows.append(tuple(map(Cell, texts)))
+    header = (unit, "true class", "predicted class", "models wrong", "mean p of the true class")
+    caption = f"{format_count(len(found), unit)} misclassified by at least one model."
+    return ResultTable(caption, header, tuple(rows), tuple(m._asdict() for m in found))
+
+
+def find_misclassified(predictions: Predictions) -> list[Misclassification]:
+    """Return the misclassified units, those that most models get wrong first.
+
+    A model's prediction is the mean of its probabilities over seeds, and over folds if
+    cross-validation was repeated.
+    """
+    units = group_rows(average_by_patient(select_test_rows(predictions)), "slide_id")
+    found = [_summarize_unit(name, rows) for name, rows in units.items()]
+    wrong = [unit for unit in found if unit.num_wrong]
+    return sorted(wrong, key=lambda m: (-m.num_wrong / m.num_models, m.probability, m.name))
+
+
+def _summarize_unit(name: str, rows: Predictions) -> Misclassification:
+    """Summarise the rows of one patient or slide."""
+    by_model = group_rows(rows, "model").values()
+    probabilities = np.array([model.probabilities.mean(axis=0) for model in by_model])
+    truth = int(rows.label[0])
+    predicted = probabilities.argmax(axis=1)
+    wrong = Counter(predicted[predicted != truth].tolist())
+    return Misclassification(
+        name=name,
+        truth=rows.classes[truth],
+        predicted=rows.classes[wrong.most_common(1)[0][0]] if wrong else "",
+        num_wrong=wrong.total(),
+        num_models=len(probabilities),
+        probability=float(probabilities[:, truth].mean()),
     )
-    interval = f" {_describe_interval(level, draws)}" if with_intervals else ""
-    return (
-        f"Localisation ({where}): instance scores against instance labels, within each slide that "
-        f"has positive and negative instances; mean over patients{interval}. By chance AUC is "
-        f"{style.format_number(0.5)}; average precision is the share of positive instances."
-    )
 
 
-_TESTS = {
-    "p_permutation": "p (permutation)",
-    "p_holm": "p (Holm)",
-    "p_t": "p (corrected t)",
-    "p_delong": "p (DeLong)",
-}
-
-
-def _has_test(test: str, comparisons: Sequence[PairComparison]) -> bool:
-    return any(getattr(pair, test) is not None for pair in comparisons)
-
-
-def format_p_value(p: float | None) -> str:
-    """Format a p value with three decimals, or as <0.001."""
-    if p is None or not math.isfinite(p):
-        return UNDEFINED
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
+# --- captions ------------------------------------------------------------------------------------
 
 
 def make_caption(
@@ -234,7 +255,7 @@ def make_caption(
     data: str = "",
     level: float = 0.95,
     draws: int = 2000,
-    style: TableStyle | None = None,
+    style: TableStyle = DEFAULT_STYLE,
     with_intervals: bool = True,
 ) -> str:
     """Return the caption of a table: unit, folds, seeds, patients, interval and data.
@@ -247,29 +268,44 @@ def make_caption(
         style: number format.
         with_intervals: whether any estimate has an interval; see has_intervals.
     """
-    style = style or TableStyle()
     test = select_test_rows(predictions)
-    interval = (
-        _describe_interval(level, draws) if with_intervals and _can_show_interval(style) else ""
-    )
+    spread = "mean"
+    if style.shows_std and len(np.unique(test.fold)) > 1:
+        spread += " ± standard deviation over folds"
+    if with_intervals and style.shows_intervals:
+        spread += f" {_describe_interval(level, draws)}"
     phrases = [
         _describe_units(test),
-        _describe_repeats(test),
-        _describe_spread(test, style, interval),
+        f"{_describe_count_range(test, 'fold')}, {_describe_count_range(test, 'seed')}",
+        spread,
+        "in percent" if style.percent else "",
+        f"data: {data}" if data else "",
     ]
-    if style.percent:
-        phrases.append("in percent")
-    if data:
-        phrases.append(f"data: {data}")
     return "; ".join(filter(None, phrases)) + "."
+
+
+def has_intervals(estimates: Estimates, style: TableStyle = DEFAULT_STYLE) -> bool:
+    """Whether any estimate is printed with an interval; too few patients give none."""
+    every = [estimate for row in estimates.values() for estimate in row.values()]
+    return style.shows_intervals and any(
+        math.isfinite(one.mean + one.low + one.high) for one in every
+    )
+
+
+def _describe_interval(level: float, draws: int) -> str:
+    return f"[{100 * level:g} % interval: patients resampled, {draws:,} draws]"
 
 
 def _describe_units(test: Predictions) -> str:
     """Describe the unit and its count, by model if models differ."""
+    rows_by_model = group_rows(test, "model")
     models_by_text: dict[str, list[str]] = {}
     for model, unit in find_unit_by_model(test).items():
-        rows = test.select(test.model == model)
-        models_by_text.setdefault(_describe_unit_counts(rows, unit), []).append(model)
+        rows = rows_by_model[model]
+        patients = format_count(len(np.unique(rows.patient_id)), "patient")
+        slides = format_count(len(np.unique(rows.slide_id)), "slide")
+        counts = f"{patients}, {slides}" if unit == "patient" else f"{slides} of {patients}"
+        models_by_text.setdefault(f"the {unit} ({counts})", []).append(model)
     if len(models_by_text) < 2:
         return f"Unit: {next(iter(models_by_text), 'none')}"
     return "Unit: " + "; ".join(
@@ -277,78 +313,8 @@ def _describe_units(test: Predictions) -> str:
     )
 
 
-def _describe_unit_counts(rows: Predictions, unit: str) -> str:
-    patients, slides = len(np.unique(rows.patient_id)), len(np.unique(rows.slide_id))
-    if unit == "patient":
-        return f"the patient ({format_count(patients, 'patient')}, {format_count(slides, 'slide')})"
-    return f"the slide ({format_count(slides, 'slide')} of {format_count(patients, 'patient')})"
-
-
-def _describe_repeats(test: Predictions) -> str:
-    return (
-        f"{_describe_count_range(test, test.fold, 'fold')}, "
-        f"{_describe_count_range(test, test.seed, 'seed')}"
-    )
-
-
-def _describe_count_range(test: Predictions, values: npt.NDArray[np.int64], word: str) -> str:
-    """Describe how many values a model has, as a range if models differ."""
-    found = {len(np.unique(values[test.model == model])) for model in np.unique(test.model)}
+def _describe_count_range(test: Predictions, column: str) -> str:
+    """Describe how many folds or seeds a model has, as a range if models differ."""
+    found = {len(group_rows(rows, column)) for rows in group_rows(test, "model").values()}
     few, many = min(found, default=0), max(found, default=0)
-    return format_count(many, word) if few == many else f"{few} to {format_count(many, word)}"
-
-
-def _describe_spread(test: Predictions, style: TableStyle, interval: str) -> str:
-    text = "mean"
-    if style.spread in ("both", "std") and len(np.unique(test.fold)) > 1:
-        text += " ± standard deviation over folds"
-    return f"{text} {interval}" if interval else text
-
-
-def has_intervals(estimates: Mapping[str, Mapping[str, MetricEstimate]], style: TableStyle) -> bool:
-    """Whether any estimate is printed with an interval; too few patients give none."""
-    every = [estimate for row in estimates.values() for estimate in row.values()]
-    return _can_show_interval(style) and any(
-        math.isfinite(one.mean + one.low + one.high) for one in every
-    )
-
-
-def _can_show_interval(style: TableStyle) -> bool:
-    return style.spread in ("both", "interval")
-
-
-def _describe_interval(level: float, draws: int) -> str:
-    return f"[{100 * level:g} % interval: patients resampled, {draws:,} draws]"
-
-
-def select_test_rows(predictions: Predictions) -> Predictions:
-    """Return the rows of test sets."""
-    return predictions.select(predictions.split == "test")
-
-
-def format_count(number: int, noun: str) -> str:
-    """Return a number and its noun.
-
-    >>> format_count(1, "fold"), format_count(1200, "slide")
-    ('1 fold', '1,200 slides')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _to_record(estimate: MetricEstimate) -> dict[str, object]:
-    return {name: float(getattr(estimate, name)) for name in ("mean", "std", "low", "high")}
-
-
-def _find_best(
-    metric: str, estimates: Mapping[str, Mapping[str, MetricEstimate]], style: TableStyle
-) -> frozenset[str]:
-    """Return the models with the best printed mean; none if there is one model only."""
-    means = {name: row[metric].mean for name, row in estimates.items() if metric in row}
-    defined = {name: mean for name, mean in means.items() if math.isfinite(mean)}
-    if len(means) < 2 or not defined:
-        return frozenset()
-    top = (min if metric in LOWER_IS_BETTER else max)(defined.values())
-    # means that are printed alike are ties to a reader
-    return frozenset(
-        n for n, mean in defined.items() if style.format_number(mean) == style.format_number(top)
-    )
+    return format_count(many, column) if few == many else f"{few} to {format_count(many, column)}"

@@ -69,8 +69,7 @@ def make_comparison_table(paper: PaperTable, dataset: str, outcome: DatasetResul
 def _make_cells(
     paper: PaperTable, dataset: str, row: str, outcome: DatasetResult
 ) -> Iterator[Cell]:
-    from sacmil.evaluation.table_format import Cell
-    from sacmil.evaluation.tables import UNDEFINED, TableStyle
+    from sacmil.evaluation.table_format import UNDEFINED, Cell, TableStyle
 
     style = TableStyle(percent=True, spread="std")
     ours = outcome.estimates.get(row, {})
@@ -135,8 +134,7 @@ _TITLE_FORMATS = {"text": "{}\n", "markdown": "# {}\n", "latex": "% {}"}
 
 
 def _render_section(layout: str, heading: str, table: ResultTable) -> str:
-    from sacmil.evaluation.printable import make_printable
-    from sacmil.evaluation.table_format import render_table
+    from sacmil.evaluation.table_format import make_printable, render_table
 
     if layout == "latex":
         return render_table(replace(table, caption=f"{heading}. {table.caption}"), layout)

@@ -52,7 +52,7 @@ def reproduce_table(
 
 
 def _describe_failures(failures: list[str]) -> str:
-    from sacmil.evaluation.tables import format_count
+    from sacmil.evaluation.table_format import format_count
 
     return (
         f"{format_count(len(failures), 'job')} failed, and their rows are left empty; run the "
@@ -142,7 +142,8 @@ def _describe_results(
     dataset: ReproduceDataset,
     request: ReproduceRequest,
 ) -> str:
-    from sacmil.evaluation.tables import TableStyle, format_count, make_caption
+    from sacmil.evaluation.table_format import TableStyle, format_count
+    from sacmil.evaluation.tables import make_caption
 
     epochs = "200 epochs" if request.epochs is None else format_count(request.epochs, "epoch")
     caption = make_caption(

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sacmil.errors import RunError
-from sacmil.evaluation.comparison import PairComparison, compare_models
-from sacmil.evaluation.conclusions import is_significant, list_conclusions
-from sacmil.evaluation.intervals import check_level_and_draws
-from sacmil.evaluation.localization_summary import compare_localization
+from sacmil.evaluation.comparison import (
+    PairComparison,
+    compare_models,
+    is_significant,
+    list_conclusions,
+)
+from sacmil.evaluation.localization import compare_localization
 from sacmil.evaluation.metrics import LOCALIZATION_TITLES, METRICS, list_metrics
 from sacmil.evaluation.report import Report, write_report_folder
-from sacmil.evaluation.summary import DEFAULT_METRICS
-from sacmil.evaluation.tables import TableStyle
+from sacmil.evaluation.summary import DEFAULT_METRICS, check_level_and_draws
+from sacmil.evaluation.table_format import TableStyle
 from sacmil.results import LOCALIZATION_FILE, SlideLocalization
 from sacmil.workflows.model_results import ModelResults
 from sacmil.workflows.runs import (

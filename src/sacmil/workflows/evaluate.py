@@ -16,11 +16,10 @@ from sacmil.cohorts.bags import BagIndex, Folders
 from sacmil.cohorts.dataset import Dataset
 from sacmil.errors import OptionError, RunError, check_type
 from sacmil.evaluation.comparison import PairComparison, compare_models
-from sacmil.evaluation.intervals import check_level_and_draws
 from sacmil.evaluation.metrics import list_metrics
 from sacmil.evaluation.report import Report, write_report_folder
-from sacmil.evaluation.summary import DEFAULT_METRICS
-from sacmil.evaluation.tables import TableStyle, format_count
+from sacmil.evaluation.summary import DEFAULT_METRICS, check_level_and_draws
+from sacmil.evaluation.table_format import TableStyle, format_count
 from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import (
     LOCALIZATION_FILE,

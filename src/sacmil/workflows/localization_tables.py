@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from sacmil.evaluation.localization_summary import summarize_localization
-from sacmil.evaluation.table_format import ResultTable
-from sacmil.evaluation.tables import TableStyle, localization_table, select_test_rows
+from sacmil.evaluation.fold_results import select_test_rows
+from sacmil.evaluation.localization import summarize_localization
+from sacmil.evaluation.table_format import ResultTable, TableStyle
+from sacmil.evaluation.tables import localization_table
 from sacmil.results import Predictions, SlideLocalization
 
 LOCALIZATION_HEADING = "Localisation"

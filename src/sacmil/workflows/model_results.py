@@ -10,7 +10,7 @@ from typing import Any
 from sacmil.evaluation.comparison import PairComparison
 from sacmil.evaluation.report import Report
 from sacmil.evaluation.summary import DEFAULT_METRICS, MetricEstimate, summarize
-from sacmil.evaluation.tables import TableStyle
+from sacmil.evaluation.table_format import TableStyle
 from sacmil.results import Predictions, SlideLocalization
 from sacmil.workflows.localization_tables import make_localization_tables
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sacmil.evaluation.fold_results import group_rows
 from sacmil.evaluation.metrics import METRICS
-from sacmil.evaluation.printable import make_printable
-from sacmil.evaluation.tables import UNDEFINED
+from sacmil.evaluation.table_format import UNDEFINED, make_printable
 from sacmil.results import Predictions
 
 if TYPE_CHECKING:
@@ -29,35 +29,25 @@ MAX_NAME_CHARS = 32
 """Maximum length of a displayed name."""
 
 
-def select_model(predictions: Predictions, model: str) -> Predictions:
-    return predictions.select(predictions.model == model)
+def rank_by_auc(test: Predictions) -> list[tuple[str, float, Predictions]]:
+    """Return models, their mean AUC and their rows, best first.
+
+    The order gives a model the same colour in all plots.
+    """
+    found = [(name, _mean_fold_auc(rows), rows) for name, rows in group_rows(test, "model").items()]
+    return sorted(found, key=lambda model: (-np.nan_to_num(model[1], nan=-1.0), model[0]))
 
 
-def rank_by_auc(test: Predictions) -> list[tuple[str, float]]:
-    """Return models and their mean AUC, best first, so a model has one colour in all plots."""
-    found = [
-        (str(name), _mean_fold_auc(select_model(test, name))) for name in np.unique(test.model)
-    ]
-    return sorted(found, key=lambda pair: (-np.nan_to_num(pair[1], nan=-1.0), pair[0]))
-
-
-def _mean_fold_auc(model_rows: Predictions) -> float:
+def _mean_fold_auc(rows: Predictions) -> float:
     folds = []
-    for fold in np.unique(model_rows.fold):
-        seeds = [
-            (model_rows.fold == fold) & (model_rows.seed == seed)
-            for seed in np.unique(model_rows.seed)
-        ]
-        values = [
-            METRICS["auc"](model_rows.label[rows], model_rows.probabilities[rows])
-            for rows in seeds
-            if rows.any()
-        ]
-        folds.append(np.mean(values))
+    for fold in group_rows(rows, "fold").values():
+        seeds = group_rows(fold, "seed").values()
+        folds.append(np.mean([METRICS["auc"](seed.label, seed.probabilities) for seed in seeds]))
     return float(np.mean(folds)) if folds else math.nan
 
 
-def describe_omitted_models(ranked: Sequence[tuple[str, float]]) -> str:
+def describe_omitted_models(ranked: Sequence[object]) -> str:
+    """Return a part of a title if only the best models are drawn."""
     return f": the {MAX_MODELS} best of {len(ranked)} models" if len(ranked) > MAX_MODELS else ""
 
 
@@ -70,10 +60,12 @@ def shorten_name(name: str, max_chars: int = MAX_NAME_CHARS) -> str:
 
 
 def line_style(index: int) -> dict[str, Any]:
+    """Return the colour and dashes of a model."""
     return {"color": COLORS[index], "linestyle": DASHES[index]}
 
 
 def make_square_figure() -> tuple[Figure, Axes]:
+    """Return a square figure whose axes go from 0 to 1."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 6), layout="constrained")
@@ -84,6 +76,7 @@ def make_square_figure() -> tuple[Figure, Axes]:
 
 
 def make_stacked_figure() -> tuple[Figure, tuple[Axes, Axes]]:
+    """Return a figure of two plots, the upper from 0 to 1, the lower for a histogram."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 7), layout="constrained")
@@ -99,6 +92,7 @@ def _set_unit_limits(axes: Axes) -> None:
 
 
 def label_axes(axes: Axes, x: str, y: str, title: str) -> None:
+    """Write the names of both axes and the title, in the style of all plots."""
     axes.set_xlabel(x, fontsize=11, color=INK)
     axes.set_ylabel(y, fontsize=11, color=INK)
     axes.set_title(title, loc="left", fontsize=12, color=INK)
