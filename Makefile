@@ -9,20 +9,23 @@ PAGE := src/sacmil/viewer/static/index.html
 PAGE_SOURCES := $(wildcard web/*.json web/build.js web/index.html web/src/*)
 PACKAGES := web/node_modules/.package-lock.json
 
+# Tests start many processes; without bytecode each would compile the package again.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: demo test test-quick test-slow check bench viewer viewer-if-possible install lock clean
 
 demo: $(READY) viewer-if-possible
 	$(BIN)/sacmil demo --out report
 
 test: $(READY) viewer-if-possible
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n auto --dist worksteal
 
 # The tests of changed files, for at most a minute.
 test-quick: $(READY)
 	$(BIN)/python scripts/test-quick
 
 test-slow: $(READY)
-	$(BIN)/pytest -n 2 -m slow --durations=8
+	$(BIN)/pytest -n auto --dist worksteal -m slow --durations=8
 
 check: $(READY)
 	scripts/check
