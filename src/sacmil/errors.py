@@ -31,6 +31,10 @@ from __future__ import annotations
 import difflib
 import errno
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 _MAX_PROBLEMS_SHOWN = 20
 """Problems of a list that a message shows."""
@@ -197,3 +201,23 @@ def suggest_names(wrong: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean {' or '.join(map(repr, close))}?"
     return f"known are: {', '.join(names)}" if names else "it takes none"
+
+
+def explain_validation_error(error: ValidationError) -> str:
+    """Return the first problem that pydantic found, as one sentence.
+
+    >>> from pydantic import TypeAdapter, ValidationError
+    >>> try:
+    ...     TypeAdapter(dict[str, int]).validate_python({"epochs": "x"})
+    ... except ValidationError as error:
+    ...     explain_validation_error(error)
+    "epochs is 'x'; expected a valid integer, unable to parse string as an integer"
+    """
+    problem = error.errors(include_url=False)[0]
+    where = ".".join(map(str, problem["loc"])) or "the content"
+    if problem["type"] == "missing":
+        return f"{where} is missing"
+    if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"{where} is unknown"
+    reason = problem["msg"].replace("Input should be", "expected")
+    return f"{where} is {shorten_value(problem['input'])}; {reason}"

@@ -24,17 +24,21 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.atomic import atomic_write
-from sacmil.errors import FormatError, RunError
+from sacmil.errors import FormatError, RunError, explain_validation_error
 from sacmil.limits import check_zip_size
 from sacmil.results.prediction import Prediction
 
 RESULTS_FILE = "results.json"
 SCHEMA_VERSION = 1
+_NO_OTHER_KEYS = {"extra": "forbid"}
+"""Setting of pydantic, which checks the types of what is read."""
 
 
 @dataclass(frozen=True)
 class ModelInfo:
     """A model or an ensemble that made predictions."""
+
+    __pydantic_config__ = _NO_OTHER_KEYS
 
     name: str
     hash: str
@@ -45,6 +49,8 @@ class ModelInfo:
 @dataclass(frozen=True)
 class StoredPrediction:
     """A Prediction in files: its numbers, and the paths of its scores and pictures."""
+
+    __pydantic_config__ = _NO_OTHER_KEYS
 
     model: str
     probabilities: tuple[float, ...]
@@ -101,6 +107,8 @@ _RESULTS_KEYS = ("model", "probabilities", "spread", "scores", "heatmaps")
 class SlideResult:
     """One slide with its metadata and predictions."""
 
+    __pydantic_config__ = _NO_OTHER_KEYS
+
     slide_id: str
     answers: tuple[StoredPrediction, ...] = ()
     label: str | None = None
@@ -117,6 +125,8 @@ class SlideResult:
 @dataclass(frozen=True)
 class Results:
     """The content of results.json."""
+
+    __pydantic_config__ = _NO_OTHER_KEYS
 
     classes: tuple[str, ...]
     models: tuple[ModelInfo, ...]
@@ -135,6 +145,8 @@ def write_results(folder: str | Path, results: Results) -> None:
 
 def read_results(folder: str | Path) -> Results:
     """Read and check results.json; a path that points outside the folder is rejected."""
+    from pydantic import ValidationError
+
     file = Path(folder) / RESULTS_FILE
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
@@ -145,94 +157,58 @@ def read_results(folder: str | Path) -> Results:
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{file}: cannot be read as JSON ({error})") from error
     try:
-        if found["schema_version"] != SCHEMA_VERSION:
-            raise ValueError(f"schema version {found['schema_version']}")
-        results = Results(
-            tuple(map(str, found["classes"])),
-            tuple(ModelInfo(**model) for model in found["models"]),
-            tuple(_parse_slide(slide) for slide in found["slides"]),
-        )
-        _check_results(results)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise RunError(
-            f"{file}: is not a valid file of sacmil predict ({type(error).__name__}: {error}); "
-            "run it again"
-        ) from error
+        return parse_results(found)
+    except ValidationError as error:
+        reason = explain_validation_error(error)
+    except ValueError as error:
+        reason = str(error)
+    raise RunError(f"{file}: is not a valid file of sacmil predict ({reason}); run it again")
+
+
+def parse_results(content: Any) -> Results:
+    """Return the results in the content of results.json; ValueError if it is invalid."""
+    from pydantic import TypeAdapter
+
+    found = dict(content) if isinstance(content, dict) else {}
+    version = found.pop("schema_version", None)
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"its schema version is {version!r}; expected {SCHEMA_VERSION}")
+    results = TypeAdapter(Results).validate_python(found)
+    if len({slide.slide_id for slide in results.slides}) < len(results.slides):
+        raise ValueError("a slide is listed twice")
+    for slide in results.slides:
+        _check_slide(slide)
+        for prediction in slide.answers:
+            _check_prediction(slide.slide_id, prediction, results)
     return results
 
 
-def _parse_slide(found: dict[str, Any]) -> SlideResult:
-    predictions = tuple(_parse_prediction(prediction) for prediction in found["answers"])
-    size = found.get("size")
-    if size is not None:
-        width, height = map(int, size)
-        size = (width, height)
-    mpp = found.get("mpp")
-    known = {"answers": predictions, "size": size, "mpp": None if mpp is None else float(mpp)}
-    return SlideResult(**found | known)
+def _check_slide(slide: SlideResult) -> None:
+    if slide.size is not None and min(slide.size) < 1:
+        raise ValueError(f"{slide.slide_id} has a size of {slide.size}")
+    if slide.mpp is not None and not 0 < slide.mpp < math.inf:
+        raise ValueError(f"{slide.slide_id} has {slide.mpp!r} microns per pixel")
+    _check_paths(slide.thumbnail, slide.truth)
 
 
-def _parse_prediction(found: dict[str, Any]) -> StoredPrediction:
-    spread = found.get("spread")
-    return StoredPrediction(
-        **found
-        | {
-            "probabilities": tuple(map(float, found["probabilities"])),
-            "spread": None if spread is None else tuple(map(float, spread)),
-            "heatmaps": dict(found.get("heatmaps", {})),
-        }
-    )
-
-
-def _check_results(results: Results) -> None:
-    for model in results.models:
-        if not (isinstance(model.name, str) and isinstance(model.hash, str)):
-            raise TypeError(f"a model has the name {model.name!r}")
-        if not isinstance(model.members, int):
-            raise TypeError(f"{model.name} has {model.members!r} members")
-    names = {model.name for model in results.models}
-    known: set[str] = set()
-    for slide in results.slides:
-        if not isinstance(slide.slide_id, str):
-            raise TypeError(f"a slide has the name {slide.slide_id!r}")
-        if slide.slide_id in known:
-            raise ValueError(f"{slide.slide_id} is listed twice")
-        known.add(slide.slide_id)
-        for text in (slide.label, slide.slide):
-            if not isinstance(text, str | None):
-                raise TypeError(f"{slide.slide_id} has {text!r} for a label or a path")
-        if slide.size is not None and min(slide.size) < 1:
-            raise ValueError(f"{slide.slide_id} has a size of {slide.size}")
-        if slide.mpp is not None and not 0 < slide.mpp < math.inf:
-            raise ValueError(f"{slide.slide_id} has {slide.mpp!r} microns per pixel")
-        for prediction in slide.answers:
-            _check_prediction(slide.slide_id, prediction, names, len(results.classes))
-        for path in (slide.thumbnail, slide.truth):
-            _check_path(path)
-
-
-def _check_prediction(
-    slide_id: str, prediction: StoredPrediction, models: set[str], classes: int
-) -> None:
-    if prediction.model not in models:
+def _check_prediction(slide_id: str, prediction: StoredPrediction, results: Results) -> None:
+    if prediction.model not in {model.name for model in results.models}:
         raise ValueError(
             f"{slide_id} has a prediction of {prediction.model!r}, which is not among the models"
         )
-    given = prediction.probabilities
+    given, spread, count = prediction.probabilities, prediction.spread, len(results.classes)
     # not "any(p < 0)": NaN must not pass
-    if len(given) != classes or not all(p >= 0 for p in given) or not abs(sum(given) - 1) < 1e-3:
-        raise ValueError(f"{slide_id} has probabilities {given} for {classes} classes")
-    if prediction.spread is not None and (
-        len(prediction.spread) != classes or not all(0 <= s < math.inf for s in prediction.spread)
-    ):
-        raise ValueError(f"{slide_id} has a spread of {prediction.spread} for {classes} classes")
-    for path in (prediction.scores, *prediction.heatmaps.values()):
-        _check_path(path)
+    if len(given) != count or not all(p >= 0 for p in given) or not abs(sum(given) - 1) < 1e-3:
+        raise ValueError(f"{slide_id} has probabilities {given} for {count} classes")
+    if spread is not None and (len(spread) != count or not all(0 <= s < math.inf for s in spread)):
+        raise ValueError(f"{slide_id} has a spread of {spread} for {count} classes")
+    _check_paths(prediction.scores, *prediction.heatmaps.values())
 
 
-def _check_path(path: str | None) -> None:
-    if path is not None and not _is_inside_folder(path):
-        raise ValueError(f"{path!r} points outside the folder")
+def _check_paths(*paths: str | None) -> None:
+    for path in paths:
+        if path is not None and not _is_inside_folder(path):
+            raise ValueError(f"{path!r} points outside the folder")
 
 
 def _is_inside_folder(path: str) -> bool:
