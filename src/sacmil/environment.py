@@ -38,12 +38,9 @@ def keep_freed_memory() -> None:
 
 def list_versions() -> dict[str, str]:
     """Return the versions of Python, sacmil and its dependencies; optional ones if installed."""
+    packages = sorted({package for package, extra in _list_requirements() if extra != "dev"})
     found = {"sacmil": __version__, "python": f"{platform.python_version()} on {sys.platform}"}
-    for package in sorted({package for package, extra in _list_requirements() if extra != "dev"}):
-        version = _find_version(package)
-        if version:
-            found[package] = version
-    return found
+    return found | {name: version for name in packages if (version := _find_version(name))}
 
 
 def list_extras() -> list[Extra]:
@@ -58,17 +55,30 @@ def list_extras() -> list[Extra]:
     ]
 
 
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def count_gpus() -> int:
+    """Return the number of GPUs that torch can use; 0 without torch."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return 0
+    return torch.cuda.device_count()
+
+
 def list_devices() -> list[str]:
     """Return a description of each device that a model can run on."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found = [f"cpu: {cores} cores, {platform.machine()}"]
+    found = [f"cpu: {count_cores()} cores, {platform.machine()}"]
     if not _find_version("torch"):
         return [*found, "gpu: unknown, torch is not installed"]
     try:
         import torch
     except (ImportError, OSError) as error:
         return [*found, f"gpu: unknown, torch is installed but does not load ({error})"]
-    for index in range(torch.cuda.device_count()):
+    for index in range(count_gpus()):
         properties = torch.cuda.get_device_properties(index)
         memory = f"{properties.total_memory / 2**30:.0f} GiB"
         found.append(f"cuda:{index}: {properties.name}, {memory}, {_describe_kernels()}")
@@ -104,20 +114,17 @@ def select_device(name: str) -> torch.device:
 
 def _list_requirements() -> list[tuple[str, str | None]]:
     """Return (package, extra or None) for every dependency in pyproject.toml."""
+    try:
+        lines = metadata.requires("sacmil") or []
+    except metadata.PackageNotFoundError:  # run from its sources
+        return []
     pairs = []
-    for line in _read_requirements():
+    for line in lines:
         package = re.match(r"[A-Za-z0-9._-]+", line)
         extra = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
         if package and package.group() != "sacmil":
             pairs.append((package.group(), extra.group(1) if extra else None))
     return pairs
-
-
-def _read_requirements() -> list[str]:
-    try:
-        return metadata.requires("sacmil") or []
-    except metadata.PackageNotFoundError:  # run from its sources
-        return []
 
 
 def _find_version(package: str) -> str | None:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from sacmil.arguments import list_paths, to_output_folder
 from sacmil.encoders import describe_encoder, load_encoder
+from sacmil.environment import count_gpus
 from sacmil.errors import (
     CohortWarning,
     EncoderError,
@@ -205,7 +206,7 @@ class _ExtractionRun:
                 resources=self.resources,
                 progress=progress,
             )
-        gpus = _list_gpus() if self.gpus is None else list(self.gpus)
+        gpus = list(range(count_gpus())) if self.gpus is None else list(self.gpus)
         if self.engine == "ray":
             return extract_on_ray(
                 slides,
@@ -268,12 +269,3 @@ def _warn_of_unmatched(resolutions: SlideResolutions, slides: Sequence[Path]) ->
 
 def _are_gpu_numbers(gpus: object) -> bool:
     return isinstance(gpus, Sequence) and all(isinstance(one, int) and one >= 0 for one in gpus)
-
-
-def _list_gpus() -> list[int]:
-    """Return the numbers of all GPUs."""
-    try:
-        import torch
-    except ModuleNotFoundError:
-        return []
-    return list(range(torch.cuda.device_count()))

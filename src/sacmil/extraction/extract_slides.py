@@ -14,6 +14,7 @@ from typing import Protocol
 from sacmil.atomic import exclusive, remove_partial_files
 from sacmil.bag import Bag
 from sacmil.encoders import Encoder
+from sacmil.environment import count_cores
 from sacmil.errors import OptionError, explain_os_error
 from sacmil.extraction.encoding import EncoderThreads
 from sacmil.extraction.finished_slides import FinishedSlides
@@ -58,8 +59,7 @@ class ExtractionResources:
 
     def resolve(self, device: str | None) -> ExtractionResources:
         """Return a copy with every 0 replaced for this device; None means no encoder."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        cores = cores or 1
+        cores = count_cores()
         # A GPU waits for readers; on a CPU the encoder itself takes most of the time.
         on_cpu = device in (None, "cpu")
         readers = {"cpu": cores // 4, None: cores}.get(device, cores - 1)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 
 from sacmil.arguments import to_integer
-from sacmil.environment import select_device
+from sacmil.environment import count_cores, count_gpus, select_device
 from sacmil.errors import (
     ConfigError,
     OptionError,
@@ -29,7 +28,7 @@ from sacmil.training.loading import CacheMode
 _POLL_S = 0.5
 
 EngineName = Literal["local", "ray"]
-Engine = Callable[[Sequence[TrainingJob], "TrainingResources", "JobMonitor"], Iterator[TaskOutcome]]
+Devices = str | torch.device | Iterable[str | torch.device]
 
 
 @dataclass(frozen=True)
@@ -55,19 +54,6 @@ class TrainingResources:
                 raise OptionError(f"`{name}` is {given}; {suggest_names(str(value), known)}")
 
 
-class JobMonitor(Protocol):
-    """Follows jobs and reports their progress."""
-
-    def report_progress(self) -> None:
-        """Report the progress of all jobs."""
-
-    def report_epoch(self, job: TrainingJob, metrics: EpochMetrics) -> None:
-        """Report an epoch of a job in this process."""
-
-    def finish_job(self, job: TrainingJob) -> None:
-        """Count a job as finished, after an early stop or a failure too."""
-
-
 class FailedJob(NamedTuple):
     """A job that failed."""
 
@@ -83,7 +69,7 @@ class FailedJob(NamedTuple):
 
 
 def run_jobs(
-    jobs: Sequence[TrainingJob], resources: TrainingResources, monitor: JobMonitor
+    jobs: Sequence[TrainingJob], resources: TrainingResources, monitor: FolderMonitor | EpochMonitor
 ) -> list[FailedJob]:
     """Run jobs and return those that failed.
 
@@ -93,8 +79,12 @@ def run_jobs(
         monitor: reports progress.
     """
     monitor.report_progress()
+    if resources.engine == "ray":
+        engine = _run_on_ray
+    else:
+        engine = _run_in_process if len(resources.devices) == 1 else _run_in_workers
     failed = []
-    for outcome in _choose_engine(resources)(jobs, resources, monitor):
+    for outcome in engine(jobs, resources, monitor):
         job = jobs[outcome.key]
         if outcome.failure is not None:
             failed.append(FailedJob(job, outcome.failure, outcome.value))
@@ -102,14 +92,10 @@ def run_jobs(
     return failed
 
 
-def _choose_engine(resources: TrainingResources) -> Engine:
-    if resources.engine == "ray":
-        return _run_on_ray
-    return _run_in_process if len(resources.devices) == 1 else _run_in_workers
-
-
 def _run_in_process(
-    pending: Sequence[TrainingJob], resources: TrainingResources, monitor: JobMonitor
+    pending: Sequence[TrainingJob],
+    resources: TrainingResources,
+    monitor: FolderMonitor | EpochMonitor,
 ) -> Iterator[TaskOutcome]:
     """Run one job after the other in this process: one device needs no worker process."""
     threads = torch.get_num_threads()
@@ -128,23 +114,22 @@ def _run_in_process(
 
 
 def _run_in_workers(
-    pending: Sequence[TrainingJob], resources: TrainingResources, monitor: JobMonitor
+    pending: Sequence[TrainingJob],
+    resources: TrainingResources,
+    monitor: FolderMonitor | EpochMonitor,
 ) -> Iterator[TaskOutcome]:
     """Run jobs in one process per device; each job gets the next free device."""
-    if not pending:
-        return
-    devices = resources.devices[: len(pending)]
-    threads = resources.threads or _count_threads_per_worker(len(devices))
-    free = list(devices)[::-1]
-    device_of: dict[int, str] = {}
+    free = list(resources.devices[: len(pending)])[::-1]
+    threads = resources.threads or max(1, count_cores() // max(1, len(free)))
     waiting = list(range(len(pending)))[::-1]
-    with WorkerPool(len(devices), memory_limit=0, threads=threads) as workers:
+    device_of: dict[int, str] = {}
+    with WorkerPool(len(free), memory_limit=0, threads=threads) as workers:
         while waiting or workers.pending_count:
             while waiting and free:
-                index, device = waiting.pop(), free.pop()
-                device_of[index] = device
-                device_config = DeviceConfig(device, resources.cache, threads)
-                workers.submit(index, run_job, pending[index], device_config, limit_s=float("inf"))
+                index = waiting.pop()
+                device_of[index] = free.pop()
+                config = DeviceConfig(device_of[index], resources.cache, threads)
+                workers.submit(index, run_job, pending[index], config, limit_s=float("inf"))
             outcome = workers.next_outcome(_POLL_S)
             monitor.report_progress()
             if outcome is not None:
@@ -153,19 +138,20 @@ def _run_in_workers(
 
 
 def _run_on_ray(
-    pending: Sequence[TrainingJob], resources: TrainingResources, monitor: JobMonitor
+    pending: Sequence[TrainingJob],
+    resources: TrainingResources,
+    monitor: FolderMonitor | EpochMonitor,
 ) -> Iterator[TaskOutcome]:
     from sacmil.parallel.ray import run_each_on_ray
 
-    gpus = int(any(device.startswith("cuda") for device in resources.devices))
-    device = "cuda:0" if gpus else "cpu"
-    device_config = DeviceConfig(device, resources.cache, resources.threads or 1)
+    has_gpu = any(device.startswith("cuda") for device in resources.devices)
+    threads = resources.threads or 1
     yield from run_each_on_ray(
         make_job_runner,
-        (device_config,),
+        (DeviceConfig("cuda:0" if has_gpu else "cpu", resources.cache, threads),),
         pending,
-        cpus=device_config.threads or 1,
-        gpus=gpus,
+        cpus=threads,
+        gpus=int(has_gpu),
         address=resources.address,
         on_wait=monitor.report_progress,
     )
@@ -174,11 +160,6 @@ def _run_on_ray(
 def make_job_runner(device_config: DeviceConfig) -> Callable[[TrainingJob], None]:
     """Return the function that an actor of a Ray cluster runs for each job."""
     return lambda job: run_job(job, device_config)
-
-
-def _count_threads_per_worker(workers: int) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) // workers)
 
 
 class FolderMonitor:
@@ -197,8 +178,7 @@ class FolderMonitor:
         on_progress: ProgressCallback,
     ) -> None:
         self._on_progress = on_progress
-        self._finished = len(jobs) - len(pending)
-        self._count = len(jobs)
+        self._finished, self._count = len(jobs) - len(pending), len(jobs)
         self._open = {job.folder: job.epochs for job in pending}
         self._total = sum(job.epochs for job in jobs)
         self._done = self._total - sum(self._open.values())
@@ -250,9 +230,6 @@ class EpochMonitor:
         """Report nothing after the last epoch."""
 
 
-Devices = str | torch.device | Iterable[str | torch.device]
-
-
 def resolve_devices(devices: Devices, per_gpu: int, engine: str) -> tuple[str, ...]:
     """Return the device of each job at a time.
 
@@ -264,13 +241,20 @@ def resolve_devices(devices: Devices, per_gpu: int, engine: str) -> tuple[str, .
     count = to_integer("per_gpu", per_gpu, 1)
     if devices == "auto":
         devices = _list_gpus() or ["cpu"]
-    listed = _list_names(devices)
+    given = [devices] if isinstance(devices, str | torch.device) else devices
+    listed = list(given) if isinstance(given, Iterable) else []
+    if not listed or not all(isinstance(name, str | torch.device) for name in listed):
+        raise ConfigError(
+            f"`devices` is {shorten_value(devices)}; expected one device or more: auto, cpu, "
+            "cuda:0, …"
+        )
+    names = tuple(map(str, listed))
     if engine != "ray":
-        check_devices(listed)
-    return listed + tuple(name for name in listed if name.startswith("cuda")) * (count - 1)
+        _check_devices(names)
+    return names + tuple(name for name in names if name.startswith("cuda")) * (count - 1)
 
 
-def check_devices(names: Iterable[str]) -> None:
+def _check_devices(names: Iterable[str]) -> None:
     """Reject devices that are missing."""
     # GPUs that exist are not tested: a test takes memory of each in this process.
     for name in {*names} - {"auto", "cpu", *_list_gpus()}:
@@ -282,20 +266,9 @@ def resolve_device(device: str | torch.device) -> str:
     if not isinstance(device, str | torch.device):
         given = shorten_value(device)
         raise ConfigError(f"`device` is {given}; expected a name: auto, cpu, cuda:0, …")
-    check_devices([str(device)])
+    _check_devices([str(device)])
     return str(device)
 
 
 def _list_gpus() -> list[str]:
-    return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-
-
-def _list_names(devices: Devices) -> tuple[str, ...]:
-    given = [devices] if isinstance(devices, str | torch.device) else devices
-    listed = list(given) if isinstance(given, Iterable) else []
-    if not listed or not all(isinstance(name, str | torch.device) for name in listed):
-        raise ConfigError(
-            f"`devices` is {shorten_value(devices)}; expected one device or more: auto, cpu, "
-            "cuda:0, …"
-        )
-    return tuple(map(str, listed))
+    return [f"cuda:{number}" for number in range(count_gpus())]

@@ -1,4 +1,4 @@
-"""Training of one model on one fold, or on every slide; the run folder is a model folder."""
+"""Train one model, or cross-validate several: a job for every model, seed and fold of a run."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,
     Predictions,
+    Run,
     read_localization,
     read_predictions,
     write_localization,
     write_predictions,
 )
-from sacmil.results.run import Run, natural_sort_key
+from sacmil.results.run import natural_sort_key
 from sacmil.training.config import (
     DEFAULT_MODEL,
     ModelChoice,
@@ -103,72 +104,22 @@ def train(
         >>> with TemporaryDirectory() as folder:
         ...     dataset = Dataset(write_synthetic_cohort(synthetic, folder), f"{folder}/bags")
         ...     run = train(dataset, "abmil", folds=2, out=f"{folder}/run", options={"epochs": 1})
-        ...     tested = run.predictions.split == "test"
-        >>> run.models, int(tested.sum())
+        ...     run.models, int((run.predictions.split == "test").sum())
         (('abmil',), 4)
     """
-    check_dataset(dataset)
+    _check_dataset(dataset)
     folder = to_output_folder(out)
     chosen = _resolve_config(model, seed=seed, config=config, recipe=recipe, options=options)
+    made, number = _choose_fold(dataset, folds, fold, every_slide=every_slide)
     if every_slide:
-        _check_no_folds({"fold": fold, "folds": folds})
         chosen = _keep_last_epoch(chosen)
-        made = [make_training_only_fold(dataset.cohort)]
-    else:
-        made = resolve_folds(dataset.cohort, 5 if folds is None else folds)
-    number = 0 if fold is None else to_integer("fold", fold)
-    if not 0 <= number < len(made):
-        raise ConfigError(f"`fold` is {number}; there are folds 0 to {len(made) - 1}")
     plan = RunPlan(folder, dataset, made, {chosen.model: chosen}, [chosen.seed], number)
     resources = TrainingResources((resolve_device(device),), threads, cache)
-    with open_jobs(plan, on_progress) as jobs:
-        pending = [job for job in jobs if not job.is_finished()]  # raises on a different job
+    with open_jobs(plan, on_progress) as (_, pending):
         for failed in run_jobs(pending, resources, EpochMonitor(on_progress)):
             assert failed.error is not None  # the job ran in this process
             raise failed.error
-    return Run(plan.out)
-
-
-def _resolve_config(
-    model: str | TrainingConfig | Mapping[str, Any] | None,
-    *,
-    seed: int | None,
-    **arguments: Any,
-) -> TrainingConfig:
-    models: Any = model
-    if isinstance(model, TrainingConfig):
-        models = {model.model: model}
-    elif isinstance(model, Mapping):
-        models = {str(model.get("model", DEFAULT_MODEL)): model}
-    configs = resolve_configs(models, argument="model", **arguments)
-    if len(configs) > 1:
-        raise ConfigError(
-            f"`config` has the models {', '.join(configs)}; name the one to train by `model`"
-        )
-    (chosen,) = configs.values()
-    return chosen if seed is None else replace(chosen, seed=to_integer("seed", seed, 0))
-
-
-def _check_no_folds(given: Mapping[str, object]) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"`{name}` and `every_slide` exclude each other; leave one out")
-
-
-def _keep_last_epoch(config: TrainingConfig) -> TrainingConfig:
-    """Return the configuration with monitor=last, for a fold without a validation set."""
-    if config.to_recipe().monitor == "last":
-        return config
-    training = {**config.training, "monitor": "last", "patience": None}
-    changed = replace(config, training=training)
-    warnings.warn(
-        f"the recipe {config.recipe} chooses its epoch on a validation set, and training on every "
-        f"slide has none. The last of {changed.to_recipe().epochs} epochs is kept; set epochs to "
-        "the number that cross-validation found best",
-        CohortWarning,
-        stacklevel=3,
-    )
-    return changed
+    return Run(folder)
 
 
 def cross_validate(
@@ -189,13 +140,13 @@ def cross_validate(
     address: str | None = None,
     on_progress: ProgressCallback = ignore_progress,
 ) -> Run:
-    """Train and test every model on every fold with every seed.
+    """Train and test every model on every fold with every seed; return the run and its failures.
 
     Jobs finished in ``out`` are skipped; interrupted jobs are resumed.
 
     Args:
         dataset: the slides with their labels and bags.
-        models: a name, several, or configurations by name. None takes those of ``config``, or
+        models: a name, several, or configurations by name; None takes those of ``config``, or
             sac_mil_local.
         out: the run folder.
         folds: number of folds to make, or the folds, or a file or folder of splits.
@@ -203,8 +154,7 @@ def cross_validate(
         recipe: standard, paper, official, or another recipe of the models.
         config: a YAML file, or its values: one configuration for all models, or one for each.
         options: training settings and model options to change, such as ``{"lr": 2e-4}``.
-        devices: one device per job at a time, such as ``["cuda:0", "cuda:1"]``. ``auto`` takes
-            all GPUs, or the CPU.
+        devices: one per job at a time: ``["cuda:0", "cuda:1"]``; auto is all GPUs, or the CPU.
         per_gpu: jobs at once on each GPU.
         threads: of torch for each job on a CPU; None divides the cores evenly.
         cache: where to keep bags between epochs: auto, none, memory or gpu.
@@ -212,33 +162,28 @@ def cross_validate(
         address: of the Ray cluster; None uses a running one, or starts one.
         on_progress: called with the number of bags checked, then of epochs done.
 
-    Returns:
-        The run, with the error messages of jobs that failed.
-
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> from sacmil.synthetic.bags import make_synthetic_cohort, write_synthetic_cohort
         >>> synthetic = make_synthetic_cohort("cluster", 8, seed=0, instances=(20, 30))
         >>> with TemporaryDirectory() as folder:
-        ...     dataset = Dataset(write_synthetic_cohort(synthetic, folder), f"{folder}/bags")
-        ...     run = cross_validate(
-        ...         dataset, ["mean_pool"], folds=2, out=f"{folder}/run", options={"epochs": 1}
-        ...     )
-        ...     tested = run.predictions.split == "test"
-        >>> run.models, int(tested.sum())
-        (('mean_pool',), 8)
+        ...     data = Dataset(write_synthetic_cohort(synthetic, folder), f"{folder}/bags")
+        ...     cross_validate(data, folds=2, out=f"{folder}/run", options={"epochs": 1}).models
+        ('sac_mil_local',)
     """
-    check_dataset(dataset)
+    _check_dataset(dataset)
     folder = to_output_folder(out)
     configs = resolve_configs(models, config=config, recipe=recipe, options=options)
-    _check_names(configs)
     listed = _make_seeds(configs, seeds)
     workers = resolve_devices(devices, per_gpu, engine)
     resources = TrainingResources(workers, threads, cache, engine, address)
     plan = RunPlan(folder, dataset, resolve_folds(dataset.cohort, folds), configs, listed)
-    with open_jobs(plan, on_progress) as jobs:
-        pending = [job for job in jobs if not job.is_finished()]  # raises on a different job
-        write_configs(plan.out, configs)
+    return _run_plan(plan, resources, on_progress)
+
+
+def _run_plan(plan: RunPlan, resources: TrainingResources, on_progress: ProgressCallback) -> Run:
+    with open_jobs(plan, on_progress) as (jobs, pending):
+        write_configs(plan.out, plan.configs)
         failed = run_jobs(pending, resources, FolderMonitor(jobs, pending, on_progress))
         _join_predictions(plan.out, jobs)
     return Run(plan.out, {found.name: found.message for found in failed})
@@ -260,18 +205,22 @@ class RunPlan:
 
 
 @contextmanager
-def open_jobs(plan: RunPlan, on_progress: ProgressCallback) -> Iterator[list[TrainingJob]]:
-    """Check models and bags, open the run folder, and yield its jobs.
+def open_jobs(
+    plan: RunPlan, on_progress: ProgressCallback
+) -> Iterator[tuple[list[TrainingJob], list[TrainingJob]]]:
+    """Check models and bags, open the run folder, and yield its jobs and those not finished.
 
     Args:
         plan: what to train.
         on_progress: called with the number of bags checked.
     """
+    _check_names(plan.configs)
     check_models(plan.configs.values(), plan.dataset)
     command = "crossval" if plan.fold is None else "train"
     with open_run(plan.out, plan.dataset.cohort, plan.folds, command, plan.seeds):
         hashes = check_and_hash_bags(plan.out, plan.dataset.bags, on_progress)
-        yield list(make_jobs(replace(plan, dataset=plan.dataset.with_hashes(hashes))))
+        jobs = list(make_jobs(replace(plan, dataset=plan.dataset.with_hashes(hashes))))
+        yield jobs, [job for job in jobs if not job.is_finished()]  # raises on a different job
 
 
 def make_jobs(plan: RunPlan) -> Iterator[TrainingJob]:
@@ -298,10 +247,62 @@ def make_jobs(plan: RunPlan) -> Iterator[TrainingJob]:
                 )
 
 
-def check_dataset(dataset: Dataset) -> None:
+def _check_dataset(dataset: Dataset) -> None:
     """Reject what is no dataset, such as a cohort without bags."""
     expected = "a Dataset: Dataset(cohort, bags), with the cohort of read_cohort('table.csv')"
     check_type("dataset", dataset, Dataset, expected)
+
+
+def _resolve_config(
+    model: str | TrainingConfig | Mapping[str, Any] | None,
+    *,
+    seed: int | None,
+    **arguments: Any,
+) -> TrainingConfig:
+    models: Any = model
+    if isinstance(model, TrainingConfig):
+        models = {model.model: model}
+    elif isinstance(model, Mapping):
+        models = {str(model.get("model", DEFAULT_MODEL)): model}
+    configs = resolve_configs(models, argument="model", **arguments)
+    if len(configs) > 1:
+        raise ConfigError(
+            f"`config` has the models {', '.join(configs)}; name the one to train by `model`"
+        )
+    (chosen,) = configs.values()
+    return chosen if seed is None else replace(chosen, seed=to_integer("seed", seed, 0))
+
+
+def _choose_fold(
+    dataset: Dataset, folds: FoldChoice | None, fold: int | None, *, every_slide: bool
+) -> tuple[Sequence[Fold], int]:
+    """Return the folds and the number of the one to train."""
+    if every_slide:
+        for name, value in (("fold", fold), ("folds", folds)):
+            if value is not None:
+                raise ConfigError(f"`{name}` and `every_slide` exclude each other; leave one out")
+        return [make_training_only_fold(dataset.cohort)], 0
+    made = resolve_folds(dataset.cohort, 5 if folds is None else folds)
+    number = 0 if fold is None else to_integer("fold", fold)
+    if not 0 <= number < len(made):
+        raise ConfigError(f"`fold` is {number}; there are folds 0 to {len(made) - 1}")
+    return made, number
+
+
+def _keep_last_epoch(config: TrainingConfig) -> TrainingConfig:
+    """Return the configuration with monitor=last, for a fold without a validation set."""
+    if config.to_recipe().monitor == "last":
+        return config
+    training = {**config.training, "monitor": "last", "patience": None}
+    changed = replace(config, training=training)
+    warnings.warn(
+        f"the recipe {config.recipe} chooses its epoch on a validation set, and training on every "
+        f"slide has none. The last of {changed.to_recipe().epochs} epochs is kept; set epochs to "
+        "the number that cross-validation found best",
+        CohortWarning,
+        stacklevel=3,
+    )
+    return changed
 
 
 def _check_names(configs: Mapping[str, TrainingConfig]) -> None:
@@ -315,35 +316,29 @@ def _check_names(configs: Mapping[str, TrainingConfig]) -> None:
 def _make_seeds(configs: Mapping[str, TrainingConfig], seeds: int | Iterable[int]) -> list[int]:
     """Return the given seeds, or as many, beginning with the seed of all configurations."""
     if isinstance(seeds, Iterable):
-        return _list_seeds(seeds)
-    count = to_integer("seeds", seeds, 1)
-    first = {config.seed for config in configs.values()}
-    if len(first) > 1:
-        listed = ", ".join(f"{name} {config.seed}" for name, config in configs.items())
-        raise ConfigError(
-            f"models have different seeds ({listed}); give seed=N in `options`, for all"
-        )
-    return list(range(min(first), min(first) + count))
-
-
-def _list_seeds(seeds: Iterable[int]) -> list[int]:
-    given = list(seeds)
-    listed = [int(seed) for seed in given if is_integer(seed) and seed >= 0]
-    if not listed or len(set(listed)) < len(given):
+        given = list(seeds)
+        listed = [int(seed) for seed in given if is_integer(seed) and seed >= 0]
+        if listed and len(set(listed)) == len(given):
+            return listed
         raise OptionError(
             f"`seeds` is {shorten_value(seeds)}; expected how many, or different whole numbers "
             "from 0 up"
         )
-    return listed
+    count = to_integer("seeds", seeds, 1)
+    first, *others = {config.seed for config in configs.values()}
+    if others:
+        by_model = ", ".join(f"{name} {config.seed}" for name, config in configs.items())
+        raise ConfigError(
+            f"models have different seeds ({by_model}); give seed=N in `options`, for all"
+        )
+    return list(range(first, first + count))
 
 
 def _join_predictions(out: Path, jobs: Sequence[TrainingJob]) -> None:
     """Write the predictions of all finished jobs, of models trained here before too."""
-    folders = {job.folder for job in jobs}
+    folders = {job.folder for job in jobs if (job.folder / CARD_FILE).is_file()}
     folders |= {card.parent for card in out.glob(f"*/seed_*/fold_*/{CARD_FILE}")}
-    finished = [
-        folder for folder in sorted(folders, key=natural_sort_key) if (folder / CARD_FILE).is_file()
-    ]
+    finished = sorted(folders, key=natural_sort_key)
     if not finished:
         return
     try:
