@@ -137,15 +137,6 @@ class Prediction:
         return self.scores
 
 
-def select_class_scores(
-    scores: npt.NDArray[np.float32], class_scores: npt.NDArray[np.float32] | None, label: int
-) -> npt.NDArray[np.float32]:
-    """Return (N,) scores for a class; the only scores if there are none per class."""
-    if class_scores is None or class_scores.shape[1] == 1:
-        return scores
-    return class_scores[:, label]
-
-
 class Member(Protocol):
     """A model that predicts, in torch or exported."""
 

@@ -1,7 +1,7 @@
-"""The checkpoint of a training job: one safetensors file, from which a killed run resumes.
+"""What a training job writes as it runs: its checkpoint, metrics.csv and TensorBoard files.
 
-The randomness of an epoch follows from the seed, the stage and the epoch's number, so no state of
-a random generator is stored.
+A killed run resumes from the checkpoint, one safetensors file. The randomness of an epoch follows
+from the seed, the stage and the epoch's number, so no state of a random generator is stored.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, astuple, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from sacmil.atomic import atomic_write
+
+METRICS_FILE = "metrics.csv"
+_MIN_WRITE_INTERVAL_S = 1.0
+"""Minimum time between two writes of it; epochs on a GPU can be shorter."""
 
 State = dict[str, Tensor]
 
@@ -68,12 +72,7 @@ class TrainingState:
 _READ_ERRORS = (OSError, SafetensorError, KeyError, TypeError, ValueError)
 """Raised for a file that is missing, truncated or of another kind."""
 
-_TENSOR_FIELDS = {
-    "weights": "weights",
-    "optimizers": "optimisers",
-    "best": "best",
-    "finished": "finished",
-}
+_TENSOR_FIELDS = {"optimizers": "optimisers"} | {n: n for n in ("weights", "best", "finished")}
 """Fields that hold tensors, and how the file calls them."""
 
 
@@ -89,15 +88,21 @@ class Checkpoint:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait_for_write()
+
     def read(self, fingerprint: str) -> TrainingState | None:
         """Return the stored state with this fingerprint; None if there is none."""
         try:
             with safe_open(self.path, "pt") as file:
                 facts = json.loads(file.metadata()["progress"])
+                if facts["fingerprint"] != fingerprint:
+                    return None
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return (
-                _deserialize_state(facts, tensors) if facts["fingerprint"] == fingerprint else None
-            )
+            return _deserialize_state(facts, tensors)
         except _READ_ERRORS:
             return None
 
@@ -138,24 +143,20 @@ def _serialize_state(state: TrainingState) -> tuple[State, str]:
         for field_name, kind in _TENSOR_FIELDS.items()
         for name, value in getattr(state, field_name).items()
     }
-    facts = {
-        "fingerprint": state.fingerprint,
-        "stage": state.stage,
-        "epoch": state.epoch,
-        "best_epoch": state.best_epoch,
-        "history": [asdict(line) for line in state.history],
-    }
+    names = ("fingerprint", "stage", "epoch", "best_epoch")
+    facts = {name: getattr(state, name) for name in names}
+    facts["history"] = [asdict(line) for line in state.history]
     return tensors, json.dumps(facts)
 
 
 def _deserialize_state(facts: dict[str, Any], tensors: State) -> TrainingState:
-    states: dict[str, Any] = {kind: {} for kind in _TENSOR_FIELDS.values()}
-    for name, value in tensors.items():
-        kind, _, rest = name.partition(":")
-        states[kind][rest] = value
-    states = {field_name: states[kind] for field_name, kind in _TENSOR_FIELDS.items()}
-    facts["history"] = [EpochMetrics(**line) for line in facts["history"]]
-    return TrainingState(**facts, **states)
+    fields_by_kind = {kind: name for name, kind in _TENSOR_FIELDS.items()}
+    states: dict[str, Any] = {name: {} for name in _TENSOR_FIELDS}
+    for key, value in tensors.items():
+        kind, _, name = key.partition(":")
+        states[fields_by_kind[kind]][name] = value
+    history = [EpochMetrics(**line) for line in facts["history"]]
+    return TrainingState(**facts | {"history": history}, **states)
 
 
 def _write_file(path: Path, tensors: State, facts: str) -> None:
@@ -165,28 +166,20 @@ def _write_file(path: Path, tensors: State, facts: str) -> None:
         partial.write_bytes(content)
 
 
-METRICS_FILE = "metrics.csv"
-COLUMNS = tuple(field.name for field in fields(EpochMetrics))
-
-_MIN_WRITE_INTERVAL_S = 1.0
-"""Minimum time between two writes; epochs on a GPU can be shorter."""
-
-
 class TrainingLog:
     """Logs the epochs of one job; leaving its ``with`` block writes everything to disk.
 
     Args:
         folder: of the job.
-        tensorboard: also write for TensorBoard, if it is installed.
     """
 
-    def __init__(self, folder: Path, *, tensorboard: bool = True) -> None:
+    def __init__(self, folder: Path) -> None:
         self._path = folder / METRICS_FILE
         self._lines: list[EpochMetrics] = []
         self._written_at = -_MIN_WRITE_INTERVAL_S
-        self._board: Any = _open_tensorboard(folder / "tensorboard") if tensorboard else None
+        self._board: Any = _open_tensorboard(folder / "tensorboard")
 
-    def __enter__(self) -> TrainingLog:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -209,16 +202,11 @@ class TrainingLog:
     def _write_csv(self) -> None:
         with atomic_write(self._path) as partial, partial.open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            writer.writerows(_format_row(line) for line in self._lines)
+            writer.writerow([field.name for field in fields(EpochMetrics)])
+            for line in self._lines:
+                values = astuple(line)  # csv writes None as an empty cell
+                writer.writerow([f"{v:.6g}" if isinstance(v, float) else v for v in values])
         self._written_at = time.monotonic()
-
-
-def _format_row(metrics: EpochMetrics) -> list[str]:
-    return [
-        "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-        for value in astuple(metrics)
-    ]
 
 
 def read_last_epoch(folder: Path) -> dict[str, str] | None:

@@ -52,8 +52,12 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", update_model_name(self.model))
         for name in ("options", "training"):
-            values = update_keys(getattr(self, name))
-            object.__setattr__(self, name, {k: _to_json_value(v) for k, v in values.items()})
+            values = {
+                # Python's own number for one of numpy, which JSON and YAML cannot hold
+                key: value.item() if isinstance(value, np.generic) else value
+                for key, value in update_keys(getattr(self, name)).items()
+            }
+            object.__setattr__(self, name, values)
         options = describe_model(self.model).options
         _check_known(f"option of {self.model}", self.options, options)
         _check_known(f"recipe of {self.model}", [self.recipe], get_recipes(self.model))
@@ -77,14 +81,7 @@ class TrainingConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return values that YAML and JSON can hold."""
-        return {
-            "model": self.model,
-            "options": dict(self.options),
-            "recipe": self.recipe,
-            "training": dict(self.training),
-            "seed": self.seed,
-            "precision": self.precision,
-        }
+        return dataclasses.asdict(self)
 
 
 _HINTS = get_type_hints(TrainingConfig)
@@ -159,34 +156,22 @@ def _choose_models(
     models: str | Iterable[str] | None, values: Mapping[str, Any], argument: str
 ) -> list[str]:
     """Return the given models, or those of the configuration, or the default."""
-    if models is not None:
-        names = _list_names(models, argument)
-        _check_same_model(names, values.get("model"), argument)
-        return names
-    if _has_several_models(values):
-        return list(values)
-    return [values.get("model", DEFAULT_MODEL)]
-
-
-def _list_names(models: str | Iterable[str], argument: str) -> list[str]:
+    configured = values.get("model", DEFAULT_MODEL)
+    if models is None:
+        return list(values) if _has_several_models(values) else [configured]
     given = [models] if isinstance(models, str) or not isinstance(models, Iterable) else [*models]
     if not given or not all(isinstance(name, str) for name in given):
         raise ConfigError(
             f"`{argument}` is {shorten_value(models)}; expected the name of a model, such as "
             f"{DEFAULT_MODEL!r}, or configurations by name"
         )
-    return list(dict.fromkeys(given))
-
-
-def _check_same_model(names: list[str], configured: Any, argument: str) -> None:
-    """Reject a configuration of another model than the given ones."""
-    if isinstance(configured, str) and {*map(update_model_name, names)} != {
-        update_model_name(configured)
-    }:
+    others = {*map(update_model_name, given)} - {update_model_name(configured)}
+    if isinstance(values.get("model"), str) and others:
         raise ConfigError(
-            f"`{argument}` is {', '.join(names)}, but `config` has model: {configured}; expected "
+            f"`{argument}` is {', '.join(given)}, but `config` has model: {configured}; expected "
             "the same model: leave one out"
         )
+    return list(dict.fromkeys(given))
 
 
 def _has_several_models(values: Mapping[str, Any]) -> bool:
@@ -260,17 +245,17 @@ def _make_config(values: Mapping[str, Any], changes: list[tuple[str, Any]]) -> T
 
 
 def _parse_overrides(overrides: Overrides) -> list[tuple[str, Any]]:
-    if isinstance(overrides, str):
-        return [_parse_override(overrides)]
-    given = list(overrides) if isinstance(overrides, Iterable) else [overrides]
+    if isinstance(overrides, str) or not isinstance(overrides, Iterable):
+        overrides = [overrides]
+    given = overrides if isinstance(overrides, Mapping) else list(overrides)
     for key in given:
         if not isinstance(key, str):
             raise ConfigError(
                 f"`options` has {shorten_value(key)}; expected values by name, such as "
                 "{'lr': 2e-4}, or texts such as 'lr=2e-4'"
             )
-    if isinstance(overrides, Mapping):
-        return list(overrides.items())
+    if isinstance(given, Mapping):
+        return list(given.items())
     return [_parse_override(text) for text in given]
 
 
@@ -333,11 +318,6 @@ def _check_known(kind: str, given: Iterable[Any], known: Iterable[str]) -> None:
             )
 
 
-def _to_json_value(value: Any) -> Any:
-    """Return Python's own number for one of numpy, which JSON and YAML cannot hold."""
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def _convert_value(name: str, value: Any, hint: Any) -> Any:
     """Convert a value to its annotated type: YAML has no tuples, and callers may pass text."""
     origin, choices = get_origin(hint), get_args(hint)
@@ -351,9 +331,17 @@ def _convert_value(name: str, value: Any, hint: Any) -> Any:
     if origin in (Union, types.UnionType):
         return None if value is None else _convert_value(name, value, choices[0])
     if hint is Lookahead:
-        return _convert_lookahead(name, value)
+        hints = get_type_hints(Lookahead)
+        if not isinstance(value, dict) or set(value) - set(hints):
+            expected = f"keys among {', '.join(hints)}, or null"
+            raise ConfigError(f"{name}={shorten_value(value)}; expected {expected}")
+        return Lookahead(**{key: _convert_value(key, value[key], hints[key]) for key in value})
     if origin is tuple:
-        return _convert_tuple(name, value, choices)
+        length = None if choices[-1] is Ellipsis else len(choices)
+        if not isinstance(value, list | tuple) or len(value) != (length or len(value)):
+            expected = f"a list of {length or 'some'} numbers"
+            raise ConfigError(f"{name}={shorten_value(value)}; expected {expected}")
+        return tuple(_convert_value(name, item, choices[0]) for item in value)
     return _convert_number(name, value, hint)
 
 
@@ -367,22 +355,3 @@ def _convert_number(name: str, value: Any, kind: type) -> Any:
         if number is not None and (kind is float or number == value):
             return number
     raise ConfigError(f"{name}={shorten_value(value)}; expected {wanted}")
-
-
-def _convert_tuple(name: str, value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
-    length = None if kinds[-1] is Ellipsis else len(kinds)
-    if not isinstance(value, list | tuple) or (length is not None and len(value) != length):
-        raise ConfigError(
-            f"{name}={shorten_value(value)}; expected a list of {length or 'some'} numbers"
-        )
-    return tuple(_convert_value(name, item, kinds[0]) for item in value)
-
-
-def _convert_lookahead(name: str, value: Any) -> Lookahead:
-    fields = Lookahead._fields
-    if not isinstance(value, dict) or set(value) - set(fields):
-        raise ConfigError(
-            f"{name}={shorten_value(value)}; expected keys among {', '.join(fields)}, or null"
-        )
-    hints = get_type_hints(Lookahead)
-    return Lookahead(**{key: _convert_value(key, item, hints[key]) for key, item in value.items()})

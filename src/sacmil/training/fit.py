@@ -20,7 +20,7 @@ from sacmil.evaluation.metrics import METRICS
 from sacmil.models import MILModel, Output, Recipe, Sample
 from sacmil.training.checkpoint import Checkpoint, EpochMetrics, TrainingState, copy_to_cpu
 from sacmil.training.loading import SampleLoader
-from sacmil.training.trainer import Trainer, compute_output
+from sacmil.training.trainer import Trainer, compute_output, select_prefix
 
 EpochCallback = Callable[[EpochMetrics], None]
 """Called after each epoch."""
@@ -107,7 +107,7 @@ class _TrainingLoop:
         _seed_epoch(self.seed, 0, 0)
         for number, stage in enumerate(model.stages(self.training)):
             if number < self.state.stage:
-                stage.load_state_dict(_select_stage_weights(self.state.finished, number))
+                stage.load_state_dict(select_prefix(self.state.finished, f"{number}/"))
             else:
                 self._run_epochs(number, stage)
             # What a model does between its stages must not depend on how the last one ended.
@@ -122,9 +122,7 @@ class _TrainingLoop:
         )
         self._start_or_resume_stage(stage, trainer)
         while not self._is_finished():
-            epoch = self.state.epoch + 1
-            line = self._run_epoch(stage, epoch, trainer)
-            self._record_epoch(line, trainer)
+            self._record_epoch(self._run_epoch(stage, self.state.epoch + 1, trainer), trainer)
         model.load_state_dict(self.state.best)
         self.state.finished |= {f"{stage}/{k}": v for k, v in self.state.best.items()}
 
@@ -162,20 +160,16 @@ class _TrainingLoop:
                 f"the loss of epoch {epoch} is {loss}; expected a finite number. Check the "
                 f"features for extreme values, or try a smaller lr{precise}"
             )
-        seconds = time.monotonic() - started
-        return EpochMetrics(
-            stage, epoch, loss, trainer.lr_at(epoch - 1), val_loss, val_auc, seconds
-        )
+        lr, seconds = trainer.lr_at(epoch - 1), time.monotonic() - started
+        return EpochMetrics(stage, epoch, loss, lr, val_loss, val_auc, seconds)
 
     def _record_epoch(self, metrics: EpochMetrics, trainer: Trainer) -> None:
         progress = self.state
         progress.epoch = metrics.epoch
         progress.history.append(metrics)
         if self._is_best(metrics):
-            progress.best, progress.best_epoch = (
-                copy_to_cpu(trainer.model.state_dict()),
-                metrics.epoch,
-            )
+            progress.best = copy_to_cpu(trainer.model.state_dict())
+            progress.best_epoch = metrics.epoch
         if self.checkpoint:
             progress.weights = copy_to_cpu(trainer.model.state_dict())
             progress.optimizers = copy_to_cpu(trainer.state_dict())
@@ -199,9 +193,9 @@ class _TrainingLoop:
         """
         assert metrics.val_loss is not None
         assert metrics.val_auc is not None
-        by_loss = (-metrics.val_loss,)
-        by_auc = (round(metrics.val_auc, 12), *by_loss)  # ignore rounding errors
-        return by_loss if self.recipe.monitor == "val_loss" else by_auc
+        if self.recipe.monitor == "val_loss":
+            return (-metrics.val_loss,)
+        return (round(metrics.val_auc, 12), -metrics.val_loss)  # ignore rounding errors
 
 
 PredictFunction = Callable[[Sample], torch.Tensor]
@@ -285,8 +279,3 @@ def _compute_class_weights(
     present = np.count_nonzero(counts)
     weights = len(samples) / (present * np.maximum(counts, 1))
     return torch.tensor(weights, dtype=torch.float32, device=samples.device)
-
-
-def _select_stage_weights(weights: dict[str, torch.Tensor], stage: int) -> dict[str, torch.Tensor]:
-    prefix = f"{stage}/"
-    return {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import yaml
-from torch import Tensor
 
 from sacmil.atomic import atomic_write
 from sacmil.bag import Bag
@@ -38,7 +37,6 @@ from sacmil.results import (
     write_localization,
     write_predictions,
 )
-from sacmil.results.prediction import select_class_scores
 from sacmil.training.checkpoint import Checkpoint, EpochMetrics, TrainingLog
 from sacmil.training.config import TrainingConfig
 from sacmil.training.fit import FitResult, fit, predict_samples
@@ -47,6 +45,9 @@ from sacmil.training.run_folder import read_width
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 CONFIG_FILE = "config.yaml"
+
+_MAX_PARAMETERS = 2_000_000_000
+"""8 GB of weights; the largest model here has a hundredth of that."""
 
 
 class TrainingBag(NamedTuple):
@@ -84,8 +85,16 @@ class TrainingJob:
     @property
     def training_set(self) -> tuple[TrainingBag, ...]:
         """Bags to train on; includes the validation set if the last epoch is kept anyway."""
-        needs_validation = self.config.to_recipe().monitor != "last"
-        return self.train if needs_validation else self.train + self.val
+        return self.train if self._needs_validation else self.train + self.val
+
+    @property
+    def validation_set(self) -> tuple[TrainingBag, ...]:
+        """Bags that choose the epoch; empty if the last epoch is kept anyway."""
+        return self.val if self._needs_validation else ()
+
+    @property
+    def _needs_validation(self) -> bool:
+        return self.config.to_recipe().monitor != "last"
 
     @property
     def epochs(self) -> int:
@@ -130,10 +139,6 @@ class DeviceConfig:
     """Of torch on the CPU; None leaves torch's setting."""
 
 
-_MAX_PARAMETERS = 2_000_000_000
-"""8 GB of weights; the largest model here has a hundredth of that."""
-
-
 def check_models(configs: Iterable[TrainingConfig], dataset: Dataset) -> None:
     """Reject options that a model cannot be created with, before any other work."""
     dim = dataset.dim or read_width(next(iter(dataset.bags.values())))
@@ -148,12 +153,6 @@ def check_models(configs: Iterable[TrainingConfig], dataset: Dataset) -> None:
                 f"{config.model} with these options has {count:,} parameters; expected at most "
                 f"{_MAX_PARAMETERS:,}: use narrower or fewer layers"
             )
-
-
-def _create_model(config: TrainingConfig, dim: int, classes: int) -> MILModel:
-    return create_model(
-        config.model, in_dim=dim, **{"num_classes": classes, **config.model_options()}
-    )
 
 
 def run_job(
@@ -177,52 +176,40 @@ def run_job(
     if device_config.threads:
         torch.set_num_threads(device_config.threads)
     job.folder.mkdir(parents=True, exist_ok=True)
-    _write_config(job)
+    with atomic_write(job.folder / CONFIG_FILE) as partial:
+        partial.write_text(yaml.safe_dump(job.config.to_dict(), sort_keys=False))
     runner = _JobRunner(job, device_config, read)
-    checkpoint = Checkpoint(job.folder / CHECKPOINT_FILE)
-    with TrainingLog(job.folder) as log:
+    with TrainingLog(job.folder) as log, Checkpoint(job.folder / CHECKPOINT_FILE) as checkpoint:
 
         def log_and_report(metrics: EpochMetrics) -> None:
             log.log_epoch(metrics)
             if on_epoch:
                 on_epoch(metrics)
 
-        try:
-            fitted = runner.train(checkpoint, log_and_report)
-        finally:
-            checkpoint.wait_for_write()
+        fitted = runner.train(checkpoint, log_and_report)
     runner.test_and_write(fitted)
     checkpoint.remove()
-
-
-def _write_config(job: TrainingJob) -> None:
-    with atomic_write(job.folder / CONFIG_FILE) as partial:
-        partial.write_text(yaml.safe_dump(job.config.to_dict(), sort_keys=False))
 
 
 class _JobRunner:
     def __init__(self, job: TrainingJob, device_config: DeviceConfig, read: BagReader) -> None:
         self.job, self.device_config, self.read = job, device_config, read
-        self.recipe = job.config.to_recipe()
         self.device = select_device(device_config.device)
         self.precision = _check_precision(job.config, self.device)
         self.first_bag = read(Path(job.train[0].path))
-        self.model = self._build_model()
-
-    def _build_model(self) -> MILModel:
-        torch.manual_seed(self.job.config.seed)
-        model = _create_model(self.job.config, self.first_bag.dim, len(self.job.classes))
-        return model.to(self.device)
+        options = {"num_classes": len(job.classes), **job.config.model_options()}
+        torch.manual_seed(job.config.seed)
+        model = create_model(job.config.model, in_dim=self.first_bag.dim, **options)
+        self.model = model.to(self.device)
 
     def train(self, checkpoint: Checkpoint, on_epoch: Callable[[EpochMetrics], None]) -> FitResult:
-        job, needs_validation = self.job, self.recipe.monitor != "last"
-        training = self._make_loader(job.training_set)
+        job = self.job
         try:
             return fit(
                 self.model,
-                training,
-                self.recipe,
-                validation=self._make_loader(job.val) if needs_validation else None,
+                self._make_loader(job.training_set),
+                job.config.to_recipe(),
+                validation=self._make_loader(job.validation_set),
                 seed=job.config.seed,
                 precision=self.precision,
                 checkpoint=checkpoint,
@@ -255,17 +242,11 @@ class _JobRunner:
         files = serialize_model(fitted.model, job.classes, self._make_notes(fitted))
         with atomic_write(job.folder / WEIGHTS) as partial:
             partial.write_bytes(files[WEIGHTS])
-        recorder = LocalizationRecorder(
-            [(source.slide, Path(source.path)) for source in job.test],
-            self.read,
-            fold=job.fold,
-            seed=job.config.seed,
-            model=job.name,
-        )
-        validation = job.val if self.recipe.monitor != "last" else ()
-        tables = [self._predict_split(fitted.model, "val", validation)] if validation else []
-        tables.append(self._predict_split(fitted.model, "test", job.test, recorder))
-        write_predictions(job.folder / PREDICTIONS_FILE, Predictions.concatenate(tables))
+        recorder = LocalizationRecorder(job, self.read)
+        validated = self._predict_split(fitted.model, "val", job.validation_set)
+        tested = self._predict_split(fitted.model, "test", job.test, recorder)
+        predictions = Predictions.concatenate([validated, tested])
+        write_predictions(job.folder / PREDICTIONS_FILE, predictions)
         if recorder.rows:
             write_localization(job.folder / LOCALIZATION_FILE, recorder.rows)
         with atomic_write(job.folder / CARD_FILE) as partial:
@@ -283,13 +264,11 @@ class _JobRunner:
             (s.slide_id, s.patient_id, split, job.fold, job.config.seed, job.name, s.label)
             for s, _, _ in bags
         ]
+        if not bags:
+            return Predictions.from_rows(job.classes, (), ())
         samples = self._make_loader(bags, cache="none", read=recorder.read if recorder else None)
         on_output = recorder.add if recorder else None
-        found = (
-            predict_samples(model, samples, self.precision, on_output=on_output)
-            if bags
-            else np.empty((0, 2))
-        )
+        found = predict_samples(model, samples, self.precision, on_output=on_output)
         for (slide_id, *_), probabilities in zip(rows, found, strict=True):
             if not np.isfinite(probabilities).all():
                 raise SacMILError(
@@ -298,14 +277,12 @@ class _JobRunner:
                 )
         return Predictions.from_rows(job.classes, rows, found)
 
-    def _list_training_ids(self) -> list[str]:
-        """List anonymized ids of the slides and patients used, to detect them in a test set."""
-        slides = [source.slide for source in self.job.train + self.job.val]
-        ids = {anonymized_id("slide", slide.slide_id) for slide in slides}
-        return sorted(ids | {anonymized_id("patient", slide.patient_id) for slide in slides})
-
     def _make_notes(self, fitted: FitResult) -> dict[str, Any]:
         job = self.job
+        slides = [source.slide for source in job.train + job.val]
+        # to detect them in a test set
+        seen = {anonymized_id("slide", slide.slide_id) for slide in slides}
+        seen |= {anonymized_id("patient", slide.patient_id) for slide in slides}
         return {
             "training": {
                 **job.config.to_dict(),
@@ -315,7 +292,7 @@ class _JobRunner:
                 "epochs": fitted.history[-1].epoch,
                 "fingerprint": job.fingerprint,
                 "slides": {"train": len(job.train), "val": len(job.val), "test": len(job.test)},
-                "seen": self._list_training_ids(),
+                "seen": sorted(seen),
                 "device": str(self.device),
                 "versions": list_versions(),
             },
@@ -346,55 +323,38 @@ def describe_bag(bag: Bag) -> dict[str, Any]:
 
 
 class LocalizationRecorder:
-    """Stores the instance labels of each bag that is read, and scores each output with them.
+    """Stores the instance labels of each test bag that is read, and scores each output with them.
 
     Args:
-        slides: slides and bag paths of the test set, in the order of prediction.
+        job: whose test set is predicted, in its order.
         read: reads a bag file.
-        fold: of the rows.
-        seed: of the rows.
-        model: of the rows.
     """
 
-    def __init__(
-        self,
-        slides: Sequence[tuple[LabeledSlide, Path]],
-        read: BagReader,
-        *,
-        fold: int,
-        seed: int,
-        model: str,
-    ) -> None:
+    def __init__(self, job: TrainingJob, read: BagReader) -> None:
         self.rows: list[SlideLocalization] = []
         """One for each slide so far whose bag has instance labels."""
-        self._slides, self._read = iter(slides), read
-        self._job = (fold, seed, model)
-        self._labels: dict[Path, npt.NDArray[Any]] = {}
+        self._job, self._read = job, read
+        self._bags = iter(job.test)
+        self._labels: dict[str, npt.NDArray[Any]] = {}
 
     def read(self, path: Path) -> Bag:
         """Read a bag and store its labels, so that no test bag is read twice."""
         bag = self._read(path)
         if bag.labels is not None:
-            self._labels[path] = bag.labels
+            self._labels[str(path)] = bag.labels
         return bag
 
     def add(self, output: Output) -> None:
         """Measure the output of the next slide."""
-        slide, path = next(self._slides)
+        slide, path, _ = next(self._bags)
         labels = self._labels.pop(path, None)
         if labels is None:
             return
-        by_class = None if output.class_scores is None else _to_numpy(output.class_scores)
-        scores = select_class_scores(_to_numpy(output.scores), by_class, slide.label)
+        scores, by_class = output.scores, output.class_scores
+        if by_class is not None and by_class.shape[1] > 1:
+            scores = by_class[:, slide.label]
+        measured = measure_slide_localization(slide.slide_id, scores.float().cpu().numpy(), labels)
+        job = (self._job.fold, self._job.config.seed, self._job.name)
         self.rows.append(
-            SlideLocalization(
-                slide.slide_id,
-                slide.patient_id,
-                *self._job,
-                **measure_slide_localization(slide.slide_id, scores, labels)._asdict(),
-            )
+            SlideLocalization(slide.slide_id, slide.patient_id, *job, **measured._asdict())
         )
-
-
-def _to_numpy(tensor: Tensor) -> npt.NDArray[Any]:
-    return tensor.float().cpu().numpy()

@@ -6,8 +6,10 @@ Plans are made once per bag and always cached; they are small compared to the fe
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,13 +106,12 @@ class SampleLoader:
             yield from (self[index] for index in order)
             return
         with ThreadPoolExecutor(1, thread_name_prefix="read") as pool:
-            waiting: list[tuple[int, Future[Sample]]] = []
+            reading: deque[Future[Sample]] = deque()
+            ahead = iter(order)
             for index in order:
-                waiting.append((index, pool.submit(self._load, index)))
-                if len(waiting) > _READ_AHEAD_BAGS:
-                    yield self._move_and_cache(*_pop_first(waiting))
-            while waiting:
-                yield self._move_and_cache(*_pop_first(waiting))
+                for other in islice(ahead, _READ_AHEAD_BAGS + 1 - len(reading)):
+                    reading.append(pool.submit(self._load, other))
+                yield self._move_and_cache(index, reading.popleft().result())
 
     def _load(self, index: int) -> Sample:
         if index in self._cached:
@@ -145,11 +146,6 @@ def make_sample_loader(
     return SampleLoader(
         model, list(by_number), labels, device=device, cache="memory", read=by_number.__getitem__
     )
-
-
-def _pop_first(pending: list[tuple[int, Future[Sample]]]) -> tuple[int, Sample]:
-    index, future = pending.pop(0)
-    return index, future.result()
 
 
 def _choose_cache(cache: CacheMode, paths: Sequence[Path], device: torch.device) -> CacheMode:

@@ -1,4 +1,8 @@
-"""The run folder's records of how it was made: config.yaml, splits, provenance.json."""
+"""The run folder's records of how it was made: config.yaml, splits, provenance.json, bags.csv.
+
+Every bag is read once and hashed before training, in worker processes with the limits of
+``sacmil predict`` (limits.py): a damaged file can crash or hang the library that reads it.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +36,11 @@ from sacmil.training.config import TrainingConfig, read_config
 
 CONFIG_FILE = "config.yaml"
 PROVENANCE_FILE = "provenance.json"
+BAGS_FILE = "bags.csv"
+_MAX_WORKERS = 8
+"""Processes that inspect bags; more do not read faster from one disk."""
+_BAGS_PER_WORKER = 16
+"""Reading fewer takes less time than starting another process."""
 _MISMATCH_WORDS = {"cohort": "another cohort", "folds": "other folds"}
 """How an error describes each mismatch."""
 
@@ -49,17 +58,14 @@ def open_run(
     with exclusive(out, purpose="run"):
         remove_partial_files(out)
         before = _read_provenance(out)
-        _check_command(out, command, before.get("command", command))
+        recorded = before.get("command", command)
+        if recorded != command:  # both use the same file names
+            raise RunError(
+                f"{out}: is a run of sacmil {recorded}, not of sacmil {command}; choose another "
+                "`out`"
+            )
         _write_provenance(out, cohort, folds, before, command, seeds)
         yield
-
-
-def _check_command(out: Path, command: str, recorded: str) -> None:
-    """Reject a folder of the other command: both use the same file names."""
-    if recorded != command:
-        raise RunError(
-            f"{out}: is a run of sacmil {recorded}, not of sacmil {command}; choose another `out`"
-        )
 
 
 def _check_is_run_folder(out: Path) -> None:
@@ -82,7 +88,8 @@ def _write_provenance(
     command: str,
     seeds: Sequence[int],
 ) -> None:
-    facts = {"cohort": cohort.sha256, "folds": _hash_json([list(map(list, f)) for f in folds])}
+    listed = json.dumps([list(map(list, fold)) for fold in folds])
+    facts = {"cohort": cohort.sha256, "folds": hashlib.sha256(listed.encode()).hexdigest()}
     for name, value in facts.items():
         if recorded and recorded.get(name) != value:
             raise RunError(
@@ -94,10 +101,6 @@ def _write_provenance(
         request = {"command": command, "seeds": sorted({*recorded.get("seeds", ()), *seeds})}
         provenance = request | facts | {"versions": list_versions(), "devices": list_devices()}
         partial.write_text(json.dumps(provenance, indent=2) + "\n", encoding="utf-8")
-
-
-def _hash_json(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def _read_provenance(out: Path) -> dict[str, Any]:
@@ -121,31 +124,16 @@ def _read_provenance(out: Path) -> dict[str, Any]:
 
 def write_configs(out: Path, configs: Mapping[str, TrainingConfig]) -> None:
     """Write configurations by name; those of other models in the file stay."""
-    known: dict[str, Any] = {}
     path = out / CONFIG_FILE
-    if path.is_file():
-        known = _read_configs(path)
-    known |= {name: config.to_dict() for name, config in configs.items()}
-    with atomic_write(path) as partial:
-        partial.write_text(yaml.safe_dump(known, sort_keys=False), encoding="utf-8")
-
-
-def _read_configs(path: Path) -> dict[str, Any]:
     try:
-        return read_config(path)
+        known = read_config(path) if path.is_file() else {}
     except ConfigError as error:
         raise RunError(
             f"{error}. The file belongs to the run; restore it, or move it away and run again"
         ) from error
-
-
-BAGS_FILE = "bags.csv"
-
-_HASH_BLOCK_BYTES = 2**20
-_MAX_WORKERS = 8
-"""Processes that inspect bags; more do not read faster from one disk."""
-_BAGS_PER_WORKER = 16
-"""Reading fewer takes less time than starting another process."""
+    known |= {name: config.to_dict() for name, config in configs.items()}
+    with atomic_write(path) as partial:
+        partial.write_text(yaml.safe_dump(known, sort_keys=False), encoding="utf-8")
 
 
 class _BagRecord(NamedTuple):
@@ -203,21 +191,16 @@ def _read_file_version(path: Path) -> tuple[str, str, str]:
     return str(path), str(facts.st_size), str(facts.st_mtime_ns)
 
 
-class BagInspection(NamedTuple):
-    """The record of a bag, and the warnings from reading it."""
-
-    facts: _BagRecord
-    warnings: list[str]
-
-
-def inspect_bag(path: Path) -> BagInspection:
-    """Read and hash one bag; runs in a worker process."""
+def inspect_bag(path: Path) -> tuple[_BagRecord, list[str]]:
+    """Read and hash one bag; return its record and warnings. Runs in a worker process."""
     version = _read_file_version(path)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BagWarning)
         bag = read_bag(path)
     messages = [str(w.message) for w in caught if issubclass(w.category, BagWarning)]
-    return BagInspection(_BagRecord(*version, _hash_file(path), *_describe_origin(bag)), messages)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return _BagRecord(*version, digest, *_describe_origin(bag)), messages
 
 
 def read_width(path: Path) -> int | None:
@@ -250,10 +233,11 @@ def _get_record_or_error(path: Path, outcome: TaskOutcome) -> _BagRecord | str:
     if outcome.failure is not None:
         text = " ".join(outcome.failure.split())
         return text if path.name in text else f"{path}: {text}"
-    for message in outcome.value.warnings:
+    record: _BagRecord
+    record, messages = outcome.value
+    for message in messages:
         warnings.warn(message, BagWarning, stacklevel=2)
-    facts: _BagRecord = outcome.value.facts
-    return facts
+    return record
 
 
 def _describe_origin(bag: Bag) -> tuple[str, str, str]:
@@ -309,21 +293,11 @@ def _check_same_bags(
         )
 
 
-def _hash_file(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_HASH_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _read_records(path: Path) -> dict[str, _BagRecord]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [restore_cells(row) for row in csv.reader(file)]
             return {row[0]: _BagRecord(*row[1:]) for row in rows[1:]}
-    except FileNotFoundError:
-        return {}
     except (OSError, TypeError, IndexError, UnicodeDecodeError, csv.Error):
         return {}  # the file only saves time
 

@@ -59,13 +59,9 @@ class Trainer:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what ``state_dict`` returned."""
-        slow = {key: value for key, value in state.items() if key.startswith(_SLOW_WEIGHTS_PREFIX)}
-        rest = {key: value for key, value in state.items() if key not in slow}
-        restore_optimizers(self.optimizers, rest)
+        restore_optimizers(self.optimizers, state)
         if self.slow_weights:
-            self.slow_weights.load_state_dict(
-                {key.removeprefix(_SLOW_WEIGHTS_PREFIX): value for key, value in slow.items()}
-            )
+            self.slow_weights.load_state_dict(select_prefix(state, _SLOW_WEIGHTS_PREFIX))
 
     def step(self, samples: Sequence[Sample], epoch: float = 0.0) -> dict[str, Tensor]:
         """Take one step on some bags and return the mean of each loss, left on the device.
@@ -94,7 +90,7 @@ class Trainer:
     @torch.inference_mode()
     def predict_probabilities(self, sample: Sample) -> Tensor:
         """Return the probabilities of a bag."""
-        return predict_probabilities(self.model, sample, self.precision)
+        return self.model.probabilities(compute_output(self.model, sample, self.precision)).float()
 
     def _backward(self, sample: Sample, count: int) -> dict[str, Tensor]:
         losses = self._compute_losses(self._drop_instances(sample))
@@ -155,13 +151,6 @@ class Trainer:
             nn.utils.clip_grad_norm_(chosen, norm)
 
 
-def predict_probabilities(
-    model: MILModel, sample: Sample, precision: torch.dtype = torch.float32
-) -> Tensor:
-    """Return the probabilities of a bag, in float32."""
-    return model.probabilities(compute_output(model, sample, precision)).float()
-
-
 def compute_output(
     model: MILModel, sample: Sample, precision: torch.dtype = torch.float32
 ) -> Output:
@@ -170,11 +159,9 @@ def compute_output(
     half = precision != torch.float32
     with torch.autocast(sample.features.device.type, precision, enabled=half):
         output: Output = model(*sample[:3])
-    return _to_float32(output) if half else output
-
-
-def _to_float32(output: Output) -> Output:
-    """Convert logits and extras: probabilities in half precision would not sum to one."""
+    if not half:
+        return output
+    # Probabilities in half precision would not sum to one.
     extras = {name: value.float() for name, value in (output.extras or {}).items()}
     return output._replace(logits=output.logits.float(), extras=extras)
 
@@ -296,13 +283,16 @@ def collect_optimizer_state(optimizers: Mapping[str, Optimizer]) -> dict[str, Te
     }
 
 
-def restore_optimizers(optimizers: Mapping[str, Optimizer], state: dict[str, Tensor]) -> None:
+def restore_optimizers(optimizers: Mapping[str, Optimizer], state: Mapping[str, Tensor]) -> None:
     """Load what ``collect_optimizer_state`` returned into new optimizers."""
     for group, optimizer in optimizers.items():
         values: dict[int, dict[str, Tensor]] = {}
-        for key, value in state.items():
-            name_of_group, index, name = key.rsplit("/", 2)
-            if name_of_group == group:
-                values.setdefault(int(index), {})[name] = value
-        fresh = optimizer.state_dict()
-        optimizer.load_state_dict({**fresh, "state": values})
+        for key, value in select_prefix(state, f"{group}/").items():
+            index, name = key.split("/")
+            values.setdefault(int(index), {})[name] = value
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": values})
+
+
+def select_prefix(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a prefix, named without it."""
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
