@@ -25,9 +25,8 @@ import tifffile
 
 from sacmil.encoders import Encoder, load_encoder
 from sacmil.extraction import ExtractionResources, ExtractionRow, ExtractionSettings, extract_slides
-from sacmil.extraction.extract_slides import make_encoder_info
-from sacmil.extraction.prepare_slide import SlideRequest, prepare_slide
-from sacmil.extraction.reading import read_batch
+from sacmil.extraction.prepare_slide import prepare_slide, read_batch
+from sacmil.extraction.slide_request import SlideRequest, make_encoder_info
 from sacmil.slides.tiling import TileSpec
 
 

@@ -25,10 +25,8 @@ from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.split_files import write_splits
 from sacmil.cohorts.splits import make_folds
 from sacmil.extraction import ExtractionSettings, extract_slides
-from sacmil.extraction.extract_slides import make_requests
-from sacmil.extraction.finished_slides import FinishedSlides
-from sacmil.extraction.prepare_slide import read_stamp
-from sacmil.extraction.table import ExtractionTable
+from sacmil.extraction.slide_request import SlideRequest, read_stamp
+from sacmil.extraction.table import ExtractionTable, FinishedSlides
 from sacmil.slides.search import find_slides
 from sacmil.slides.tiling import TileSpec
 from sacmil.training.config import make_config
@@ -106,10 +104,10 @@ def _finish(source: Path, out: Path, slides: int) -> None:
         for file in made:
             shutil.copyfile(file, file.with_name(path.stem + file.suffix))
     record, finished = ExtractionTable(out / "extraction.csv"), FinishedSlides(out)
-    for request in make_requests(paths, out, _SETTINGS, encoder=None, encoder_info=None):
-        path, outline = request.path, out / "tissue" / f"{request.slide_id}.geojson"
+    for path in paths:
+        request = SlideRequest(path=path, settings=_SETTINGS, out=out)
         record.write(replace(row, slide_id=path.stem, path=str(path)))
-        finished.add(request, (read_stamp(path), read_stamp(outline)))
+        finished.add(request, (read_stamp(path), read_stamp(request.outline_path)))
     record.finish()
     finished.write()
 

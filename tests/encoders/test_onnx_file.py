@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, save
 from sacmil.encoders import describe_encoder, find_encoder_weights, load_encoder
 from sacmil.encoders._export import GRAPH_FILE, card_path
 from sacmil.errors import EncoderError
-from sacmil.extraction.extract_slides import make_encoder_info
+from sacmil.extraction.slide_request import make_encoder_info
 
 
 def write_graph(file: Path, *, kind: int, shape: list[object], out: list[object]) -> Path:

@@ -23,11 +23,15 @@ from sacmil.extraction import (
     ExtractionSettings,
     extract_slide,
     extract_slides,
-    finished_slides,
+    table,
 )
-from sacmil.extraction.extract_slides import make_encoder_info, open_pipeline
-from sacmil.extraction.pipeline import Pipeline
-from sacmil.extraction.prepare_slide import EncoderInfo, FileStamp, SlideRequest
+from sacmil.extraction.pipeline import Pipeline, open_pipeline
+from sacmil.extraction.slide_request import (
+    EncoderInfo,
+    FileStamp,
+    SlideRequest,
+    make_encoder_info,
+)
 from sacmil.slides.outline import from_geojson
 from sacmil.slides.pixels import read_tile
 from sacmil.slides.readers import open_slide
@@ -419,7 +423,7 @@ def test_pixels_and_microns_of_slides_exclude_each_other() -> None:
 
 
 def test_digests_of_finished_slides_do_not_change_with_names_in_the_code(monkeypatch) -> None:
-    monkeypatch.setattr(finished_slides, "__version__", "0.1.0")
+    monkeypatch.setattr(table, "__version__", "0.1.0")
     encoder = EncoderInfo(
         "lite0", "0123456789abcdef", 224, "bicubic", "torch", "cpu", "float32", can_resize=False
     )
@@ -427,5 +431,5 @@ def test_digests_of_finished_slides_do_not_change_with_names_in_the_code(monkeyp
         path=Path("/slides/a.svs"), settings=ExtractionSettings(), encoder=encoder
     )
     stamps = (FileStamp(1, 2), FileStamp(3, 4))
-    digest = finished_slides._compute_digest(request, stamps, [])
+    digest = table._compute_digest(request, stamps)
     assert digest == "d649d8ad0e696b634efe8c94439d42be"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sacmil.extraction.extract_slides import write_rows
-from sacmil.extraction.table import ExtractionRow, ExtractionTable
+from sacmil.extraction.table import ExtractionRow, ExtractionSummary, ExtractionTable
 
 ROW = ExtractionRow(**{field.name: "" for field in fields(ExtractionRow)})
 
@@ -142,3 +142,20 @@ def test_replaced_rows_are_removed_in_the_end(tmp_path: Path) -> None:
     table.finish()
     lines = (tmp_path / "extraction.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines[1:]] == ["slide-1", "slide-0"]
+
+
+def make_row(**values: str) -> ExtractionRow:
+    return ExtractionRow(**dict.fromkeys((one.name for one in fields(ExtractionRow)), "") | values)
+
+
+def test_numbers_are_numbers_and_what_is_unknown_is_missing() -> None:
+    rows = [make_row(tiles="12", mpp="unknown", seconds="1.5"), make_row(status="failed")]
+    frame = ExtractionSummary(Path("out"), rows).to_frame()
+    assert frame["tiles"].tolist()[0] == 12
+    assert frame["seconds"].tolist()[0] == 1.5
+    assert frame[["tiles", "mpp", "seconds"]].isna().to_numpy().tolist()[1] == [True] * 3
+    assert frame["mpp"].isna().all()
+
+
+def test_an_extraction_of_nothing_is_an_empty_table() -> None:
+    assert len(ExtractionSummary(Path("out"), []).to_frame()) == 0

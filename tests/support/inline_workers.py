@@ -15,7 +15,7 @@ from sacmil.parallel._child import _run_task
 from sacmil.slides.readers import Slide, open_slide
 
 USERS = (
-    "sacmil.extraction.extract_slides",
+    "sacmil.extraction.pipeline",
     "sacmil.training.run_jobs",
     "sacmil.workflows.demo.bags",
     "sacmil.workflows.inputs",
@@ -70,5 +70,5 @@ def use_inline_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in USERS:
         # By import_module: the function of the same name hides a module as an attribute.
         monkeypatch.setattr(import_module(name), "WorkerPool", InlineWorkers)
-    monkeypatch.setattr("sacmil.extraction.reading._open_cached", _open_once)
+    monkeypatch.setattr("sacmil.extraction.prepare_slide._open_cached", _open_once)
     monkeypatch.setattr("sacmil.slides.preview._SIDE", 240)

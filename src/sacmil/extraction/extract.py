@@ -1,34 +1,32 @@
-"""Extracts bags from slides: ``sacmil extract``."""
+"""Extracts bags from slides: ``sacmil extract``.
+
+>>> from tempfile import TemporaryDirectory
+>>> from PIL import Image
+>>> with TemporaryDirectory() as folder:
+...     Image.effect_noise((512, 512), 60).convert("RGB").save(f"{folder}/slide.png")
+...     summary = extract(f"{folder}/slide.png", f"{folder}/cohort", slide_mpp=0.5)
+>>> summary.done, summary.failures, summary.rows[0].tiles
+(['slide'], {}, '4')
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from sacmil.arguments import list_paths, to_output_folder
 from sacmil.encoders import describe_encoder, load_encoder
 from sacmil.environment import count_gpus
-from sacmil.errors import (
-    CohortWarning,
-    EncoderError,
-    OptionError,
-    ResolutionError,
-    suggest_names,
-)
-from sacmil.extraction.extract_slides import (
-    STAGES,
-    ExtractionProgress,
-    ExtractionResources,
-    extract_slides,
-)
+from sacmil.errors import CohortWarning, EncoderError, OptionError, ResolutionError, suggest_names
+from sacmil.extraction.extract_slides import STAGES, ExtractionProgress, extract_slides
 from sacmil.extraction.on_ray import extract_on_ray
-from sacmil.extraction.settings import ExtractionSettings
-from sacmil.extraction.summary import ExtractionSummary
-from sacmil.extraction.table import ExtractionRow
+from sacmil.extraction.pipeline import ExtractionResources
+from sacmil.extraction.slide_request import ExtractionSettings
+from sacmil.extraction.table import ExtractionRow, ExtractionSummary
 from sacmil.slides.readers import list_readers
 from sacmil.slides.resolution import SlideResolutions, magnification_to_mpp
 from sacmil.slides.search import find_slides
@@ -45,14 +43,14 @@ _DEFAULT_MPP = _DefaultMpp(0.5)
 
 
 def extract(
-    slides: str | Path | Iterable[str | Path],
+    slides: str | Path | Iterable[str | Path],  # a folder is searched recursively
     out: str | Path,
     *,
     encoder: str = "lite0",
     weights: str | Path | None = None,
     download: bool = False,
-    mpp: float | None = _DEFAULT_MPP,
-    magnification: float | None = None,
+    mpp: float | None = _DEFAULT_MPP,  # of tiles; None counts in pixels of the image
+    magnification: float | None = None,  # instead of mpp: 20 is 0.5, 40 is 0.25
     patch_size: int = 256,
     overlap: int = 0,
     min_tissue: float = 0.25,
@@ -68,7 +66,7 @@ def extract(
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     until: Literal["tissue", "tiles"] | None = None,
-    gpus: Sequence[int] | None = None,
+    gpus: Sequence[int] | None = None,  # None takes all, an empty list the CPU
     workers: int = 0,
     threads: int = 0,
     batch_size: int = 0,
@@ -79,90 +77,35 @@ def extract(
     """Make a bag of every slide; files that are up to date are kept.
 
     A slide that fails does not stop the others: the summary and extraction.csv give the reason.
-
-    Args:
-        slides: a file, a folder that is searched recursively, or several.
-        out: the output folder; extraction/output_folder.py lists its files.
-        encoder: one of list_encoders(), or onnx:FILE.
-        weights: file with the encoder's weights.
-        download: whether to download the encoder's weights.
-        mpp: microns per pixel of tiles; None counts in pixels of the image.
-        magnification: objective power instead of ``mpp``; 20 is 0.5, 40 is 0.25.
-        patch_size: side of a tile in such pixels.
-        overlap: pixels shared by neighbouring tiles.
-        min_tissue: share of a tile that must be tissue.
-        tissue_mode: detect, all (the whole image) or auto; auto means all for small plain images.
-        slide_mpp: microns per pixel of all slides, or a table with columns wsi,mpp.
-        allow_upsampling: whether tiles may be finer than the scan.
-        reader: name of the slide reader; None takes the first that opens the slide.
-        drop_white: leave out tiles that are mostly white.
-        drop_blurred: leave out tiles that are out of focus.
-        dtype: float16 or float32, the type of the features.
-        slide_limit_s: seconds after which a slide fails.
-        tile_limit_s: seconds after which reading a tile fails, and with it the slide.
-        include: patterns of names such as ``*.bmp``; if there are any, a slide must match one.
-        exclude: patterns of slides to leave out.
-        until: stop after tissue or tiles; a later call reuses the files, edited outlines too.
-        gpus: numbers of the GPUs; None takes all, an empty list the CPU.
-        workers: processes that read slides; 0 chooses by cores.
-        threads: batches encoded in parallel; 0 chooses by cores.
-        batch_size: tiles encoded at once; 0 chooses by device.
-        engine: local, or ray for a cluster.
-        address: of the Ray cluster; None uses one that runs here, or starts one.
-        progress: called with the number of slides; returns a context with the callbacks.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> from PIL import Image
-        >>> with TemporaryDirectory() as folder:
-        ...     Image.effect_noise((512, 512), 60).convert("RGB").save(f"{folder}/slide.png")
-        ...     summary = extract(f"{folder}/slide.png", f"{folder}/cohort", slide_mpp=0.5)
-        >>> summary.done, summary.failures, summary.rows[0].tiles
-        (['slide'], {}, '4')
+    docs/extraction.md lists the arguments; ``progress`` is called with the number of slides.
     """
+    given = locals()
+    spec = _select_fields(TileSpec, given) | {"mpp": _resolve_mpp(mpp, magnification)}
     settings = ExtractionSettings(
-        tiles=TileSpec(
-            mpp=_resolve_mpp(mpp, magnification),
-            patch_size=patch_size,
-            overlap=overlap,
-            min_tissue=min_tissue,
-        ),
-        tissue_mode=tissue_mode,
+        **_select_fields(ExtractionSettings, given),
+        tiles=TileSpec(**spec),
         resolutions=_parse_resolutions(slide_mpp),
-        allow_upsampling=allow_upsampling,
-        reader=reader,
-        drop_white=drop_white,
-        drop_blurred=drop_blurred,
-        dtype=dtype,
-        slide_limit_s=slide_limit_s,
-        tile_limit_s=tile_limit_s,
     )
-    resources = ExtractionResources(workers=workers, threads=threads, batch_size=batch_size)
+    resources = ExtractionResources(**_select_fields(ExtractionResources, given))
     run = _ExtractionRun(
-        to_output_folder(out),
-        settings,
-        resources,
-        encoder,
-        weights,
-        download,
-        until,
-        gpus,
-        engine,
-        address,
+        **_select_fields(_ExtractionRun, given) | {"out": to_output_folder(out)},
+        settings=settings,
+        resources=resources,
     )
     run.check()
-    found = find_slides(
-        list_paths("slides", slides),
-        exclude=[run.out / "tissue"],
-        include_names=[include] if isinstance(include, str) else include,
-        exclude_names=[exclude] if isinstance(exclude, str) else exclude,
-    )
+    found = run.find_slides(list_paths("slides", slides))
     _warn_of_unmatched(settings.resolutions, found)
     with progress(len(found)) if progress else nullcontext() as callbacks:
         return ExtractionSummary(run.out, run.extract(found, callbacks))
 
 
-@dataclass(frozen=True)
+def _select_fields(kind: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that are fields of a dataclass."""
+    names = [field.name for field in fields(kind)]
+    return {name: arguments[name] for name in names if name in arguments}
+
+
+@dataclass(frozen=True, kw_only=True)
 class _ExtractionRun:
     """What one call of ``extract`` does, and where."""
 
@@ -172,6 +115,8 @@ class _ExtractionRun:
     encoder: str
     weights: str | Path | None
     download: bool
+    include: str | Sequence[str]
+    exclude: str | Sequence[str]
     until: str | None
     gpus: Sequence[int] | None
     engine: str
@@ -179,9 +124,12 @@ class _ExtractionRun:
 
     def check(self) -> None:
         """Reject wrong arguments before slides are searched for."""
-        _check_name("until", self.until, STAGES)
-        _check_name("engine", self.engine, ENGINES)
-        _check_name("reader", self.settings.reader, list_readers())
+        known = {"until": STAGES, "engine": ENGINES, "reader": list_readers()}
+        given = {"until": self.until, "engine": self.engine, "reader": self.settings.reader}
+        for argument, name in given.items():
+            if name is not None and name not in known[argument]:
+                hint = suggest_names(name, known[argument])
+                raise OptionError(f"`{argument}={name}`; {hint}")
         if self.address and self.engine != "ray":
             raise OptionError("`address` names a Ray cluster; add `engine='ray'`")
         if self.until and self.engine == "ray":
@@ -193,51 +141,37 @@ class _ExtractionRun:
         except EncoderError as error:
             raise OptionError(str(error)) from error
 
+    def find_slides(self, items: Sequence[Path]) -> list[Path]:
+        """Return the slides in files and folders, but not this run's own previews."""
+        include, exclude = (
+            [names] if isinstance(names, str) else names for names in (self.include, self.exclude)
+        )
+        previews = [self.out / "tissue"]
+        return find_slides(items, exclude=previews, include_names=include, exclude_names=exclude)
+
     def extract(
         self, slides: Sequence[Path], progress: ExtractionProgress | None
     ) -> list[ExtractionRow]:
         """Extract on this machine or on Ray."""
+        shared: dict[str, Any] = {
+            "settings": self.settings,
+            "resources": self.resources,
+            "progress": progress,
+        }
         if self.until:
-            return extract_slides(
-                slides,
-                self.out,
-                settings=self.settings,
-                until=self.until,
-                resources=self.resources,
-                progress=progress,
-            )
-        gpus = list(range(count_gpus())) if self.gpus is None else list(self.gpus)
+            return extract_slides(slides, self.out, until=self.until, **shared)
+        gpus = range(count_gpus()) if self.gpus is None else self.gpus
+        options: dict[str, Any] = {"weights": self.weights, "download": self.download}
         if self.engine == "ray":
-            return extract_on_ray(
-                slides,
-                self.out,
-                self.encoder,
-                {"weights": self.weights, "download": self.download},
-                address=self.address,
-                gpus=len(gpus),
-                settings=self.settings,
-                resources=self.resources,
-                progress=progress,
-            )
+            shared |= {"address": self.address, "gpus": len(gpus)}
+            return extract_on_ray(slides, self.out, self.encoder, options, **shared)
         devices = [f"cuda:{number}" for number in gpus] or ["cpu"]
-        return extract_slides(
-            slides,
-            self.out,
-            encoders=[
-                load_encoder(
-                    self.encoder, weights=self.weights, device=device, download=self.download
-                )
-                for device in devices
-            ],
-            settings=self.settings,
-            resources=self.resources,
-            progress=progress,
-        )
+        encoders = [load_encoder(self.encoder, device=device, **options) for device in devices]
+        return extract_slides(slides, self.out, encoders=encoders, **shared)
 
 
-def _check_name(argument: str, name: str | None, known: Iterable[str]) -> None:
-    if name is not None and name not in known:
-        raise OptionError(f"`{argument}={name}`; {suggest_names(name, known)}")
+def _are_gpu_numbers(gpus: object) -> bool:
+    return isinstance(gpus, Sequence) and all(isinstance(one, int) and one >= 0 for one in gpus)
 
 
 def _resolve_mpp(mpp: float | None, magnification: float | None) -> float | None:
@@ -265,7 +199,3 @@ def _warn_of_unmatched(resolutions: SlideResolutions, slides: Sequence[Path]) ->
     for name in resolutions.find_unmatched(slides):
         message = f"`slide_mpp`: no slide is named {name}"
         warnings.warn(message, CohortWarning, stacklevel=3)
-
-
-def _are_gpu_numbers(gpus: object) -> bool:
-    return isinstance(gpus, Sequence) and all(isinstance(one, int) and one >= 0 for one in gpus)

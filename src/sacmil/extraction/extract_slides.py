@@ -5,26 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from sacmil.atomic import exclusive, remove_partial_files
 from sacmil.bag import Bag
-from sacmil.encoders import Encoder
-from sacmil.environment import count_cores
-from sacmil.errors import OptionError, explain_os_error
-from sacmil.extraction.encoding import EncoderThreads
-from sacmil.extraction.finished_slides import FinishedSlides
-from sacmil.extraction.output_folder import OutputFolder
-from sacmil.extraction.pipeline import ExtractedSlide, Pipeline
-from sacmil.extraction.prepare_slide import EncoderInfo, PreparedSlide, SlideRequest
-from sacmil.extraction.settings import ExtractionSettings
-from sacmil.extraction.table import ExtractionRow, ExtractionTable
+from sacmil.encoders import Encoder, load_encoder
+from sacmil.errors import SlideError, explain_os_error
+from sacmil.extraction.pipeline import (
+    ExtractedSlide,
+    ExtractionResources,
+    Pipeline,
+    open_pipeline,
+)
+from sacmil.extraction.slide_request import (
+    ExtractionSettings,
+    SlideRequest,
+    make_encoder_info,
+    to_printable,
+)
+from sacmil.extraction.table import ExtractionRow, ExtractionTable, FinishedSlides
 from sacmil.formats import write_bag
-from sacmil.parallel import WorkerPool
+from sacmil.slides.resolution import SlideResolutions
+from sacmil.slides.tiling import TileSpec
+from sacmil.units import MicronsPerPixel
 
 STAGES = ("tissue", "tiles", "features")
 _MAX_PENDING_WRITES = 3
@@ -41,73 +47,43 @@ class ExtractionProgress(Protocol):
         """Called when a slide is done or has failed, with the number of slides left."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExtractionResources:
-    """Processes, threads and batch size; 0 chooses by cores and device."""
-
-    workers: int = 0
-    """Processes that read slides."""
-    threads: int = 0
-    """Batches that each encoder encodes in parallel."""
-    batch_size: int = 0
-    """Tiles encoded at once."""
-
-    def __post_init__(self) -> None:
-        for name in ("workers", "threads", "batch_size"):
-            if getattr(self, name) < 0:
-                raise OptionError(f"{name}={getattr(self, name)}; expected 0 (to choose) or more")
-
-    def resolve(self, device: str | None) -> ExtractionResources:
-        """Return a copy with every 0 replaced for this device; None means no encoder."""
-        cores = count_cores()
-        # A GPU waits for readers; on a CPU the encoder itself takes most of the time.
-        on_cpu = device in (None, "cpu")
-        readers = {"cpu": cores // 4, None: cores}.get(device, cores - 1)
-        return ExtractionResources(
-            workers=self.workers or max(1, readers),
-            threads=self.threads or (cores if on_cpu else 6),
-            batch_size=self.batch_size or (32 if on_cpu else 256),
-        )
-
-
-def make_encoder_info(encoder: Encoder) -> EncoderInfo:
-    """Return the facts of an encoder that workers and provenance need."""
-    return EncoderInfo(
-        name=encoder.card.name,
-        hash=encoder.hash,
-        input_px=encoder.card.input_px,
-        resample=encoder.card.resample,
-        engine=encoder.engine,
-        device=encoder.device.partition(":")[0],
-        precision=encoder.precision,
-        can_resize=encoder.can_resize,
-        file_sha256=encoder.file_sha256,
-    )
-
-
-def make_requests(
-    slides: Sequence[Path],
-    out: Path,
-    settings: ExtractionSettings,
+def extract_slide(
+    path: str | Path,
     *,
-    encoder: str | None,
-    encoder_info: EncoderInfo | None,
-    needs_tiles: bool = True,
-    batch_size: int = 0,
-) -> list[SlideRequest]:
-    """Return one request per slide for an output folder."""
-    folder = OutputFolder(out, settings.tiles, encoder)
-    return [
-        SlideRequest(
-            path=path,
-            settings=settings,
-            folder=folder,
-            encoder=encoder_info,
-            needs_tiles=needs_tiles,
-            batch_size=batch_size,
-        )
-        for path in slides
-    ]
+    encoder: str | Encoder = "lite0",
+    mpp: float | None = 0.5,
+    patch_size: int = 256,
+    slide_mpp: float | None = None,
+    settings: ExtractionSettings | None = None,
+    resources: ExtractionResources | None = None,
+) -> Bag:
+    """Return the bag of one slide, the same as ``sacmil extract`` writes.
+
+    Args:
+        path: the slide.
+        encoder: a name, or an encoder from load_encoder.
+        mpp: microns per pixel of the tiles; None counts in pixels of the image.
+        patch_size: side of a tile in such pixels.
+        slide_mpp: microns per level-0 pixel, if the file states none or a wrong value.
+        settings: all settings; if given, mpp, patch_size and slide_mpp are ignored.
+        resources: processes, threads and batch size.
+    """
+    loaded = load_encoder(encoder) if isinstance(encoder, str) else encoder
+    chosen = (resources or ExtractionResources()).resolve(loaded.device)
+    stated = None if slide_mpp is None else MicronsPerPixel(slide_mpp)
+    settings = settings or ExtractionSettings(
+        tiles=TileSpec(mpp=mpp, patch_size=patch_size),
+        resolutions=SlideResolutions(everywhere=stated),
+    )
+    info = make_encoder_info(loaded)
+    request = SlideRequest(
+        path=Path(path), settings=settings, encoder=info, batch_size=chosen.batch_size
+    )
+    with open_pipeline([loaded], chosen) as pipeline:
+        (extracted,) = pipeline.run([request])
+    if extracted.bag is None:
+        raise SlideError(extracted.failure or f"{path}: nothing was extracted")
+    return extracted.bag
 
 
 def extract_slides(
@@ -124,7 +100,7 @@ def extract_slides(
 
     Args:
         slides: files with unique stems.
-        out: the output folder; extraction/output_folder.py lists its files.
+        out: the output folder; extraction/slide_request.py lists its files.
         encoders: one per device; none where ``until`` stops before features.
         settings: how slides become bags.
         until: tissue, tiles or features.
@@ -132,23 +108,21 @@ def extract_slides(
         progress: callbacks for finished slides and tiles.
     """
     encoders = encoders if until == "features" else ()
-    resources = (resources or ExtractionResources()).resolve(
-        encoders[0].device if encoders else None
-    )
-    info = make_encoder_info(encoders[0]) if encoders else None
-    requests = make_requests(
-        slides,
-        out,
-        settings or ExtractionSettings(),
-        encoder=info.name if info else None,
-        encoder_info=info,
-        needs_tiles=until != "tissue",
-        batch_size=resources.batch_size,
-    )
-    with (
-        exclusive(out),
-        open_pipeline(encoders, resources, progress.on_tiles if progress else None) as pipeline,
-    ):
+    chosen = (resources or ExtractionResources()).resolve(encoders[0].device if encoders else None)
+    settings = settings or ExtractionSettings()
+    requests = [
+        SlideRequest(
+            path=path,
+            settings=settings,
+            out=out,
+            encoder=make_encoder_info(encoders[0]) if encoders else None,
+            needs_tiles=until != "tissue",
+            batch_size=chosen.batch_size,
+        )
+        for path in slides
+    ]
+    on_tiles = progress.on_tiles if progress else None
+    with exclusive(out), open_pipeline(encoders, chosen, on_tiles) as pipeline:
         remove_partial_files(out)
         table, finished = ExtractionTable(out / "extraction.csv"), FinishedSlides(out)
         row_makers = _iter_row_makers(requests, pipeline, table, finished)
@@ -168,36 +142,18 @@ def _iter_row_makers(
     known = [finished.find_row(request, table) for request in requests]
     todo = [request for request, row in zip(requests, known, strict=True) if row is None]
     extracted = pipeline.run(todo)
-    for request, row in zip(requests, known, strict=True):
+    for row in known:
         if row is not None:
             yield partial(replace, row, seconds="0.0")
         else:
-            yield partial(_save_and_remember, request, next(extracted), finished)
+            yield partial(_save_and_remember, next(extracted), finished)
 
 
-def _save_and_remember(
-    request: SlideRequest, extracted: ExtractedSlide, finished: FinishedSlides
-) -> ExtractionRow:
-    row = save_extracted(request, extracted)
+def _save_and_remember(extracted: ExtractedSlide, finished: FinishedSlides) -> ExtractionRow:
+    row = save_extracted(extracted)
     if row.status == "done" and extracted.prepared is not None:
-        finished.add(request, extracted.prepared.source_stamps)
+        finished.add(extracted.request, extracted.prepared.source_stamps)
     return row
-
-
-@contextmanager
-def open_pipeline(
-    encoders: Sequence[Encoder],
-    resources: ExtractionResources,
-    on_tiles: Callable[[int, int], None] | None = None,
-) -> Iterator[Pipeline]:
-    """Open a pipeline with its processes and threads."""
-    with ExitStack() as stack:
-        allocate = encoders[0].allocate_buffer if encoders else None
-        workers = stack.enter_context(WorkerPool(resources.workers, allocate=allocate))
-        threads = EncoderThreads(encoders, resources.threads) if encoders else None
-        if threads:
-            stack.enter_context(threads)
-        yield Pipeline(workers, threads, on_tiles=on_tiles)
 
 
 def write_rows(
@@ -227,22 +183,22 @@ def write_rows(
         table.finish()
 
 
-def save_extracted(request: SlideRequest, extracted: ExtractedSlide) -> ExtractionRow:
+def save_extracted(extracted: ExtractedSlide) -> ExtractionRow:
     """Write the bag of a slide, if there is one, and return the slide's row."""
-    prepared, folder = extracted.prepared, request.folder
-    bag = folder.bag_path(request.slide_id) if folder else None
-    failure = extracted.failure or _try_write_bag(bag, extracted.bag)
+    request, prepared, path = extracted.request, extracted.prepared, extracted.request.bag_path
+    failure = extracted.failure or _try_write_bag(path, extracted.bag)
+    slide_id, cut, encoder = request.key
     return ExtractionRow(
-        slide_id=_to_printable(request.slide_id),
-        path=_to_printable(os.path.realpath(request.path)),  # also of a link to itself
+        slide_id=to_printable(slide_id),
+        path=to_printable(os.path.realpath(request.path)),  # also of a link to itself
         status="done" if failure is None else "failed",
         reason=failure or "",
         tiles=_count_tiles(extracted),
-        mpp=_format_mpp(prepared),
+        mpp="" if prepared is None else "unknown" if prepared.mpp is None else f"{prepared.mpp:g}",
         reader="" if prepared is None else prepared.reader,
-        cut=folder.cut_folder.name if folder and request.needs_tiles else "",
-        encoder=request.encoder.name if request.encoder else "",
-        bag=str(bag.relative_to(folder.out)) if folder and bag and failure is None else "",
+        cut=cut,
+        encoder=encoder,
+        bag=str(path.relative_to(request.out)) if path and request.out and not failure else "",
         seconds=f"{extracted.seconds:.1f}",
         tissue="" if prepared is None else prepared.tissue,
     )
@@ -261,18 +217,5 @@ def _try_write_bag(path: Path | None, bag: Bag | None) -> str | None:
 
 def _count_tiles(extracted: ExtractedSlide) -> str:
     """Return the tiles in the new bag; without one, the tiles of the slide's grid."""
-    if extracted.bag is not None:
-        return str(len(extracted.bag))
-    prepared = extracted.prepared
-    return "" if prepared is None or prepared.tiles is None else str(len(prepared.tiles))
-
-
-def _format_mpp(prepared: PreparedSlide | None) -> str:
-    if prepared is None:
-        return ""
-    return "unknown" if prepared.mpp is None else f"{prepared.mpp:g}"
-
-
-def _to_printable(text: str) -> str:
-    """Escape what UTF-8 cannot hold; file names may contain it."""
-    return text.encode(errors="backslashreplace").decode()
+    tiles = extracted.bag or (extracted.prepared and extracted.prepared.tiles)
+    return "" if tiles is None else str(len(tiles))

@@ -11,18 +11,9 @@ from typing import Any
 
 from sacmil.atomic import exclusive, remove_partial_files
 from sacmil.encoders import describe_encoder, load_encoder
-from sacmil.extraction.extract_slides import (
-    ExtractionProgress,
-    ExtractionResources,
-    make_encoder_info,
-    make_requests,
-    open_pipeline,
-    save_extracted,
-    write_rows,
-)
-from sacmil.extraction.pipeline import ExtractedSlide
-from sacmil.extraction.prepare_slide import SlideRequest
-from sacmil.extraction.settings import ExtractionSettings
+from sacmil.extraction.extract_slides import ExtractionProgress, save_extracted, write_rows
+from sacmil.extraction.pipeline import ExtractedSlide, ExtractionResources, open_pipeline
+from sacmil.extraction.slide_request import ExtractionSettings, SlideRequest, make_encoder_info
 from sacmil.extraction.table import ExtractionRow, ExtractionTable
 from sacmil.parallel import TaskOutcome
 from sacmil.parallel.ray import run_each_on_ray
@@ -50,7 +41,7 @@ class SlideExtractor:
         """Extract one slide and write its bag."""
         request = replace(request, encoder=make_encoder_info(self._encoder))
         (extracted,) = self._pipeline.run([request])
-        return save_extracted(request, extracted)
+        return save_extracted(extracted)
 
 
 def extract_on_ray(
@@ -88,32 +79,29 @@ def extract_on_ray(
     chosen = replace(share, workers=readers, threads=share.threads or (0 if gpus else 1))
     chosen = chosen.resolve(device)
     cores = readers + 1 if gpus else chosen.threads
-    requests = make_requests(
-        slides,
-        out.resolve(),
-        settings or ExtractionSettings(),
-        encoder=name,
-        encoder_info=None,
-        batch_size=chosen.batch_size,
-    )
+    requests = [
+        SlideRequest(
+            path=path,
+            settings=settings or ExtractionSettings(),
+            out=out.resolve(),
+            batch_size=chosen.batch_size,
+        )
+        for path in slides
+    ]
     arguments = (encoder, {"device": device} | dict(options or {}), chosen)
     outcomes = run_each_on_ray(
         SlideExtractor, arguments, requests, cpus=cores, gpus=min(gpus, 1), address=address
     )
-    rows = (partial(_make_row, outcome, requests, name) for outcome in outcomes)
+    rows = (partial(_make_row, outcome, requests[outcome.key], name) for outcome in outcomes)
     with exclusive(out):
         remove_partial_files(out)
         return write_rows(ExtractionTable(out / "extraction.csv"), rows, len(requests), progress)
 
 
-def _make_row(
-    outcome: TaskOutcome, requests: Sequence[SlideRequest], encoder: str
-) -> ExtractionRow:
+def _make_row(outcome: TaskOutcome, request: SlideRequest, encoder: str) -> ExtractionRow:
     """Return the actor's row, or a row of failure if the actor returned none."""
     if outcome.value is not None:
         row: ExtractionRow = outcome.value
         return row
-    request = requests[outcome.key]
-    reason = outcome.failure or "its actor was lost"
-    failed = ExtractedSlide(request.path, None, None, reason, 0.0)
-    return replace(save_extracted(request, failed), encoder=encoder)
+    failed = ExtractedSlide(request, failure=outcome.failure or "its actor was lost")
+    return replace(save_extracted(failed), encoder=encoder)

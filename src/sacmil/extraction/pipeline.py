@@ -1,44 +1,81 @@
 """Extracts bags from slides: worker processes read tiles while threads encode them.
 
 A worker first prepares each slide (resolution, tissue, tiles). Workers then read its tiles batch by
-batch, and threads encode the batches. Slides start in order. The next ones start while the last
-batches of the previous one are still being encoded. A batch never mixes tiles of two slides, so a
-bag does not depend on what else is extracted.
+batch, and threads encode the batches: one per core, several per GPU so that the GPU never waits.
+Slides start in order. The next ones start while the last batches of the previous one are still
+being encoded. A batch never mixes tiles of two slides, so a bag does not depend on what else is
+extracted.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sacmil.bag import Bag
-from sacmil.errors import SacMILError
-from sacmil.extraction.assembly import assemble_bag
-from sacmil.extraction.encoding import EncoderThreads, Features
-from sacmil.extraction.prepare_slide import PreparedSlide, SlideRequest, prepare_slide
-from sacmil.extraction.reading import TileBatch, read_batch
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.bag import Bag, EncoderId
+from sacmil.encoders import Encoder
+from sacmil.environment import count_cores
+from sacmil.errors import EncoderError, NoTissueError, OptionError, SacMILError
+from sacmil.extraction.prepare_slide import PreparedSlide, TileBatch, prepare_slide, read_batch
+from sacmil.extraction.slide_request import SlideRequest
+from sacmil.formats import check_spacing
 from sacmil.parallel import WorkerPool
+from sacmil.slides.readers import Pixels
+
+Features = npt.NDArray[np.float32]
+TilesCallback = Callable[[int, int], None]
+"""Called with the number of tiles newly encoded and newly found."""
 
 _POLL_S = 0.05
 
-TilesCallback = Callable[[int, int], None]
-"""Called with the number of tiles newly encoded and newly found."""
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractionResources:
+    """Processes, threads and batch size; 0 chooses by cores and device."""
+
+    workers: int = 0
+    """Processes that read slides."""
+    threads: int = 0
+    """Batches that each encoder encodes in parallel."""
+    batch_size: int = 0
+    """Tiles encoded at once."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 0:
+                raise OptionError(f"{name}={value}; expected 0 (to choose) or more")
+
+    def resolve(self, device: str | None) -> ExtractionResources:
+        """Return a copy with every 0 replaced for this device; None means no encoder."""
+        cores = count_cores()
+        # A GPU waits for readers; on a CPU the encoder itself takes most of the time.
+        on_cpu = device in (None, "cpu")
+        readers = {"cpu": cores // 4, None: cores}.get(device, cores - 1)
+        return ExtractionResources(
+            workers=self.workers or max(1, readers),
+            threads=self.threads or (cores if on_cpu else 6),
+            batch_size=self.batch_size or (32 if on_cpu else 256),
+        )
 
 
 class ExtractedSlide(NamedTuple):
     """The bag of a slide, or the reason why there is none."""
 
-    path: Path
-    prepared: PreparedSlide | None
-    bag: Bag | None
+    request: SlideRequest
+    prepared: PreparedSlide | None = None
+    bag: Bag | None = None
     """None after a failure, without an encoder, or if the bag exists already."""
-    failure: str | None
-    seconds: float
+    failure: str | None = None
+    seconds: float = 0.0
     """From the first tile requested to the last one encoded."""
 
 
@@ -55,7 +92,7 @@ class _SlideJob:
     """Batches not requested from a worker yet."""
     unencoded_batches: int = 0
     """Batches not encoded yet."""
-    kept: dict[int, Any] = field(default_factory=dict)
+    kept: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)
     """Which tiles were kept, by batch."""
     features: dict[int, Features] = field(default_factory=dict)
 
@@ -65,9 +102,50 @@ class _SlideJob:
 
     @property
     def is_finished(self) -> bool:
-        return self.failure is not None or (
-            self.prepared is not None and not self.unencoded_batches
+        is_encoded = self.prepared is not None and not self.unencoded_batches
+        return self.failure is not None or is_encoded
+
+    def fail(self, reason: str) -> None:
+        self.failure = self.failure or reason
+        self.unread_batches.clear()
+
+    def finish(self) -> ExtractedSlide:
+        bag = None
+        if self.failure is None and self.features:
+            try:
+                bag = self._make_bag()
+            except SacMILError as error:
+                self.failure = str(error)
+        return ExtractedSlide(self.request, self.prepared, bag, self.failure, self.seconds)
+
+    def _make_bag(self) -> Bag:
+        request, prepared = self.request, self.prepared
+        assert request.encoder is not None
+        assert prepared is not None
+        assert prepared.tiles is not None
+        order = sorted(self.features)
+        is_kept = np.concatenate([self.kept[index] for index in order])
+        if not is_kept.any():
+            raise NoTissueError(
+                f"{request.path}: all {len(is_kept)} tiles were left out as white or blurred; look "
+                "at the preview, or extract without `drop_white` and `drop_blurred`"
+            )
+        features = np.concatenate([self.features[index] for index in order])
+        bag = Bag(
+            slide_id=request.slide_id,
+            features=features.astype(request.settings.dtype),
+            coords=prepared.tiles.coords[is_kept],
+            patch_size=prepared.tiles.side,
+            mpp=prepared.mpp,
+            slide_size=prepared.size,
+            bounds_origin=prepared.bounds_origin,
+            stride=prepared.tiles.stride,
+            tile_px=prepared.tiles.tile_px,
+            encoder=EncoderId(request.encoder.name, request.encoder.hash),
+            provenance=prepared.make_provenance(request),
         )
+        check_spacing(bag)
+        return bag
 
 
 class Pipeline:
@@ -75,18 +153,20 @@ class Pipeline:
 
     Args:
         workers: processes that open slides.
-        threads: the encoders; None stops when tiles are known.
+        encoders: each with its threads; none stops when tiles are known.
+        threads: of all encoders together.
         on_tiles: called with the numbers of tiles encoded and found.
     """
 
     def __init__(
         self,
         workers: WorkerPool,
-        threads: EncoderThreads | None,
-        *,
+        encoders: Sequence[tuple[Encoder, ThreadPoolExecutor]],
+        threads: int,
         on_tiles: TilesCallback | None = None,
     ) -> None:
-        self._workers, self._threads = workers, threads
+        self._workers, self._has_encoders = workers, bool(encoders)
+        self._next_encoder = itertools.cycle(encoders)
         self._on_tiles: TilesCallback = on_tiles or (lambda encoded, found: None)
         self._jobs: deque[_SlideJob] = deque()
         self._encoding: deque[tuple[_SlideJob, int, Future[Features]]] = deque()
@@ -94,15 +174,13 @@ class Pipeline:
         # Every worker may be preparing a slide; tiles are read in the order of slides.
         self._slides_ahead = workers.count + 2
         # Enough pending batches that neither side waits, and no more: they hold pixels.
-        self._max_batches = 2 * (workers.count + (threads.count if threads else 0))
+        self._max_batches = 2 * (workers.count + threads)
 
     def run(self, requests: Iterable[SlideRequest]) -> Iterator[ExtractedSlide]:
         """Yield the result of each slide, in the order given."""
         waiting = iter(requests)
         while True:
-            while len(self._jobs) < self._slides_ahead:
-                if (request := next(waiting, None)) is None:
-                    break
+            for request in itertools.islice(waiting, self._slides_ahead - len(self._jobs)):
                 self._start_job(request)
             if not self._jobs:
                 return
@@ -110,7 +188,7 @@ class Pipeline:
             self._collect_read_batches()
             self._collect_encoded_batches()
             while self._jobs and self._jobs[0].is_finished:
-                yield self._finish_job(self._jobs.popleft())
+                yield self._jobs.popleft().finish()
 
     def _start_job(self, request: SlideRequest) -> None:
         job = _SlideJob(request)
@@ -144,24 +222,24 @@ class Pipeline:
         job, index = outcome.key
         self._reading -= index is not None
         if job.failure is None and outcome.failure is not None:
-            self._fail_job(job, outcome.failure)
+            job.fail(outcome.failure)
         elif job.failure is None and index is None:
             self._queue_batches(job, outcome.value)
         elif job.failure is None:
-            self._submit_for_encoding(job, index, outcome.value)
+            self._start_encoding(job, index, outcome.value)
 
     def _queue_batches(self, job: _SlideJob, prepared: PreparedSlide) -> None:
         job.prepared = prepared
-        if self._threads is None or prepared.tiles is None or prepared.has_bag:
+        if not self._has_encoders or prepared.tiles is None or prepared.has_bag:
             return
-        job.unencoded_batches = -(-len(prepared.tiles.coords) // job.request.batch_size)
+        job.unencoded_batches = -(-len(prepared.tiles) // job.request.batch_size)
         job.unread_batches.extend(range(job.unencoded_batches))
-        self._on_tiles(0, len(prepared.tiles.coords))
+        self._on_tiles(0, len(prepared.tiles))
 
-    def _submit_for_encoding(self, job: _SlideJob, index: int, batch: TileBatch) -> None:
-        assert self._threads is not None
+    def _start_encoding(self, job: _SlideJob, index: int, batch: TileBatch) -> None:
         job.kept[index] = batch.kept
-        self._encoding.append((job, index, self._threads.submit(batch.pixels)))
+        encoder, pool = next(self._next_encoder)
+        self._encoding.append((job, index, pool.submit(_encode_batch, encoder, batch.pixels)))
 
     def _collect_encoded_batches(self) -> None:
         while self._encoding and self._encoding[0][2].done():
@@ -170,30 +248,50 @@ class Pipeline:
             try:
                 job.features[index] = future.result()
             except SacMILError as error:
-                self._fail_job(job, str(error))
+                job.fail(str(error))
                 continue
             self._on_tiles(len(job.kept[index]), 0)
         for job in self._jobs:
             limit = job.request.settings.slide_limit_s
             if not job.is_finished and job.seconds > limit:
-                self._fail_job(job, f"took longer than {limit:g} s")
+                job.fail(f"took longer than {limit:g} s")
 
-    def _fail_job(self, job: _SlideJob, reason: str) -> None:
-        job.failure = job.failure or reason
-        job.unread_batches.clear()
 
-    def _finish_job(self, job: _SlideJob) -> ExtractedSlide:
-        bag = None
-        if job.failure is None and job.features:
-            assert job.prepared is not None
-            order = sorted(job.features)
-            try:
-                bag = assemble_bag(
-                    job.request,
-                    job.prepared,
-                    [job.kept[index] for index in order],
-                    [job.features[index] for index in order],
-                )
-            except SacMILError as error:
-                job.failure = str(error)
-        return ExtractedSlide(job.request.path, job.prepared, bag, job.failure, job.seconds)
+@contextmanager
+def open_pipeline(
+    encoders: Sequence[Encoder],
+    resources: ExtractionResources,
+    on_tiles: TilesCallback | None = None,
+) -> Iterator[Pipeline]:
+    """Open a pipeline with its processes and threads.
+
+    Args:
+        encoders: the same encoder on each device.
+        resources: as ``ExtractionResources.resolve`` returns them.
+        on_tiles: called with the numbers of tiles encoded and found.
+    """
+    with ExitStack() as stack:
+        allocate = encoders[0].allocate_buffer if encoders else None
+        workers = stack.enter_context(WorkerPool(resources.workers, allocate=allocate))
+        pools = []
+        for encoder in encoders:
+            stack.enter_context(encoder.concurrent_mode())
+            pool = ThreadPoolExecutor(resources.threads, thread_name_prefix="encode")
+            stack.callback(pool.shutdown, cancel_futures=True)
+            pools.append((encoder, pool))
+        yield Pipeline(workers, pools, resources.threads * len(encoders), on_tiles)
+
+
+def _encode_batch(encoder: Encoder, tiles: Pixels) -> Features:
+    if not len(tiles):
+        return np.empty((0, encoder.card.width), np.float32)
+    try:
+        return encoder.encode(tiles)
+    except (SacMILError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        detail = " ".join(str(error).split())[:200]
+        raise EncoderError(
+            f"{encoder.card.name} failed on a batch of {len(tiles)} tiles "
+            f"({type(error).__name__}: {detail}); a smaller `batch_size` needs less memory"
+        ) from error

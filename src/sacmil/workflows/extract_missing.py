@@ -35,7 +35,7 @@ def extract_missing(
 
     Args:
         slides: files by name.
-        out: see extraction/output_folder.py for its contents.
+        out: see extraction/slide_request.py for its contents.
         requirements: bags that the models accept.
         settings: encoder and resolution are used.
         callbacks: progress.

@@ -11,7 +11,7 @@
     ├── heatmaps/<model>/<slide>….png, classes/<class>/<slide>_overlay.png
     ├── thumbnails/<slide>.jpg
     ├── reports/<slide>.html         if requested
-    └── bags/                        of slides: see extraction/output_folder.py
+    └── bags/                        of slides: see extraction/slide_request.py
 
 The tables, results.json and reports hold only the items and models of the last command.
 """

@@ -7,7 +7,7 @@
     ├── predictions.csv            predictions of exported models; sacmil evaluate reads it
     ├── table.csv                  slides, patients, labels; sacmil crossval reads it
     ├── settings.json              settings; other settings need another folder
-    ├── cohort/                    tissue, tiles, bags: see extraction/output_folder.py
+    ├── cohort/                    tissue, tiles, bags: see extraction/slide_request.py
     ├── run/                       the cross-validation: see results/__init__.py
     ├── evaluation/                tables and plots of it, report.html
     ├── onnx/<model>/part_<fold>/  exported models
