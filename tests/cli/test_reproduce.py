@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sacmil.cli.reproduce import _find_experiments
-from sacmil.reproduce import effective_context, positions
-from sacmil.reproduce._request import DatasetPaths, ReproduceRequest, SyntheticSettings
+from sacmil.reproduce import effective_context, experiments
+from sacmil.reproduce.experiments import DatasetPaths, ReproduceRequest, SyntheticSettings
 
 
 @pytest.fixture
@@ -16,27 +15,27 @@ def requests(monkeypatch) -> list[tuple[Path, ReproduceRequest]]:
     """What ``reproduce positions`` was called with, without running it."""
     calls: list[tuple[Path, ReproduceRequest]] = []
 
-    def run(out: Path, request: ReproduceRequest):
+    def run(name: str, out: Path, request: ReproduceRequest):
         calls.append((out, request))
         return iter(())
 
-    monkeypatch.setattr(positions, "run", run)
+    monkeypatch.setattr(experiments, "run_experiment", run)
     return calls
 
 
 def test_every_table_of_the_paper_has_a_name() -> None:
     tables = {"table1", "table2", "positions", "correlations", "lambda"}
-    assert tables | {"ecl"} <= set(_find_experiments())
+    assert tables | {"ecl"} <= set(experiments.list_experiments())
 
 
 def test_reproduce_prints_the_table_and_names_the_other_files(
     sacmil, tmp_path, monkeypatch
 ) -> None:
-    def run(out: Path, request: ReproduceRequest):
+    def run(name: str, out: Path, request: ReproduceRequest):
         (out / "table.txt").write_text("SAC-MIL λ 90.3\n", encoding="utf-8")
         return iter([out / "table.txt", out / "table.csv"])
 
-    monkeypatch.setattr(positions, "run", run)
+    monkeypatch.setattr(experiments, "run_experiment", run)
     done = sacmil("reproduce", "positions", "--out", tmp_path)
     assert done.code == 0
     assert done.out == f"SAC-MIL λ 90.3\n\n{tmp_path / 'table.csv'}\n"

@@ -11,10 +11,10 @@ import pytest
 from sacmil.bag import Bag, EncoderId
 from sacmil.errors import CohortError, CohortWarning, ConfigError
 from sacmil.formats import read_bag, write_bag
-from sacmil.reproduce import correlations, positions, table1, table2
+from sacmil.reproduce import _dataset
 from sacmil.reproduce._dataset import STAND_IN_TASKS, load_datasets
-from sacmil.reproduce._request import DatasetPaths, ReproduceRequest, SyntheticSettings
-from sacmil.synthetic import bags as synthetic_bags
+from sacmil.reproduce._paper import TABLES
+from sacmil.reproduce.experiments import DatasetPaths, ReproduceRequest, SyntheticSettings
 
 SMALL = ReproduceRequest(synthetic=SyntheticSettings(slides=4, instances=(20, 30)), folds=2)
 CAMELYON = [f"{kind}_{n:03d}" for kind in ("normal", "tumor", "test") for n in (1, 2, 3)]
@@ -39,7 +39,7 @@ def camelyon(folder: Path, encoder: str | None = "resnet50", dim: int = 1024) ->
 
 
 def test_without_data_each_dataset_has_a_stand_in_that_says_so(tmp_path) -> None:
-    found = load_datasets(tmp_path, positions.PAPER_TABLE, SMALL)
+    found = load_datasets(tmp_path, TABLES["positions"], SMALL)
     assert {one.dataset: one.name.split("-")[0] for one in found} == STAND_IN_TASKS
     for one in found:
         assert one.synthetic
@@ -51,23 +51,23 @@ def test_without_data_each_dataset_has_a_stand_in_that_says_so(tmp_path) -> None
 
 
 def test_a_stand_in_is_made_once(tmp_path, monkeypatch) -> None:
-    (first,) = load_datasets(tmp_path, correlations.PAPER_TABLE, SMALL)
-    monkeypatch.setattr(synthetic_bags, "write_synthetic_cohort", None)
-    assert load_datasets(tmp_path, correlations.PAPER_TABLE, SMALL) == [first]
+    (first,) = load_datasets(tmp_path, TABLES["correlations"], SMALL)
+    monkeypatch.setattr(_dataset, "write_synthetic_cohort", None)
+    assert load_datasets(tmp_path, TABLES["correlations"], SMALL) == [first]
 
 
 def test_a_synthetic_cohort_that_was_interrupted_is_made_again(tmp_path, monkeypatch) -> None:
-    real = synthetic_bags.write_synthetic_cohort
+    real = _dataset.write_synthetic_cohort
 
     def interrupt(cohort, folder, *, on_progress):
         (folder / "bags").mkdir()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(synthetic_bags, "write_synthetic_cohort", interrupt)
+    monkeypatch.setattr(_dataset, "write_synthetic_cohort", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        load_datasets(tmp_path, correlations.PAPER_TABLE, SMALL)
-    monkeypatch.setattr(synthetic_bags, "write_synthetic_cohort", real)
-    (whole,) = load_datasets(tmp_path, correlations.PAPER_TABLE, SMALL)
+        load_datasets(tmp_path, TABLES["correlations"], SMALL)
+    monkeypatch.setattr(_dataset, "write_synthetic_cohort", real)
+    (whole,) = load_datasets(tmp_path, TABLES["correlations"], SMALL)
     assert all(path.is_file() for path in whole.data.bags.values())
 
 
@@ -79,24 +79,24 @@ def test_a_synthetic_cohort_that_was_interrupted_is_made_again(tmp_path, monkeyp
 )
 def test_another_stand_in_goes_to_another_folder(tmp_path, other) -> None:
     changed = replace(SMALL, synthetic=replace(SMALL.synthetic, **other))
-    (one,) = load_datasets(tmp_path, correlations.PAPER_TABLE, SMALL)
-    (two,) = load_datasets(tmp_path, correlations.PAPER_TABLE, changed)
+    (one,) = load_datasets(tmp_path, TABLES["correlations"], SMALL)
+    (two,) = load_datasets(tmp_path, TABLES["correlations"], changed)
     assert one.name != two.name
 
 
 def test_only_the_requested_datasets_are_made(tmp_path) -> None:
-    (one,) = load_datasets(tmp_path, positions.PAPER_TABLE, replace(SMALL, only=("tcga-brca",)))
+    (one,) = load_datasets(tmp_path, TABLES["positions"], replace(SMALL, only=("tcga-brca",)))
     assert one.dataset == "tcga-brca"
 
 
 def test_a_dataset_the_table_does_not_have_is_refused(tmp_path) -> None:
     with pytest.raises(ConfigError, match="expected at least one of camelyon16"):
-        load_datasets(tmp_path, correlations.PAPER_TABLE, replace(SMALL, only=("tcga-brca",)))
+        load_datasets(tmp_path, TABLES["correlations"], replace(SMALL, only=("tcga-brca",)))
 
 
 def test_with_data_nothing_synthetic_is_mixed_in(tmp_path) -> None:
     request = replace(SMALL, data={"camelyon16": camelyon(tmp_path)})
-    (one,) = load_datasets(tmp_path / "out", positions.PAPER_TABLE, request)
+    (one,) = load_datasets(tmp_path / "out", TABLES["positions"], request)
     assert (one.dataset, one.synthetic) == ("camelyon16", False)
     assert "camelyon.csv" in one.description
     assert not (tmp_path / "out").exists()
@@ -104,14 +104,14 @@ def test_with_data_nothing_synthetic_is_mixed_in(tmp_path) -> None:
 
 def test_the_official_test_slides_of_camelyon_are_in_no_fold(tmp_path) -> None:
     request = replace(SMALL, data={"camelyon16": camelyon(tmp_path)})
-    (one,) = load_datasets(tmp_path, correlations.PAPER_TABLE, request)
+    (one,) = load_datasets(tmp_path, TABLES["correlations"], request)
     assert {slide.slide_id.split("_")[0] for slide in one.data.cohort.slides} == {"normal", "tumor"}
 
 
 def test_tables_over_other_features_do_not_share_runs(tmp_path) -> None:
     request = replace(SMALL, data={"camelyon16": camelyon(tmp_path, encoder=None)})
-    tables = (table1, correlations, table2)
-    names = [load_datasets(tmp_path, table.PAPER_TABLE, request)[0].name for table in tables]
+    tables = ("table1", "correlations", "table2")
+    names = [load_datasets(tmp_path, TABLES[table], request)[0].name for table in tables]
     assert names == ["camelyon16-resnet50", "camelyon16-resnet50", "camelyon16-uni_v1"]
 
 
@@ -120,14 +120,14 @@ def test_slides_of_tcga_belong_to_the_patient_of_their_barcode(tmp_path) -> None
     lines = [f"{name},{'LUAD' if n % 2 else 'LUSC'}" for n, name in enumerate(LUNG)]
     table.write_text("\n".join(["slide_id,label", *lines]))
     source = DatasetPaths(table, bags(tmp_path / "bags", LUNG, "uni_v1"))
-    (one,) = load_datasets(tmp_path, table2.PAPER_TABLE, replace(SMALL, data={"tcga-lung": source}))
+    (one,) = load_datasets(tmp_path, TABLES["table2"], replace(SMALL, data={"tcga-lung": source}))
     assert {slide.patient_id for slide in one.data.cohort.slides} == {name[:12] for name in LUNG}
 
 
 @pytest.mark.parametrize("encoder", ["resnet50", "resnet50_trunc", None])
 def test_the_table_s_own_encoder_is_taken_without_a_word(tmp_path, encoder) -> None:
     request = replace(SMALL, data={"camelyon16": camelyon(tmp_path, encoder)})
-    assert load_datasets(tmp_path, correlations.PAPER_TABLE, request)
+    assert load_datasets(tmp_path, TABLES["correlations"], request)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ def test_the_table_s_own_encoder_is_taken_without_a_word(tmp_path, encoder) -> N
 def test_features_of_another_encoder_are_reported(tmp_path, encoder, dim, features) -> None:
     request = replace(SMALL, data={"camelyon16": camelyon(tmp_path, encoder, dim)})
     with pytest.warns(CohortWarning, match=f"{features}.*with the encoder resnet50"):
-        (one,) = load_datasets(tmp_path, correlations.PAPER_TABLE, request)
+        (one,) = load_datasets(tmp_path, TABLES["correlations"], request)
     assert features in one.description
 
 
 def test_more_folds_than_patients_are_refused_before_a_bag_is_made(tmp_path) -> None:
     with pytest.raises(CohortError, match="fold"):
-        load_datasets(tmp_path, correlations.PAPER_TABLE, replace(SMALL, folds=9))
+        load_datasets(tmp_path, TABLES["correlations"], replace(SMALL, folds=9))
     assert not any(tmp_path.iterdir())
 
 
@@ -155,7 +155,5 @@ def test_missing_bags_are_refused_before_anything_is_trained(tmp_path) -> None:
     (source.bags / "normal_001.h5").unlink()
     (source.bags / "tumor_002.h5").unlink()
     with pytest.raises(CohortError) as refused:
-        load_datasets(
-            tmp_path, correlations.PAPER_TABLE, replace(SMALL, data={"camelyon16": source})
-        )
+        load_datasets(tmp_path, TABLES["correlations"], replace(SMALL, data={"camelyon16": source}))
     assert len(refused.value.problems) == 2

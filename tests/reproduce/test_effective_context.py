@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from sacmil.reproduce import effective_context
-from sacmil.reproduce._request import ReproduceRequest
 from sacmil.reproduce.effective_context import EffectiveContextRow, count_changed_outputs
+from sacmil.reproduce.experiments import ReproduceRequest
 
 PAPER = {
     "SAC": [256, 512, 4096, 16384, 65536],

@@ -10,7 +10,7 @@ import pytest
 from sacmil import Bag
 from sacmil.errors import CohortError
 from sacmil.reproduce import heatmaps
-from sacmil.reproduce._request import ReproduceRequest
+from sacmil.reproduce.experiments import ReproduceRequest
 from sacmil.reproduce.heatmaps import ROWS, ScoredSlide, _load_truth, _score_slides, select_slides
 
 
@@ -59,12 +59,9 @@ def test_outlines_come_before_the_labels_of_a_bag(tmp_path) -> None:
 def test_a_cohort_without_truth_says_what_is_expected(monkeypatch, tmp_path) -> None:
     from types import SimpleNamespace
 
-    import sacmil.formats
-    import sacmil.models
-
     bag = make_drawn("a", 1).bag
-    monkeypatch.setattr(sacmil.formats, "read_bag", lambda path: bag)
-    monkeypatch.setattr(sacmil.models, "load_model", lambda path: None)
+    monkeypatch.setattr(heatmaps, "read_bag", lambda path: bag)
+    monkeypatch.setattr(heatmaps, "load_model", lambda path: None)
     material = SimpleNamespace(
         folds=[SimpleNamespace(test=["a"])],
         data=SimpleNamespace(bags={"a": tmp_path}),

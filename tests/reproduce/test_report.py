@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from sacmil.evaluation.summary import MetricEstimate
-from sacmil.reproduce import correlations, positions, prope_scale, table1
-from sacmil.reproduce._paper import METRICS, PaperTable
+from sacmil.reproduce._paper import METRICS, TABLES, PaperTable
 from sacmil.reproduce._report import NOT_RUN, DatasetResult, write_tables
 
 
@@ -36,13 +35,13 @@ def fields(text: str, row: str) -> list[str]:
 
 
 def test_the_paper_s_mean_stands_beside_ours(tmp_path) -> None:
-    text = written(tmp_path, correlations.PAPER_TABLE, {"camelyon16": outcome("Cycle-MLP")})[".txt"]
+    text = written(tmp_path, TABLES["correlations"], {"camelyon16": outcome("Cycle-MLP")})[".txt"]
     ours = "75.0 ± 2.0"
     assert fields(text, "Cycle-MLP") == ["89.5", ours, "92.5", ours, "89.0", ours]
 
 
 def test_a_row_that_did_not_come_out_is_left_open(tmp_path) -> None:
-    files = written(tmp_path, correlations.PAPER_TABLE, {"camelyon16": outcome("Cycle-MLP")})
+    files = written(tmp_path, TABLES["correlations"], {"camelyon16": outcome("Cycle-MLP")})
     assert fields(files[".txt"], "SAC-MIL") == ["90.3", "–", "96.1", "–", "89.3", "–"]
     rows = list(csv.DictReader(files[".csv"].splitlines()))
     assert {row["ours_mean"] for row in rows if row["row"] == "SAC-MIL"} == {""}
@@ -52,21 +51,21 @@ def test_an_undefined_figure_is_left_open(tmp_path) -> None:
     nothing = figure(math.nan, math.nan)
     figures = {"SAC-MIL": dict.fromkeys(METRICS, nothing)}
     text = written(
-        tmp_path, correlations.PAPER_TABLE, {"camelyon16": DatasetResult("Ours.", figures)}
+        tmp_path, TABLES["correlations"], {"camelyon16": DatasetResult("Ours.", figures)}
     )[".txt"]
     assert fields(text, "SAC-MIL")[1::2] == ["–"] * 3
     assert "nan" not in text
 
 
 def test_a_dataset_without_data_says_so_and_still_shows_the_paper(tmp_path) -> None:
-    text = written(tmp_path, positions.PAPER_TABLE, {"camelyon16": outcome("PROPE")})[".txt"]
+    text = written(tmp_path, TABLES["positions"], {"camelyon16": outcome("PROPE")})[".txt"]
     lung = text[text.index("TCGA-LUNG\n") : text.index("TCGA-BRCA\n")]
     assert fields(lung, "PROPE") == ["90.4", "–", "95.0", "–", "90.1", "–"]
     assert "Not reproduced" in lung
 
 
 def test_a_misprint_is_marked_where_it_stands_and_explained_beneath(tmp_path) -> None:
-    text = written(tmp_path, positions.PAPER_TABLE, {})[".txt"]
+    text = written(tmp_path, TABLES["positions"], {})[".txt"]
     camelyon, rest = text.split("\nTCGA-LUNG\n")
     lung, brca = rest.split("\nTCGA-BRCA\n")
     assert fields(camelyon, "PPEG")[2] == "96.4‡"
@@ -79,21 +78,23 @@ def test_a_misprint_is_marked_where_it_stands_and_explained_beneath(tmp_path) ->
 
 
 def test_a_misprint_of_a_whole_row_marks_its_name(tmp_path) -> None:
-    text = written(tmp_path, table1.PAPER_TABLE, {})[".txt"]
+    text = written(tmp_path, TABLES["table1"], {})[".txt"]
     assert text.count("\nNorma† ") == 3
     assert text.count("\nSAC-MIL ") == 3
 
 
 def test_text_fits_a_terminal(tmp_path) -> None:
-    everything = {name: outcome(*table1.ROWS, mean=1.0) for name in table1.PAPER_TABLE.datasets}
-    text = written(tmp_path, table1.PAPER_TABLE, everything)[".txt"]
+    everything = {
+        name: outcome(*TABLES["table1"].rows, mean=1.0) for name in TABLES["table1"].datasets
+    }
+    text = written(tmp_path, TABLES["table1"], everything)[".txt"]
     assert max(map(len, text.splitlines())) <= 100
 
 
 def test_csv_holds_every_figure_in_per_cent_with_its_misprint(tmp_path) -> None:
     rows = list(
         csv.DictReader(
-            written(tmp_path, positions.PAPER_TABLE, {"tcga-brca": outcome("PROPE", mean=0.81)})[
+            written(tmp_path, TABLES["positions"], {"tcga-brca": outcome("PROPE", mean=0.81)})[
                 ".csv"
             ].splitlines()
         )
@@ -112,14 +113,14 @@ def test_csv_holds_every_figure_in_per_cent_with_its_misprint(tmp_path) -> None:
 
 
 def test_markdown_has_a_table_per_dataset(tmp_path) -> None:
-    text = written(tmp_path, positions.PAPER_TABLE, {"camelyon16": outcome("PROPE")})[".md"]
+    text = written(tmp_path, TABLES["positions"], {"camelyon16": outcome("PROPE")})[".md"]
     assert text.startswith("# Table III")
     assert text.count("\n## ") == 3
     assert "| PROPE | 90.3 | 75.0 ± 2.0 | 96.1 | 75.0 ± 2.0 | 89.3 | 75.0 ± 2.0 |" in text
 
 
 def test_latex_has_no_letter_that_plain_latex_lacks(tmp_path) -> None:
-    text = written(tmp_path, prope_scale.PAPER_TABLE, {"camelyon16": outcome("λ = 512")})[".tex"]
+    text = written(tmp_path, TABLES["lambda"], {"camelyon16": outcome("λ = 512")})[".tex"]
     assert r"$\lambda$ = 512 & 90.3 & 75.0 $\pm$ 2.0" in text
     assert r"$\lambda$ = 1$\dagger$" in text
     assert not set("λ†‡§¶±–") & set(text)
@@ -128,7 +129,7 @@ def test_latex_has_no_letter_that_plain_latex_lacks(tmp_path) -> None:
 
 def test_what_a_user_named_cannot_break_the_page(tmp_path) -> None:
     nasty = DatasetResult("Ours: data: <script>|a_b_|\x1b[31m & 100 %.", {})
-    files = written(tmp_path, correlations.PAPER_TABLE, {"camelyon16": nasty})
+    files = written(tmp_path, TABLES["correlations"], {"camelyon16": nasty})
     assert "<script>" not in files[".md"]
     assert "\x1b" not in files[".txt"] + files[".md"] + files[".tex"]
     assert r"\& 100 \%" in files[".tex"]

@@ -10,22 +10,23 @@ import numpy as np
 import pytest
 
 from sacmil.errors import RunError, SacMILError
-from sacmil.reproduce import correlations, positions
-from sacmil.reproduce._paper import PaperTable, parse_results
-from sacmil.reproduce._request import DatasetPaths, ReproduceRequest, SyntheticSettings
+from sacmil.reproduce import _table
+from sacmil.reproduce._paper import TABLES, Variant, make_table
 from sacmil.reproduce._table import reproduce_table
-from sacmil.reproduce._variant import Variant
+from sacmil.reproduce.experiments import DatasetPaths, ReproduceRequest, SyntheticSettings
 from sacmil.results import PREDICTIONS_FILE, Predictions, write_predictions
 from sacmil.results.run import Run
-from sacmil.training import train
 
 QUICK = ReproduceRequest(
     synthetic=SyntheticSettings(slides=8, instances=(20, 30)), folds=2, epochs=1, devices=("cpu",)
 )
-PAPER = PaperTable(
-    "A table", "resnet50", parse_results("One | 90_1 91_1 92_1\nTwo | 80_1 81_1 82_1"), ()
+PAPER = make_table(
+    "A table",
+    "resnet50",
+    "One | 90_1 91_1 92_1\nTwo | 80_1 81_1 82_1",
+    (),
+    {"One": Variant("mean_pool"), "Two": Variant("max_pool")},
 )
-ROWS = {"One": Variant("mean_pool"), "Two": Variant("max_pool")}
 
 
 class Engine:
@@ -62,12 +63,12 @@ class Engine:
 @pytest.fixture
 def engine(monkeypatch) -> Engine:
     made = Engine()
-    monkeypatch.setattr(train, "cross_validate", made)
+    monkeypatch.setattr(_table, "cross_validate", made)
     return made
 
 
 def ran(out: Path, request: ReproduceRequest = QUICK) -> dict[tuple[str, str], dict[str, str]]:
-    list(reproduce_table(out, "a", PAPER, ROWS, request))
+    list(reproduce_table(out, "a", PAPER, request))
     return read(out)
 
 
@@ -87,7 +88,7 @@ def test_each_row_has_the_figures_of_its_own_runs(tmp_path) -> None:
 @pytest.mark.usefixtures("engine")
 def test_a_dataset_that_is_not_requested_is_not_shown(tmp_path) -> None:
     request = replace(QUICK, only=("tcga-brca",))
-    text, *_ = reproduce_table(tmp_path, "a", positions.PAPER_TABLE, positions.ROWS, request)
+    text, *_ = reproduce_table(tmp_path, "a", TABLES["positions"], request)
     shown = text.read_text(encoding="utf-8").splitlines()
     assert "TCGA-BRCA" in shown
     assert not {"CAMELYON-16", "TCGA-LUNG"} & set(shown)
@@ -140,7 +141,7 @@ def test_the_paper_s_recipe_is_the_default(tmp_path, engine) -> None:
 
 
 def test_a_row_with_a_failed_fold_is_left_empty_and_reported(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(train, "cross_validate", Engine(missing={("max_pool", 1)}))
+    monkeypatch.setattr(_table, "cross_validate", Engine(missing={("max_pool", 1)}))
     with pytest.raises(RunError, match=r"1 job failed.*\n.*max_pool, fold 1: it broke"):
         ran(tmp_path)
     table = read(tmp_path)
@@ -159,7 +160,7 @@ def test_a_call_that_is_refused_leaves_the_table_there_is(tmp_path) -> None:
 
 def test_a_table_of_which_nothing_came_out_is_still_written(tmp_path, monkeypatch) -> None:
     lost = {(name, fold) for name in ("mean_pool", "max_pool") for fold in (0, 1)}
-    monkeypatch.setattr(train, "cross_validate", Engine(missing=lost))
+    monkeypatch.setattr(_table, "cross_validate", Engine(missing=lost))
     with pytest.raises(RunError, match="4 jobs failed"):
         ran(tmp_path)
     assert "No row is finished" in read(tmp_path)["One", "auc"]["about"]
@@ -167,17 +168,15 @@ def test_a_table_of_which_nothing_came_out_is_still_written(tmp_path, monkeypatc
 
 def test_trained_parts_are_used_again_and_by_other_tables(tmp_path) -> None:
     """The engine itself: the second table and the second run train nothing."""
-    tiny = {"SAC-MIL": Variant("sac_mil", dim=8, k=2), "Cycle-MLP": Variant("mean_pool")}
-    first = list(reproduce_table(tmp_path, "a", correlations.PAPER_TABLE, tiny, QUICK))
+    rows = {"SAC-MIL": Variant("sac_mil", dim=8, k=2), "Cycle-MLP": Variant("mean_pool")}
+    tiny = replace(TABLES["correlations"], rows=rows)
+    first = list(reproduce_table(tmp_path, "a", tiny, QUICK))
     cards = {card: card.stat().st_mtime_ns for card in tmp_path.glob("runs/*/*/*/*/card.json")}
     before = [path.read_bytes() for path in first]
     assert len(cards) == 2 * 2
-    again = list(reproduce_table(tmp_path, "a", correlations.PAPER_TABLE, tiny, QUICK))
-    list(
-        reproduce_table(
-            tmp_path, "b", correlations.PAPER_TABLE, {"SAC-MIL": tiny["SAC-MIL"]}, QUICK
-        )
-    )
+    again = list(reproduce_table(tmp_path, "a", tiny, QUICK))
+    other = replace(tiny, rows={"SAC-MIL": rows["SAC-MIL"]})
+    list(reproduce_table(tmp_path, "b", other, QUICK))
     assert {card: card.stat().st_mtime_ns for card in cards} == cards
     assert [path.read_bytes() for path in again] == before
     assert "SAC-MIL" in (tmp_path / "b.txt").read_text(encoding="utf-8")

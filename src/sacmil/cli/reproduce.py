@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-import sacmil.reproduce
 from sacmil.cli._options import (
     ENGINES,
     EXISTING,
@@ -20,11 +16,12 @@ from sacmil.cli._options import (
     address_option,
     check_engine,
 )
+from sacmil.reproduce import experiments
 from sacmil.reproduce._paper import DATASETS
+from sacmil.reproduce.experiments import DatasetPaths, ReproduceRequest, SyntheticSettings
 
 if TYPE_CHECKING:
     from sacmil.progress import ProgressCallback
-    from sacmil.reproduce._request import ReproduceRequest
 
 SYNTHETIC_OPTIONS = ("task", "difficulty", "slides", "instances")
 """Options of synthetic cohorts."""
@@ -32,16 +29,8 @@ QUICK_DEFAULTS: dict[str, Any] = {"epochs": 2, "folds": 2, "slides": 20, "instan
 """Values of --quick for options that are not given."""
 
 
-def _find_experiments() -> dict[str, ModuleType]:
-    """Return the public modules of sacmil.reproduce by NAME; importing them needs no torch."""
-    found = (module.name for module in pkgutil.iter_modules(sacmil.reproduce.__path__))
-    public = (name for name in found if not name.startswith("_"))
-    modules = (importlib.import_module(f"sacmil.reproduce.{name}") for name in public)
-    return {module.NAME: module for module in modules}
-
-
 @click.command()
-@click.argument("experiment", type=click.Choice(sorted(_find_experiments())))
+@click.argument("experiment", type=click.Choice(experiments.list_experiments()))
 @click.option(
     "--out",
     default="reproduced",
@@ -114,14 +103,12 @@ def command(experiment: str, out: Path, **options: Any) -> None:
         raise click.UsageError("--truth and --images are for heatmaps; leave them out")
     with progress_bars() as progress:
         request = _make_request(options, progress)
-        for path in _find_experiments()[experiment].run(out, request):
+        for path in experiments.run_experiment(experiment, out, request):
             click.echo(path.read_text(encoding="utf-8") if path.suffix == ".txt" else path)
 
 
 def _make_request(options: dict[str, Any], progress: ProgressCallback) -> ReproduceRequest:
     """Return the request; options that are not given keep their default."""
-    from sacmil.reproduce._request import DatasetPaths, ReproduceRequest, SyntheticSettings
-
     quick = QUICK_DEFAULTS if options.pop("quick") else {}
     _check_data(options)
     check_engine(options["engine"], options["address"])

@@ -1,1 +1,1 @@
-"""The paper's tables and figures, one module each: a NAME and ``run(out, request)``."""
+"""The paper's tables, in one file, and its figures, one file each."""

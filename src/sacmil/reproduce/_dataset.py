@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from sacmil.atomic import atomic_directory
+from sacmil.cohorts.camelyon16 import read_camelyon16
+from sacmil.cohorts.cohort import Cohort
+from sacmil.cohorts.dataset import Dataset
+from sacmil.cohorts.splits import Fold, make_folds
+from sacmil.cohorts.tcga import read_tcga_brca, read_tcga_lung
 from sacmil.errors import CohortWarning, ConfigError
+from sacmil.formats import read_bag
 from sacmil.reproduce._paper import DATASETS, PaperTable
-from sacmil.reproduce._request import DatasetPaths, ReproduceRequest
+from sacmil.synthetic.bags import make_synthetic_cohort, write_synthetic_cohort
 
 if TYPE_CHECKING:
-    from sacmil.cohorts.cohort import Cohort
-    from sacmil.cohorts.dataset import Dataset
-    from sacmil.cohorts.splits import Fold
-    from sacmil.progress import ProgressCallback
-    from sacmil.synthetic.bags import SyntheticCohort
+    from sacmil.reproduce.experiments import DatasetPaths, ReproduceRequest
 
 STAND_IN_TASKS = {"camelyon16": "metastasis", "tcga-lung": "subtype", "tcga-brca": "cluster"}
 """The task most like each: a small lesion or none; two subtypes; cells in clusters or not."""
@@ -70,9 +73,6 @@ def load_datasets(
 def _load_user_dataset(
     dataset: str, source: DatasetPaths, paper: PaperTable, folds: int
 ) -> ReproduceDataset:
-    from sacmil.cohorts.dataset import Dataset
-    from sacmil.cohorts.splits import make_folds
-
     cohort = _read_cohort(dataset, source.table, folds)
     data = Dataset(cohort, source.bags)
     features = _describe_features(next(iter(data.bags.values())), paper.encoder)
@@ -84,9 +84,6 @@ def _load_user_dataset(
 
 
 def _read_cohort(dataset: str, table: Path, folds: int) -> Cohort:
-    from sacmil.cohorts.camelyon16 import read_camelyon16
-    from sacmil.cohorts.tcga import read_tcga_brca, read_tcga_lung
-
     if dataset == "camelyon16":
         # As in the paper, folds divide the training slides; the official test set is not used.
         return read_camelyon16(table, folds=folds).training
@@ -95,8 +92,6 @@ def _read_cohort(dataset: str, table: Path, folds: int) -> Cohort:
 
 def _describe_features(path: Path, encoder: str) -> str:
     """Describe the features of a bag; warn if they are not those of the table."""
-    from sacmil.formats import read_bag
-
     bag = read_bag(path)
     found = bag.encoder.name if bag.encoder else None
     description = f"{bag.dim} features by {found or 'an unnamed encoder'}"
@@ -115,9 +110,8 @@ def _describe_features(path: Path, encoder: str) -> str:
 
 
 def _make_synthetic_dataset(out: Path, dataset: str, request: ReproduceRequest) -> ReproduceDataset:
-    from sacmil.cohorts.dataset import Dataset
-    from sacmil.cohorts.splits import make_folds
-    from sacmil.synthetic.bags import make_synthetic_cohort
+    def report(task: str, done: int, total: int, note: str = "") -> None:
+        request.progress(f"making {name}", done, total, note)
 
     settings = request.synthetic
     task = settings.task or STAND_IN_TASKS[dataset]
@@ -133,8 +127,9 @@ def _make_synthetic_dataset(out: Path, dataset: str, request: ReproduceRequest) 
     low, high = settings.instances
     name = f"{task}-{settings.difficulty}-{settings.slides}x{low}-{high}-seed{settings.seed}"
     folder = out / "cohorts" / name
-    if not folder.is_dir():
-        _write_synthetic_cohort(synthetic, folder, request.progress)
+    if not folder.is_dir():  # one that exists is complete
+        with atomic_directory(folder) as partial:
+            write_synthetic_cohort(synthetic, partial, on_progress=report)
     bags = {
         slide.slide_id: folder / "bags" / f"{slide.slide_id}.h5" for slide in synthetic.table.slides
     }
@@ -146,17 +141,3 @@ def _make_synthetic_dataset(out: Path, dataset: str, request: ReproduceRequest) 
     return ReproduceDataset(
         dataset, name, Dataset(synthetic.table, bags), folds, description, synthetic=True
     )
-
-
-def _write_synthetic_cohort(
-    cohort: SyntheticCohort, folder: Path, progress: ProgressCallback
-) -> None:
-    """Write the bags atomically; an existing folder is complete."""
-    from sacmil.atomic import atomic_directory
-    from sacmil.synthetic.bags import write_synthetic_cohort
-
-    def report(task: str, done: int, total: int, note: str = "") -> None:
-        progress(f"making {folder.name}", done, total, note)
-
-    with atomic_directory(folder) as partial:
-        write_synthetic_cohort(cohort, partial, on_progress=report)

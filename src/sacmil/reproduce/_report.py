@@ -6,18 +6,28 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sacmil.atomic import atomic_write
+from sacmil.evaluation.summary import MetricEstimate
+from sacmil.evaluation.table_format import (
+    UNDEFINED,
+    Cell,
+    ResultTable,
+    TableStyle,
+    make_printable,
+    render_table,
+)
 from sacmil.reproduce._paper import DATASETS, METRICS, PaperTable
-
-if TYPE_CHECKING:
-    from sacmil.evaluation.summary import MetricEstimate
-    from sacmil.evaluation.table_format import Cell, ResultTable
 
 LINE_WIDTH = 100
 LAYOUT_BY_SUFFIX = {"txt": "text", "md": "markdown", "tex": "latex", "csv": "csv"}
 """Layout by file suffix."""
+_TITLE_FORMATS = {"text": "{}\n", "markdown": "# {}\n", "latex": "% {}"}
+_LATEX_SYMBOLS = str.maketrans(
+    {"†": r"$\dagger$", "‡": r"$\ddagger$", "§": r"\S{}", "¶": r"\P{}", "λ": r"$\lambda$"}
+)
+"""Characters that plain LaTeX lacks."""
 
 
 class DatasetResult(NamedTuple):
@@ -52,8 +62,6 @@ def write_tables(
 
 def make_comparison_table(paper: PaperTable, dataset: str, outcome: DatasetResult) -> ResultTable:
     """Return the table of one dataset, with a row per row of the paper and notes in the caption."""
-    from sacmil.evaluation.table_format import ResultTable
-
     header = [
         "",
         *(f"{title} {source}" for title in METRICS.values() for source in ("paper", "ours")),
@@ -69,36 +77,29 @@ def make_comparison_table(paper: PaperTable, dataset: str, outcome: DatasetResul
 def _make_cells(
     paper: PaperTable, dataset: str, row: str, outcome: DatasetResult
 ) -> Iterator[Cell]:
-    from sacmil.evaluation.table_format import UNDEFINED, Cell, TableStyle
-
     style = TableStyle(percent=True, spread="std")
     ours = outcome.estimates.get(row, {})
-    yield Cell(row + paper.find_row_marks(row))
+    yield Cell(row + paper.row_marks[row])
     for metric in METRICS:
         printed = paper.results[row][dataset][metric]
-        yield Cell(f"{printed.mean:.1f}{paper.find_cell_marks(row, dataset, metric)}")
+        yield Cell(f"{printed.mean:.1f}{printed.marks}")
         yield Cell(style.format_estimate(ours[metric]) if metric in ours else UNDEFINED)
 
 
 def _collect_notes(paper: PaperTable, dataset: str) -> list[str]:
     """Return the notes of the marks in one dataset's table."""
     used = "".join(
-        paper.find_row_marks(row) + paper.find_cell_marks(row, dataset, metric)
-        for row in paper.results
-        for metric in METRICS
+        paper.find_marks(row, dataset, metric) for row in paper.results for metric in METRICS
     )
-    return [
-        f"{mark} In the paper: {note}." for mark, note in paper.list_notes().items() if mark in used
-    ]
+    return [f"{mark} In the paper: {note}." for mark, note in paper.notes.items() if mark in used]
 
 
 def _make_records(
     paper: PaperTable, dataset: str, outcome: DatasetResult
 ) -> Iterator[dict[str, object]]:
-    notes = paper.list_notes()
     for row, datasets in paper.results.items():
         for metric, printed in datasets[dataset].items():
-            marks = paper.find_row_marks(row) + paper.find_cell_marks(row, dataset, metric)
+            marks = paper.find_marks(row, dataset, metric)
             ours = outcome.estimates.get(row, {}).get(metric)
             yield {
                 "dataset": dataset,
@@ -106,7 +107,7 @@ def _make_records(
                 "metric": metric,
                 "paper_mean": printed.mean,
                 "paper_std": printed.std,
-                "misprint": "; ".join(notes[mark] for mark in marks),
+                "misprint": "; ".join(paper.notes[mark] for mark in marks),
                 **{f"ours_{key}": _to_percent(ours, key) for key in ("mean", "std", "low", "high")},
                 "about": outcome.description,
             }
@@ -120,8 +121,6 @@ def _to_percent(estimate: MetricEstimate | None, key: str) -> float | str:
 
 
 def _render_document(layout: str, title: str, tables: Mapping[str, ResultTable]) -> str:
-    from sacmil.evaluation.table_format import render_table
-
     if layout == "csv":
         joined = [record for table in tables.values() for record in table.records]
         return render_table(replace(next(iter(tables.values())), records=tuple(joined)), "csv")
@@ -130,21 +129,10 @@ def _render_document(layout: str, title: str, tables: Mapping[str, ResultTable])
     return text.translate(_LATEX_SYMBOLS) if layout == "latex" else text
 
 
-_TITLE_FORMATS = {"text": "{}\n", "markdown": "# {}\n", "latex": "% {}"}
-
-
 def _render_section(layout: str, heading: str, table: ResultTable) -> str:
-    from sacmil.evaluation.table_format import make_printable, render_table
-
     if layout == "latex":
         return render_table(replace(table, caption=f"{heading}. {table.caption}"), layout)
     if layout == "markdown":
         return f"## {heading}\n\n{render_table(table, layout)}"
     wrapped = textwrap.fill(make_printable(table.caption), LINE_WIDTH)
     return f"{heading}\n\n{render_table(replace(table, caption=''), layout)}\n{wrapped}\n"
-
-
-_LATEX_SYMBOLS = str.maketrans(
-    {"†": r"$\dagger$", "‡": r"$\ddagger$", "§": r"\S{}", "¶": r"\P{}", "λ": r"$\lambda$"}
-)
-"""Characters that plain LaTeX lacks."""

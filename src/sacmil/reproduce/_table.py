@@ -6,24 +6,28 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from sacmil.errors import RunError
+from sacmil.evaluation.summary import summarize
+from sacmil.evaluation.table_format import TableStyle, format_count
+from sacmil.evaluation.tables import make_caption
+from sacmil.progress import ProgressCallback
 from sacmil.reproduce._dataset import ReproduceDataset, load_datasets
-from sacmil.reproduce._paper import DATASETS, METRICS, PaperTable
+from sacmil.reproduce._paper import DATASETS, METRICS, PaperTable, Variant
 from sacmil.reproduce._report import NOT_RUN, DatasetResult, write_tables
-from sacmil.reproduce._request import ReproduceRequest
-from sacmil.reproduce._variant import Variant
+from sacmil.results import Predictions, Run
+from sacmil.training.config import TrainingConfig
+from sacmil.training.train import cross_validate
 
 if TYPE_CHECKING:
-    from sacmil.progress import ProgressCallback
-    from sacmil.results import Predictions
-    from sacmil.results.run import Run
-    from sacmil.training.config import TrainingConfig
+    from sacmil.reproduce.experiments import ReproduceRequest
 
 RUNS = "runs"
 
 
 def reproduce_table(
-    out: Path, name: str, paper: PaperTable, rows: Mapping[str, Variant], request: ReproduceRequest
+    out: Path, name: str, paper: PaperTable, request: ReproduceRequest
 ) -> Iterator[Path]:
     """Train what is not trained yet, write the table and yield its files.
 
@@ -32,43 +36,39 @@ def reproduce_table(
     Args:
         out: folder of the table; all tables share runs/ in it.
         name: stem of the table's files.
-        paper: the printed table.
-        rows: model of each row.
+        paper: the printed table, and the model of each row.
         request: settings.
     """
     outcomes = {name: NOT_RUN for name in paper.datasets if request.is_requested(name)}
     failures: list[str] = []
     written: list[Path] = []
     for dataset in load_datasets(out, paper, request):
-        done = cross_validate_rows(out / RUNS / dataset.name, dataset, rows, request)
+        done = cross_validate_rows(out / RUNS / dataset.name, dataset, paper.rows, request)
         failures += [f"{dataset.name}, {job}: {why}" for job, why in done.failures.items()]
-        outcomes[dataset.dataset] = _summarize_dataset(
-            done.predictions if done.has_predictions else None, paper, dataset, rows, request
-        )
+        outcomes[dataset.dataset] = _summarize_dataset(done, paper, dataset, request)
         written = write_tables(out, name, paper, outcomes)
     yield from written
     if failures:
-        raise RunError(_describe_failures(failures))
-
-
-def _describe_failures(failures: list[str]) -> str:
-    from sacmil.evaluation.table_format import format_count
-
-    return (
-        f"{format_count(len(failures), 'job')} failed, and their rows are left empty; run the "
-        "command again to retry:\n" + "\n".join(f"  - {failure}" for failure in failures)
-    )
+        raise RunError(
+            f"{format_count(len(failures), 'job')} failed, and their rows are left empty; run the "
+            "command again to retry:\n" + "\n".join(f"  - {failure}" for failure in failures)
+        )
 
 
 def cross_validate_rows(
     out: Path, dataset: ReproduceDataset, rows: Mapping[str, Variant], request: ReproduceRequest
 ) -> Run:
     """Train every row on every fold of the dataset; skip finished jobs."""
-    from sacmil.training.train import cross_validate
-
+    training = {} if request.epochs is None else {"epochs": request.epochs}
+    configs = {
+        row.name: TrainingConfig(
+            model=row.model, options=row.options, recipe="paper", training=training
+        )
+        for row in rows.values()
+    }
     return cross_validate(
         dataset.data,
-        {variant.name: _make_config(variant, request) for variant in rows.values()},
+        configs,
         out=out,
         folds=dataset.folds,
         seeds=range(request.seeds),
@@ -76,15 +76,6 @@ def cross_validate_rows(
         engine=request.engine,
         address=request.address,
         on_progress=_prefix_progress(DATASETS[dataset.dataset], request.progress),
-    )
-
-
-def _make_config(variant: Variant, request: ReproduceRequest) -> TrainingConfig:
-    from sacmil.training.config import TrainingConfig
-
-    training = {} if request.epochs is None else {"epochs": request.epochs}
-    return TrainingConfig(
-        model=variant.model, options=variant.options, recipe="paper", training=training
     )
 
 
@@ -96,44 +87,29 @@ def _prefix_progress(title: str, progress: ProgressCallback) -> ProgressCallback
 
 
 def _summarize_dataset(
-    predictions: Predictions | None,
-    paper: PaperTable,
-    dataset: ReproduceDataset,
-    rows: Mapping[str, Variant],
-    request: ReproduceRequest,
+    run: Run, paper: PaperTable, dataset: ReproduceDataset, request: ReproduceRequest
 ) -> DatasetResult:
-    from sacmil.evaluation.summary import summarize
-
-    finished = None if predictions is None else _select_finished(predictions, rows, request)
+    """Summarize the rows that were tested on every fold with every requested seed."""
+    names = {row: variant.name for row, variant in paper.rows.items()}
+    finished = _select_finished(run.predictions, names, request) if run.has_predictions else None
     if finished is None:
         return DatasetResult(f"No row is finished on {dataset.description}.", {})
     estimates = summarize(finished, metrics=tuple(METRICS))
     return DatasetResult(
         _describe_results(finished, paper, dataset, request),
-        {row: estimates[v.name] for row, v in rows.items() if v.name in estimates},
+        {row: estimates[name] for row, name in names.items() if name in estimates},
     )
 
 
 def _select_finished(
-    predictions: Predictions, rows: Mapping[str, Variant], request: ReproduceRequest
+    predictions: Predictions, names: Mapping[str, str], request: ReproduceRequest
 ) -> Predictions | None:
-    """Return the rows of variants tested on every fold with every requested seed."""
-    import numpy as np
-
     known = predictions.select((predictions.split == "test") & (predictions.seed < request.seeds))
-    names = [
-        variant.name
-        for variant in rows.values()
-        if _count_jobs(known, variant.name) == request.folds * request.seeds
-    ]
-    return known.select(np.isin(known.model, names)) if names else None
-
-
-def _count_jobs(predictions: Predictions, model: str) -> int:
-    import numpy as np
-
-    rows = predictions.select(predictions.model == model)
-    return len(np.unique(np.stack([rows.fold, rows.seed]), axis=1).T)
+    jobs = set(zip(known.model.tolist(), known.fold.tolist(), known.seed.tolist(), strict=True))
+    tested = [model for model, _, _ in jobs]
+    complete = request.folds * request.seeds
+    finished = [name for name in names.values() if tested.count(name) == complete]
+    return known.select(np.isin(known.model, finished)) if finished else None
 
 
 def _describe_results(
@@ -142,9 +118,6 @@ def _describe_results(
     dataset: ReproduceDataset,
     request: ReproduceRequest,
 ) -> str:
-    from sacmil.evaluation.table_format import TableStyle, format_count
-    from sacmil.evaluation.tables import make_caption
-
     epochs = "200 epochs" if request.epochs is None else format_count(request.epochs, "epoch")
     caption = make_caption(
         predictions, data=dataset.description, style=TableStyle(percent=True, spread="std")

@@ -7,13 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+from torch import Tensor, nn
+
 from sacmil.errors import MissingExtraError
-from sacmil.reproduce._request import ReproduceRequest
+from sacmil.models.sac_mil import SACBlock
+from sacmil.nn.correlations import ChordMixerBlock, CycleBlock
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from torch import Tensor, nn
+
+    from sacmil.reproduce.experiments import ReproduceRequest
 
 NAME = "ecl"
 
@@ -65,9 +70,6 @@ def run(out: Path, request: ReproduceRequest) -> Iterator[Path]:
 
 def make_block(name: str, level: int) -> nn.Module:
     """Return layer ``level`` of a network with initial weights."""
-    from sacmil.models.sac_mil import SACBlock
-    from sacmil.nn.correlations import ChordMixerBlock, CycleBlock
-
     makers: dict[str, Callable[[], nn.Module]] = {
         # The paper's 4,096 after two layers of 10,000 needs the remainder split off; absorbed, our
         # default, it is 5,904. From the fourth level on, a ring is the original bag.
@@ -80,8 +82,6 @@ def make_block(name: str, level: int) -> nn.Module:
 
 def compute_differences(name: str, length: int, depth: int = DEPTH) -> Iterator[Tensor]:
     """Yield (length, DIM) per layer: the output minus that with the middle instance zeroed."""
-    import torch
-
     torch.manual_seed(0)
     original = torch.randn(length, DIM, dtype=torch.float64)
     zeroed = original.clone()

@@ -8,29 +8,52 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.atomic import atomic_write
+from sacmil.bag import Bag
+from sacmil.cohorts.camelyon16 import read_camelyon16
+from sacmil.cohorts.cohort import Cohort, read_cohort
+from sacmil.cohorts.dataset import Dataset
+from sacmil.cohorts.outlines import Outlines, label_tiles
+from sacmil.cohorts.splits import make_folds
 from sacmil.csv_text import escape_cell
 from sacmil.errors import CohortError, RunError
+from sacmil.evaluation.localization import measure_localization
+from sacmil.evaluation.metrics import auc
+from sacmil.formats import read_bag
+from sacmil.heatmap.annotations import (
+    TEXT_COLOR,
+    TEXT_PX,
+    ColorBar,
+    Panel,
+    check_can_draw,
+    compose_figure,
+    draw_scale_bar,
+    draw_text,
+)
+from sacmil.heatmap.normalization import normalize_scores
+from sacmil.heatmap.overlay import blend_colors, draw_truth
+from sacmil.heatmap.raster import rasterize
+from sacmil.heatmap.truth import read_truth
+from sacmil.heatmap.viewport import Viewport, check_slide_matches, fit_viewport, read_viewport
+from sacmil.models import load_model, predict
 from sacmil.reproduce._dataset import ReproduceDataset, load_datasets
-from sacmil.reproduce._methods import METHODS
-from sacmil.reproduce._request import DatasetPaths, ReproduceRequest
+from sacmil.reproduce._paper import TABLES
 from sacmil.reproduce._table import RUNS, cross_validate_rows
-from sacmil.reproduce.table1 import PAPER_TABLE
+from sacmil.results import InstanceScores
+from sacmil.slides.readers import open_slide
+from sacmil.slides.search import find_slides
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     from PIL.Image import Image
 
-    from sacmil.bag import Bag
-    from sacmil.cohorts.cohort import Cohort
-    from sacmil.cohorts.outlines import Outlines
-    from sacmil.heatmap.viewport import Viewport
-    from sacmil.models import MILModel
-    from sacmil.results import InstanceScores
+    from sacmil.reproduce.experiments import DatasetPaths, ReproduceRequest
 
 NAME = "heatmaps"
 DATASET = "camelyon16"
-ROWS = {name: METHODS[name] for name in ("SAC-MIL", "AB-MIL", "CLAM-SB", "Trans-MIL")}
+ROWS = {name: TABLES["table1"].rows[name] for name in ("SAC-MIL", "AB-MIL", "CLAM-SB", "Trans-MIL")}
 """Columns of the figure and their models."""
 NUM_SLIDES = 4
 CELL_PX = 380
@@ -51,9 +74,6 @@ class ScoredSlide(NamedTuple):
 
 def run(out: Path, request: ReproduceRequest) -> Iterator[Path]:
     """Train each model on the first fold, and draw the test slides with instance labels."""
-    from sacmil.evaluation.localization import measure_localization
-    from sacmil.heatmap.annotations import check_can_draw
-
     check_can_draw()
     dataset = _load_dataset(out, request)
     folder = out / RUNS / f"{dataset.name}-{NAME}"
@@ -76,12 +96,9 @@ def run(out: Path, request: ReproduceRequest) -> Iterator[Path]:
 
 def _load_dataset(out: Path, request: ReproduceRequest) -> ReproduceDataset:
     """Return the first fold of the user's cohort, or of a synthetic one."""
-    from sacmil.cohorts.dataset import Dataset
-    from sacmil.cohorts.splits import make_folds
-
     if not request.data:
         only = request.only[:1] or (DATASET,)
-        (synthetic_dataset,) = load_datasets(out, PAPER_TABLE, replace(request, only=only))
+        (synthetic_dataset,) = load_datasets(out, TABLES["table1"], replace(request, only=only))
         return synthetic_dataset._replace(folds=synthetic_dataset.folds[:1])
     name, source = next(iter(request.data.items()))
     cohort = _read_cohort(source)
@@ -93,9 +110,6 @@ def _load_dataset(out: Path, request: ReproduceRequest) -> ReproduceDataset:
 
 def _read_cohort(source: DatasetPaths) -> Cohort:
     """Read CAMELYON16 without its official test set, or any other table."""
-    from sacmil.cohorts.camelyon16 import read_camelyon16
-    from sacmil.cohorts.cohort import read_cohort
-
     cohort = read_cohort(source.table)
     names = [slide.slide_id for slide in cohort.slides]
     if all(name.startswith(("normal_", "tumor_", "test_")) for name in names):
@@ -107,10 +121,7 @@ def _score_slides(
     folder: Path, dataset: ReproduceDataset, request: ReproduceRequest
 ) -> list[ScoredSlide]:
     """Score every test slide that has tiles of both kinds, the largest lesion first."""
-    from sacmil.formats import read_bag
-    from sacmil.models import load_model, predict
-
-    models: dict[str, MILModel] = {
+    models = {
         row: load_model(folder / variant.name / "seed_0" / "fold_0")
         for row, variant in ROWS.items()
     }
@@ -136,11 +147,6 @@ def _score_slides(
 def _load_truth(
     bag: Bag, truth: Path | None
 ) -> tuple[npt.NDArray[np.integer] | None, Outlines | None]:
-    import numpy as np
-
-    from sacmil.cohorts.outlines import label_tiles
-    from sacmil.heatmap.truth import read_truth
-
     found = truth and read_truth(truth, bag.slide_id, bounds_origin=bag.bounds_origin)
     if found:
         return label_tiles(bag.coords, float(bag.patch_size), found), found
@@ -149,8 +155,6 @@ def _load_truth(
 
 def select_slides(slides: Sequence[ScoredSlide], count: int = NUM_SLIDES) -> list[ScoredSlide]:
     """Select slides at even steps from the largest lesion to the smallest."""
-    import numpy as np
-
     indices = np.linspace(0, len(slides) - 1, min(count, len(slides))).round().astype(int)
     return [slides[index] for index in indices.tolist()]
 
@@ -164,8 +168,6 @@ def _draw_figure(
     mean_auc: Mapping[str, float],
     images: Path | None,
 ) -> Image:
-    from sacmil.heatmap.annotations import ColorBar, Panel, compose_figure
-
     sheet = _draw_sheet(select_slides(slides), mean_auc, images)
     note = (
         f"{dataset.description}; test slides of the first fold, from the largest lesion to the "
@@ -179,10 +181,7 @@ def _draw_figure(
 def _draw_sheet(
     rows: Sequence[ScoredSlide], mean_auc: Mapping[str, float], images: Path | None
 ) -> npt.NDArray[np.uint8]:
-    import numpy as np
     from PIL import Image, ImageDraw
-
-    from sacmil.heatmap.annotations import TEXT_COLOR, TEXT_PX, draw_text
 
     step, line = CELL_PX + _GAP_PX, CELL_PX + _GAP_PX + _HEADER_PX
     size = (1 + len(ROWS)) * step - _GAP_PX, _HEADER_PX + len(rows) * line
@@ -201,16 +200,7 @@ def _draw_sheet(
 
 def _draw_cells(slide: ScoredSlide, images: Path | None) -> Iterator[tuple[str, Image]]:
     """Yield the annotation and every model's map, each with a caption."""
-    import numpy as np
     from PIL import Image
-
-    from sacmil.evaluation.metrics import auc
-    from sacmil.heatmap.annotations import draw_scale_bar
-    from sacmil.heatmap.normalization import normalize_scores
-    from sacmil.heatmap.overlay import blend_colors, draw_truth
-    from sacmil.heatmap.raster import rasterize
-    from sacmil.heatmap.viewport import fit_viewport
-    from sacmil.results import InstanceScores
 
     bag = slide.bag
     instances = InstanceScores(bag.coords, float(bag.patch_size), np.zeros(len(bag), np.float32))
@@ -229,10 +219,6 @@ def _draw_cells(slide: ScoredSlide, images: Path | None) -> Iterator[tuple[str, 
 def _read_pixels(
     bag: Bag, instances: InstanceScores, view: Viewport, images: Path | None
 ) -> npt.NDArray[np.uint8] | None:
-    from sacmil.heatmap.viewport import check_slide_matches, read_viewport
-    from sacmil.slides.readers import open_slide
-    from sacmil.slides.search import find_slides
-
     paths = {path.stem: path for path in find_slides([images])} if images else {}
     if bag.slide_id not in paths:
         return None
@@ -243,9 +229,6 @@ def _read_pixels(
 
 def _write_table(path: Path, slides: Sequence[ScoredSlide], mean_auc: Mapping[str, float]) -> Path:
     """Write the AUC of every model's scores on every slide, and the mean."""
-    from sacmil.atomic import atomic_write
-    from sacmil.evaluation.metrics import auc
-
     with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["slide_id", "tiles", "positive", *ROWS])
@@ -259,8 +242,6 @@ def _write_table(path: Path, slides: Sequence[ScoredSlide], mean_auc: Mapping[st
 
 
 def _save_image(path: Path, image: Image) -> Path:
-    from sacmil.atomic import atomic_write
-
     with atomic_write(path) as partial:
         image.save(partial, format="PNG")
     return path

@@ -1,14 +1,19 @@
-"""Settings of an experiment: data, protocol and resources."""
+"""The experiments by name, and what can be requested of them: data, protocol, resources."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from sacmil.errors import ConfigError
 from sacmil.progress import ProgressCallback, ignore_progress
+from sacmil.reproduce._paper import TABLES
+
+FIGURES = {"ecl": "effective_context", "heatmaps": "heatmaps"}
+"""Modules of this folder with ``run(out, request)``, which are imported when they run."""
 
 
 class DatasetPaths(NamedTuple):
@@ -64,3 +69,18 @@ class ReproduceRequest:
         """Reject options for an experiment that trains nothing and would ignore them."""
         if self != ReproduceRequest():
             raise ConfigError(f"{experiment} trains nothing; expected no options except `out`")
+
+
+def list_experiments() -> list[str]:
+    """List the names of experiments: the paper's tables and figures."""
+    return sorted([*TABLES, *FIGURES])
+
+
+def run_experiment(name: str, out: Path, request: ReproduceRequest) -> Iterator[Path]:
+    """Run an experiment, and yield each file that it wrote."""
+    if name in TABLES:
+        from sacmil.reproduce._table import reproduce_table
+
+        return reproduce_table(out, name, TABLES[name], request)
+    figure: Iterator[Path] = import_module(f"sacmil.reproduce.{FIGURES[name]}").run(out, request)
+    return figure
