@@ -31,9 +31,9 @@ from benchmarks.accuracy._pictures import SETS, Picture
 from sacmil.atomic import atomic_write
 from sacmil.cohorts.splits import shuffle_by_hash
 from sacmil.encoders import Encoder
+from sacmil.encoders._base import EncoderRequest
 from sacmil.encoders._efficientnet_lite import EfficientNetLite0
-from sacmil.encoders._network import EncoderRequest
-from sacmil.encoders.lite0 import ENCODERS as LITE0
+from sacmil.encoders.imagenet import ENCODERS as IMAGENET
 
 Floats = npt.NDArray[np.float32]
 Part = dict[str, npt.NDArray[Any]]
@@ -93,7 +93,7 @@ class TwoDepths(EfficientNetLite0):
 
 def load_encoder() -> Encoder:
     """Lite0 at two depths, with the weights of the registered encoder."""
-    (lite0,) = LITE0
+    lite0 = IMAGENET[0]
     card = replace(lite0.card, name="lite0_two_depths", width=LAST + MIDDLE)
     return replace(lite0, card=card, build=TwoDepths).load(EncoderRequest())
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from sacmil.encoders import EncoderCard
-from sacmil.encoders._network import EncoderRequest, NetworkSource
+from sacmil.encoders._base import EncoderRequest
+from sacmil.encoders._network import NetworkSource
 from sacmil.encoders._weights import WeightsOrigin
 
 

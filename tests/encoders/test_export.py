@@ -12,8 +12,9 @@ import torch
 
 import sacmil
 from sacmil.encoders import _export, export_encoder, load_encoder
-from sacmil.encoders._export import GRAPH_FILE, card_path
-from sacmil.encoders._network import EncoderRequest, NetworkSource
+from sacmil.encoders._base import EncoderRequest
+from sacmil.encoders._network import NetworkSource
+from sacmil.encoders.onnx_file import GRAPH_FILE, card_path
 from sacmil.errors import EncoderError
 
 

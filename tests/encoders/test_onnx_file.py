@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, save
 
 from sacmil.encoders import describe_encoder, find_encoder_weights, load_encoder
-from sacmil.encoders._export import GRAPH_FILE, card_path
+from sacmil.encoders.onnx_file import GRAPH_FILE, card_path
 from sacmil.errors import EncoderError
 from sacmil.extraction.slide_request import make_encoder_info
 

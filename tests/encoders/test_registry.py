@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from sacmil.encoders import describe_encoder, list_encoders, list_families, load_encoder
-from sacmil.encoders._network import EncoderRequest, NetworkSource
+from sacmil.encoders._base import EncoderRequest
+from sacmil.encoders._network import NetworkSource
 from sacmil.errors import EncoderError, SacMILError
 
 

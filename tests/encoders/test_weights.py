@@ -14,7 +14,8 @@ from huggingface_hub import constants
 from safetensors.torch import save_file
 
 from sacmil.encoders import find_encoder_weights, load_encoder
-from sacmil.encoders._network import EncoderRequest, NetworkSource
+from sacmil.encoders._base import EncoderRequest
+from sacmil.encoders._network import NetworkSource
 from sacmil.encoders._weights import (
     WeightsOrigin,
     get_weights,

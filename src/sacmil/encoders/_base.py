@@ -1,13 +1,19 @@
-"""The interface of encoders: a card that describes one, and a method from tiles to vectors."""
+"""The interface of encoders: the card that describes one, how to load it, tiles to vectors."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from sacmil.errors import EncoderError, suggest_names
+
+_ENGINES = ("onnxruntime", "torch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +33,31 @@ class EncoderCard:
     """Divides them after that."""
     pooling: str
     """How the network's last feature map or tokens become a vector, in words."""
-    mpp: float
+    mpp: float = 0.5
     """Microns per pixel of the tiles the encoder was trained on."""
     license: str
     weights: str
     """Where the weights come from, in words: a package, a hub address, a file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderRequest:
+    """How to load an encoder."""
+
+    weights: Path | None = None
+    device: str = "cpu"
+    engine: str | None = None
+    """One of "onnxruntime" and "torch"; None means the fastest that is installed."""
+    precision: str | None = None
+    """float32, float16 or bfloat16; None means float16 on a GPU and float32 elsewhere."""
+    random_weights: bool = False
+    download: bool = False
+
+    def __post_init__(self) -> None:
+        if self.engine not in (None, *_ENGINES):
+            raise EncoderError(
+                f"there is no engine {self.engine!r}; {suggest_names(str(self.engine), _ENGINES)}"
+            )
 
 
 class Encoder(ABC):
@@ -63,3 +89,16 @@ class Encoder(ABC):
     @abstractmethod
     def encode(self, tiles: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Encode RGB tiles (B, input_px, input_px, 3) as features (B, width)."""
+
+
+def check_tiles(
+    tiles: npt.NDArray[Any], card: EncoderCard, *, any_side: bool = False
+) -> npt.NDArray[np.uint8]:
+    """Return the tiles in one writable block of memory, which both engines read fastest."""
+    side = tiles.shape[1] if any_side and tiles.ndim == 4 and tiles.shape[1] else card.input_px
+    if tiles.dtype != np.uint8 or tiles.shape[1:] != (side, side, 3):
+        raise EncoderError(
+            f"{card.name} got tiles {tiles.shape} of {tiles.dtype}; "
+            f"expected (B, {side}, {side}, 3) of uint8, RGB: resize them first"
+        )
+    return np.require(tiles, requirements=["C", "W"])

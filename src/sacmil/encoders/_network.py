@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sacmil._version import __version__
-from sacmil.encoders._base import Encoder, EncoderCard
-from sacmil.encoders._export import export_network, load_exported
+from sacmil.encoders import onnx_file
+from sacmil.encoders._base import Encoder, EncoderCard, EncoderRequest
+from sacmil.encoders._export import export_network
 from sacmil.encoders._weights import (
     WeightsOrigin,
     cache_folder,
@@ -20,7 +21,7 @@ from sacmil.encoders._weights import (
     hash_weights,
     read_state,
 )
-from sacmil.errors import EncoderError, MissingExtraError, suggest_names
+from sacmil.errors import EncoderError, MissingExtraError
 
 if TYPE_CHECKING:
     import torch
@@ -28,27 +29,6 @@ if TYPE_CHECKING:
 
 RANDOM_HASH = "random"
 """Stands in place of a hash for random weights."""
-_ENGINES = ("onnxruntime", "torch")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncoderRequest:
-    """How to load an encoder."""
-
-    weights: Path | None = None
-    device: str = "cpu"
-    engine: str | None = None
-    """One of "onnxruntime" and "torch"; None means the fastest that is installed."""
-    precision: str | None = None
-    """float32, float16 or bfloat16; None means float16 on a GPU and float32 elsewhere."""
-    random_weights: bool = False
-    download: bool = False
-
-    def __post_init__(self) -> None:
-        if self.engine not in (None, *_ENGINES):
-            raise EncoderError(
-                f"there is no engine {self.engine!r}; {suggest_names(str(self.engine), _ENGINES)}"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +71,8 @@ class NetworkSource:
         if request.engine:
             return request.engine
         is_plain = request.device == "cpu" and request.precision in (None, "float32")
-        fastest = self.preferred_engine if _is_x86() or not _is_installed("torch") else "torch"
+        is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+        fastest = self.preferred_engine if is_x86 or not _is_installed("torch") else "torch"
         return fastest if is_plain and _is_installed(fastest) else "torch"
 
     def _load_on_torch(self, request: EncoderRequest) -> Encoder:
@@ -99,13 +80,7 @@ class NetworkSource:
         from sacmil.encoders._torch import TorchEncoder
 
         network, digest = self.build_module(request)
-        return TorchEncoder(
-            network,
-            self.card,
-            weights_hash=digest,
-            device=request.device,
-            precision=request.precision,
-        )
+        return TorchEncoder(network, self.card, digest, request)
 
     def _load_on_onnxruntime(self, request: EncoderRequest) -> Encoder:
         """Load the exported graph from the cache folder; export it there first if needed."""
@@ -121,7 +96,7 @@ class NetworkSource:
             if request.engine is None and not _is_installed("onnx"):
                 return self._load_on_torch(request)
             self.export(request, folder)
-        return load_exported(folder, device=request.device)
+        return onnx_file.find(str(folder)).load(EncoderRequest(device=request.device))
 
     def _find_file(self, request: EncoderRequest) -> Path:
         return get_weights(
@@ -129,13 +104,16 @@ class NetworkSource:
         )
 
     def _load_module(self, file: Path) -> nn.Module:
+        import torch
+
         state = {
             name: tensor
             for name, tensor in read_state(file).items()
             if not name.startswith(self.unused_prefixes)
         }
         # Built on the meta device, the network takes the file's tensors without a copy.
-        network = _build_on("meta", self.build)
+        with torch.device("meta"):
+            network = self.build()
         _load_state(network, state, file, self.card.name)
         if any(tensor.is_meta for tensor in (*network.parameters(), *network.buffers())):
             network = self.build()  # it computes buffers that are not in files
@@ -157,13 +135,6 @@ def build_random_network(build: Callable[[], nn.Module]) -> nn.Module:
     return network
 
 
-def _build_on(device: str, build: Callable[[], nn.Module]) -> nn.Module:
-    import torch
-
-    with torch.device(device):
-        return build()
-
-
 def _load_state(network: nn.Module, state: dict[str, torch.Tensor], file: Path, name: str) -> None:
     try:
         result = network.load_state_dict(state, strict=False, assign=True)
@@ -177,10 +148,6 @@ def _load_state(network: nn.Module, state: dict[str, torch.Tensor], file: Path, 
             f"{file}: these are not the weights of {name}: parameter names {'; '.join(problems)}; "
             "expected the official state dict"
         )
-
-
-def _is_x86() -> bool:
-    return platform.machine().lower() in ("x86_64", "amd64")
 
 
 def _is_installed(package: str) -> bool:

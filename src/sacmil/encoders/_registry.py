@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import Protocol
 
 import sacmil.encoders
-from sacmil.encoders._base import Encoder, EncoderCard
+from sacmil.encoders._base import Encoder, EncoderCard, EncoderRequest
 from sacmil.encoders._export import check_replaceable
-from sacmil.encoders._network import EncoderRequest, NetworkSource
+from sacmil.encoders._network import NetworkSource
 from sacmil.environment import keep_freed_memory
 from sacmil.errors import EncoderError, suggest_names
 from sacmil.plugins import load_plugins

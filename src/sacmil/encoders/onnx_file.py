@@ -1,21 +1,59 @@
-"""onnx:FILE: an encoder exported to ONNX, described by the card beside it."""
+"""onnx:FILE: an encoder exported to ONNX, described by the card beside it.
+
+onnxruntime encodes tiles without torch; the normalisation is part of the graph.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sacmil.encoders._base import Encoder, EncoderCard
-from sacmil.encoders._export import GRAPH_FILE, card_path, hash_graph, read_graph_card
-from sacmil.encoders._network import EncoderRequest
-from sacmil.encoders._onnx import OnnxEncoder, open_session
-from sacmil.errors import EncoderError
+import numpy as np
+import numpy.typing as npt
+
+from sacmil._version import __version__
+from sacmil.encoders._base import Encoder, EncoderCard, EncoderRequest, check_tiles
+from sacmil.errors import EncoderError, MissingExtraError
 
 PREFIX = "onnx:"
 SUMMARY = "onnx:FILE, a file, or a folder that sacmil export wrote for an encoder"
+GRAPH_FILE = "encoder.onnx"
+SCHEMA_VERSION = 1
+
+
+class OnnxEncoder(Encoder):
+    """An onnxruntime session: uint8 (B, P, P, 3) in, float32 (B, width) out."""
+
+    engine = "onnxruntime"
+    precision = "float32"
+
+    def __init__(
+        self, graph: Path, card: EncoderCard, *, weights_hash: str, device: str = "cpu"
+    ) -> None:
+        self.card = card
+        self.hash = weights_hash
+        self.device = device
+        self._session = open_session(graph, device=device)
+        _check_shapes(graph, self._session, card)
+        self._input = self._session.get_inputs()[0].name
+
+    def encode(self, tiles: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """Encode RGB tiles (B, input_px, input_px, 3) as features (B, width)."""
+        tiles = check_tiles(tiles, self.card)
+        if not len(tiles):
+            return np.empty((0, self.card.width), np.float32)
+        features = np.asarray(self._session.run(None, {self._input: tiles})[0], np.float32)
+        if not np.isfinite(features).all():
+            raise EncoderError(
+                f"the encoder {self.card.name} gives NaN or infinity; expected finite features: "
+                "check its weights and that the normalisation is inside the graph, or export it "
+                "again"
+            )
+        return features
 
 
 @dataclass(frozen=True)
@@ -43,11 +81,10 @@ class OnnxFile:
         """Load the encoder."""
         _check_request(self.file, request)
         card, digest = self._card_and_hash
-        session = open_session(self.file, device=request.device)
-        _check_shapes(self.file, session, card)
-        encoder = OnnxEncoder(session, card, weights_hash=digest, device=request.device)
+        encoder = OnnxEncoder(self.file, card, weights_hash=digest, device=request.device)
         if not card_path(self.file).exists():
-            encoder.file_sha256 = _hash_file(self.file)
+            with self.file.open("rb") as stream:
+                encoder.file_sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
         return encoder
 
 
@@ -61,11 +98,6 @@ def find(name: str) -> OnnxFile:
             "sacmil export writes for an encoder"
         )
     return OnnxFile(file)
-
-
-def _hash_file(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _check_request(file: Path, request: EncoderRequest) -> None:
@@ -92,19 +124,16 @@ def _make_card_from_shapes(file: Path) -> EncoderCard:
     kind, tiles, features = _read_shapes(open_session(file))
     side = tiles[1] if len(tiles) == 4 else None
     width = features[1] if len(features) == 2 else None
-    missing = [
-        requirement
-        for requirement, is_met in (
-            ("an input of uint8 (B, P, P, 3)", kind == "tensor(uint8)" and tiles[3:] == [3]),
-            ("its side P as a number", isinstance(side, int) and tiles[2:3] == [side]),
-            ("an output (B, width) with the width as a number", isinstance(width, int)),
-        )
-        if not is_met
-    ]
-    if missing or side is None or width is None:
+    is_met = {
+        "an input of uint8 (B, P, P, 3)": kind == "tensor(uint8)" and tiles[3:] == [3],
+        "its side P as a number": isinstance(side, int) and tiles[2:3] == [side],
+        "an output (B, width) with the width as a number": isinstance(width, int),
+    }
+    if side is None or width is None or not all(is_met.values()):
+        missing = ", ".join(requirement for requirement, met in is_met.items() if not met)
         raise EncoderError(
             f"{file}: takes {kind} {tiles}, returns {features}, and has no card "
-            f"{card_path(file).name} beside it; missing: {', '.join(missing)}; export it with "
+            f"{card_path(file).name} beside it; missing: {missing}; export it with "
             "the normalisation inside, as sacmil export does"
         )
     return EncoderCard(
@@ -115,7 +144,6 @@ def _make_card_from_shapes(file: Path) -> EncoderCard:
         mean=(0.0, 0.0, 0.0),
         std=(1.0, 1.0, 1.0),
         pooling="inside the graph",
-        mpp=0.5,
         license="unknown",
         weights="the file itself",
     )
@@ -129,3 +157,93 @@ def _check_shapes(file: Path, session: Any, card: EncoderCard) -> None:
             f"{file}: takes {kind} {tiles} and returns {features}; its card states uint8 "
             f"(B, {card.input_px}, {card.input_px}, 3) and (B, {card.width}): copy both again"
         )
+
+
+def card_path(graph: Path) -> Path:
+    """Return the path of an ONNX file's card."""
+    return graph.with_name(f"{graph.name}.json")
+
+
+def hash_graph(graph: Path) -> str:
+    """Return the first 16 hex digits of the SHA-256 of an ONNX file and its external weights."""
+    digest = hashlib.sha256()
+    for file in (graph, graph.with_name(f"{graph.name}.data")):
+        if file.is_file():
+            with file.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def read_graph_card(graph: Path) -> tuple[EncoderCard, str]:
+    """Read the card of an ONNX file: the encoder, and the hash of its weights."""
+    file = card_path(graph)
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        version = stored["schema_version"]
+        card = _parse_card(stored["encoder"])
+        digest, graph_hash = str(stored["weights_hash"]), stored["onnx_hash"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise EncoderError(
+            f"{file}: is not the card of an encoder ({type(error).__name__}: {error}); "
+            f"export {graph.name} again, or remove the card"
+        ) from error
+    if version != SCHEMA_VERSION:
+        raise EncoderError(
+            f"{file}: has schema version {version!r}; this sacmil ({__version__}) reads "
+            f"{SCHEMA_VERSION}: export the encoder again"
+        )
+    if graph_hash != hash_graph(graph):
+        raise EncoderError(
+            f"{graph}: is not the file its card {file.name} describes; copy both again"
+        )
+    return card, digest
+
+
+def _parse_card(stored: dict[str, Any]) -> EncoderCard:
+    if "licence" in stored and "license" not in stored:  # as earlier versions wrote it
+        stored["license"] = stored.pop("licence")
+    names = {field.name for field in fields(EncoderCard)}
+    if set(stored) != names:
+        raise ValueError(f"fields {sorted(set(stored) ^ names)} are missing or unknown")
+    for name in ("mean", "std"):
+        stored[name] = tuple(float(value) for value in stored[name])
+    for name, kind in (("width", int), ("input_px", int), ("mpp", (int, float)), ("name", str)):
+        if not isinstance(stored[name], kind):
+            raise ValueError(f"{name} is {stored[name]!r}")
+    return EncoderCard(**stored)
+
+
+def open_session(file: Path, *, device: str = "cpu") -> Any:
+    """Open an ONNX file; the session may be called from several threads at once."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtraError("runtime", "encoding with onnxruntime") from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # errors are raised, so they need not be printed too
+    # The caller runs one call per core: more threads would compete for the same cores, and a
+    # thread that spins while it waits takes its core from the decoder.
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    for kind in ("intra", "inter"):
+        options.add_session_config_entry(f"session.{kind}_op.allow_spinning", "0")
+    provider = _choose_provider(device, onnxruntime.get_available_providers())
+    try:
+        return onnxruntime.InferenceSession(file, options, providers=[provider])
+    except Exception as error:  # onnxruntime has a class per status code and no common root
+        reason = str(error).strip().splitlines()[0]
+        raise EncoderError(
+            f"{file}: onnxruntime cannot load it ({reason}); expected a complete ONNX file, copy "
+            "or export it again"
+        ) from error
+
+
+def _choose_provider(device: str, available: list[str]) -> Any:
+    kind, _, index = device.partition(":")
+    if kind == "cpu":
+        return "CPUExecutionProvider"
+    if kind == "cuda" and "CUDAExecutionProvider" in available:
+        return ("CUDAExecutionProvider", {"device_id": int(index or 0)})
+    raise EncoderError(
+        f"onnxruntime cannot use the device {device!r} here (it has {', '.join(available)}); "
+        "use engine torch, or device cpu"
+    )

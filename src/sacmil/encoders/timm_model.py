@@ -1,21 +1,35 @@
-"""timm:NAME: any model of timm, with the input size and the normalisation timm states for it."""
+"""timm:NAME: any model of timm, with the input size and the normalisation timm states for it.
+
+timm imports torchvision. The wheel of torchvision on the package index is linked against CUDA.
+With a CPU-only torch its operators do not load, and its import fails while describing two of them
+("operator torchvision::nms does not exist"). Nothing here uses either, so declaring their
+signatures is enough.
+"""
 
 from __future__ import annotations
 
+import importlib
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sacmil.encoders._base import EncoderCard
 from sacmil.encoders._network import NetworkSource
-from sacmil.encoders._timm import import_timm
 from sacmil.encoders._weights import WeightsOrigin
-from sacmil.errors import EncoderError, suggest_names
+from sacmil.errors import EncoderError, MissingExtraError, suggest_names
 
 if TYPE_CHECKING:
     from torch import nn
 
 PREFIX = "timm:"
 SUMMARY = "timm:NAME, any model of timm, e.g. timm:vit_small_patch14_dinov2.lvd142m"
+_SIGNATURES = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+_declared_libraries: list[Any] = []
+"""Kept until the process ends: torch drops the declarations of a collected library."""
+_import_lock = threading.Lock()
 
 
 def find(name: str) -> NetworkSource:
@@ -31,7 +45,7 @@ def find(name: str) -> NetworkSource:
         raise EncoderError(f"timm has no weights called {name!r}; known are: {known}")
     hub = (config.hf_hub_id,) if config.hf_hub_id else ()
     return NetworkSource(
-        card=_make_card(timm, name, config),
+        card=_make_card(name, config),
         origin=WeightsOrigin(hub=hub),
         build=partial(_build_network, name),
         unused_prefixes=_list_head_prefixes(config),
@@ -43,34 +57,64 @@ def _build_network(name: str) -> nn.Module:
     return network
 
 
-def _make_card(timm: Any, name: str, config: Any) -> EncoderCard:
+def _make_card(name: str, config: Any) -> EncoderCard:
     channels, height, width = config.input_size
     if channels != 3 or height != width:
         raise EncoderError(f"timm:{name} takes {config.input_size}; expected square RGB images")
+    import torch
+
+    with torch.device("meta"):
+        network: Any = _build_network(name)
     is_smooth = config.interpolation in ("bilinear", "bicubic")
     return EncoderCard(
         name=f"timm:{name}",
-        width=_find_width(name),
+        width=int(getattr(network, "head_hidden_size", network.num_features)),
         input_px=height,
         resample=config.interpolation if is_smooth else "bilinear",
         mean=tuple(config.mean),
         std=tuple(config.std),
         pooling="timm's own",
-        mpp=0.5,
         license=config.license or "see its hub page",
         weights=f"hub {config.hf_hub_id}" if config.hf_hub_id else "a file of yours",
     )
-
-
-def _find_width(name: str) -> int:
-    import torch
-
-    with torch.device("meta"):
-        network: Any = _build_network(name)
-    return int(getattr(network, "head_hidden_size", network.num_features))
 
 
 def _list_head_prefixes(config: Any) -> tuple[str, ...]:
     """Return the prefixes of classifiers; some models have two."""
     names = config.classifier or ()
     return tuple(f"{name}." for name in ([names] if isinstance(names, str) else names))
+
+
+def import_timm() -> Any:
+    """Return the package timm."""
+    return import_after_torchvision("timm")
+
+
+def import_after_torchvision(module: str) -> Any:
+    """Return a module that imports torchvision, whose operators may not load."""
+    with _import_lock:
+        try:
+            _import_torchvision()
+            return importlib.import_module(module)
+        except ImportError as error:
+            raise MissingExtraError("encoders", "building this encoder") from error
+
+
+def _import_torchvision() -> None:
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+        _declare_operators()
+        importlib.import_module("torchvision")
+
+
+def _declare_operators() -> None:
+    import torch
+
+    if not _declared_libraries:
+        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+        for signature in _SIGNATURES:
+            library.define(signature)  # type: ignore[no-untyped-call]
+        _declared_libraries.append(library)
