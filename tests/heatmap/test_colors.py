@@ -3,8 +3,54 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.interpolate import PchipInterpolator
+from scipy.stats import rankdata
 
-from sacmil.heatmap.colors import apply_color_scale, make_color_scale
+from sacmil.errors import ConfigError, RunError
+from sacmil.heatmap import normalize_scores
+from sacmil.heatmap.colors import COLOR_SCALE, apply_color_scale, to_scale_positions
+
+SCALE_PATH = (
+    (0.30, 0.14, 278),
+    (0.45, 0.15, 262),
+    (0.60, 0.12, 225),
+    (0.72, 0.13, 175),
+    (0.83, 0.18, 140),
+    (0.95, 0.19, 108),
+)
+# lightness, chroma and hue in degrees, from the lowest score to the highest
+TO_CONES = np.array(
+    [
+        [1.0, 0.3963377774, 0.2158037573],
+        [1.0, -0.1055613458, -0.0638541728],
+        [1.0, -0.0894841775, -1.2914855480],
+    ]
+)
+TO_LINEAR = np.array(
+    [
+        [4.0767416621, -3.3077115913, 0.2309699292],
+        [-1.2684380046, 2.6097574011, -0.3413193965],
+        [-0.0041960863, -0.7034186147, 1.7076147010],
+    ]
+)  # from OKLab over the responses of the eye's cones to linear RGB
+
+
+def to_srgb(oklab: np.ndarray) -> np.ndarray:
+    linear = np.clip((oklab @ TO_CONES.T) ** 3 @ TO_LINEAR.T, 0, 1)
+    return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+
+
+def test_the_scale_is_an_even_path_through_oklab() -> None:
+    light, chroma, hue = np.array(SCALE_PATH).T
+    knots = np.stack([light, chroma * np.cos(np.radians(hue)), chroma * np.sin(np.radians(hue))], 1)
+    path = PchipInterpolator(np.linspace(0, 1, len(knots)), knots)
+    dense = path(np.linspace(0, 1, 4096))
+    lengths = np.append(0, np.cumsum(np.linalg.norm(np.diff(dense, axis=0), axis=1)))
+    even = np.interp(np.linspace(0, lengths[-1], 256), lengths, np.linspace(0, 1, 4096))
+    assert ((to_srgb(path(even)) * 255 + 0.5).astype(np.uint8) == COLOR_SCALE).all()
 
 
 def to_cielab(rgb: np.ndarray) -> np.ndarray:
@@ -20,22 +66,77 @@ def to_cielab(rgb: np.ndarray) -> np.ndarray:
 
 
 def test_a_higher_score_is_always_lighter() -> None:
-    light = to_cielab(make_color_scale()[::8].astype(float))[:, 0]
+    light = to_cielab(COLOR_SCALE[::8].astype(float))[:, 0]
     assert (np.diff(light) > 0.5).all()
 
 
 def test_steps_of_the_scale_look_alike() -> None:
-    steps = np.linalg.norm(
-        np.diff(to_cielab(make_color_scale()[::16].astype(float)), axis=0), axis=1
-    )
+    steps = np.linalg.norm(np.diff(to_cielab(COLOR_SCALE[::16].astype(float)), axis=0), axis=1)
     assert steps.max() < 2.5 * steps.min()
 
 
 def test_positions_between_steps_take_the_nearest() -> None:
-    scale = make_color_scale()
+    scale = COLOR_SCALE
     assert apply_color_scale(np.array([0.0, 0.4 / 255, 0.6 / 255, 1.0])).tolist() == [
         scale[0].tolist(),
         scale[0].tolist(),
         scale[1].tolist(),
         scale[255].tolist(),
     ]
+
+
+# raw, minmax and rank, against their definitions.
+
+
+scores = st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=40)
+
+
+@given(scores)
+def test_raw_is_unchanged(values: list[float]) -> None:
+    assert normalize_scores(values, "raw").tolist() == values
+
+
+@given(scores)
+def test_minmax_is_the_fraction_between_the_lowest_and_the_highest(values) -> None:
+    found = normalize_scores(values, "minmax")
+    low, high = min(values), max(values)
+    expected = [0.5 if low == high else (v - low) / (high - low) for v in values]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@given(scores)
+def test_rank_is_the_mean_rank_between_zero_and_one(values) -> None:
+    count = len(values)
+    expected = (rankdata(values) - 1) / (count - 1) if count > 1 else [0.5]
+    np.testing.assert_allclose(normalize_scores(values, "rank"), expected, atol=1e-12)
+
+
+@given(scores, st.sampled_from(["raw", "minmax", "rank"]))
+def test_positions_on_the_scale_are_always_between_its_ends(values, normalization) -> None:
+    normalized = normalize_scores(values, normalization)
+    positions, low, high = to_scale_positions(normalized, normalization)
+    assert ((positions >= 0) & (positions <= 1)).all()
+    assert low <= high
+
+
+@pytest.mark.parametrize("normalization", ["minmax", "rank"])
+@pytest.mark.parametrize("count", [1, 5])
+def test_equal_scores_are_all_a_half(normalization: str, count: int) -> None:
+    assert normalize_scores([7.0] * count, normalization).tolist() == [0.5] * count
+
+
+@pytest.mark.parametrize("normalization", ["minmax", "rank"])
+def test_the_largest_difference_of_finite_numbers_does_not_overflow(normalization: str) -> None:
+    widest = np.finfo(np.float64).max
+    assert normalize_scores([-widest, 0, widest], normalization).tolist() == [0, 0.5, 1]
+
+
+@pytest.mark.parametrize("values", [[np.nan, 1], [np.inf, 1], [], [[1.0]]])
+def test_scores_other_than_one_finite_number_per_tile_are_rejected(values) -> None:
+    with pytest.raises(RunError, match="finite number per tile"):
+        normalize_scores(values, "rank")
+
+
+def test_an_unknown_normalization_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="minmax"):
+        normalize_scores([1.0], "min-max")

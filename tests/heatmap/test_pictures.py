@@ -11,12 +11,11 @@ from PIL import Image
 from sacmil.cohorts.outlines import make_outlines
 from sacmil.errors import ConfigError, RunError, SlideError
 from sacmil.heatmap import draw_heatmap, find_top_tiles
-from sacmil.heatmap.annotations import ColorBar, _format_ticks
-from sacmil.heatmap.canvas import open_canvas
-from sacmil.heatmap.colors import make_color_scale
-from sacmil.heatmap.overlay import _place_numbers
-from sacmil.heatmap.pictures import PictureText, draw_overlay_only, draw_pictures
-from sacmil.heatmap.viewport import Viewport, fit_viewport, read_viewport
+from sacmil.heatmap.annotations import ColorBar, PictureText, _format_ticks
+from sacmil.heatmap.canvas import Viewport, fit_viewport, open_canvas, read_viewport
+from sacmil.heatmap.colors import COLOR_SCALE
+from sacmil.heatmap.overlay import _place_numbers, draw_overlay
+from sacmil.heatmap.pictures import draw_pictures
 from sacmil.results import InstanceScores
 from sacmil.slides.readers import open_slide
 
@@ -43,8 +42,8 @@ def test_without_the_slide_the_map_is_drawn_on_white(tmp_path, scores) -> None:
     written = draw_heatmap(tmp_path, "a", scores)
     assert set(written) == {"overlay", "map"}
     picture = pixels(written["overlay"])
-    assert has_color(picture, make_color_scale()[0])
-    assert has_color(picture, make_color_scale()[-1])
+    assert has_color(picture, COLOR_SCALE[0])
+    assert has_color(picture, COLOR_SCALE[-1])
 
 
 def test_truth_widens_the_picture_by_a_panel_and_is_a_black_line(tmp_path, scores) -> None:
@@ -148,7 +147,7 @@ def test_tiles_that_overlap_a_better_one_are_left_out() -> None:
 def test_the_picture_of_top_tiles_shows_the_tiles_themselves(tmp_path, scores, slide) -> None:
     few = InstanceScores(scores.coords[[5]], 100, np.ones(1, np.float32))
     picture = pixels(draw_heatmap(tmp_path, "a", few, slide=slide)["tiles"])
-    frame = (picture == make_color_scale()[128]).all(axis=2)
+    frame = (picture == COLOR_SCALE[128]).all(axis=2)
     top, left = (np.flatnonzero(frame.any(axis=axis))[0] for axis in (1, 0))
     shown = picture[top + 6 : top + 226, left + 6 : left + 226]
     with open_slide(slide) as opened:
@@ -175,6 +174,6 @@ def test_an_overlay_without_the_panel_of_the_slide_is_half_as_wide(scores, slide
     text = PictureText("a", "", "score")
     with open_canvas(scores, slide) as canvas:
         both = draw_pictures(scores, canvas, text)["overlay"]
-        single = draw_overlay_only(scores, canvas, text)
+        single = draw_overlay(scores, canvas, text, show_slide=False)
     assert single.width < 0.6 * both.width
     assert single.height == both.height

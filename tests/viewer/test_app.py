@@ -17,7 +17,7 @@ from PIL import Image
 from results_maker import CLASSES, MODELS, SIZE, tile_scores
 from slide_maker import tissue_pixels
 
-from sacmil.heatmap.colors import make_color_scale
+from sacmil.heatmap.colors import COLOR_SCALE
 from sacmil.results import read_results
 from sacmil.viewer import documents
 from sacmil.viewer.content import ResultsApi
@@ -34,7 +34,7 @@ def test_the_list_matches_results_json(app, made) -> None:
     assert [model["name"] for model in document["models"]] == list(MODELS)
     assert document["models"][0]["members"] == 3
     assert document["title"] == "results"
-    assert document["colors"] == make_color_scale().tolist()
+    assert document["colors"] == COLOR_SCALE.tolist()
     for slide, expected in zip(document["slides"], known.slides, strict=True):
         assert (slide["slide_id"], slide["label"]) == (expected.slide_id, expected.label)
         assert (slide["mpp"], tuple(slide["size"])) == (expected.mpp, expected.size)

@@ -15,8 +15,7 @@ from PIL import Image
 from results_maker import CLASSES, HOT, SIDE, SIZE, TRUTH, make_results, tile_scores
 from slide_maker import tissue_pixels
 
-from sacmil.heatmap.colors import apply_color_scale, make_color_scale
-from sacmil.heatmap.normalization import normalize_scores
+from sacmil.heatmap.colors import COLOR_SCALE, apply_color_scale, normalize_scores
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -265,7 +264,7 @@ def test_the_legend_shows_the_servers_colors_and_the_slides_scores(
     row = picture(page)[round(box["y"] + box["height"] / 2)]
     at = np.linspace(0.1, 0.9, 9)
     drawn = row[np.rint(box["x"] + at * box["width"]).astype(int)]
-    on_white = 0.6 * make_color_scale()[np.rint(at * 255).astype(int)] + 0.4 * 255
+    on_white = 0.6 * COLOR_SCALE[np.rint(at * 255).astype(int)] + 0.4 * 255
     assert np.abs(drawn - on_white).max() < 6
     own = tile_scores("sac_mil").scores
     ticks = [float(tick) for tick in page.locator(".ticks span").all_inner_texts()]

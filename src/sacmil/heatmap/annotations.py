@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from sacmil.errors import MissingExtraError
-from sacmil.heatmap.colors import make_color_scale
+from sacmil.heatmap.colors import COLOR_SCALE, NORMALIZATION_DESCRIPTIONS, Normalization
 from sacmil.slides.readers import Pixels
 
 if TYPE_CHECKING:
@@ -30,6 +29,24 @@ _TICK_COUNT = 5
 _ASCII_FALLBACKS = str.maketrans({"µ": "u", "–": "-", "×": "x", "’": "'", "≥": ">"})
 
 
+class PictureText(NamedTuple):
+    """The text on a picture."""
+
+    title: str
+    """The first line: the slide's id."""
+    note: str
+    """The second line, such as the model and its prediction."""
+    name: str
+    """The name of the score."""
+    normalization: Normalization = "rank"
+    """Of the overlay; a map shows raw scores."""
+
+    def describe_scores(self) -> str:
+        """Return the lines below the title: the note and the meaning of the scores."""
+        meaning = f"{self.name} · {NORMALIZATION_DESCRIPTIONS[self.normalization]}"
+        return f"{self.note}\n{meaning}" if self.note else meaning
+
+
 class Panel(NamedTuple):
     """A picture with a caption above it."""
 
@@ -43,8 +60,8 @@ class ColorBar(NamedTuple):
     low: float
     high: float
     name: str
-    scale: Pixels | None = None
-    """(256, 3), if colours differ from those in colors.py, as they do over tissue."""
+    scale: Pixels = COLOR_SCALE
+    """(256, 3); over tissue, colours differ from those in colors.py."""
 
 
 def check_can_draw() -> None:
@@ -78,7 +95,11 @@ def compose_figure(title: str, note: str, panels: Sequence[Panel], bar: ColorBar
     low = max(down * cell, int(1.7 * TEXT_PX) + _bar_height(height, down) + TEXT_PX if bar else 0)
     image = Image.new("RGB", (total_width, top + low + GAP_PX // 2), "white")
     draw = ImageDraw.Draw(image)
-    _draw_heading(draw, title, lines, total_width)
+    heading = _shorten_text(title, TITLE_PX, total_width - 2 * GAP_PX)
+    draw_text(draw, (GAP_PX, GAP_PX), heading, TITLE_PX, TEXT_COLOR)
+    for number, line in enumerate(lines):
+        y = GAP_PX + int(1.5 * TITLE_PX) + number * int(1.4 * TEXT_PX)
+        draw_text(draw, (GAP_PX, y), line, TEXT_PX, GRAY)
     for number, panel in enumerate(panels):
         x, y = GAP_PX + number % across * (width + GAP_PX), top + number // across * cell
         draw_text(draw, (x, y), _shorten_text(panel.caption, TEXT_PX, width), TEXT_PX, TEXT_COLOR)
@@ -87,19 +108,6 @@ def compose_figure(title: str, note: str, panels: Sequence[Panel], bar: ColorBar
         corner = GAP_PX + across * (width + GAP_PX), top + int(1.7 * TEXT_PX)
         _draw_bar(image, draw, bar, corner, _bar_height(height, down))
     return image
-
-
-def _draw_heading(draw: ImageDraw, title: str, lines: Sequence[str], width: int) -> None:
-    draw_text(
-        draw,
-        (GAP_PX, GAP_PX),
-        _shorten_text(title, TITLE_PX, width - 2 * GAP_PX),
-        TITLE_PX,
-        TEXT_COLOR,
-    )
-    for number, line in enumerate(lines):
-        y = GAP_PX + int(1.5 * TITLE_PX) + number * int(1.4 * TEXT_PX)
-        draw_text(draw, (GAP_PX, y), line, TEXT_PX, GRAY)
 
 
 # --- colour bar ----------------------------------------------------------------------------------
@@ -134,8 +142,7 @@ def _draw_bar(
 
     x, y = corner
     draw_text(draw, (x, y - int(1.7 * TEXT_PX) + 3), bar.name, SMALL_TEXT_PX, TEXT_COLOR)
-    scale = make_color_scale() if bar.scale is None else bar.scale
-    texts = _format_ticks(bar)
+    scale, texts = bar.scale, _format_ticks(bar)
     if len(texts) == 1:  # all scores are equal
         scale = scale[len(scale) // 2][None]
     steps = np.linspace(len(scale) - 1, 0, height).round().astype(int)
@@ -245,21 +252,3 @@ def _wrap_text(text: str, size: int, width: int) -> list[str]:
             line = longer
         lines.append(_shorten_text(line, size, width))
     return lines
-
-
-def find_border(mask: npt.NDArray[np.bool_], width: int = 2) -> npt.NDArray[np.bool_]:
-    """Return the pixels along the inside of a mask, but not those along the picture's edge."""
-    inner = mask
-    for _ in range(width):
-        inner = ~dilate(~inner)
-    return mask & ~inner
-
-
-def dilate(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return a mask with the four neighbours of its pixels."""
-    wider = mask.copy()
-    wider[1:] |= mask[:-1]
-    wider[:-1] |= mask[1:]
-    wider[:, 1:] |= mask[:, :-1]
-    wider[:, :-1] |= mask[:, 1:]
-    return wider

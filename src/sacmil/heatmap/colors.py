@@ -1,100 +1,106 @@
-"""The perceptually uniform colour scale of scores, from dark blue over green to yellow.
+"""Normalises a model's scores, and gives the normalised values colours.
 
-It is built in OKLab (Ottosson 2020), where equal distances look equally far. Its hues avoid the
-pink and violet of stained tissue. Lightness always rises, so that it also works in grey.
+The colour scale goes from dark blue over green to yellow. Equal steps look equally far, because it
+is an even path through OKLab (Ottosson 2020), from which tests/heatmap/test_colors.py computes it
+again. Its hues avoid the pink and violet of stained tissue. Lightness always rises, so that it also
+works in grey.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from sacmil.errors import ConfigError, RunError, suggest_names
+from sacmil.results.prediction import rank_scores
 from sacmil.slides.readers import Pixels
 
-_STEPS = 256
-_SCALE_PATH = (
-    (0.30, 0.14, 278),
-    (0.45, 0.15, 262),
-    (0.60, 0.12, 225),
-    (0.72, 0.13, 175),
-    (0.83, 0.18, 140),
-    (0.95, 0.19, 108),
-)
-"""Lightness, chroma and hue in degrees, from the lowest score to the highest."""
+Floats = npt.NDArray[np.float64]
+Normalization = Literal["raw", "minmax", "rank"]
+NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
+
+NORMALIZATION_DESCRIPTIONS: dict[Normalization, str] = {
+    "raw": "raw: as the model gives it",
+    "minmax": "min-max: 0 is the lowest of this slide, 1 the highest",
+    "rank": "rank: share of this slide's tiles that score lower",
+}
+"""Descriptions in the notes of pictures."""
+
+COLOR_SCALE: Pixels = np.frombuffer(
+    bytes.fromhex(
+        "231b71231c72241d74241e75241f7624207725217825227a25237b25247c25257d26267e26277f262881"
+        "262982262a83262b84262c85262d86262f8727308927318a27328b27338c27348d27358e27368f273790"
+        "273891273992273a93273b94263c95263d96263f9726409826419926429a26439b25449d25459e25469f"
+        "2547a02548a12449a2244ba3244ca4234da5234ea6234fa72250a82251a92152a92153aa2055ab2056ac"
+        "1f57ad1e58ad1e59ae1d5aaf1c5baf1c5db01b5eb01a5fb11960b11861b21763b21664b21565b31466b3"
+        "1367b31268b41169b40f6bb40e6cb40c6db50b6eb5096fb50770b50571b50373b50174b50075b60076b6"
+        "0077b60078b60079b6007ab6007bb6007db6007eb6007fb60080b60081b60082b60083b60084b60085b6"
+        "0086b60087b60089b6008ab6008bb6008cb6008db6008eb6008fb60090b60091b60092b50093b50094b5"
+        "0095b50096b50097b50098b50099b4009ab4009bb4009cb3009db3009eb3009fb300a0b200a1b200a2b1"
+        "00a3b100a4b100a5b000a6b000a7af00a8af00a9ae00aaae00abad00acad00adac00aeac00afab00b0ab"
+        "00b1aa00b2aa00b2a900b3a800b4a800b5a700b6a600b7a600b8a500b9a506baa40cbaa311bba316bca2"
+        "1abda11dbea121bfa024bf9f27c09e2ac19e2dc29d30c39c33c49b35c49a38c59a3ac6993cc7983fc797"
+        "41c89643c99545ca9447ca9349cb924bcc914dcd904fcd8f51ce8e53cf8c55d08b57d08a59d1895bd288"
+        "5dd2875ed38660d48462d58364d58266d68167d78069d87e6bd87d6dd97c6eda7b70da7a72db7874dc77"
+        "75dd7677dd7579de747adf737ce0717ee1707fe16f81e26e83e36d85e46c86e56b88e56a8ae6698ce768"
+        "8ee76791e86693e96595e96498ea639aeb619ceb609fec5fa1ec5ea4ed5da6ed5ca9ee5babee5aaeee59"
+        "b0ef58b3ef57b5f056b8f055bbf054bdf153c0f152c2f151c5f250c7f24fcaf24eccf34dcef34cd1f34b"
+        "d3f34ad6f44ad8f449dbf448ddf447e0f546e2f545e4f544e7f543e9f543ebf642eef641f0f640f2f63f"
+        "f5f63ef7f73ef9f73dfcf73c"
+    ),
+    np.uint8,
+).reshape(-1, 3)
+"""(256, 3), the colour of the lowest value first."""
 
 
-def apply_color_scale(positions: npt.NDArray[np.float64]) -> Pixels:
+def apply_color_scale(positions: Floats) -> Pixels:
     """Return the RGB colours, (…, 3), of positions on the scale, 0 to 1."""
-    steps = np.floor(np.clip(positions, 0, 1) * (_STEPS - 1) + 0.5).astype(np.intp)
-    return make_color_scale()[steps]
+    last = len(COLOR_SCALE) - 1
+    return COLOR_SCALE[np.floor(np.clip(positions, 0, 1) * last + 0.5).astype(np.intp)]
 
 
-@cache
-def make_color_scale() -> Pixels:
-    """Return the whole scale, (256, 3), the lowest first."""
-    dense = _interpolate_path(np.linspace(0, 1, 4096))
-    lengths = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(dense, axis=0), axis=1))])
-    even = np.interp(np.linspace(0, lengths[-1], _STEPS), lengths, np.linspace(0, 1, 4096))
-    scale = (_to_srgb(_interpolate_path(even)) * 255 + 0.5).astype(np.uint8)
-    scale.flags.writeable = False
-    return scale
+def normalize_scores(scores: npt.ArrayLike, normalization: str) -> Floats:
+    """Normalise the scores of one slide, (N,).
 
+    minmax and rank lie in 0 to 1; equal scores get equal values, and 0.5 if all are equal.
+    rank is the share of the other tiles that score lower; ties count half.
 
-def _interpolate_path(positions: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return OKLab colours, (N, 3), on a smooth curve through the path that never overshoots.
+    >>> normalize_scores([3.0, 1.0, 1.0, 9.0], "rank").round(3).tolist()
+    [0.667, 0.167, 0.167, 1.0]
 
-    It is the monotone cubic of Fritsch and Carlson (1980). scipy is not used, because its import
-    takes longer than the viewer's first page.
+    Args:
+        scores: (N,), finite.
+        normalization: raw, minmax or rank.
     """
-    light, chroma, hue = np.array(_SCALE_PATH).T
-    angle = np.radians(hue)
-    knots = np.stack([light, chroma * np.cos(angle), chroma * np.sin(angle)], axis=1)
-    slopes = _knot_slopes(np.diff(knots, axis=0))
-    scaled = np.asarray(positions) * (len(knots) - 1)
-    at = np.clip(np.floor(scaled).astype(int), 0, len(knots) - 2)
-    t = (scaled - at)[:, None]
-    weights = (1 + 2 * t) * (1 - t) ** 2, t**2 * (3 - 2 * t), t * (1 - t) ** 2, t**2 * (t - 1)
-    ends = knots[at], knots[at + 1], slopes[at], slopes[at + 1]
-    return np.asarray(sum(weight * end for weight, end in zip(weights, ends, strict=True)))
+    if normalization not in NORMALIZATIONS:
+        raise ConfigError(
+            f"there is no normalisation {normalization!r}; "
+            f"{suggest_names(normalization, NORMALIZATIONS)}"
+        )
+    values = np.asarray(scores, dtype=np.float64)
+    not_finite = int((~np.isfinite(values)).sum())
+    if values.ndim != 1 or not len(values) or not_finite:
+        raise RunError(
+            f"scores have shape {values.shape}, {not_finite} of them NaN or infinite; expected one "
+            "finite number per tile"
+        )
+    if normalization == "raw":
+        return values
+    return _scale_minmax(values) if normalization == "minmax" else rank_scores(values)
 
 
-def _knot_slopes(steps: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the slopes at the knots, (K + 1, 3), from the (K, 3) steps between them."""
-    before, after = steps[:-1], steps[1:]
-    turns = before * after <= 0
-    inner = np.where(turns, 0, 2 * before * after / np.where(turns, 1, before + after))
-    return np.concatenate([_end_slope(steps[:2]), inner, _end_slope(steps[:-3:-1])])
+def to_scale_positions(values: Floats, normalization: str) -> tuple[Floats, float, float]:
+    """Return positions on the colour bar, (N,) in 0 to 1, and the values at its two ends."""
+    if normalization != "raw":
+        return values, 0.0, 1.0
+    return _scale_minmax(values), float(values.min()), float(values.max())
 
 
-def _end_slope(steps: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the slope at an end, (1, 3), from its (2, 3) nearest steps."""
-    first, second = steps
-    slope = (3 * first - second) / 2
-    steepest = np.where(
-        (first * second < 0) & (np.abs(slope) > 3 * np.abs(first)), 3 * first, slope
-    )
-    return np.where(slope * first <= 0, 0, steepest)[None]
-
-
-_TO_CONES = np.array(
-    [
-        [1.0, 0.3963377774, 0.2158037573],
-        [1.0, -0.1055613458, -0.0638541728],
-        [1.0, -0.0894841775, -1.2914855480],
-    ]
-)
-_TO_LINEAR = np.array(
-    [
-        [4.0767416621, -3.3077115913, 0.2309699292],
-        [-1.2684380046, 2.6097574011, -0.3413193965],
-        [-0.0041960863, -0.7034186147, 1.7076147010],
-    ]
-)
-
-
-def _to_srgb(oklab: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    linear = np.clip((oklab @ _TO_CONES.T) ** 3 @ _TO_LINEAR.T, 0, 1)
-    curved = 1.055 * linear ** (1 / 2.4) - 0.055
-    return np.asarray(np.where(linear <= 0.0031308, 12.92 * linear, curved))
+def _scale_minmax(values: Floats) -> Floats:
+    low, high = values.min(), values.max()
+    if low == high:
+        return np.full(len(values), 0.5)
+    # halved first: the difference of two finite numbers may be infinite
+    return np.asarray(np.clip((values / 2 - low / 2) / (high / 2 - low / 2), 0, 1))

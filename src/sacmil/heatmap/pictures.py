@@ -11,12 +11,11 @@ import numpy as np
 
 from sacmil.atomic import atomic_write
 from sacmil.errors import ConfigError, suggest_names
-from sacmil.heatmap.annotations import check_can_draw
+from sacmil.heatmap.annotations import PictureText, check_can_draw
 from sacmil.heatmap.canvas import Canvas, open_canvas
-from sacmil.heatmap.normalization import Normalization, normalize_scores
-from sacmil.heatmap.overlay import draw_map, draw_overlay
-from sacmil.heatmap.safe_file_name import safe_file_name
-from sacmil.heatmap.top_tiles import draw_top_tiles, find_top_tiles
+from sacmil.heatmap.colors import Normalization, normalize_scores
+from sacmil.heatmap.overlay import draw_map, draw_overlay, draw_top_tiles, find_top_tiles
+from sacmil.heatmap.score_files import safe_file_name
 from sacmil.heatmap.truth import Truth
 from sacmil.results import InstanceScores
 
@@ -78,19 +77,6 @@ def draw_heatmap(
     }
 
 
-class PictureText(NamedTuple):
-    """The text on a picture."""
-
-    title: str
-    """The first line: the slide's id."""
-    note: str
-    """The second line, such as the model and its prediction."""
-    name: str
-    """The name of the score."""
-    normalization: Normalization = "rank"
-    """Of the overlay; a map shows raw scores."""
-
-
 def draw_pictures(
     scores: InstanceScores, canvas: Canvas, text: PictureText, *, top: int = 8
 ) -> dict[str, Image]:
@@ -105,51 +91,12 @@ def draw_pictures(
     values = normalize_scores(scores.scores, text.normalization)
     best = find_top_tiles(scores, values, top if canvas.slide else 0)
     pictures = {
-        "overlay": draw_overlay(
-            scores,
-            values,
-            canvas.pixels,
-            canvas.viewport,
-            truth=canvas.truth,
-            marked=best,
-            mpp=canvas.mpp,
-            **text._asdict(),
-        ),
-        "map": draw_map(
-            scores,
-            normalize_scores(scores.scores, "raw"),
-            canvas.viewport,
-            mpp=canvas.mpp,
-            **text._replace(normalization="raw")._asdict(),
-        ),
+        "overlay": draw_overlay(scores, canvas, text, marked=best),
+        "map": draw_map(scores, canvas, text._replace(normalization="raw")),
     }
     if canvas.slide and len(best):
-        pictures["tiles"] = draw_top_tiles(
-            canvas.slide,
-            scores,
-            values,
-            best,
-            normalization=text.normalization,
-            title=text.title,
-            note=text.note,
-            name=text.name,
-            mpp=canvas.mpp,
-        )
+        pictures["tiles"] = draw_top_tiles(canvas.slide, scores, best, text, canvas.mpp)
     return pictures
-
-
-def draw_overlay_only(scores: InstanceScores, canvas: Canvas, text: PictureText) -> Image:
-    """Draw the overlay without the slide's panel; the arguments are those of draw_pictures."""
-    values = normalize_scores(scores.scores, text.normalization)
-    return draw_overlay(
-        scores,
-        values,
-        canvas.pixels,
-        canvas.viewport,
-        show_slide=False,
-        mpp=canvas.mpp,
-        **text._asdict(),
-    )
 
 
 class ShownScores(NamedTuple):

@@ -14,9 +14,6 @@ import numpy.typing as npt
 
 from sacmil.cohorts.outlines import Outlines, make_outlines, read_asap, read_outlines
 from sacmil.errors import CohortError
-from sacmil.heatmap.raster import rasterize
-from sacmil.heatmap.viewport import Viewport
-from sacmil.results import InstanceScores
 
 Truth = Outlines | npt.NDArray[np.integer]
 """Outlines in level-0 pixels, or (N,) labels of the tiles, positive if above zero."""
@@ -96,31 +93,3 @@ def _iter_polygons(found: Any) -> Iterator[Any]:
 
 def _move_rings(rings: Any, origin: tuple[int, int]) -> list[npt.NDArray[np.float64]]:
     return [np.asarray(ring, dtype=np.float64)[:, :2] + origin for ring in rings]
-
-
-def make_truth_mask(
-    truth: Truth, scores: InstanceScores, viewport: Viewport
-) -> npt.NDArray[np.bool_]:
-    """Return a mask, (h, w), of where the truth is positive."""
-    if isinstance(truth, Outlines):
-        return _fill_outlines(truth, viewport)
-    if len(truth) != len(scores.coords):
-        raise CohortError(
-            "truth",
-            [f"has {len(truth)} labels for {len(scores.coords)} tiles; expected one per tile"],
-        )
-    positive = truth > 0
-    tiles = InstanceScores(scores.coords[positive], scores.patch_size, scores.scores[positive])
-    return rasterize(tiles, np.ones(len(tiles.scores)), viewport)[1]
-
-
-def _fill_outlines(outlines: Outlines, viewport: Viewport) -> npt.NDArray[np.bool_]:
-    from PIL import Image, ImageDraw
-
-    mask = Image.new("1", (viewport.width, viewport.height))
-    draw = ImageDraw.Draw(mask)
-    for polygons, inside in ((outlines.positive, 1), (outlines.negative, 0)):
-        for polygon in polygons:
-            points = viewport.to_pixels(polygon) - 0.5  # pixel positions are at their centers
-            draw.polygon([(x, y) for x, y in points.tolist()], fill=inside)
-    return np.array(mask, dtype=bool)

@@ -33,11 +33,16 @@ from sacmil.heatmap.annotations import (
     draw_scale_bar,
     draw_text,
 )
-from sacmil.heatmap.normalization import normalize_scores
+from sacmil.heatmap.canvas import (
+    Viewport,
+    check_slide_matches,
+    fit_viewport,
+    rasterize,
+    read_viewport,
+)
+from sacmil.heatmap.colors import normalize_scores
 from sacmil.heatmap.overlay import blend_colors, draw_truth
-from sacmil.heatmap.raster import rasterize
 from sacmil.heatmap.truth import read_truth
-from sacmil.heatmap.viewport import Viewport, check_slide_matches, fit_viewport, read_viewport
 from sacmil.models import load_model, predict
 from sacmil.reproduce._dataset import ReproduceDataset, load_datasets
 from sacmil.reproduce._paper import TABLES

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sacmil.errors import SacMILError
-from sacmil.heatmap.colors import make_color_scale
+from sacmil.heatmap.colors import COLOR_SCALE
 from sacmil.results import SlideResult, StoredPrediction, read_results
 from sacmil.viewer.allowed_paths import (
     AllowedPath,
@@ -205,7 +205,7 @@ class ResultsApi:
                 {"name": model.name, "hash": model.hash, "members": model.members}
                 for model in self._results.models
             ],
-            "colors": make_color_scale().tolist(),
+            "colors": COLOR_SCALE.tolist(),
             "slides": [self._describe_slide(slide, resolve) for slide in self._results.slides],
         }
 

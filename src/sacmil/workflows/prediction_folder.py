@@ -32,7 +32,7 @@ from sacmil.card import CARD_FILE, is_exported_run
 from sacmil.csv_text import escape_cells
 from sacmil.errors import RunError
 from sacmil.formats._registry import list_bag_files
-from sacmil.heatmap.safe_file_name import safe_file_name
+from sacmil.heatmap.score_files import safe_file_name
 from sacmil.results import (
     PREDICTIONS_FILE,
     ModelInfo,

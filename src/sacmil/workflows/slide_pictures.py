@@ -6,17 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sacmil.atomic import atomic_write
-from sacmil.heatmap.annotations import check_can_draw
+from sacmil.heatmap.annotations import PictureText, check_can_draw
 from sacmil.heatmap.canvas import Canvas, open_canvas
-from sacmil.heatmap.pictures import (
-    PictureText,
-    ShownScores,
-    draw_overlay_only,
-    draw_pictures,
-    save_picture,
-    select_scores,
-)
-from sacmil.heatmap.safe_file_name import safe_file_name
+from sacmil.heatmap.overlay import draw_overlay
+from sacmil.heatmap.pictures import ShownScores, draw_pictures, save_picture, select_scores
+from sacmil.heatmap.score_files import safe_file_name
 from sacmil.results import InstanceScores, StoredPrediction, read_scores
 from sacmil.slides.pixels import make_thumbnail
 from sacmil.slides.readers import Slide
@@ -75,7 +69,9 @@ def _draw_model_pictures(
     by_class = {
         which: save_picture(
             heatmaps / "classes" / safe_file_name(which) / f"{stem}_overlay.png",
-            draw_overlay_only(one.scores, canvas, words._replace(name=one.describe(name))),
+            draw_overlay(
+                one.scores, canvas, words._replace(name=one.describe(name)), show_slide=False
+            ),
         )
         for which, one in _select_by_class(scores, record.classes, predicted).items()
     }

@@ -6,10 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sacmil.heatmap.canvas import Viewport, fit_viewport, rasterize
 from sacmil.heatmap.colors import apply_color_scale
 from sacmil.heatmap.overlay import OPACITY, blend_colors
-from sacmil.heatmap.raster import rasterize
-from sacmil.heatmap.viewport import Viewport, fit_viewport
 from sacmil.results import InstanceScores
 
 

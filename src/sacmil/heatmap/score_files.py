@@ -1,29 +1,57 @@
-"""Writes tiles and their scores for QuPath: squares with measurements, streamed and gzipped.
+"""Files of tiles and their scores: GeoJSON for QuPath, tables, and safe names of files.
 
-QuPath needs coordinates in level-0 pixels, counted from where it crops the slide. It needs
-``objectType`` inside ``properties``: outside, a tile would become a heavy annotation. Colours are
-[r, g, b], and ``id`` is a UUID.
+GeoJSON has squares with measurements, streamed and gzipped. QuPath needs coordinates in level-0
+pixels, counted from where it crops the slide. It needs ``objectType`` inside ``properties``:
+outside, a tile would become a heavy annotation. Colours are [r, g, b], and ``id`` is a UUID.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from sacmil.atomic import atomic_write
+from sacmil.csv_text import escape_cells
 from sacmil.errors import RunError
-from sacmil.heatmap.colors import apply_color_scale
-from sacmil.heatmap.normalization import Floats, Normalization, to_scale_positions
+from sacmil.heatmap.colors import Floats, Normalization, apply_color_scale, to_scale_positions
 from sacmil.results import InstanceScores
 
 _CHUNK_TILES = 5_000
 _COMPRESSION_LEVEL = 3  # twice as fast as 6 for a few per cent more bytes
+_POINT = "[%s,%s]"
+_FEATURE = (
+    '{"type":"Feature","id":"%s","geometry":{"type":"Polygon","coordinates":[['
+    + ",".join([_POINT] * 5)
+    + ']]},"properties":{"objectType":"tile","isLocked":true,"color":[%s,%s,%s],"measurements":{'
+)
+"""Beginning of a feature, with %s in place of its id and numbers."""
+_UNSAFE_CHARACTERS = re.compile(r"[^\w .,()+=@-]")
+_MAX_BYTES = 100  # bytes; names may have 255, and more is added to them
+
+
+def safe_file_name(text: str) -> str:
+    """Return the text if it is safe, otherwise a similar one with a hash that keeps it unique.
+
+    >>> safe_file_name("TCGA-3C-AALI-01Z-00-DX1.F6E9A5DF")
+    'TCGA-3C-AALI-01Z-00-DX1.F6E9A5DF'
+    >>> safe_file_name("../x")
+    'x-d6b96a97'
+    """
+    safe = _UNSAFE_CHARACTERS.sub("_", text).strip(" ._")
+    safe = safe.encode()[:_MAX_BYTES].decode(errors="ignore")
+    if safe == text:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{safe}-{digest}" if safe else digest
 
 
 def write_geojson(
@@ -55,14 +83,12 @@ def write_geojson(
             raise RunError(f"{name}: has shape {column.shape}; expected a finite number per tile")
     colors = apply_color_scale(to_scale_positions(values, normalization)[0])
     corners = scores.coords - np.asarray(bounds_origin or (0, 0))
+    document = _iter_document(scores.patch_size, corners, colors, columns, slide_id)
     with atomic_write(path) as partial, partial.open("wb") as file:
-        if str(path).endswith(".gz"):
-            with gzip.GzipFile("", "wb", _COMPRESSION_LEVEL, file, mtime=0) as packed:
-                packed.writelines(
-                    _iter_document(scores.patch_size, corners, colors, columns, slide_id)
-                )
-        else:
-            file.writelines(_iter_document(scores.patch_size, corners, colors, columns, slide_id))
+        is_zipped = str(path).endswith(".gz")
+        packed = gzip.GzipFile("", "wb", _COMPRESSION_LEVEL, file, mtime=0) if is_zipped else None
+        with packed or nullcontext(file) as opened:
+            opened.writelines(document)
 
 
 def make_default_measurements(
@@ -81,7 +107,8 @@ def _iter_document(
     slide_id: str,
 ) -> Iterator[bytes]:
     yield b'{"type":"FeatureCollection","features":[\n'
-    template = _make_template(list(columns))
+    names = [json.dumps(name).replace("%", "%%") for name in columns]
+    template = _FEATURE + ",".join(f"{name}:%s" for name in names) + "}}}"
     for start in range(0, len(corners), _CHUNK_TILES):
         chunk = slice(start, start + _CHUNK_TILES)
         ids = _make_ids(slide_id, start, len(corners[chunk]))
@@ -91,21 +118,6 @@ def _iter_document(
         texts = [template % (name, *row) for name, row in zip(ids, numbers, strict=True)]
         yield (",\n" if start else "").encode() + ",\n".join(texts).encode()
     yield b"\n]}\n"
-
-
-def _make_template(names: list[str]) -> str:
-    """Return the text of a feature, with %s in place of numbers."""
-    point = "[%s,%s]"
-    ring = ",".join([point] * 5)
-    measured = ",".join(json.dumps(name).replace("%", "%%") + ":%s" for name in names)
-    return (
-        '{"type":"Feature","id":"%s","geometry":{"type":"Polygon","coordinates":[['
-        + ring
-        + ']]},"properties":{"objectType":"tile","isLocked":true,"color":[%s,%s,%s],'
-        + '"measurements":{'
-        + measured
-        + "}}}"
-    )
 
 
 def _iter_numbers(
@@ -128,3 +140,36 @@ def _make_ids(slide_id: str, start: int, count: int) -> list[str]:
     seed = hashlib.sha256(f"{slide_id}\0".encode("utf-8", "surrogatepass")).hexdigest()
     front = f"{seed[:8]}-{seed[8:12]}-8{seed[13:16]}-8{seed[17:20]}"
     return [f"{front}-{number:012x}" for number in range(start, start + count)]
+
+
+def write_csv(
+    path: str | Path,
+    scores: InstanceScores,
+    values: Floats,
+    *,
+    normalization: Normalization,
+    measurements: Mapping[str, npt.ArrayLike] | None = None,
+    labels: npt.NDArray[np.integer] | None = None,
+) -> None:
+    """Write x, y and patch_size in level-0 pixels, a column per measurement, and label.
+
+    Args:
+        path: of the file.
+        scores: positions and scores of the tiles.
+        values: (N,), the normalised scores.
+        normalization: the normalisation.
+        measurements: (N,) by name; None writes the score and its normalised value.
+        labels: (N,), the true labels of tiles, if they are known.
+    """
+    if measurements is None:
+        measurements = make_default_measurements(scores, values, normalization)
+    columns = [[f"{value:.9g}" for value in np.asarray(c).tolist()] for c in measurements.values()]
+    if labels is not None:
+        columns.append([str(label) for label in labels.tolist()])
+    header = ["x", "y", "patch_size", *measurements, *(["label"] if labels is not None else [])]
+    side = f"{scores.patch_size:g}"
+    with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(escape_cells(header))
+        x, y = scores.coords.T.tolist()
+        writer.writerows(zip(x, y, [side] * len(x), *columns, strict=True))

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sacmil.errors import RunError
-from sacmil.heatmap import normalize_scores, write_geojson
+from sacmil.heatmap import normalize_scores, safe_file_name, write_geojson
 from sacmil.heatmap.colors import apply_color_scale
 from sacmil.results import InstanceScores
 
@@ -126,3 +128,20 @@ def test_the_same_scores_are_the_same_bytes(tmp_path, scores) -> None:
     for name in ("a.geojson.gz", "b.geojson.gz"):
         write(tmp_path / name, scores)
     assert (tmp_path / "a.geojson.gz").read_bytes() == (tmp_path / "b.geojson.gz").read_bytes()
+
+
+# Names of slides in file names.
+
+
+@given(st.text(min_size=1))
+def test_any_name_stays_in_its_folder_and_can_be_written(text: str) -> None:
+    name = safe_file_name(text)
+    assert Path("out", f"{name}_overlay.png").parent == Path("out")
+    assert name not in {"", ".", ".."}
+    assert not set(name) & set('/\\:*?"<>|\0\n')
+    assert len(name.encode()) < 120
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_different_slides_have_different_files(one: str, other: str) -> None:
+    assert (safe_file_name(one) == safe_file_name(other)) == (one == other)
