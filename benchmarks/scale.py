@@ -22,7 +22,7 @@ from sacmil import Bag, read_bag, write_bag
 from sacmil.cohorts.bags import BagIndex
 from sacmil.cohorts.cohort import read_cohort
 from sacmil.cohorts.dataset import Dataset
-from sacmil.cohorts.split_files import write_splits
+from sacmil.cohorts.split_cohort import write_splits
 from sacmil.cohorts.splits import make_folds
 from sacmil.extraction import ExtractionSettings, extract_slides
 from sacmil.extraction.slide_request import SlideRequest, read_stamp

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sacmil.cohorts.cohort import Cohort, LabeledSlide, read_cohort, write_cohort
-from sacmil.cohorts.split_files import read_splits, write_splits
+from sacmil.cohorts.split_cohort import read_splits, write_splits
 from sacmil.cohorts.splits import Fold
 from sacmil.csv_text import escape_cell, escape_cells, restore_cell
 from sacmil.errors import FormatError

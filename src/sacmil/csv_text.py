@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 _TRIGGERS = "=+\\-@\t\r\n＝＋－＠"
 """First characters that make Excel or LibreOffice run a cell; the last four in Japanese."""
 _RISKY_PATTERN = re.compile(f"'*[{_TRIGGERS}]")
 _ESCAPED_PATTERN = re.compile(f"'+[{_TRIGGERS}]")
-_RISKY_STARTS = frozenset(_TRIGGERS.replace("\\", "") + "'")
 _NUMBER_PATTERN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 
 
@@ -32,23 +31,12 @@ def restore_cell(text: str) -> str:
     >>> [restore_cell(text) for text in ("slide_1", "'=1+1", "=1+1", "'quoted'")]
     ['slide_1', '=1+1', '=1+1', "'quoted'"]
     """
-    return text[1:] if _ESCAPED_PATTERN.match(text) else text
+    return text[1:] if text.startswith("'") and _ESCAPED_PATTERN.match(text) else text
 
 
 def escape_cells(cells: Iterable[object]) -> list[object]:
     """Escape the texts of a row for csv.writer; everything else is unchanged."""
     return [escape_cell(cell) if isinstance(cell, str) else cell for cell in cells]
-
-
-def escape_column(cells: Sequence[str]) -> Sequence[str]:
-    """Apply escape_cell to each text; a column without a formula is returned unchanged.
-
-    >>> escape_column(["slide_1", "=1+1"])
-    ['slide_1', "'=1+1"]
-    """
-    if _RISKY_STARTS.isdisjoint({cell[:1] for cell in cells}):
-        return cells
-    return [escape_cell(cell) for cell in cells]
 
 
 def restore_cells(cells: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sacmil.cohorts.cohort import read_cohort
-from sacmil.cohorts.split_files import read_splits
+from sacmil.cohorts.split_cohort import read_splits
 from sacmil.cohorts.splits import make_folds
 
 

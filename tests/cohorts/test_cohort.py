@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sacmil.cohorts.cohort import Cohort, LabeledSlide, read_cohort, write_cohort
+from sacmil.cohorts.rows import parse_barcode, parse_slide_id
 from sacmil.cohorts.sheet import read_sheet
-from sacmil.cohorts.slide_id import parse_barcode, parse_slide_id
 from sacmil.errors import CohortError, CohortWarning, MissingExtraError
 
 CLAM = "case_id,slide_id,label\np0,s0,tumor\np0,s1,normal\np1,s2,tumor\np2,s3,normal\n"
@@ -280,9 +280,9 @@ def test_a_sheet_that_never_ends_is_rejected(
 ) -> None:
     path = excel(tmp_path / "t.xlsx", {"s": [["slide"], ["a"]]}, {})
     rewrite_sheet(path, '<row r="2"', '<row r="99999999999"')
-    monkeypatch.setattr("sacmil.cohorts.excel._MAX_ROWS", 1000)
+    monkeypatch.setattr("sacmil.cohorts.sheet._MAX_ROWS", 1000)
     assert "delete the formatted rows" in problems(path)[0]
-    monkeypatch.setattr("sacmil.cohorts.excel._MAX_BYTES", 1000)
+    monkeypatch.setattr("sacmil.cohorts.sheet._MAX_BYTES", 1000)
     assert "unpacks to" in problems(path)[0]
 
 

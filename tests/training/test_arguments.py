@@ -12,7 +12,7 @@ import torch
 from small_cohort import Material, write_material
 
 from sacmil.cohorts.dataset import Dataset
-from sacmil.cohorts.split_files import write_splits
+from sacmil.cohorts.split_cohort import write_splits
 from sacmil.errors import ConfigError, DeviceError, OptionError, SacMILError
 from sacmil.training.config import resolve_configs
 from sacmil.training.train import cross_validate, train

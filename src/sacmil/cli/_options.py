@@ -219,7 +219,7 @@ def load_dataset(
     from sacmil.cohorts.bags import BagIndex
     from sacmil.cohorts.cohort import read_cohort
     from sacmil.cohorts.dataset import Dataset
-    from sacmil.cohorts.split_files import read_splits
+    from sacmil.cohorts.split_cohort import read_splits
     from sacmil.cohorts.splits import make_folds
 
     new_folds = {"folds": folds, "split_seed": split_seed, "repeats": repeats}

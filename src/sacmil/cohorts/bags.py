@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 import h5py
 import numpy as np
 
-from sacmil.cohorts.slide_id import parse_slide_id
+from sacmil.cohorts.rows import parse_slide_id
 from sacmil.errors import CohortError, FormatError
 from sacmil.formats import find_bags
 from sacmil.formats._files import is_hdf5, open_file, read_attribute

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from sacmil.cohorts.cohort import Cohort, build_cohort, read_cohort
-from sacmil.cohorts.rows import SLIDE_COLUMNS, SlideRow
+from sacmil.cohorts.rows import SLIDE_COLUMNS, SlideRow, parse_slide_id
 from sacmil.cohorts.sheet import read_sheet
-from sacmil.cohorts.slide_id import parse_slide_id
 from sacmil.cohorts.splits import (
     VALIDATION_SHARE,
     Fold,
@@ -97,25 +95,17 @@ def _read_folder(folder: Path) -> Cohort:
     slides = sorted(name for name in found if _SLIDE_NAME_PATTERN.fullmatch(name))
     if not slides:
         raise CohortError(folder, ["holds no file named normal_001, tumor_001 or test_001"])
-    labels = _read_reference(folder)
-    unlabeled = [name for name in slides if _find_label(name, labels) is None]
-    if unlabeled:
+    reference = _read_reference(folder)
+    training = {name: name.split("_")[0].capitalize() for name in slides if "test" not in name}
+    labels = reference | training
+    rows = [SlideRow(name, name, name, labels[name]) for name in slides if name in labels]
+    if unlabeled := len(slides) - len(rows):
         message = (
-            f"{folder}: {len(unlabeled)} test slides have no label and are left out; put the "
+            f"{folder}: {unlabeled} test slides have no label and are left out; put the "
             f"challenge's {REFERENCE_FILE} into the folder, or give a table"
         )
         warnings.warn(message, CohortWarning, stacklevel=3)
-    return build_cohort(folder, _make_rows(slides, labels), classes=CLASSES)
-
-
-def _make_rows(slides: Iterable[str], labels: Mapping[str, str]) -> list[SlideRow]:
-    found = ((name, _find_label(name, labels)) for name in slides)
-    return [SlideRow(name, name, name, label) for name, label in found if label is not None]
-
-
-def _find_label(name: str, labels: Mapping[str, str]) -> str | None:
-    kind = name.split("_")[0]
-    return labels.get(name) if kind == "test" else kind.capitalize()
+    return build_cohort(folder, rows, classes=CLASSES)
 
 
 def _read_reference(folder: Path) -> dict[str, str]:
@@ -123,7 +113,7 @@ def _read_reference(folder: Path) -> dict[str, str]:
     if not files:
         return {}
     sheet = read_sheet(files[0])
-    lines = [sheet.columns, *sheet.rows]  # the official file has no header
+    lines = [sheet.columns, *sheet.rows.values()]  # the official file has no header
     return {
         parse_slide_id(line[0]): line[1].capitalize()
         for line in lines

@@ -14,24 +14,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from sacmil.atomic import atomic_write
-from sacmil.cohorts.rows import (
-    ColumnNames,
-    SlideRow,
-    is_number,
-    join_rows,
-    normalize_number,
-    parse_rows,
-)
+from sacmil.cohorts.rows import SlideRow, is_number, join_rows, normalize_number, parse_rows
 from sacmil.cohorts.sheet import read_sheet
-from sacmil.cohorts.slide_index import SlideIndex, pause_garbage_collection
 from sacmil.csv_text import escape_cells
 from sacmil.errors import CohortError, check_type, suggest_names
 
 _MAX_SMALL_CLASSES = 10
 """With more classes of too few patients, the column is assumed not to hold labels."""
+
+ExtraCheck = Callable[[Sequence[str]], list[str]]
+_Value = TypeVar("_Value")
 
 
 class LabeledSlide(NamedTuple):
@@ -80,22 +75,9 @@ class Cohort:
         return {slide.slide_id: slide for slide in self.slides}
 
     @cached_property
-    def index(self) -> SlideIndex:
-        """Slides as integers, for fast counts."""
-        return SlideIndex(
-            [slide.slide_id for slide in self.slides],
-            [slide.patient_id for slide in self.slides],
-            [slide.label for slide in self.slides],
-            list(self.patients),
-            len(self.classes),
-        )
-
-    @cached_property
     def patients(self) -> Mapping[str, tuple[LabeledSlide, ...]]:
         """Slides of each patient; patients in the order of their ids."""
-        grouped: dict[str, list[LabeledSlide]] = {}
-        for slide in self.slides:
-            grouped.setdefault(slide.patient_id, []).append(slide)
+        grouped = _group((slide.patient_id, slide) for slide in self.slides)
         return {patient: tuple(grouped[patient]) for patient in sorted(grouped)}
 
     @property
@@ -126,10 +108,13 @@ def get_cohort(dataset: object) -> Cohort:
     return found
 
 
-ExtraCheck = Callable[[Sequence[str]], list[str]]
+def _group(pairs: Iterable[tuple[str, _Value]]) -> dict[str, list[_Value]]:
+    grouped: dict[str, list[_Value]] = {}
+    for key, value in pairs:
+        grouped.setdefault(key, []).append(value)
+    return grouped
 
 
-@pause_garbage_collection()
 def read_cohort(
     path: str | Path,
     *,
@@ -172,7 +157,7 @@ def read_cohort(
     table = read_sheet(path, sheet=sheet)
     if not table.rows:
         raise CohortError(path, ["has a header and no rows; expected a row per slide"])
-    columns = ColumnNames(slide, patient, label, site)
+    columns = {"slide": slide, "patient": patient, "label": label, "site": site}
     if slide_table is None:
         rows, names = parse_rows(table, columns)
     else:
@@ -216,17 +201,16 @@ def build_cohort(
     names = dict(names or {})
     order = _sort_labels({row.label for row in rows if row.label})
     found = tuple(names.get(label, label) for label in order)
-    wanted = found if classes is None else _resolve_classes(tuple(classes), names)
+    wanted = found if classes is None else _resolve_classes(classes, names)
     index = {name: number for number, name in enumerate(wanted)}
-    with pause_garbage_collection():
-        slides = [
-            LabeledSlide(row.slide_id, row.patient_id, index[name], row.site)
-            for row in rows
-            if (name := names.get(row.label, row.label)) in index
-        ]
-        cohort = Cohort(tuple(slides), wanted)
-    problems = [*_find_row_problems(rows), *_find_unknown_labels(rows, names, index)]
-    problems += [*_find_site_problems(rows), *find_class_problems(cohort, min_patients)]
+    slides = [
+        LabeledSlide(row.slide_id, row.patient_id, index[name], row.site)
+        for row in rows
+        if (name := names.get(row.label, row.label)) in index
+    ]
+    cohort = Cohort(tuple(slides), wanted)
+    problems = _find_row_problems(rows) + _find_unknown_labels(rows, names, index)
+    problems += _find_site_problems(rows) + find_class_problems(cohort, min_patients)
     if classes is None:
         problems += _find_spelling_variants(found)
     if extra_check is not None:
@@ -268,12 +252,10 @@ def _normalize_labels(rows: Iterable[SlideRow]) -> list[SlideRow]:
 
 
 def _sort_labels(labels: set[str]) -> list[str]:
-    numbers = all(is_number(label) for label in labels)
-    key: Callable[[str], float | str] = float if numbers else str
-    return sorted(labels, key=key)
+    return sorted(labels, key=float if all(map(is_number, labels)) else str)
 
 
-def _resolve_classes(classes: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
+def _resolve_classes(classes: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the given classes, which may be numbers if the table has names."""
     wanted = tuple(names.get(name, name) for name in classes)
     if len(set(wanted)) < len(wanted):
@@ -282,52 +264,28 @@ def _resolve_classes(classes: tuple[str, ...], names: Mapping[str, str]) -> tupl
 
 
 def _find_row_problems(rows: list[SlideRow]) -> list[str]:
-    problems = [
+    empty = [
         f"{row.location}: the {what} is empty"
         for row in rows
-        if not (row.slide_id and row.patient_id and row.label)
         for what, text in zip(("slide id", "patient", "label"), row[1:4], strict=True)
         if not text
     ]
-    if len({row.slide_id for row in rows}) == len(rows):
-        return problems
-    locations: dict[str, list[str]] = {}
-    for row in rows:
-        locations.setdefault(row.slide_id, []).append(row.location)
-    problems += [
+    locations = _group((row.slide_id, row.location) for row in rows if row.slide_id)
+    return empty + [
         f"slide {slide_id!r} occurs {len(where)} times ({_list_locations(where)}); keep one row"
         for slide_id, where in locations.items()
-        if slide_id and len(where) > 1
+        if len(where) > 1
     ]
-    return problems
 
 
 def _find_unknown_labels(
     rows: list[SlideRow], names: Mapping[str, str], index: Mapping[str, int]
 ) -> list[str]:
-    if all(names.get(label, label) in index for label in {row.label for row in rows} - {""}):
-        return []
-    locations: dict[str, list[str]] = {}
-    for row in rows:
-        name = names.get(row.label, row.label)
-        if name and name not in index:
-            locations.setdefault(name, []).append(row.location)
+    found = _group((names.get(row.label, row.label), row.location) for row in rows if row.label)
     return [
         f"label {name!r} is unknown ({_list_locations(where)}); {suggest_names(name, index)}"
-        for name, where in locations.items()
-    ]
-
-
-def _find_spelling_variants(labels: Iterable[str]) -> list[str]:
-    """Return problems for labels that differ only in case and would be two classes."""
-    alike: dict[str, list[str]] = {}
-    for label in labels:
-        alike.setdefault(label.casefold(), []).append(label)
-    return [
-        f"labels {', '.join(map(repr, found))} differ only in case; expected one spelling, or "
-        "name the classes by `classes`"
-        for found in alike.values()
-        if len(found) > 1
+        for name, where in found.items()
+        if name not in index
     ]
 
 
@@ -336,11 +294,19 @@ def _list_locations(where: Sequence[str]) -> str:
 
 
 def _find_site_problems(rows: list[SlideRow]) -> list[str]:
-    sites: dict[str, set[str]] = {}
-    for row in rows if any(row.site for row in rows) else ():
-        sites.setdefault(row.patient_id, set()).add(row.site)
+    found = _group((row.patient_id, row.site) for row in rows if row.patient_id)
     return [
-        f"patient {patient!r} has several sites ({', '.join(sorted(found))}); expected one"
-        for patient, found in sites.items()
-        if patient and len(found) > 1
+        f"patient {patient!r} has several sites ({', '.join(sorted(set(sites)))}); expected one"
+        for patient, sites in found.items()
+        if len(set(sites)) > 1
+    ]
+
+
+def _find_spelling_variants(labels: Iterable[str]) -> list[str]:
+    """Return problems for labels that differ only in case and would be two classes."""
+    return [
+        f"labels {', '.join(map(repr, found))} differ only in case; expected one spelling, or "
+        "name the classes by `classes`"
+        for found in _group((label.casefold(), label) for label in labels).values()
+        if len(found) > 1
     ]

@@ -1,4 +1,4 @@
-"""Parse one row per slide, from one table or STAMP's two, with any usual column names."""
+"""Parse one row per slide, from one table or STAMP's two, with any usual column names and ids."""
 
 from __future__ import annotations
 
@@ -7,21 +7,30 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 from sacmil.cohorts.sheet import Sheet
-from sacmil.cohorts.slide_id import parse_barcode, parse_slide_id
 from sacmil.errors import CohortError, CohortWarning
 
 SLIDE_COLUMNS = ("slide_id", "slide", "filename", "wsi", "bag_name", "slide_path", "image")
 PATIENT_COLUMNS = ("patient_id", "case_id", "patient", "pat_id")
 LABEL_COLUMNS = ("label", "category", "target")
+_USUAL_COLUMNS = {"slide": SLIDE_COLUMNS, "patient": PATIENT_COLUMNS, "label": LABEL_COLUMNS}
 BARCODE_SITE = "barcode"
 """Instead of a site column: use the tissue source site in TCGA's barcodes."""
 
-_MAX_COLUMNS_SHOWN = 20
-"""Columns that a message lists."""
+_TIFF_SUFFIXES = {".svs", ".tif", ".tiff", ".btf", ".scn", ".bif", ".qptiff"}
+_SLIDE_SUFFIXES = {".ndpi", ".mrxs", ".vms", ".vmu", ".svslide", ".dcm", ".czi", ".isyntax"}
+_PICTURE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp"}
+_BAG_SUFFIXES = {".h5", ".hdf5", ".pt", ".pth", ".npy", ".npz", ".zarr"}
+SUFFIXES = frozenset(_TIFF_SUFFIXES | _SLIDE_SUFFIXES | _PICTURE_SUFFIXES | _BAG_SUFFIXES)
+"""Of slides, pictures and bags; removed from the end of a slide's name."""
+_BARCODE_PATTERN = re.compile(r"TCGA-[A-Z0-9]{2}-[A-Z0-9]{4}(?![A-Z0-9])", re.IGNORECASE)
 _NUMBER_PATTERN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+
+ColumnNames = Mapping[str, str | None]
+"""Names of the columns slide, patient, label and site; None is found by the usual names."""
 
 
 class SlideRow(NamedTuple):
@@ -35,23 +44,47 @@ class SlideRow(NamedTuple):
     site: str = ""
 
 
-class ColumnNames(NamedTuple):
-    """Names of columns; None is found by the usual names."""
+def parse_slide_id(text: str) -> str:
+    """Return a slide's id without folders and without the suffixes of slides and bags.
 
-    slide: str | None
-    patient: str | None
-    label: str | None
-    site: str | None
+    >>> parse_slide_id("data/TCGA-3C-AALI-01Z-00-DX1.F6E9A5DF.svs")
+    'TCGA-3C-AALI-01Z-00-DX1.F6E9A5DF'
+    >>> parse_slide_id("007.tif.h5")
+    '007'
+    """
+    name = text.strip().replace("\\", "/").rstrip("/").rsplit("/", 1)[-1].strip()
+    while (cut := name.rfind(".")) > 0 and name[cut:].lower() in SUFFIXES:
+        name = name[:cut].strip()
+    return name
+
+
+def parse_barcode(slide_id: str) -> str | None:
+    """Return the patient of a TCGA slide, with project and site; None for any other name.
+
+    >>> parse_barcode("TCGA-3C-AALI-01Z-00-DX1.F6E9A5DF")
+    'TCGA-3C-AALI'
+    """
+    found = _BARCODE_PATTERN.match(slide_id)
+    return found[0].upper() if found else None
+
+
+def parse_site(barcode: str) -> str:
+    """Return the tissue source site of a TCGA barcode: two letters or digits for a hospital.
+
+    >>> parse_site("TCGA-3C-AALI")
+    '3C'
+    """
+    return barcode[5:7].upper()
 
 
 def parse_rows(table: Sheet, columns: ColumnNames) -> tuple[list[SlideRow], dict[str, str]]:
     """Return the rows of a table of slides, and the names of numeric labels."""
-    slide = _find_slide_column(table, columns.slide)
+    slide = _require_column(table, columns, "slide")
     ids = [parse_slide_id(cell) for cell in table.get_column(slide)]
-    label = _find_label_column(table, columns.label)
-    patients = _find_patients(table, columns.patient, slide, ids)
-    sites = _find_sites(table, columns.site, ids)
-    where = [f"line {line}" for line in table.line_numbers]
+    label = _require_column(table, columns, "label")
+    patients = _find_patients(table, columns, slide, ids)
+    sites = _get_site_cells(table, columns) or _parse_sites(table.path, columns, ids)
+    where = [f"line {line}" for line in table.rows]
     cells = zip(where, ids, patients, table.get_column(label), sites, strict=True)
     return list(map(SlideRow._make, cells)), _find_label_names(table, label)
 
@@ -60,43 +93,28 @@ def join_rows(
     clinical: Sheet, slides: Sheet, columns: ColumnNames
 ) -> tuple[list[SlideRow], dict[str, str]]:
     """Return a row per slide with the label of its patient, and the names of numeric labels."""
-    known = clinical.get_column(_find_patient_column(clinical, columns.patient))
-    _reject_repeated_patients(clinical, known)
-    label = _find_label_column(clinical, columns.label)
+    known = clinical.get_column(_require_column(clinical, columns, "patient"))
+    if repeated := [patient for patient, count in Counter(known).items() if patient and count > 1]:
+        problems = [f"patient {patient!r} occurs in several rows; keep one" for patient in repeated]
+        raise CohortError(clinical.path, problems)
+    label = _require_column(clinical, columns, "label")
     labels = dict(zip(known, clinical.get_column(label), strict=True))
-    ids = [
-        parse_slide_id(cell)
-        for cell in slides.get_column(_find_slide_column(slides, columns.slide))
-    ]
-    owners = slides.get_column(_find_patient_column(slides, columns.patient))
-    sites = _join_sites(clinical, known, owners, columns.site, ids)
+    cells = slides.get_column(_require_column(slides, columns, "slide"))
+    ids = [parse_slide_id(cell) for cell in cells]
+    owners = slides.get_column(_require_column(slides, columns, "patient"))
+    site_cells = _get_site_cells(clinical, columns)
+    if site_cells is None:
+        sites = _parse_sites(clinical.path, columns, ids)
+    else:
+        site_of = dict(zip(known, site_cells, strict=True))
+        sites = [site_of.get(owner, "") for owner in owners]
     rows = [
         SlideRow(f"line {line} of {slides.path.name}", slide_id, owner, labels[owner], site)
-        for line, slide_id, owner, site in zip(slides.line_numbers, ids, owners, sites, strict=True)
+        for line, slide_id, owner, site in zip(slides.rows, ids, owners, sites, strict=True)
         if labels.get(owner)
     ]
     _warn_of_left_out(clinical, slides, labels, owners)
     return rows, _find_label_names(clinical, label)
-
-
-def _join_sites(
-    clinical: Sheet, patients: list[str], owners: list[str], site: str | None, ids: list[str]
-) -> list[str]:
-    if site is None or (site == BARCODE_SITE and clinical.find_column(site) is None):
-        return _find_sites(clinical, site, ids)
-    site_of = dict(
-        zip(patients, clinical.get_column(clinical.require_column(site, "site")), strict=True)
-    )
-    return [site_of.get(owner, "") for owner in owners]
-
-
-def _reject_repeated_patients(clinical: Sheet, patients: list[str]) -> None:
-    repeated = [patient for patient, count in Counter(patients).items() if patient and count > 1]
-    if repeated:
-        raise CohortError(
-            clinical.path,
-            [f"patient {patient!r} occurs in several rows; keep one" for patient in repeated],
-        )
 
 
 def _warn_of_left_out(
@@ -105,95 +123,68 @@ def _warn_of_left_out(
     """Warn of slides and patients that only one of the two tables has."""
     unknown = [owner for owner in owners if owner not in labels]
     if owners and len(unknown) == len(owners):
-        raise CohortError(
-            slides.path,
-            [
-                f"none of its patients is in {clinical.path.name}: found {unknown[0]!r}, expected "
-                f"ids such as {next(iter(labels), 'none')!r}; check for lost zeros and spellings"
-            ],
-        )
-    unlabeled = sum(1 for owner in owners if labels.get(owner) == "")
-    without_slide = len(set(labels) - set(owners))
-    counts = [
-        (len(unknown), f"slides of patients that {clinical.path.name} does not have"),
-        (unlabeled, "slides of patients without a label"),
-        (without_slide, "patients without a slide"),
-    ]
-    left_out = [f"{count} {what}" for count, what in counts if count]
+        found = f"none of its patients is in {clinical.path.name}: found {unknown[0]!r}"
+        expected = f"expected ids such as {next(iter(labels), 'none')!r}"
+        raise CohortError(slides.path, [f"{found}, {expected}; check for lost zeros and spellings"])
+    counts = {
+        f"slides of patients that {clinical.path.name} does not have": len(unknown),
+        "slides of patients without a label": sum(labels.get(owner) == "" for owner in owners),
+        "patients without a slide": len(set(labels) - set(owners)),
+    }
+    left_out = [f"{count} {what}" for what, count in counts.items() if count]
     if left_out:
         _warn(f"{slides.path}: left out: {', '.join(left_out)}")
 
 
-def _find_slide_column(table: Sheet, name: str | None) -> str:
-    return _find_column(table, name, SLIDE_COLUMNS, "slide")
+def _find_column(table: Sheet, columns: ColumnNames, role: str) -> str | None:
+    name = columns[role]
+    if name is None:
+        return table.find_column(*_USUAL_COLUMNS[role])
+    return table.require_column(name, role)
 
 
-def _find_patient_column(table: Sheet, name: str | None) -> str:
-    return _find_column(table, name, PATIENT_COLUMNS, "patient")
-
-
-def _find_label_column(table: Sheet, name: str | None) -> str:
-    return _find_column(table, name, LABEL_COLUMNS, "label")
-
-
-def _find_column(table: Sheet, name: str | None, candidates: tuple[str, ...], role: str) -> str:
-    if name is not None:
-        return table.require_column(name, role)
-    found = table.find_column(*candidates)
+def _require_column(table: Sheet, columns: ColumnNames, role: str) -> str:
+    found = _find_column(table, columns, role)
     if found is None:
-        columns = [column for column in table.columns if column]
-        more = (
-            f" and {len(columns) - _MAX_COLUMNS_SHOWN} more"
-            if len(columns) > _MAX_COLUMNS_SHOWN
-            else ""
-        )
-        listed = (", ".join(columns[:_MAX_COLUMNS_SHOWN]) or "none") + more
-        raise CohortError(
-            table.path,
-            [
-                f"no column of {role}s found among {listed}; expected "
-                f"{' or '.join(candidates[:3])}, or name it by `{role}`"
-            ],
-        )
+        expected = f"expected {' or '.join(_USUAL_COLUMNS[role][:3])}, or name it by `{role}`"
+        problem = f"no column of {role}s found among {table.list_columns()}; {expected}"
+        raise CohortError(table.path, [problem])
     return found
 
 
-def _find_patients(table: Sheet, name: str | None, slide: str, ids: list[str]) -> list[str]:
-    column = (
-        table.require_column(name, "patient")
-        if name is not None
-        else table.find_column(*PATIENT_COLUMNS)
-    )
+def _find_patients(table: Sheet, columns: ColumnNames, slide: str, ids: list[str]) -> list[str]:
+    column = _find_column(table, columns, "patient")
     if column is not None:
         return ids if column == slide else table.get_column(column)
     found = [parse_barcode(slide_id) for slide_id in ids]
-    unknown = sum(patient is None for patient in found)
-    if unknown:
-        _warn(
-            f"{table.path}: has no column of patients, so {unknown} slides count as a patient "
-            "each, and slides of one patient may be on both sides of a split; name the column by "
-            "`patient` (the slide column if each slide is a patient)"
+    if unknown := found.count(None):
+        consequence = (
+            f", so {unknown} slides count as a patient each, and slides of one patient may be on "
+            "both sides of a split; name the column by `patient` (the slide column if each slide "
+            "is a patient)"
         )
     else:
-        _warn(
-            f"{table.path}: has no column of patients; the first 12 characters of TCGA's barcodes "
-            "are used"
-        )
+        consequence = "; the first 12 characters of TCGA's barcodes are used"
+    _warn(f"{table.path}: has no column of patients{consequence}")
     return [patient or slide_id for patient, slide_id in zip(found, ids, strict=True)]
 
 
-def _find_sites(table: Sheet, name: str | None, ids: list[str]) -> list[str]:
-    if name is None:
+def _get_site_cells(table: Sheet, columns: ColumnNames) -> list[str] | None:
+    """Return the column of sites; None if sites are not needed, or are in the barcodes."""
+    site = columns["site"]
+    if site is None or (site == BARCODE_SITE and table.find_column(site) is None):
+        return None
+    return table.get_column(table.require_column(site, "site"))
+
+
+def _parse_sites(path: Path, columns: ColumnNames, ids: list[str]) -> list[str]:
+    """Return the sites in the barcodes; empty texts if sites are not needed."""
+    if columns["site"] is None:
         return [""] * len(ids)
-    if name != BARCODE_SITE or table.find_column(name) is not None:
-        return table.get_column(table.require_column(name, "site"))
-    codes = [parse_barcode(slide_id) for slide_id in ids]
-    if None in codes:
-        unknown = ids[codes.index(None)]
-        raise CohortError(
-            table.path, [f"{unknown!r} is not a TCGA barcode; expected one, for the site"]
-        )
-    return [code.site if code else "" for code in codes]
+    if unknown := [slide_id for slide_id in ids if parse_barcode(slide_id) is None]:
+        problem = f"{unknown[0]!r} is not a TCGA barcode; expected one, for the site"
+        raise CohortError(path, [problem])
+    return list(map(parse_site, ids))
 
 
 def _find_label_names(table: Sheet, label: str) -> dict[str, str]:

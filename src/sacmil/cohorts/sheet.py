@@ -5,20 +5,29 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from sacmil.cohorts.excel import read_excel
 from sacmil.csv_text import restore_cell
-from sacmil.errors import CohortError, suggest_names
+from sacmil.errors import CohortError, MissingExtraError, suggest_names
 
 _SEPARATORS = (",", ";", "\t")
 _EXCEL_SUFFIXES = (".xlsx", ".xlsm")
 _BLANKS = frozenset({"", "nan", "NaN", "NA", "N/A", "#N/A"})
 """Missing values of pandas, R and Excel."""
-_CLEANING_PATTERN = re.compile(r"[^\S\r\n]|'|[nN]a?[aA]|N/A")
-"""Blanks, apostrophes and missing values; most tables of plain ids have none."""
+_MAX_COLUMNS_SHOWN = 20
+"""Columns that a message lists."""
+_MAX_ROWS = 2**20
+"""Rows of an Excel sheet; Excel's own limit."""
+_MAX_CELLS = 20_000_000
+"""Cells up to the last formatted one of each row; reading takes a second per ten million."""
+_MAX_BYTES = 2**29
+"""Unpacked size of an Excel file; about that of a table of a million rows and ten columns."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +36,8 @@ class Sheet:
 
     path: Path
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    line_numbers: tuple[int, ...]
-    """Line of each row in the file, for messages."""
+    rows: Mapping[int, tuple[str, ...]]
+    """The cells of each row, by its line in the file."""
 
     def find_column(self, *names: str) -> str | None:
         """Return the first of these names that is a column, ignoring case, as in the file."""
@@ -42,7 +50,7 @@ class Sheet:
         """Return a column that the caller named, or raise an error that lists the columns."""
         found = self.find_column(name)
         if found is None:
-            near = suggest_names(name, [column for column in self.columns if column])
+            near = suggest_names(name, filter(None, self.columns))
             raise CohortError(self.path, [f"there is no column {name!r} for the {role}; {near}"])
         return found
 
@@ -51,7 +59,14 @@ class Sheet:
         if self.columns.count(name) > 1:
             raise CohortError(self.path, [f"two columns are called {name!r}; rename one"])
         number = self.columns.index(name)
-        return [row[number] for row in self.rows]
+        return [row[number] for row in self.rows.values()]
+
+    def list_columns(self) -> str:
+        """Return the names of the columns, for messages."""
+        columns = list(filter(None, self.columns))
+        left = len(columns) - _MAX_COLUMNS_SHOWN
+        listed = ", ".join(columns[:_MAX_COLUMNS_SHOWN]) or "none"
+        return f"{listed} and {left} more" if left > 0 else listed
 
 
 def read_sheet(path: str | Path, *, sheet: str | None = None) -> Sheet:
@@ -67,86 +82,60 @@ def read_sheet(path: str | Path, *, sheet: str | None = None) -> Sheet:
     excel = path.suffix.lower() in _EXCEL_SUFFIXES
     if sheet is not None and not excel:
         raise CohortError(path, [f"has no sheets ({sheet!r} was given); leave out the sheet"])
-    numbered = _clean_rows(read_excel(path, sheet)) if excel else _read_csv_rows(path)
-    lines = [(number, cells) for number, cells in numbered if any(cells)]
-    if excel and lines:  # notes beside the table belong to no column
-        lines = [(number, cells[: len(lines[0][1])]) for number, cells in lines]
-    return _make_sheet(path, lines)
-
-
-def _make_sheet(path: Path, lines: list[tuple[int, list[str]]]) -> Sheet:
-    if not lines:
+    found = _read_excel(path, sheet) if excel else _read_csv(path)
+    rows = {number: cells for number, texts in found if any(cells := _clean_cells(texts))}
+    if not rows:
         raise CohortError(path, ["is empty; expected a header and a row per slide"])
-    (_, columns), *rows = lines
+    columns = rows.pop(next(iter(rows)))
     width = len(columns)
-    wide = [number for number, cells in rows if len(cells) > width and any(cells[width:])]
-    if wide:
-        found = ", ".join(map(str, wide[:5]))
-        raise CohortError(
-            path, [f"line {found}: more cells than the header's {width}; put quotes around commas"]
-        )
-    padded = tuple([_pad_row(cells, width) for _, cells in rows])
-    return Sheet(path, tuple(columns), padded, tuple([number for number, _ in rows]))
+    wide = [number for number, cells in rows.items() if any(cells[width:])]
+    if wide and not excel:  # notes beside an Excel table belong to no column
+        lines = ", ".join(map(str, wide[:5]))
+        problem = f"line {lines}: more cells than the header's {width}; put quotes around commas"
+        raise CohortError(path, [problem])
+    padding = ("",) * width
+    return Sheet(path, columns, {line: (row + padding)[:width] for line, row in rows.items()})
 
 
-def _pad_row(cells: list[str], width: int) -> tuple[str, ...]:
-    return tuple(cells if len(cells) == width else (cells + [""] * width)[:width])
+def _clean_cells(cells: Iterable[str]) -> tuple[str, ...]:
+    stripped = map(str.strip, cells)
+    return tuple(["" if cell in _BLANKS else restore_cell(cell) for cell in stripped])
 
 
-def _clean_rows(rows: Iterable[tuple[int, Iterable[str]]]) -> Iterator[tuple[int, list[str]]]:
-    return ((number, _clean_cells(cells)) for number, cells in rows)
+# --- CSV ------------------------------------------------------------------------------------------
 
 
-def _clean_cells(cells: Iterable[str]) -> list[str]:
-    stripped = [cell.strip() for cell in cells]
-    if _BLANKS.isdisjoint(stripped) and "'" not in "".join(stripped):  # fast path of most rows
-        return stripped
-    restored = (restore_cell(cell) for cell in stripped)
-    return ["" if cell in _BLANKS else cell for cell in restored]
-
-
-def _read_csv_rows(path: Path) -> Iterable[tuple[int, list[str]]]:
+def _read_csv(path: Path) -> list[tuple[int, list[str]]]:
+    """Return the number of the last line and the cells of each row."""
     text = _read_text(path)
     rows: list[tuple[int, list[str]]] = []
     try:
         # Not splitlines: it also breaks at characters that a cell may contain, such as U+2028.
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=_find_separator(text))
-        if '"' in text:
-            rows.extend((reader.line_num, cells) for cells in reader)
-        else:  # each row is a line, and counting them is faster
-            rows.extend(enumerate(reader, 1))
+        rows.extend((reader.line_num, cells) for cells in reader)
     except csv.Error as error:
-        line = rows[-1][0] if rows else 1
-        raise CohortError(
-            path,
-            [
-                f"after line {line}: cannot be read as CSV ({error}); expected cells of a few "
-                "words, check the quotes"
-            ],
-        ) from error
-    return _clean_rows(rows) if _CLEANING_PATTERN.search(text) else rows
+        where = f"after line {rows[-1][0] if rows else 1}: cannot be read as CSV ({error})"
+        problem = f"{where}; expected cells of a few words, check the quotes"
+        raise CohortError(path, [problem]) from error
+    return rows
 
 
 def _read_text(path: Path) -> str:
     try:
         raw = path.read_bytes()
+        is_wide = raw[:2] in (b"\xff\xfe", b"\xfe\xff")  # Excel's "Unicode text"
+        text = raw.decode("utf-16" if is_wide else "utf-8-sig")
     except FileNotFoundError:
         raise CohortError(path, ["there is no such file; check the path"]) from None
     except OSError as error:
         raise CohortError(path, [f"cannot be read ({error.strerror})"]) from error
-    wide = raw[:2] in (b"\xff\xfe", b"\xfe\xff")  # Excel's "Unicode text"
-    try:
-        text = raw.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CohortError(
-            path,
-            [f"is not UTF-8 text ({error.reason} at byte {error.start}); save it as CSV UTF-8"],
-        ) from error
+        reason = f"{error.reason} at byte {error.start}"
+        raise CohortError(path, [f"is not UTF-8 text ({reason}); save it as CSV UTF-8"]) from error
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
-        raise CohortError(
-            path, [f"line {line}: found a NUL character; expected text, save it as CSV UTF-8"]
-        )
+        problem = f"line {line}: found a NUL character; expected text, save it as CSV UTF-8"
+        raise CohortError(path, [problem])
     return text
 
 
@@ -161,3 +150,73 @@ def _count_cells(line: str, separator: str) -> int:
         return len(next(csv.reader([line], delimiter=separator), []))
     except csv.Error:  # a cell above csv's length limit: this is not the separator
         return 0
+
+
+# --- Excel ----------------------------------------------------------------------------------------
+
+
+def _read_excel(path: Path, sheet: str | None) -> list[tuple[int, list[str]]]:
+    """Return number and cells of each row that has a value, each row up to its last value."""
+    try:
+        import openpyxl
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("excel", f"reading {path.name}") from error
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about unsupported styles and validations
+            _check_unpacked_size(path)
+            with closing(openpyxl.load_workbook(path, read_only=True, data_only=True)) as book:
+                return list(_read_excel_rows(path, _select_worksheet(path, book, sheet)))
+    except FileNotFoundError:
+        raise CohortError(path, ["there is no such file; check the path"]) from None
+    except CohortError:
+        raise
+    # openpyxl can raise almost any error for a damaged file, as late as in its last row.
+    except Exception as error:
+        problem = f"cannot be read as Excel ({error}); save it again, or as CSV UTF-8"
+        raise CohortError(path, [problem]) from error
+
+
+def _check_unpacked_size(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    if size > _MAX_BYTES:
+        found = f"unpacks to {size / 2**20:,.0f} MB; expected at most {_MAX_BYTES / 2**20:,.0f}"
+        fix = "save only the sheet of the table, or save as CSV UTF-8"
+        raise CohortError(path, [f"{found}, {fix}"])
+
+
+def _select_worksheet(path: Path, book: Any, sheet: str | None) -> Any:
+    pages = {page.title: page for page in book.worksheets}
+    if sheet is not None and sheet not in pages:
+        raise CohortError(path, [f"there is no sheet {sheet!r}; {suggest_names(sheet, pages)}"])
+    if not pages:
+        raise CohortError(path, ["has no sheet of cells; expected a table"])
+    return book.worksheets[0] if sheet is None else pages[sheet]
+
+
+def _read_excel_rows(path: Path, page: Any) -> Iterator[tuple[int, list[str]]]:
+    page.reset_dimensions()  # declared dimensions make every row as wide as the widest
+    count = 0
+    for number, row in enumerate(page.iter_rows(), start=1):
+        count += len(row)
+        if number > _MAX_ROWS or count > _MAX_CELLS:
+            found = f"row {number:,}: the sheet has more than {count:,} cells"
+            fix = "delete the formatted rows and columns beyond the table or save as CSV"
+            raise CohortError(path, [f"{found}; expected a row per slide, {fix}"])
+        texts = [_to_text(cell) for cell in row]
+        while texts and not texts[-1]:
+            texts.pop()
+        yield number, texts
+
+
+def _to_text(cell: Any) -> str:
+    """Return a cell as Excel shows it: 7 formatted as 007 is 007, whole numbers have no point."""
+    value = cell.value
+    if value is None:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    zeros = isinstance(value, int) and re.fullmatch(r"0+", str(cell.number_format))
+    return str(value).zfill(len(cell.number_format)) if zeros else str(value)

@@ -2,6 +2,10 @@
 
 Patients are assigned, not slides, by a hash of seed and patient id. So every machine makes the
 same folds, in any order of the table.
+
+Folds can keep all patients of a hospital (site) in one test set. Stains and scanners differ by
+hospital, and so do labels. A model that recognises the hospital looks better than it is unless
+each site is in one set only (Howard et al. 2021).
 """
 
 from __future__ import annotations
@@ -10,16 +14,14 @@ import hashlib
 import numbers
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from sacmil.arguments import to_integer
-from sacmil.cohorts.cohort import Cohort, get_cohort
-from sacmil.cohorts.sites import assign_sites_to_folds, select_sites
-from sacmil.cohorts.slide_index import Mask, RowNumbers, pause_garbage_collection
+from sacmil.cohorts.cohort import Cohort, LabeledSlide, get_cohort
 from sacmil.errors import CohortError, CohortWarning, OptionError, check_type, shorten_value
 
 if TYPE_CHECKING:
@@ -27,10 +29,12 @@ if TYPE_CHECKING:
 
 VALIDATION_SHARE = 0.15
 """Share of the training patients in the validation set, which selects the epoch."""
-_SET_NAMES = {"train": "training", "val": "validation", "test": "test"}
+_MIN_GAIN = 1e-12
 
 Strata = Mapping[str, int]
 """The class of each patient for stratification."""
+Shares = npt.NDArray[np.float64]
+"""(sites, classes + 1): each site's share of each class, and of all patients."""
 
 
 class Fold(NamedTuple):
@@ -48,7 +52,6 @@ class Fold(NamedTuple):
         return Fold(train, val, test)
 
 
-@pause_garbage_collection()
 def make_folds(
     dataset: Dataset | Cohort,
     k: int = 5,
@@ -82,39 +85,85 @@ def make_folds(
     check_type("validation", validation, numbers.Real, "a share, such as 0.15")
     _check_arguments(cohort, k, repeats, validation, preserve_sites=preserve_sites)
     strata = compute_strata(cohort)
-    made = []
+    sites = {patient: of[0].site for patient, of in cohort.patients.items() if preserve_sites}
+    made, slides = [], sorted(cohort.slides)
     for repeat in range(repeats):
         salt = f"{seed}/{repeat}"
-        test_sets = (
-            assign_sites_to_folds(_get_sites(cohort), strata, k, salt)
-            if preserve_sites
-            else _deal_patients(strata, k, salt)
-        )
-        for number, test in enumerate(test_sets):
-            rest = dict(strata)
-            for patient in test:
-                del rest[patient]
-            val = _select_validation_patients(
-                cohort, rest, validation, f"{salt}/{number}", by_site=preserve_sites
-            )
-            made.append(Fold(*cohort.index.divide_slides(val, test)))
+        tests = _assign_sites(sites, strata, k, salt) if sites else _deal_patients(strata, k, salt)
+        for number, test in enumerate(tests):
+            rest = {patient: label for patient, label in strata.items() if patient not in test}
+            val = _select_validation_patients(rest, sites, validation, f"{salt}/{number}")
+            made.append(_divide_slides(slides, val, test))
     check_folds(cohort, made)
     return made
+
+
+def _check_arguments(
+    cohort: Cohort, folds: int, repeats: int, validation: float, *, preserve_sites: bool
+) -> None:
+    problems = []
+    if folds < 2:
+        problems.append(f"{folds} folds; expected at least 2")
+    if repeats < 1:
+        problems.append(f"{repeats} repeats; expected at least 1")
+    if not 0 <= validation < 1:
+        problems.append(f"a validation share of {validation:g}; expected 0 to below 1, as 0.15")
+    problems += [
+        f"class {name!r} has {count} patients, too few for one in each of {folds} folds; use fewer "
+        "folds, or leave the class out"
+        for name, count in zip(cohort.classes, cohort.patients_per_class, strict=True)
+        if count < max(folds, 2)
+    ]
+    without = [slide.slide_id for slide in cohort.slides if not slide.site]
+    sites = {slide.site for slide in cohort.slides}
+    if preserve_sites and without:
+        problems.append(
+            f"{len(without)} slides have no site, such as {without[0]!r}; fill the column"
+        )
+    elif preserve_sites and len(sites) < folds:
+        problems.append(f"{len(sites)} sites are too few for {folds} folds; use fewer folds")
+    if problems:
+        raise CohortError("splits", problems)
+
+
+def _deal_patients(strata: Strata, folds: int, salt: str) -> list[frozenset[str]]:
+    """Deal patients to folds in turn, class after class, so that sizes differ by one at most."""
+    shuffled = shuffle_by_hash(strata, f"{salt}/test")
+    ordered = sorted(shuffled, key=strata.__getitem__)
+    return [frozenset(ordered[number::folds]) for number in range(folds)]
+
+
+def _select_validation_patients(
+    rest: Strata, sites: Mapping[str, str], validation: float, salt: str
+) -> frozenset[str]:
+    if sites and validation:
+        found = _select_sites({patient: sites[patient] for patient in rest}, rest, validation, salt)
+        if found is not None:
+            return found
+    return select_stratified(rest, validation, salt)
+
+
+def _divide_slides(
+    slides: Iterable[LabeledSlide], val: frozenset[str], test: frozenset[str]
+) -> Fold:
+    """Return the slide ids of the remaining, the val and the test patients."""
+    sets: dict[str, list[str]] = {name: [] for name in Fold._fields}
+    for slide_id, patient, *_ in slides:
+        sets["test" if patient in test else "val" if patient in val else "train"].append(slide_id)
+    return Fold(*map(tuple, sets.values()))
 
 
 def add_validation_set(
     cohort: Cohort, fold: Fold, *, seed: int = 0, validation: float = VALIDATION_SHARE
 ) -> Fold:
     """Return the fold with a validation set taken from its training patients."""
-    train = {slide.patient_id for slide in cohort.get_slides(fold.train)}
+    patient_of = {slide.slide_id: slide.patient_id for slide in cohort.get_slides(fold.train)}
+    train = set(patient_of.values())
     rest = {patient: label for patient, label in compute_strata(cohort).items() if patient in train}
-    val = select_stratified(rest, validation, f"{seed}/given")
-    is_val = {s: cohort.by_id[s].patient_id in val for s in fold.train}
-    return Fold(
-        train=tuple(slide_id for slide_id in fold.train if not is_val[slide_id]),
-        val=tuple(slide_id for slide_id in fold.train if is_val[slide_id]),
-        test=fold.test,
-    )
+    selected = select_stratified(rest, validation, f"{seed}/given")
+    val = tuple(slide_id for slide_id in fold.train if patient_of[slide_id] in selected)
+    remaining = tuple(slide_id for slide_id in fold.train if patient_of[slide_id] not in selected)
+    return Fold(remaining, val, fold.test)
 
 
 def make_training_only_fold(cohort: Cohort) -> Fold:
@@ -125,8 +174,10 @@ def make_training_only_fold(cohort: Cohort) -> Fold:
 def compute_strata(cohort: Cohort) -> Strata:
     """Return the class of each patient: of its slides' classes the one with fewest patients."""
     counts = cohort.patients_per_class
-    rarest = sorted(range(len(counts)), key=lambda label: (counts[label], label))
-    return dict(zip(cohort.patients, cohort.index.find_first_labels(rarest), strict=True))
+    return {
+        patient: min((slide.label for slide in slides), key=lambda label: (counts[label], label))
+        for patient, slides in cohort.patients.items()
+    }
 
 
 def select_stratified(strata: Strata, share: float, salt: str) -> frozenset[str]:
@@ -139,40 +190,140 @@ def select_stratified(strata: Strata, share: float, salt: str) -> frozenset[str]
     """
     if not share:
         return frozenset()
-    quotas = _compute_quotas(Counter(strata.values()), share)
-    members = _group_by_class(strata)
+    shuffled = shuffle_by_hash(strata, f"{salt}/validation")
     selected: set[str] = set()
-    for label, count in quotas.items():
-        selected.update(shuffle_by_hash(members[label], f"{salt}/validation")[:count])
+    for label, count in _compute_quotas(Counter(strata.values()), share).items():
+        selected.update([patient for patient in shuffled if strata[patient] == label][:count])
     return frozenset(selected)
+
+
+def _compute_quotas(counts: Counter[int], share: float) -> dict[int, int]:
+    """Return how many of each class to select, by largest remainders; at least one remains."""
+    exact = {label: share * count for label, count in sorted(counts.items())}
+    quotas = {label: int(value) for label, value in exact.items()}
+    left = round(sum(exact.values())) - sum(quotas.values())
+    for label in sorted(exact, key=lambda label: quotas[label] - exact[label])[:left]:
+        quotas[label] += 1
+    return {
+        label: max(min(1, counts[label] - 1), min(n, counts[label] - 1))
+        for label, n in quotas.items()
+    }
 
 
 def shuffle_by_hash(names: Iterable[str], salt: str) -> list[str]:
     """Return the names in a random order that depends only on them and the salt."""
-    names, sha256, start = list(names), hashlib.sha256, f"{salt}/".encode()
-    digests = b"".join([sha256(start + name).digest() for name in map(str.encode, names)])
-    words = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 4)
-    order = np.argsort(words[:, 0], kind="stable")
-    first = words[order, 0]
-    if (first[1:] == first[:-1]).any():  # sorted as the digests would be as bytes
-        order = np.lexsort(words.T[::-1])  # whose last key counts first
-    return list(map(names.__getitem__, order.tolist()))
+    return sorted(names, key=lambda name: hashlib.sha256(f"{salt}/{name}".encode()).digest())
 
 
-def check_folds(cohort: Cohort, folds: Sequence[Fold]) -> None:
-    """Reject folds that cannot be used for training or testing; warn of misleading ones.
+# --- sites ----------------------------------------------------------------------------------------
+
+
+def _assign_sites(
+    sites: Mapping[str, str], strata: Strata, folds: int, salt: str
+) -> list[frozenset[str]]:
+    """Return the patients of each fold; a site is in one fold, classes are spread evenly.
+
+    Single moves and swaps of sites improve the balance of classes.
 
     Args:
-        cohort: whose slides the folds divide.
-        folds: made here or read from files.
+        sites: of each patient.
+        strata: the class of each patient.
+        folds: number of folds.
+        salt: another text gives another assignment.
     """
-    rows = [_FoldRows(*map(cohort.index.find_rows, fold)) for fold in folds]
-    numbered = enumerate(zip(folds, rows, strict=True))
-    problems = [problem for i, pair in numbered for problem in _find_problems(cohort, i, *pair)]
-    if problems or not folds:
-        raise CohortError("splits", problems or ["there are no folds"])
-    for message in _find_warnings(cohort, folds, rows):
-        warnings.warn(message, CohortWarning, stacklevel=2)
+    names, shares = _compute_shares(sites, strata, salt)
+    fold_of_site = _assign_greedily(shares, folds)
+    while _improve_assignment(shares, fold_of_site, folds):
+        pass
+    fold_of = dict(zip(names, fold_of_site.tolist(), strict=True))
+    return [
+        frozenset(patient for patient in sites if fold_of[sites[patient]] == number)
+        for number in range(folds)
+    ]
+
+
+def _select_sites(
+    sites: Mapping[str, str], strata: Strata, share: float, salt: str
+) -> frozenset[str] | None:
+    """Return all patients of a few sites, about a given share of every class.
+
+    None if no selection leaves each class on both sides.
+
+    Args:
+        sites: of each patient.
+        strata: the class of each patient.
+        share: of every class.
+        salt: another text gives another selection.
+    """
+    names, shares = _compute_shares(sites, strata, salt)
+    selected = np.zeros(len(names), dtype=bool)
+    while True:
+        now = shares[selected].sum(0)
+        after = np.where(selected[:, None], now - shares, now + shares)
+        loss = ((after - share) ** 2).sum(1)
+        best = int(loss.argmin())
+        if loss[best] >= ((now - share) ** 2).sum() - _MIN_GAIN:
+            break
+        selected[best] = ~selected[best]
+    total = shares[selected].sum(0)
+    if (total < _MIN_GAIN).any() or (total > 1 - _MIN_GAIN).any():
+        return None
+    selected_sites = {name for name, is_in in zip(names, selected, strict=True) if is_in}
+    return frozenset(patient for patient in sites if sites[patient] in selected_sites)
+
+
+def _compute_shares(
+    sites: Mapping[str, str], strata: Strata, salt: str
+) -> tuple[list[str], Shares]:
+    names = shuffle_by_hash(set(sites.values()), salt)
+    labels = sorted(set(strata.values()))
+    counts = np.zeros((len(names), len(labels) + 1))
+    row = {name: number for number, name in enumerate(names)}
+    for patient, site in sites.items():
+        counts[row[site], [labels.index(strata[patient]), -1]] += 1
+    return names, counts / counts.sum(0)
+
+
+def _assign_greedily(shares: Shares, folds: int) -> npt.NDArray[np.int64]:
+    """Assign each site, largest first, to the fold that has least of the site's classes."""
+    filled = np.zeros((folds, shares.shape[1]))
+    fold_of_site = np.zeros(len(shares), dtype=np.int64)
+    # rounded, so that the salt decides the order of sites of almost equal size
+    for site in np.argsort(-np.round(shares[:, -1], 1), kind="stable"):
+        fold_of_site[site] = (filled @ shares[site]).argmin()
+        filled[fold_of_site[site]] += shares[site]
+    return fold_of_site
+
+
+def _improve_assignment(shares: Shares, fold_of_site: npt.NDArray[np.int64], folds: int) -> bool:
+    """Make the best single move or swap in place; False if none makes the folds more even.
+
+    The measure is the sum of squares of the folds' shares. Moving v from fold f to g changes it
+    by 2 (|v|² − x_f·v + x_g·v), and a swap of v and u moves v − u.
+    """
+    filled = np.zeros((folds, shares.shape[1]))
+    np.add.at(filled, fold_of_site, shares)
+    onto = shares @ filled.T  # (sites, folds)
+    here = onto[np.arange(len(fold_of_site)), fold_of_site]
+    gram = shares @ shares.T
+    size = gram.diagonal()
+    move = size[:, None] - here[:, None] + onto
+    move[np.arange(len(fold_of_site)), fold_of_site] = np.inf
+    across = onto[:, fold_of_site]  # (s, u): s · the shares of u's fold
+    swap = size[:, None] + size - 2 * gram - here[:, None] + across.T + across - here
+    swap[fold_of_site[:, None] == fold_of_site] = np.inf
+    if min(move.min(), swap.min()) > -_MIN_GAIN:
+        return False
+    if move.min() <= swap.min():
+        site, fold = np.unravel_index(move.argmin(), move.shape)
+        fold_of_site[site] = fold
+    else:
+        one, other = np.unravel_index(swap.argmin(), swap.shape)
+        fold_of_site[[one, other]] = fold_of_site[[other, one]]
+    return True
+
+
+# --- checks ---------------------------------------------------------------------------------------
 
 
 def list_given_folds(cohort: Cohort, folds: object) -> list[Fold]:
@@ -189,7 +340,10 @@ def list_given_folds(cohort: Cohort, folds: object) -> list[Fold]:
             "file or folder of splits"
         )
     made = [Fold(*map(tuple, fold)) for fold in given]
-    _check_known_slides(cohort, made)
+    listed = {slide_id for fold in made for ids in fold for slide_id in ids}
+    if unknown := sorted(listed - cohort.by_id.keys()):
+        problems = [f"{slide_id}: is not in the cohort; check the folds" for slide_id in unknown]
+        raise CohortError("folds", problems)
     return made
 
 
@@ -198,116 +352,41 @@ def _is_fold(value: object) -> bool:
     return len(sets) == 3 and all(isinstance(ids, tuple | list) for ids in sets)
 
 
-def _check_known_slides(cohort: Cohort, folds: Iterable[Fold]) -> None:
-    listed = {slide_id for fold in folds for ids in fold for slide_id in ids}
-    if unknown := sorted(listed - cohort.by_id.keys()):
-        problems = [f"{slide_id}: is not in the cohort; check the folds" for slide_id in unknown]
-        raise CohortError("folds", problems)
+def check_folds(cohort: Cohort, folds: Sequence[Fold]) -> None:
+    """Reject folds that cannot be used for training or testing; warn of misleading ones.
 
-
-def _check_arguments(
-    cohort: Cohort, folds: int, repeats: int, validation: float, *, preserve_sites: bool
-) -> None:
-    problems = []
-    if folds < 2:
-        problems.append(f"{folds} folds; expected at least 2")
-    if repeats < 1:
-        problems.append(f"{repeats} repeats; expected at least 1")
-    if not 0 <= validation < 1:
-        problems.append(f"a validation share of {validation:g}; expected 0 to below 1, as 0.15")
-    for name, count in zip(cohort.classes, cohort.patients_per_class, strict=True):
-        if count < max(folds, 2):
-            problems.append(
-                f"class {name!r} has {count} patients, too few for one in each of {folds} folds; "
-                "use fewer folds, or leave the class out"
-            )
-    if preserve_sites:
-        problems += _find_site_problems(cohort, folds)
-    if problems:
-        raise CohortError("splits", problems)
-
-
-def _find_site_problems(cohort: Cohort, folds: int) -> list[str]:
-    without = [slide.slide_id for slide in cohort.slides if not slide.site]
-    if without:
-        return [f"{len(without)} slides have no site, such as {without[0]!r}; fill the column"]
-    sites = {slide.site for slide in cohort.slides}
-    if len(sites) < folds:
-        return [f"{len(sites)} sites are too few for {folds} folds; use fewer folds"]
-    return []
-
-
-def _deal_patients(strata: Strata, folds: int, salt: str) -> list[frozenset[str]]:
-    """Deal patients to folds in turn, class after class, so that sizes differ by one at most."""
-    ordered = [
-        patient
-        for _, members in sorted(_group_by_class(strata).items())
-        for patient in shuffle_by_hash(members, f"{salt}/test")
+    Args:
+        cohort: whose slides the folds divide.
+        folds: made here or read from files.
+    """
+    problems = [
+        f"fold {number}: {problem}"
+        for number, fold in enumerate(folds)
+        for problem in _find_problems(cohort, fold)
     ]
-    return [frozenset(ordered[number::folds]) for number in range(folds)]
+    if problems or not folds:
+        raise CohortError("splits", problems or ["there are no folds"])
+    messages = [
+        f"fold {number}: {message}"
+        for number, fold in enumerate(folds)
+        for message in _find_warnings(cohort, fold)
+    ]
+    for message in [*messages, *_find_test_set_warnings(cohort, folds)]:
+        warnings.warn(message, CohortWarning, stacklevel=2)
 
 
-def _group_by_class(strata: Strata) -> dict[int, list[str]]:
-    labels = list(strata.values())
-    return {label: list(compress(strata, map(label.__eq__, labels))) for label in set(labels)}
-
-
-def _select_validation_patients(
-    cohort: Cohort, rest: Strata, validation: float, salt: str, *, by_site: bool
-) -> frozenset[str]:
-    if by_site and validation:
-        sites = {patient: site for patient, site in _get_sites(cohort).items() if patient in rest}
-        found = select_sites(sites, rest, validation, salt)
-        if found is not None:
-            return found
-    return select_stratified(rest, validation, salt)
-
-
-def _compute_quotas(counts: Counter[int], share: float) -> dict[int, int]:
-    """Return how many of each class to select, by largest remainders; at least one remains."""
-    exact = {label: share * count for label, count in sorted(counts.items())}
-    quotas = {label: int(value) for label, value in exact.items()}
-    left = round(sum(exact.values())) - sum(quotas.values())
-    for label in sorted(exact, key=lambda label: quotas[label] - exact[label])[:left]:
-        quotas[label] += 1
-    return {
-        label: max(min(1, counts[label] - 1), min(n, counts[label] - 1))
-        for label, n in quotas.items()
-    }
-
-
-def _get_sites(cohort: Cohort) -> dict[str, str]:
-    return {patient: slides[0].site for patient, slides in cohort.patients.items()}
-
-
-class _FoldRows(NamedTuple):
-    """A fold as rows of the cohort."""
-
-    train: RowNumbers
-    val: RowNumbers
-    test: RowNumbers
-
-
-def _find_problems(cohort: Cohort, number: int, fold: Fold, found: _FoldRows) -> Iterable[str]:
-    slide_ids, rows = [*fold.train, *fold.val, *fold.test], np.concatenate(found)
-    if (rows < 0).any():
-        unknown = [slide_id for slide_id in slide_ids if slide_id not in cohort.by_id]
-        yield f"fold {number}: {_list_names(unknown)} not in the cohort; expected ids of its slides"
-    if repeated := _find_repeated(slide_ids, rows):
-        yield f"fold {number}: {_list_names(repeated)} listed more than once; expected in one set"
-    for name in ("train", "test"):
-        if not getattr(fold, name):
-            yield f"fold {number}: the {_SET_NAMES[name]} set is empty"
-    present = cohort.index.find_labels(found.train)
-    for label, name in enumerate(cohort.classes):
-        if present and label not in present:
-            yield f"fold {number}: no slide of class {name!r} is in the training set"
-
-
-def _find_repeated(slide_ids: Sequence[str], rows: RowNumbers) -> list[str]:
-    if np.bincount(rows + 1, minlength=1).max() < 2:  # much faster than counting the ids
-        return []
-    return [slide_id for slide_id, count in Counter(slide_ids).items() if count > 1]
+def _find_problems(cohort: Cohort, fold: Fold) -> Iterator[str]:
+    counts = Counter([*fold.train, *fold.val, *fold.test])
+    if unknown := [slide_id for slide_id in counts if slide_id not in cohort.by_id]:
+        yield f"{_list_names(unknown)} not in the cohort; expected ids of its slides"
+    if repeated := [slide_id for slide_id, count in counts.items() if count > 1]:
+        yield f"{_list_names(repeated)} listed more than once; expected in one set"
+    if not fold.train:
+        yield "the training set is empty"
+    if not fold.test:
+        yield "the test set is empty"
+    for name in _find_absent_classes(cohort, fold.train):
+        yield f"no slide of class {name!r} is in the training set"
 
 
 def _list_names(names: Sequence[str]) -> str:
@@ -315,82 +394,56 @@ def _list_names(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:3])) + more + (" are" if len(names) > 1 else " is")
 
 
-def _find_warnings(
-    cohort: Cohort, folds: Sequence[Fold], rows: Sequence[_FoldRows]
-) -> Iterable[str]:
-    for number, (fold, found) in enumerate(zip(folds, rows, strict=True)):
-        yield from _find_shared_patients(cohort, number, found)
-        for name, absent in (
-            ("test", _find_absent_classes(cohort, found.test)),
-            ("val", _find_avoidably_absent_classes(cohort, fold, found)),
-        ):
-            if absent:
-                where = f"the {_SET_NAMES[name]} set"
-                yield f"fold {number}: no slide of {', '.join(absent)} is in {where}"
-    tests = [_mark_rows(found.test, len(cohort)) for found in rows]
-    yield from _find_overlaps(tests)
-    left = len(cohort) - int(np.any(tests, axis=0).sum())
-    if left and len(folds) > 1:
-        yield f"{left} of {len(cohort)} slides are in no test set"
-
-
-def _mark_rows(rows: RowNumbers, size: int) -> Mask:
-    mask = np.zeros(size, dtype=np.bool_)
-    mask[rows] = True
-    return mask
-
-
-def _find_absent_classes(cohort: Cohort, rows: RowNumbers) -> list[str]:
+def _find_absent_classes(cohort: Cohort, slide_ids: Iterable[str]) -> list[str]:
     """Return the classes without a slide in a set; none if the set is empty."""
-    present = cohort.index.find_labels(rows)
+    by_id = cohort.by_id
+    present = {by_id[slide_id].label for slide_id in slide_ids if slide_id in by_id}
     return [name for label, name in enumerate(cohort.classes) if present and label not in present]
 
 
-def _find_avoidably_absent_classes(cohort: Cohort, fold: Fold, found: _FoldRows) -> list[str]:
-    """Return classes absent from validation although its size and training allow a patient."""
-    absent = _find_absent_classes(cohort, found.val)
-    if not absent or _count_patients(cohort, fold.val) < len(cohort.classes):
-        return []
-    spare = Counter(
-        label for _, label in {(s.patient_id, s.label) for s in cohort.get_slides(fold.train)}
-    )
-    return [name for name in absent if spare[cohort.classes.index(name)] > 1]
-
-
-def _count_patients(cohort: Cohort, slide_ids: Sequence[str]) -> int:
-    return len({slide.patient_id for slide in cohort.get_slides(slide_ids)})
-
-
-def _find_shared_patients(cohort: Cohort, number: int, found: _FoldRows) -> Iterable[str]:
-    train, val, test = map(cohort.index.mark_patients, found)
-    for mask, sides in (
+def _find_warnings(cohort: Cohort, fold: Fold) -> Iterator[str]:
+    train, val, test = ({slide.patient_id for slide in cohort.get_slides(ids)} for ids in fold)
+    for shared, sides in (
         (
-            (train | val) & test,
+            sorted((train | val) & test),
             "in the test set and in training or validation, so the test is biased",
         ),
         (
-            train & val,
+            sorted(train & val),
             "in the training set and the validation set, so the selection of the epoch is biased",
         ),
     ):
-        if shared := cohort.index.name_patients(mask):
+        if shared:
             names = ", ".join(shared[:3]) + (", …" if len(shared) > 3 else "")
             count = f"{len(shared)} patient{'s are' if len(shared) > 1 else ' is'}"
-            yield f"fold {number}: {count} {sides} ({names})"
+            yield f"{count} {sides} ({names})"
+    if untested := _find_absent_classes(cohort, fold.test):
+        yield f"no slide of {', '.join(untested)} is in the test set"
+    # Reported for validation only where its size and the training set allow a patient.
+    absent = _find_absent_classes(cohort, fold.val)
+    if absent and len(val) >= len(cohort.classes):
+        spare = dict(
+            zip(cohort.classes, cohort.restrict_to(fold.train).patients_per_class, strict=True)
+        )
+        if avoidable := [name for name in absent if spare[name] > 1]:
+            yield f"no slide of {', '.join(avoidable)} is in the validation set"
 
 
-def _find_overlaps(tests: Sequence[Mask]) -> Iterable[str]:
+def _find_test_set_warnings(cohort: Cohort, folds: Sequence[Fold]) -> Iterator[str]:
     """Warn of slides in several test sets; repeats of a complete partition are no overlap."""
-    everything = np.any(tests, axis=0)
-    seen, repeated = np.zeros_like(everything), np.zeros_like(everything)
+    tests = [frozenset(fold.test) for fold in folds]
+    everything = frozenset[str]().union(*tests)
+    seen, repeated = frozenset[str](), frozenset[str]()
     for test in tests:
         repeated |= seen & test
         seen |= test
-        is_round_complete = np.array_equal(seen, everything)
-        if is_round_complete and not np.array_equal(test, everything) and not repeated.any():
-            seen[:] = False
-    if repeated.any():
+        if seen == everything and test != everything and not repeated:
+            seen = frozenset()
+    if repeated:
         yield (
-            f"{int(repeated.sum())} slides are in the test sets of several folds: the test sets "
-            "are random samples, not a partition, and their results are not independent"
+            f"{len(repeated)} slides are in the test sets of several folds: the test sets are "
+            "random samples, not a partition, and their results are not independent"
         )
+    left = len(cohort) - len(everything)
+    if left and len(folds) > 1:
+        yield f"{left} of {len(cohort)} slides are in no test set"

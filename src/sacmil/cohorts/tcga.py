@@ -10,13 +10,19 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sacmil.cohorts.cohort import Cohort, build_cohort, read_cohort
-from sacmil.cohorts.rows import SLIDE_COLUMNS, SlideRow
+from sacmil.cohorts.rows import (
+    BARCODE_SITE,
+    SLIDE_COLUMNS,
+    SlideRow,
+    parse_barcode,
+    parse_site,
+    parse_slide_id,
+)
 from sacmil.cohorts.sheet import Sheet, read_sheet
-from sacmil.cohorts.slide_id import parse_barcode, parse_slide_id
 from sacmil.errors import CohortError, CohortWarning
 
 LUNG_CLASSES = ("LUSC", "LUAD")
@@ -26,14 +32,12 @@ _FILE_COLUMN, _PROJECT_COLUMN = "File Name", "Project ID"
 _DIAGNOSTIC_PATTERN = re.compile(r"-DX[A-Z0-9]*(\.|$)", re.IGNORECASE)
 _CASE_COLUMNS = ("case_id", "case_submitter_id", "cases.submitter_id", "submitter_id", "patient_id")
 _PATIENT_COLUMNS = (*_CASE_COLUMNS, "bcr_patient_barcode", "patient", "case id")
-_TYPE_COLUMNS = (
-    "histological_type",
-    "histology",
-    "primary_diagnosis",
-    "diagnoses.primary_diagnosis",
-)
-_DUCTAL_PATTERN = re.compile(r"idc|infiltrating duct(al)? carcinoma(, nos)?", re.IGNORECASE)
-_LOBULAR_PATTERN = re.compile(r"ilc|(infiltrating )?lobular carcinoma(, nos)?", re.IGNORECASE)
+_DIAGNOSIS_COLUMNS = ("primary_diagnosis", "diagnoses.primary_diagnosis")
+_TYPE_COLUMNS = ("histological_type", "histology", *_DIAGNOSIS_COLUMNS)
+_SUBTYPE_PATTERNS = {
+    "IDC": re.compile(r"idc|infiltrating duct(al)? carcinoma(, nos)?", re.IGNORECASE),
+    "ILC": re.compile(r"ilc|(infiltrating )?lobular carcinoma(, nos)?", re.IGNORECASE),
+}
 
 
 def read_tcga_lung(*sheets: str | Path) -> Cohort:
@@ -45,17 +49,9 @@ def read_tcga_lung(*sheets: str | Path) -> Cohort:
     read = [read_sheet(path) for path in sheets]
     if len(read) == 1 and not _is_sample_sheet(read[0]):
         return _read_labeled_table(read[0], LUNG_CLASSES)
-    rows = []
-    for where, slide_id, project in (
-        found for sheet in read for found in _list_diagnostic_slides(sheet)
-    ):
-        rows.append(_make_row(where, slide_id, project.removeprefix("TCGA-")))
-    kept = [row for row in rows if row.label in LUNG_CLASSES]
-    _warn_of_left_out(
-        "slides of other projects",
-        Counter(row.label for row in rows if row.label not in LUNG_CLASSES),
-    )
-    return build_cohort(", ".join(map(str, sheets)), kept, classes=LUNG_CLASSES)
+    rows = [row for sheet in read for row in _read_diagnostic_rows(sheet)]
+    where = ", ".join(map(str, sheets))
+    return _build_cohort_of_classes(where, rows, LUNG_CLASSES, "slides of other projects")
 
 
 def read_tcga_brca(
@@ -74,14 +70,25 @@ def read_tcga_brca(
         if _is_sample_sheet(slides):
             raise CohortError(sheet, ["holds no histological types; give a clinical table as well"])
         return _read_labeled_table(slides, BRCA_CLASSES)
-    listed = _list_diagnostic_slides(slides)
+    rows = _read_diagnostic_rows(slides)
     types = _read_types(read_sheet(clinical), column)
-    rows = [_make_row(where, name, _find_type(name, types)) for where, name, _ in listed]
-    kept = [row for row in rows if row.label in BRCA_CLASSES]
-    _warn_of_left_out(
-        "slides of other types", Counter(row.label for row in rows if row.label not in BRCA_CLASSES)
-    )
-    return build_cohort(sheet, kept, classes=BRCA_CLASSES)
+    rows = [
+        row._replace(label=types.get(row.slide_id) or types.get(row.patient_id) or "unknown")
+        for row in rows
+    ]
+    return _build_cohort_of_classes(sheet, rows, BRCA_CLASSES, "slides of other types")
+
+
+def _build_cohort_of_classes(
+    where: object, rows: Sequence[SlideRow], classes: tuple[str, ...], others: str
+) -> Cohort:
+    """Make a cohort of the rows of these classes; warn of the others."""
+    left_out = Counter(row.label for row in rows if row.label not in classes)
+    if left_out:
+        listed = ", ".join(f"{name} {count}" for name, count in sorted(left_out.items()))
+        message = f"left out: {left_out.total()} {others} ({listed})"
+        warnings.warn(message, CohortWarning, stacklevel=3)
+    return build_cohort(where, [row for row in rows if row.label in classes], classes=classes)
 
 
 def _read_labeled_table(table: Sheet, classes: tuple[str, ...]) -> Cohort:
@@ -89,7 +96,7 @@ def _read_labeled_table(table: Sheet, classes: tuple[str, ...]) -> Cohort:
     slide = table.find_column(*SLIDE_COLUMNS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CohortWarning)  # patients from barcodes are intended here
-        cohort = read_cohort(table.path, slide=slide, site="barcode")
+        cohort = read_cohort(table.path, slide=slide, site=BARCODE_SITE)
     if not set(cohort.classes) <= set(classes) and not all(c.isdecimal() for c in cohort.classes):
         found, wanted = ", ".join(cohort.classes), ", ".join(classes)
         raise CohortError(table.path, [f"has the classes {found}; expected {wanted}"])
@@ -99,83 +106,48 @@ def _read_labeled_table(table: Sheet, classes: tuple[str, ...]) -> Cohort:
 
 
 def _is_sample_sheet(sheet: Sheet) -> bool:
-    return (
-        sheet.find_column(_FILE_COLUMN) is not None
-        and sheet.find_column(_PROJECT_COLUMN) is not None
-    )
+    return None not in (sheet.find_column(_FILE_COLUMN), sheet.find_column(_PROJECT_COLUMN))
 
 
 def _is_diagnostic(slide_id: str) -> bool:
     return _DIAGNOSTIC_PATTERN.search(slide_id) is not None
 
 
-def _list_diagnostic_slides(sheet: Sheet) -> list[tuple[str, str, str]]:
-    """Return line, id and project of the diagnostic slides in a sample sheet."""
+def _read_diagnostic_rows(sheet: Sheet) -> list[SlideRow]:
+    """Return the diagnostic slides in a sample sheet; the project is the label."""
     if not _is_sample_sheet(sheet):
-        listed = ", ".join(sheet.columns)
-        raise CohortError(
-            sheet.path,
-            [
-                f"has columns {listed}; expected a GDC sample sheet ({_FILE_COLUMN}, "
-                f"{_PROJECT_COLUMN})"
-            ],
-        )
+        expected = f"expected a GDC sample sheet ({_FILE_COLUMN}, {_PROJECT_COLUMN})"
+        raise CohortError(sheet.path, [f"has columns {sheet.list_columns()}; {expected}"])
     files = sheet.get_column(sheet.require_column(_FILE_COLUMN, "file"))
     projects = sheet.get_column(sheet.require_column(_PROJECT_COLUMN, "project"))
-    found = zip(sheet.line_numbers, map(parse_slide_id, files), files, projects, strict=True)
-    rows = [
-        (f"{sheet.path.name}, line {line}", slide_id, project.split(",")[0].strip())
-        for line, slide_id, file, project in found
-        if file.lower().endswith(".svs") and _is_diagnostic(slide_id) and parse_barcode(slide_id)
-    ]
+    rows = []
+    for line, file, project in zip(sheet.rows, files, projects, strict=True):
+        slide_id = parse_slide_id(file)
+        patient = parse_barcode(slide_id)
+        if patient and file.lower().endswith(".svs") and _is_diagnostic(slide_id):
+            where = f"{sheet.path.name}, line {line}"
+            label = project.split(",")[0].strip().removeprefix("TCGA-")
+            rows.append(SlideRow(where, slide_id, patient, label, parse_site(patient)))
     if not rows:
         raise CohortError(sheet.path, ["lists no diagnostic slide (TCGA-…-DX….svs)"])
     return rows
 
 
-def _make_row(where: str, slide_id: str, label: str) -> SlideRow:
-    patient = parse_barcode(slide_id)
-    assert patient is not None, slide_id  # _list_diagnostic_slides returns only barcodes
-    return SlideRow(where, slide_id, patient, label, patient.site)
-
-
-def _read_types(table: Sheet, column: str | None) -> dict[str, str]:
+def _read_types(table: Sheet, column: str | None) -> Mapping[str, str]:
     """Return the subtype by slide or by patient; one with two subtypes has neither."""
     key = table.find_column(*SLIDE_COLUMNS) or table.find_column(*_PATIENT_COLUMNS)
-    name = (
-        table.require_column(column, "type")
-        if column
-        else table.find_column(*_TYPE_COLUMNS, "name", "label")
-    )
+    usual = table.find_column(*_TYPE_COLUMNS, "name", "label")
+    name = table.require_column(column, "type") if column else usual
     if key is None or name is None:
-        listed = ", ".join(column for column in table.columns if column)
-        raise CohortError(
-            table.path,
-            [
-                f"has columns {listed}; expected {_PATIENT_COLUMNS[-3]} and {_TYPE_COLUMNS[0]}, "
-                "or name it by column"
-            ],
-        )
+        expected = f"expected {_PATIENT_COLUMNS[-3]} and {_TYPE_COLUMNS[0]}, or name it by column"
+        raise CohortError(table.path, [f"has columns {table.list_columns()}; {expected}"])
     found: dict[str, str] = {}
-    for owner, text in zip(table.get_column(key), table.get_column(name), strict=True):
-        subtype = _parse_subtype(text)
-        owner = parse_slide_id(owner)
+    for cell, text in zip(table.get_column(key), table.get_column(name), strict=True):
+        owner, subtype = parse_slide_id(cell), _parse_subtype(text)
         found[owner] = subtype if found.get(owner, subtype) == subtype else "two types"
     return found
 
 
 def _parse_subtype(text: str) -> str:
-    if _DUCTAL_PATTERN.fullmatch(text):
-        return BRCA_CLASSES[0]
-    return BRCA_CLASSES[1] if _LOBULAR_PATTERN.fullmatch(text) else text or "unknown"
-
-
-def _find_type(slide_id: str, types: Mapping[str, str]) -> str:
-    return types.get(slide_id) or types.get(parse_barcode(slide_id) or "") or "unknown"
-
-
-def _warn_of_left_out(what: str, counts: Mapping[str, int]) -> None:
-    if counts:
-        listed = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
-        message = f"left out: {sum(counts.values())} {what} ({listed})"
-        warnings.warn(message, CohortWarning, stacklevel=3)
+    subtypes = (name for name, pattern in _SUBTYPE_PATTERNS.items() if pattern.fullmatch(text))
+    return next(subtypes, text or "unknown")

@@ -23,7 +23,7 @@ from sacmil.atomic import atomic_write, exclusive, remove_partial_files
 from sacmil.bag import TILE_SIZE_TOLERANCE, Bag
 from sacmil.cohorts.bags import describe_slide_mismatch, find_outliers
 from sacmil.cohorts.cohort import Cohort
-from sacmil.cohorts.split_files import write_splits
+from sacmil.cohorts.split_cohort import write_splits
 from sacmil.cohorts.splits import Fold
 from sacmil.csv_text import escape_cells, restore_cells
 from sacmil.environment import list_devices, list_versions

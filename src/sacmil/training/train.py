@@ -15,7 +15,7 @@ import torch
 from sacmil.arguments import is_integer, to_integer, to_output_folder
 from sacmil.card import CARD_FILE
 from sacmil.cohorts.dataset import Dataset
-from sacmil.cohorts.split_cohort import FoldChoice, resolve_folds
+from sacmil.cohorts.split_cohort import FoldChoice, split_cohort
 from sacmil.cohorts.splits import Fold, make_training_only_fold
 from sacmil.errors import (
     CohortWarning,
@@ -177,7 +177,7 @@ def cross_validate(
     listed = _make_seeds(configs, seeds)
     workers = resolve_devices(devices, per_gpu, engine)
     resources = TrainingResources(workers, threads, cache, engine, address)
-    plan = RunPlan(folder, dataset, resolve_folds(dataset.cohort, folds), configs, listed)
+    plan = RunPlan(folder, dataset, split_cohort(dataset, folds).folds, configs, listed)
     return _run_plan(plan, resources, on_progress)
 
 
@@ -282,7 +282,7 @@ def _choose_fold(
             if value is not None:
                 raise ConfigError(f"`{name}` and `every_slide` exclude each other; leave one out")
         return [make_training_only_fold(dataset.cohort)], 0
-    made = resolve_folds(dataset.cohort, 5 if folds is None else folds)
+    made = split_cohort(dataset, 5 if folds is None else folds).folds
     number = 0 if fold is None else to_integer("fold", fold)
     if not 0 <= number < len(made):
         raise ConfigError(f"`fold` is {number}; there are folds 0 to {len(made) - 1}")

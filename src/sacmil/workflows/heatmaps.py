@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sacmil.arguments import list_paths
 from sacmil.atomic import exclusive, remove_partial_files
 from sacmil.bag import Bag
-from sacmil.cohorts.slide_id import parse_slide_id
+from sacmil.cohorts.rows import parse_slide_id
 from sacmil.deploy.load import LoadedModel, load_ensemble
 from sacmil.errors import (
     ConfigError,
