@@ -70,18 +70,18 @@ def test_an_unknown_layout_says_what_it_might_have_meant(
 @pytest.mark.parametrize(
     "layout", ["clam", "gigapath", "slideflow", "stamp", "torchmil", "trident"]
 )
-@pytest.mark.parametrize("content", [b"", b"hello", b"\x89HDF\r\n\x1a\n", b"PK\x03\x04", None])
 @pytest.mark.parametrize("suffix", [".h5", ".pt", ".npy"])
 def test_a_file_read_as_a_layout_it_does_not_have_is_reported(
-    tmp_path: Path, layout: str, content: bytes | None, suffix: str
+    tmp_path: Path, layout: str, suffix: str
 ) -> None:
     path = tmp_path / f"a{suffix}"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(FormatError) as raised:
-        read_bag(path, layout=layout, patch_size=512, mpp=0.25)
-    assert str(path) in str(raised.value)
-    assert "\n" not in str(raised.value)
+    for content in (None, b"", b"hello", b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(FormatError) as raised:
+            read_bag(path, layout=layout, patch_size=512, mpp=0.25)
+        assert str(path) in str(raised.value)
+        assert "\n" not in str(raised.value)
 
 
 def test_coordinates_that_are_not_there_are_reported(tmp_path: Path, bag: Bag) -> None:

@@ -1,4 +1,4 @@
-"""10,000 nasty requests: never a 500, never a byte from outside the folder."""
+"""Thousands of nasty requests: never a 500, never a byte from outside the folder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from asgi_caller import HOST, Reply, fetch_async
 
 CANARY = b"canary-that-must-not-sing"
@@ -56,7 +57,8 @@ PORTS = [
 ]
 
 
-def test_ten_thousand_nasty_requests_get_nothing_from_outside(folder, make_app) -> None:
+@pytest.mark.parametrize("count", [2000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_thousands_of_nasty_requests_get_nothing_from_outside(folder, make_app, count: int) -> None:
     _plant_canaries(folder)
     static = folder.parent / "static"
     (static / "assets").mkdir(parents=True)
@@ -64,10 +66,10 @@ def test_ten_thousand_nasty_requests_get_nothing_from_outside(folder, make_app) 
     (static / "assets/a.js").write_text("1")
     (static / "assets/link.js").symlink_to(folder.parent / "nowhere")
     app = make_app(folder, static=static)
-    replies = asyncio.run(_all(app, _requests(10_000)))
+    replies = asyncio.run(_all(app, _requests(count)))
     statuses = Counter(reply.status for reply in replies)
     assert set(statuses) <= {200, 303, 403, 404, 405, 414, 421, 422}, statuses
-    assert min(statuses[status] for status in (200, 404, 421)) > 300, statuses
+    assert min(statuses[status] for status in (200, 404, 421)) > 0.03 * count, statuses
     for reply in replies:
         assert CANARY not in reply.body
         assert CANARY not in repr(reply.headers).encode()

@@ -1,4 +1,4 @@
-"""A thousand tiles at once are all served, within limits."""
+"""Hundreds of tiles at once are all served, within limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asgi_caller import Reply, fetch, fetch_async
 from sacmil.viewer.content import ByteCache
 
 
-def test_a_thousand_tiles_at_once_are_all_right_and_little_is_kept(made, make_app) -> None:
+def test_hundreds_of_tiles_at_once_are_all_right_and_little_is_kept(made, make_app) -> None:
     cache = ByteCache(150_000)
     app = make_app(made, cache=cache)
     levels = fetch(app, "/api/slides/0").json()["levels"]
@@ -23,7 +23,7 @@ def test_a_thousand_tiles_at_once_are_all_right_and_little_is_kept(made, make_ap
         for level, x, y in positions
     ]
     single = {target: fetch(app, target).body for target in targets}
-    chosen = random.Random(0).choices(targets, k=1000)
+    chosen = random.Random(0).choices(targets, k=300)
     replies = asyncio.run(_fetch_all(app, chosen))
     for target, reply in zip(chosen, replies, strict=True):
         assert reply.status == 200
