@@ -12,7 +12,7 @@ import pytest
 from sacmil.cohorts import bags as cohort_bags
 from sacmil.parallel import TaskOutcome
 from sacmil.parallel._child import _run_task
-from sacmil.training import run_folder
+from sacmil.training import bag_checks
 
 _STARTED = time.monotonic()
 _SECONDS = float(os.environ.get("SACMIL_TEST_SECONDS", "inf"))
@@ -33,5 +33,5 @@ def _inspect_bags_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         name = f"{function.__module__}:{function.__name__}"
         return (TaskOutcome(key, *_run_task(name, (item,))) for key, item in enumerate(items))
 
-    for module in (cohort_bags, run_folder):
+    for module in (cohort_bags, bag_checks):
         monkeypatch.setattr(module, "run_each", run_each)

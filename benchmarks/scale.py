@@ -29,8 +29,9 @@ from sacmil.extraction.slide_request import SlideRequest, read_stamp
 from sacmil.extraction.table import ExtractionTable, FinishedSlides
 from sacmil.slides.search import find_slides
 from sacmil.slides.tiling import TileSpec
+from sacmil.training.bag_checks import check_and_hash_bags, read_width
 from sacmil.training.config import make_config
-from sacmil.training.run_folder import check_and_hash_bags, open_run, read_width
+from sacmil.training.run_folder import open_run
 from sacmil.training.train import RunPlan, make_jobs
 
 _SETTINGS = ExtractionSettings(tiles=TileSpec(mpp=None, patch_size=64), tissue_mode="all")

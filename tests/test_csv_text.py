@@ -28,7 +28,7 @@ from sacmil.results import (
     write_predictions,
 )
 from sacmil.slides.resolution import SlideResolutions
-from sacmil.training.run_folder import _BagRecord, _read_records, _write_records
+from sacmil.training.bag_checks import _BagRecord, _read_records, _write_records
 from sacmil.workflows.conversion_table import ConversionRow as ConversionRow
 from sacmil.workflows.conversion_table import append_row, read_table, write_table
 

@@ -26,22 +26,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install_plugin(tmp_path_factory.mktemp("site"))
 
 
-def test_members_of_another_package_are_listed_with_their_origin(site: Path) -> None:
-    found = run_with_plugin(site, "-m", "sacmil", "models")
-    (line,) = [line for line in found.stdout.splitlines() if line.startswith("median_pool")]
-    assert "The median of the instances" in line
-    assert "[lab-plugin 1.2]" in line
-    assert "abmil" in found.stdout
-    assert "[" not in next(line for line in found.stdout.splitlines() if line.startswith("abmil "))
-
-
-def test_a_model_format_encoder_and_reader_of_another_package_work(
+def test_members_of_another_package_are_listed_with_their_origin_and_work(
     site: Path, tmp_path: Path
 ) -> None:
     (np.random.default_rng(0).random((9, 6)) * 512).tofile(tmp_path / "s1.labbag")
     (tmp_path / "s2.labslide").write_bytes(b"something")
     script = f"""
 import sacmil
+from sacmil.cli.main import main
 from sacmil.slides.readers import open_slide
 bag = sacmil.read_bag({str(tmp_path / "s1.labbag")!r})
 model = sacmil.create_model("median_pool", in_dim=4, num_classes=2)
@@ -53,13 +45,18 @@ try:
     open_slide({str(tmp_path / "s2.labslide")!r})
 except sacmil.errors.SlideError as error:
     print(error)
+main()
 """
-    found = run_with_plugin(site, "-c", script)
+    found = run_with_plugin(site, "-c", script, "models")
     assert not found.returncode, found.stderr
-    total, width, rejected = found.stdout.splitlines()
+    total, width, rejected, *listed = found.stdout.splitlines()
     assert float(total) == pytest.approx(1)
     assert width == "3"
     assert "the reader of another lab was here" in rejected
+    (line,) = [line for line in listed if line.startswith("median_pool")]
+    assert "The median of the instances" in line
+    assert "[lab-plugin 1.2]" in line
+    assert "[" not in next(line for line in listed if line.startswith("abmil "))
 
 
 def test_a_package_that_cannot_be_imported_is_left_out_with_a_warning(tmp_path: Path) -> None:

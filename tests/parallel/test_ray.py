@@ -117,7 +117,8 @@ def remove_when_busy(cluster: Any, node: Any, *, graceful: bool) -> None:
     cluster.remove_node(node, allow_graceful=graceful)
 
 
-@pytest.mark.parametrize("graceful", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("graceful", [False, True])
 def test_no_item_is_lost_with_a_node_and_no_code_runs_from_the_working_directory(
     ray_cluster, tmp_path: Path, monkeypatch, *, graceful: bool
 ) -> None:

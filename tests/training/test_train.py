@@ -120,19 +120,19 @@ def test_every_job_runs_once_whatever_runs_in_parallel(dataset, tmp_path) -> Non
     parallel = validate(
         tmp_path / "parallel",
         dataset,
-        seeds=(0, 1),
+        seeds=(1,),
         **TWO,
         on_progress=lambda *line: lines.append(line),
     )
     assert not parallel.failures
-    assert len(weights(tmp_path / "parallel")) == 8, "two models, two seeds, two folds"
-    assert lines[-1] == ("cross-validation, epochs", 16, 16, "8 of 8 jobs")
+    assert len(weights(tmp_path / "parallel")) == 4, "two models, two folds"
+    assert lines[-1] == ("cross-validation, epochs", 8, 8, "4 of 4 jobs")
     tested = parallel.predictions.select(parallel.predictions.split == "test")
-    once = {(m, s, i) for m, s, i in zip(tested.model, tested.seed, tested.slide_id, strict=True)}
-    assert len(once) == len(tested) == 4 * len(dataset.cohort.slides)
+    once = {*zip(tested.model, tested.slide_id, strict=True)}
+    assert len(once) == len(tested) == 2 * len(dataset.cohort.slides)
 
     before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("model.safetensors")}
-    again = validate(tmp_path / "parallel", dataset, seeds=(0, 1), **TWO)
+    again = validate(tmp_path / "parallel", dataset, seeds=(1,), **TWO)
     assert {file: file.stat().st_mtime_ns for file in before} == before
     assert len(again.predictions) == len(parallel.predictions)
 
@@ -182,7 +182,9 @@ def test_a_run_of_another_command_is_not_changed(dataset, tmp_path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.glob("*/*") if path.is_file()} == before
 
 
-def test_models_can_join_a_run_and_other_data_cannot(dataset, tmp_path) -> None:
+def test_models_can_join_a_run_that_stands_for_all_of_them_and_other_data_cannot(
+    dataset, tmp_path
+) -> None:
     first = {"mean_pool": CONFIGS["mean_pool"]}
     validate(tmp_path / "run", dataset, first)
     both = validate(tmp_path / "run", dataset)
@@ -196,9 +198,16 @@ def test_models_can_join_a_run_and_other_data_cannot(dataset, tmp_path) -> None:
     fewer = Cohort((*cohort.slides[:-1], renamed), cohort.classes)
     with pytest.raises(RunError, match="other cohort"):
         validate(tmp_path / "run", Material(fewer, bags, folds), first)
+    before = (tmp_path / "run" / "config.yaml").read_bytes()
     changed = {"mean_pool": TrainingConfig(model="mean_pool", training={"epochs": 1})}
     with pytest.raises(RunError, match="other settings"):
         validate(tmp_path / "run", dataset, changed)
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == before, "a rejected run is unchanged"
+    with pytest.raises(RunError, match="several models"):
+        find_model_folders(tmp_path / "run")
+    folders = find_model_folders(tmp_path / "run" / "sac_mil")
+    assert [folder.name for folder in folders] == ["fold_0", "fold_1"]
+    assert all(load_model(folder).name == "sac_mil" for folder in folders)
 
 
 def test_a_folder_of_something_else_is_not_changed(dataset, tmp_path) -> None:
@@ -247,15 +256,6 @@ def test_a_run_over_other_bags_is_rejected(dataset, tmp_path) -> None:
     assert {f: f.read_bytes() for f in before} | before == before
 
 
-def test_a_rejected_command_leaves_the_run_as_it_was(dataset, tmp_path) -> None:
-    validate(tmp_path / "run", dataset, {"mean_pool": CONFIGS["mean_pool"]})
-    before = (tmp_path / "run" / "config.yaml").read_bytes()
-    changed = TrainingConfig(model="mean_pool", training={"epochs": 1})
-    with pytest.raises(RunError, match="other settings"):
-        validate(tmp_path / "run", dataset, {"mean_pool": changed})
-    assert (tmp_path / "run" / "config.yaml").read_bytes() == before
-
-
 def test_a_run_killed_at_its_very_start_can_be_resumed(dataset, tmp_path) -> None:
     (tmp_path / "run" / "splits").mkdir(parents=True)
     (tmp_path / "run" / ".run.lock").touch()
@@ -264,57 +264,65 @@ def test_a_run_killed_at_its_very_start_can_be_resumed(dataset, tmp_path) -> Non
     assert not found.failures
 
 
-def test_a_run_stands_for_all_its_jobs(dataset, tmp_path) -> None:
-    validate(tmp_path / "run", dataset)
-    with pytest.raises(RunError, match="several models"):
-        find_model_folders(tmp_path / "run")
-    folders = find_model_folders(tmp_path / "run" / "sac_mil")
-    assert [folder.name for folder in folders] == ["fold_0", "fold_1"]
-    assert all(load_model(folder).name == "sac_mil" for folder in folders)
-
-
 def test_names_that_cannot_be_folders_are_rejected(dataset, tmp_path) -> None:
     for name in ("../up", "a b", "", ".hidden"):
         with pytest.raises(RunError, match="not a portable folder name"):
             validate(tmp_path / "run", dataset, {name: CONFIGS["mean_pool"]})
 
 
-SCRIPT = """
-import sys
+FORKS = """
+import os, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from small_cohort import write_material
+from sacmil.models._folder import create_meta_model
 from sacmil.training.config import make_configs
 from sacmil.training.train import cross_validate
+create_meta_model("sac_mil", in_dim=6, num_classes=2)  # the first takes seconds
 dataset = write_material(Path(sys.argv[2]), patients=8)
 configs = make_configs(["sac_mil"], {}, ["epochs=8", "lr=1e-3", "dim=16", "k=4"])
-cross_validate(
-    dataset.data, configs, out=sys.argv[3], folds=dataset.folds, devices="cpu", threads=1
-)
+for line in sys.stdin:
+    process = os.fork()
+    if not process:
+        cross_validate(
+            dataset.data, configs, out=line.strip(), folds=dataset.folds, devices="cpu", threads=1
+        )
+        os._exit(0)
+    print(process, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 """
+"""Trains into each folder of its input, in a process of its own that need not import torch."""
 
 
 @pytest.mark.parametrize("folds", [(1,), pytest.param((0, 1), marks=pytest.mark.slow)])
 def test_killed_at_any_moment_a_run_ends_with_the_same_weights(folds, tmp_path) -> None:
     here = str(Path(__file__).parent.parent / "support")
+    command = [sys.executable, "-c", FORKS, here, str(tmp_path / "bags")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as forks:
 
-    def start(out: Path) -> subprocess.Popen:
-        command = [sys.executable, "-c", SCRIPT, here, str(tmp_path / "bags"), str(out)]
-        return subprocess.Popen(command, start_new_session=True)
+        def start(name: str) -> int:
+            print(tmp_path / name, file=forks.stdin, flush=True)
+            return int(forks.stdout.readline())
 
-    assert start(tmp_path / "whole").wait() == 0
-    for fold_number in folds:
-        process = start(tmp_path / "killed")
-        # Wait until an epoch is stored, then kill it and its children at once.
-        fold = tmp_path / "killed" / "sac_mil" / "seed_0" / f"fold_{fold_number}"
-        until = time.monotonic() + 60
-        while not (fold / "checkpoint.safetensors").exists() and time.monotonic() < until:
-            time.sleep(0.01)
-        assert process.poll() is None, "it was under way"
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        assert not (fold / "card.json").exists()
-    assert start(tmp_path / "killed").wait() == 0
+        def wait() -> int:
+            return int(forks.stdout.readline())
+
+        start("whole")
+        assert wait() == 0
+        for fold_number in folds:
+            process = start("killed")
+            # Wait until an epoch is stored, then kill it at once.
+            fold = tmp_path / "killed" / "sac_mil" / "seed_0" / f"fold_{fold_number}"
+            until = time.monotonic() + 60
+            while not (fold / "checkpoint.safetensors").exists() and time.monotonic() < until:
+                time.sleep(0.01)
+            os.kill(process, signal.SIGKILL)
+            assert wait() == -signal.SIGKILL, "it was under way"
+            assert not (fold / "card.json").exists()
+        start("killed")
+        assert wait() == 0
+        forks.stdin.close()
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
     ours, theirs = (tmp_path / name / "predictions.csv" for name in ("killed", "whole"))
     assert ours.read_bytes() == theirs.read_bytes()
@@ -335,18 +343,18 @@ def test_a_cluster_gives_the_same_predictions(ray_cluster, dataset, tmp_path) ->
 
 
 def test_labels_without_meaning_give_chance(tmp_path) -> None:
-    """With random labels: over 60 patients, the pooled AUC stays within three errors of 0.5."""
-    cohort, bags, _ = write_material(tmp_path / "bags", patients=60)
+    """With random labels: over 40 patients, the pooled AUC stays within three errors of 0.5."""
+    cohort, bags, _ = write_material(tmp_path / "bags", patients=40)
     random = np.random.default_rng(1)
-    labels = dict(zip(cohort.patients, random.permutation(np.arange(60) % 2), strict=True))
+    labels = dict(zip(cohort.patients, random.permutation(np.arange(40) % 2), strict=True))
     slides = tuple(s._replace(label=int(labels[s.patient_id])) for s in cohort.slides)
     shuffled = Cohort(slides, cohort.classes)
-    config = TrainingConfig(model="mean_pool", training={"epochs": 5, "lr": 1e-2})
+    config = TrainingConfig(model="mean_pool", training={"epochs": 3, "lr": 1e-2})
     found = cross_validate(
-        Dataset(shuffled, bags), {"mean": config}, out=tmp_path / "run", folds=3, devices="cpu"
+        Dataset(shuffled, bags), {"mean": config}, out=tmp_path / "run", folds=2, devices="cpu"
     )
     units = average_by_patient(found.predictions)
-    assert abs(METRICS["auc"](units.label, units.probabilities) - 0.5) < 3 * 0.075
+    assert abs(METRICS["auc"](units.label, units.probabilities) - 0.5) < 3 * 0.092
 
 
 def test_labels_with_meaning_are_learned(dataset, tmp_path) -> None:

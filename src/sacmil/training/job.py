@@ -37,11 +37,11 @@ from sacmil.results import (
     write_localization,
     write_predictions,
 )
+from sacmil.training.bag_checks import read_width
 from sacmil.training.checkpoint import Checkpoint, EpochMetrics, TrainingLog
 from sacmil.training.config import TrainingConfig
 from sacmil.training.fit import FitResult, fit, predict_samples
 from sacmil.training.loading import BagReader, CacheMode, SampleLoader
-from sacmil.training.run_folder import read_width
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 CONFIG_FILE = "config.yaml"

@@ -38,6 +38,7 @@ from sacmil.results import (
     write_predictions,
 )
 from sacmil.results.run import natural_sort_key
+from sacmil.training.bag_checks import check_and_hash_bags
 from sacmil.training.config import (
     DEFAULT_MODEL,
     ModelChoice,
@@ -47,7 +48,7 @@ from sacmil.training.config import (
 )
 from sacmil.training.job import TrainingJob, check_models, list_labeled_bags
 from sacmil.training.loading import CacheMode
-from sacmil.training.run_folder import check_and_hash_bags, open_run, write_configs
+from sacmil.training.run_folder import open_run, write_configs
 from sacmil.training.run_jobs import (
     Devices,
     EngineName,

@@ -14,8 +14,8 @@ from unwritten_bag import write_unwritten_bag
 from sacmil import Bag, write_bag
 from sacmil.errors import BagWarning, CohortError
 from sacmil.parallel import run_each
-from sacmil.training import run_folder
-from sacmil.training.run_folder import check_and_hash_bags, read_width
+from sacmil.training import bag_checks
+from sacmil.training.bag_checks import check_and_hash_bags, read_width
 
 
 def write_bags(folder: Path, count: int) -> dict[str, Path]:
@@ -36,9 +36,9 @@ def test_a_file_that_kills_its_reader_or_needs_too_much_memory_is_a_problem_with
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bags = write_bags(tmp_path, 1)
-    monkeypatch.setattr(run_folder, "run_each", run_each)
+    monkeypatch.setattr(bag_checks, "run_each", run_each)
     for read, problem in ((die, "died (SIGABRT)"), (devour, "more memory than a worker process")):
-        monkeypatch.setattr(run_folder, "inspect_bag", read)
+        monkeypatch.setattr(bag_checks, "inspect_bag", read)
         with pytest.raises(CohortError) as raised:
             check(tmp_path, bags)
         (found,) = raised.value.problems
@@ -52,8 +52,8 @@ def test_the_width_of_a_bag_that_kills_its_reader_is_unknown(
 ) -> None:
     (path,) = write_bags(tmp_path, 1).values()
     assert read_width(path) == 4
-    monkeypatch.setattr(run_folder, "run_each", run_each)
-    monkeypatch.setattr(run_folder, "inspect_width", die)
+    monkeypatch.setattr(bag_checks, "run_each", run_each)
+    monkeypatch.setattr(bag_checks, "inspect_width", die)
     assert read_width(path) is None
 
 
@@ -62,7 +62,7 @@ def test_a_worker_process_finds_what_the_files_hold(
 ) -> None:
     bags = write_bags(tmp_path, 2)
     expected = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in bags.items()}
-    monkeypatch.setattr(run_folder, "run_each", run_each)
+    monkeypatch.setattr(bag_checks, "run_each", run_each)
     assert check(tmp_path, bags) == expected
 
 
@@ -77,7 +77,7 @@ def test_hashes_are_those_of_the_files_and_files_that_are_known_are_not_read_aga
 ) -> None:
     bags = write_bags(tmp_path, 2)
     first = check(tmp_path, bags)
-    monkeypatch.setattr(run_folder, "run_each", None)
+    monkeypatch.setattr(bag_checks, "run_each", None)
     assert check(tmp_path, bags) == first
     assert list(first) == ["s0", "s1"]
 
