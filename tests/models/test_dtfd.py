@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from sacmil import create_model
 from sacmil.errors import ModelError, OptionError
 from sacmil.models import Output, Recipe, Sample, load_reference
-from sacmil.models.dtfd import CLIP_NORMS, DISTILLATIONS, DTFD, average_logits
+from sacmil.models._base import average_logits
+from sacmil.models.dtfd import CLIP_NORMS, DISTILLATIONS, DTFD
 from sacmil.training.trainer import Trainer
 
 Arrays = dict[str, np.ndarray]

@@ -22,7 +22,7 @@ from sacmil.nn.positions import (
     rotate,
     sac_decay,
     symmetric_bias,
-    wrap_angles,
+    wrap_angle,
 )
 
 NOWHERE = torch.zeros(0, 2)
@@ -101,7 +101,7 @@ def test_angles_of_late_instances_stay_exact_in_float32() -> None:
         RoPE(4)(h, NOWHERE).double(), RoPE(4)(h.double(), NOWHERE), atol=2e-6, rtol=0
     )
     angles = torch.tensor([0.0, 4.0, -4.0, 1e4], dtype=torch.float64)
-    reduced = wrap_angles(angles)
+    reduced = wrap_angle(angles)
     assert reduced.abs().max() <= math.pi
     torch.testing.assert_close(reduced.sin(), angles.sin())
     torch.testing.assert_close(reduced.cos(), angles.cos())

@@ -8,30 +8,16 @@ import numpy as np
 import torch
 
 from sacmil import Bag, create_model
+from sacmil.models._registry import get_model_class
 
 WIDTH = 6
-SMALL: dict[str, dict[str, Any]] = {
-    "sac_mil": {"dim": 16, "k": 4},
-    "transmil": {"dim": 16, "heads": 2, "landmarks": 4},
-    "r2t": {"dim": 16, "heads": 2, "crmsa_heads": 2, "epeg_k": 3, "regions": 3},
-    "mambamil": {"dim": 16, "state": 4, "depth": 1},
-    "mammil": {"dim": 16, "state": 4, "head_dim": 16},
-    "dtfd": {"dim": 16},
-    "ibmil": {"dim": 16},
-    "longnet": {
-        "dim": 16,
-        "depth": 2,
-        "heads": 4,
-        "segments": [8, 64, 500],
-        "dilations": [1, 3, 4],
-    },
-    "hipt": {"dim": 12, "depth": 1, "heads": 2, "region": 4},
-}
 
 
 def make_model(name: str, **options: Any) -> Any:
+    """A model of the sizes its class calls small; every layer does something."""
     torch.manual_seed(0)
-    options = {"in_dim": WIDTH, "num_classes": 3} | SMALL.get(name, {}) | options
+    small = get_model_class(name).small_options
+    options = {"in_dim": WIDTH, "num_classes": 3} | small | options
     return as_if_trained(create_model(name, **options)).eval()
 
 

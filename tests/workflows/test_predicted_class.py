@@ -13,20 +13,20 @@ import pytest
 import torch
 from PIL import Image
 from slide_maker import tissue_pixels, write_slide
-from small_models import SMALL
 
 from sacmil import Bag, create_model, list_models, load_model, predict, save_model, write_bag
 from sacmil.deploy.load import load_ensembles
 from sacmil.errors import ConfigError, InputError
 from sacmil.heatmap import find_top_tiles, normalize_scores, select_scores
 from sacmil.models import MILModel
+from sacmil.models._registry import get_model_class
 from sacmil.results import InstanceScores, Prediction, read_scores, write_scores
 from sacmil.workflows.heatmaps import draw_heatmaps
 from sacmil.workflows.predict import predict_slides
 
 CLASSES = ("stroma", "tumour")
 WIDTH, GRID, LESION, PATCH = 8, 8, 4, 100
-OPTIONS: dict[str, dict[str, Any]] = SMALL | {
+OPTIONS: dict[str, dict[str, Any]] = {
     "clam_mb": {"hidden": 32, "attention_dim": 16, "subtyping": True},
     "sac_mil_local": {"dim": 32},
     "sac_mil_dual": {"dim": 32},
@@ -53,7 +53,8 @@ def as_tensors(model: MILModel, bag: Bag) -> tuple[Any, ...]:
 
 def train_model(name: str) -> MILModel:
     torch.manual_seed(0)
-    options = {"in_dim": WIDTH, "num_classes": 2} | OPTIONS.get(name, {})
+    small = OPTIONS.get(name, get_model_class(name).small_options)
+    options = {"in_dim": WIDTH, "num_classes": 2, **small}
     model = create_model(name, **options).train()
     slides = [(as_tensors(model, make_slide(n % 2, n)[0]), torch.tensor(n % 2)) for n in range(40)]
     groups = model.parameter_groups().values()
@@ -67,7 +68,8 @@ def train_model(name: str) -> MILModel:
 
 
 def has_class_scores(name: str) -> bool:
-    options = {"in_dim": WIDTH, "num_classes": 2} | OPTIONS.get(name, {})
+    small = OPTIONS.get(name, get_model_class(name).small_options)
+    options = {"in_dim": WIDTH, "num_classes": 2, **small}
     return predict(create_model(name, **options), make_slide(0, 0)[0]).class_scores is not None
 
 

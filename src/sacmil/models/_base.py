@@ -7,6 +7,7 @@ batch axis.
 from __future__ import annotations
 
 import inspect
+import math
 import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +26,7 @@ from sacmil.models._checks import (
     check_at_least,
     check_device,
     check_inputs,
+    check_options,
     to_tensor,
     warn_if_pixels,
 )
@@ -95,6 +97,8 @@ class MILModel(nn.Module, ABC):
     plan_keys: ClassVar[frozenset[str]] = frozenset()
     """Keys a plan must have; the last axis of each has the length of the bag."""
     recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": PAPER_BEST_EPOCH}
+    small_options: ClassVar[Mapping[str, Any]] = {}
+    """Options of a small model, for tests whose truth does not depend on its size."""
     not_exportable: ClassVar[str] = ""
     """Why the model cannot be exported to ONNX, in a sentence; empty if it can."""
     needs_losses: ClassVar[frozenset[str]] = frozenset()
@@ -110,7 +114,8 @@ class MILModel(nn.Module, ABC):
         self = super().__new__(cls)
         bound = inspect.signature(cls).bind_partial(*args, **kwargs)
         bound.apply_defaults()
-        options = {name: _to_json_value(value) for name, value in bound.arguments.items()}
+        options = {name: to_json_value(value) for name, value in bound.arguments.items()}
+        check_options(cls, options)
         object.__setattr__(self, "options", options)
         return self
 
@@ -282,12 +287,44 @@ def to_target(target: Tensor | int, logits: Tensor) -> Tensor:
     return torch.tensor(int(target), device=logits.device)
 
 
-def classification_loss(logits: Tensor, target: Tensor | int) -> Tensor:
-    """Cross-entropy of the class index; of a sigmoid where there is a single output."""
-    target = to_target(target, logits)
+def classification_loss(
+    logits: Tensor, target: Tensor | int, *, independent: bool = False
+) -> Tensor:
+    """Cross-entropy of the class index; of a sigmoid where there is a single output.
+
+    Args:
+        logits: (C,), or (S, C) for the mean over S predictions of the same slide.
+        target: as for ``MILModel.losses``.
+        independent: whether each class has a sigmoid of its own.
+    """
+    target = to_target(target, logits).expand(logits.shape[:-1])
     if logits.shape[-1] == 1:
         return F.binary_cross_entropy_with_logits(logits[..., 0], target.to(logits.dtype))
+    if independent:
+        wanted = F.one_hot(target, logits.shape[-1]).to(logits.dtype)
+        return F.binary_cross_entropy_with_logits(logits, wanted)
     return F.cross_entropy(logits, target)
+
+
+def classify_mean(h: Tensor, attention: nn.Module, head: nn.Module) -> Output:
+    """Classify the mean of instances h (N, dim), weighted by attention: these are the scores."""
+    weights: Tensor = attention(h).softmax(0)[:, 0]  # (N,)
+    slide = weights @ h
+    return Output(head(slide), weights, embedding=slide)
+
+
+def average_logits(logits: Tensor, *, independent: bool = False) -> Tensor:
+    """(S, C) to (C,): logits of the mean probability, by logarithms so that they stay finite."""
+    if len(logits) == 1:
+        return logits[0]
+    if independent or logits.shape[1] == 1:
+        return F.logsigmoid(logits).logsumexp(0) - F.logsigmoid(-logits).logsumexp(0)
+    return logits.log_softmax(1).logsumexp(0) - math.log(len(logits))
+
+
+def select_predicted_class(class_scores: Tensor, logits: Tensor) -> Tensor:
+    """(N,), the column of class_scores (N, C) for the class the slide is given."""
+    return class_scores.index_select(1, logits.argmax(0, keepdim=True))[:, 0]
 
 
 def check_features_finite(output: Output, features: Tensor) -> None:
@@ -309,10 +346,10 @@ def check_features_finite(output: Output, features: Tensor) -> None:
         )
 
 
-def _to_json_value(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Numbers of numpy and tuples as Python's own numbers and lists, which JSON can hold."""
     if isinstance(value, tuple):
-        return [_to_json_value(inner) for inner in value]
+        return [to_json_value(inner) for inner in value]
     return value.item() if isinstance(value, np.generic) else value
 
 

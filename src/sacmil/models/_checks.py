@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +19,21 @@ from torch import Tensor
 
 from sacmil.bag import Bag
 from sacmil.errors import BagWarning, InputError, OptionError, shorten_value, suggest_names
+
+Check = Callable[[str, Any], object]
+
+_MAX_ROWS_CHECKED = 256
+"""Number of coordinates that suffices to recognise a grid of pixels."""
+_MIN_POSITIONS = 8
+"""Number of distinct positions required: fewer may share a divisor by chance."""
+_MIN_TILE_PX = 16
+"""Smallest grid step taken for pixels; patch units do not all share so large a divisor."""
+_MAX_SLIDE_TILES = 10_000
+"""Tiles along a slide: with more, each tile of a 75 mm slide is smaller than a nucleus."""
+
+_has_warned = False
+
+# --- options of a constructor ---------------------------------------------------------------------
 
 
 def check_choice(name: str, value: str, known: Iterable[str]) -> str:
@@ -84,16 +102,44 @@ def check_flag(name: str, value: bool) -> bool:  # noqa: FBT001 - the boolean is
     return value
 
 
-_MAX_ROWS_CHECKED = 256
-"""Number of coordinates that suffices to recognise a grid of pixels."""
-_MIN_POSITIONS = 8
-"""Number of distinct positions required: fewer may share a divisor by chance."""
-_MIN_TILE_PX = 16
-"""Smallest grid step taken for pixels; patch units do not all share so large a divisor."""
-_MAX_SLIDE_TILES = 10_000
-"""Tiles along a slide: with more, each tile of a 75 mm slide is smaller than a nucleus."""
+Size = Annotated[int, partial(check_at_least, minimum=1)]
+"""Annotation of an option that is a whole number above zero."""
+Count = Annotated[int, partial(check_at_least, minimum=0)]
+"""Annotation of an option that is a whole number, or zero."""
+Fraction = Annotated[float, check_fraction]
+"""Annotation of an option that is a number from 0 to 1."""
 
-_has_warned = False
+
+def one_of(known: Iterable[str]) -> Check:
+    """The check of an option that is a name: ``Annotated[str, one_of(POOLS)]``."""
+    return partial(check_choice, known=known)
+
+
+def check_options(model: type, options: Mapping[str, Any]) -> None:
+    """Check the arguments of a constructor by its annotations, such as ``Size | None``."""
+    for name, (check, is_optional) in _find_checks(model).items():
+        if name in options and not (is_optional and options[name] is None):
+            check(name, options[name])
+
+
+@cache
+def _find_checks(model: type) -> dict[str, tuple[Check, bool]]:
+    """The check of each option, and whether it may be None; of plain types bool is checked."""
+    try:
+        hints = get_type_hints(inspect.getattr_static(model, "__init__"), include_extras=True)
+    except NameError:  # a model of another package, with imports for type checkers only
+        return {}
+    checks: dict[str, tuple[Check, bool]] = {}
+    for name, hint in hints.items():
+        types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        for each in types:
+            metadata = (check_flag,) if each is bool else getattr(each, "__metadata__", ())
+            if metadata:
+                checks[name] = (metadata[0], NoneType in types)
+    return checks
+
+
+# --- tensors of a bag -----------------------------------------------------------------------------
 
 
 def to_tensor(name: str, value: object, device: torch.device) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import sacmil.models
 from sacmil.errors import ModelError, OptionError, UnknownModelError, shorten_value, suggest_names
-from sacmil.models._base import MILModel
+from sacmil.models._base import MILModel, to_json_value
 from sacmil.models._recipe import PAPER, STANDARD, Recipe
 from sacmil.plugins import BUILT_IN, load_plugins
 
@@ -142,7 +142,8 @@ def create_model(name: str, *, in_dim: int, num_classes: int, **options: Any) ->
         num_classes: outputs; 1 means a single sigmoid.
         options: arguments of the model's constructor.
     """
-    known, options = describe_model(name).options, update_keys(options)
+    known = describe_model(name).options
+    options = {key: to_json_value(value) for key, value in update_keys(options).items()}
     for option in options:
         if option not in known:
             raise OptionError(f"{name} has no option {option!r}; {suggest_names(option, known)}")

@@ -7,12 +7,12 @@ authors' own (AMLab: hidden=500, dropout=0, init="torch") and the one of IBMIL (
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
-from sacmil.models._base import MILModel, Output, Reference
-from sacmil.models._checks import check_at_least, check_choice, check_flag, check_fraction
+from sacmil.models._base import MILModel, Output, Reference, classify_mean
+from sacmil.models._checks import Fraction, Size, one_of
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
@@ -47,6 +47,8 @@ AMLAB_RECIPE = Recipe(
 """How the authors trained it, on bags of handwritten digits (and with probabilities kept 1e-5 away
 from 0 and 1, which a loss of logits does not need)."""
 
+RECIPES: Mapping[str, Recipe] = {"paper": PAPER, "official": RRT_RECIPE, "amlab": AMLAB_RECIPE}
+
 
 @register_model("abmil")
 class ABMIL(MILModel):
@@ -62,36 +64,31 @@ class ABMIL(MILModel):
     """
 
     coords_matter = False
-    recipes: ClassVar[Mapping[str, Recipe]] = {
-        "paper": PAPER,
-        "official": RRT_RECIPE,
-        "amlab": AMLAB_RECIPE,
-    }
+    recipes = RECIPES
 
     def __init__(
         self,
         *,
         in_dim: int,
         num_classes: int,
-        hidden: int | None = 512,
-        activation: str = "relu",
-        attention_dim: int | None = 128,
+        hidden: Size | None = 512,
+        activation: Annotated[str, one_of(PROJECTIONS)] = "relu",
+        attention_dim: Size | None = 128,
         attention_bias: bool = True,
-        dropout: float = 0.25,
-        init: str = "xavier",
+        dropout: Fraction = 0.25,
+        init: Annotated[str, one_of(INITS)] = "xavier",
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.project = _make_checked_projection(in_dim, hidden, activation, dropout)
+        self.project = make_projection(in_dim, hidden, activation=activation, dropout=dropout)
         dim = hidden or in_dim
-        inner = dim if attention_dim is None else check_at_least("attention_dim", attention_dim, 1)
-        self.attention = Attention(dim, inner, bias=check_flag("attention_bias", attention_bias))
+        self.attention = Attention(dim, attention_dim or dim, bias=attention_bias)
         self.head = nn.Linear(dim, num_classes)
-        if check_choice("init", init, INITS) == "xavier":
+        if init == "xavier":
             init_xavier_(self)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Eq. (7), (8); scores are the weights of the mean."""
-        return _pool_and_classify(self.project(features), self.attention, self.head)
+        return classify_mean(self.project(features), self.attention, self.head)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
@@ -115,41 +112,34 @@ class GatedABMIL(MILModel):
     """
 
     coords_matter = False
-    recipes: ClassVar[Mapping[str, Recipe]] = {
-        "paper": PAPER,
-        "official": RRT_RECIPE,
-        "amlab": AMLAB_RECIPE,
-    }
+    recipes = RECIPES
 
     def __init__(
         self,
         *,
         in_dim: int,
         num_classes: int,
-        hidden: int | None = 512,
-        activation: str = "tanh",
-        attention_dim: int | None = 128,
+        hidden: Size | None = 512,
+        activation: Annotated[str, one_of(ACTIVATIONS)] = "tanh",
+        attention_dim: Size | None = 128,
         attention_bias: bool = False,
-        dropout: float = 0.25,
-        init: str = "xavier",
+        dropout: Fraction = 0.25,
+        init: Annotated[str, one_of(INITS)] = "xavier",
         head_bias: bool = True,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.project = _make_checked_projection(in_dim, hidden, "relu", dropout)
+        self.project = make_projection(in_dim, hidden, dropout=dropout)
         dim = hidden or in_dim
         self.attention = GatedAttention(
-            dim,
-            dim if attention_dim is None else check_at_least("attention_dim", attention_dim, 1),
-            bias=check_flag("attention_bias", attention_bias),
-            activation=check_choice("activation", activation, ACTIVATIONS),
+            dim, attention_dim or dim, bias=attention_bias, activation=activation
         )
-        self.head = nn.Linear(dim, num_classes, bias=check_flag("head_bias", head_bias))
-        if check_choice("init", init, INITS) == "xavier":
+        self.head = nn.Linear(dim, num_classes, bias=head_bias)
+        if init == "xavier":
             init_xavier_(self)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Eq. (7), (9); scores are the weights of the mean."""
-        return _pool_and_classify(self.project(features), self.attention, self.head)
+        return classify_mean(self.project(features), self.attention, self.head)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
@@ -162,23 +152,6 @@ class GatedABMIL(MILModel):
         # RRT-MIL's class takes ReLU unless set otherwise; the file does not show it.
         assumed = {"activation": "relu"} if "attention_a.0.weight" in state else found.assumed
         return found._replace(options=options, assumed=assumed)
-
-
-def _make_checked_projection(
-    in_dim: int, hidden: int | None, activation: str, dropout: float
-) -> nn.Module:
-    return make_projection(
-        in_dim,
-        None if hidden is None else check_at_least("hidden", hidden, 1),
-        activation=check_choice("activation", activation, PROJECTIONS),
-        dropout=check_fraction("dropout", dropout),
-    )
-
-
-def _pool_and_classify(h: Tensor, attention: nn.Module, head: nn.Module) -> Output:
-    weights: Tensor = attention(h).softmax(0)[:, 0]  # (N,)
-    slide = weights @ h
-    return Output(head(slide), weights, embedding=slide)
 
 
 def _parse_state(state: Mapping[str, Tensor], attention: Mapping[str, str]) -> Reference:

@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.models._base import MILModel, Output, Reference, classification_loss, to_target
-from sacmil.models._checks import check_at_least, check_choice, check_flag, check_fraction
+from sacmil.models._base import (
+    MILModel,
+    Output,
+    Reference,
+    classification_loss,
+    select_predicted_class,
+    to_target,
+)
+from sacmil.models._checks import Fraction, Size, one_of
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
@@ -138,22 +145,21 @@ class CLAMSB(MILModel):
         *,
         in_dim: int,
         num_classes: int,
-        hidden: int = 512,
-        attention_dim: int = 256,
+        hidden: Size = 512,
+        attention_dim: Size = 256,
         gate: bool = True,
-        dropout: float = 0.25,
-        k_sample: int = 8,
+        dropout: Fraction = 0.25,
+        k_sample: Size = 8,
         subtyping: bool = False,
-        instance_loss: str = "svm",
-        bag_weight: float = 0.7,
+        instance_loss: Annotated[str, one_of(INSTANCE_LOSSES)] = "svm",
+        bag_weight: Fraction = 0.7,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.loss = _make_loss(
-            k_sample, subtyping=subtyping, instance_loss=instance_loss, bag_weight=bag_weight
-        )
-        rate = check_fraction("dropout", dropout)
-        self.project = make_projection(in_dim, check_at_least("hidden", hidden, 1), dropout=rate)
-        self.attention = _make_attention(hidden, attention_dim, gate=gate, dropout=rate, branches=1)
+        self.loss = CLAMLoss(k_sample, subtyping, INSTANCE_LOSSES[instance_loss], bag_weight)
+        self.project = make_projection(in_dim, hidden, dropout=dropout)
+        attention = GatedAttention if gate else Attention
+        rate = 0.25 if dropout else 0.0  # whatever the value, as officially
+        self.attention = attention(hidden, attention_dim, branches=1, dropout=rate)
         self.head = nn.Linear(hidden, num_classes)
         self.instance_head = nn.Linear(hidden, 2 * num_classes)  # against and for each class
 
@@ -162,8 +168,7 @@ class CLAMSB(MILModel):
         h = self.project(features)  # (N, hidden)
         attention = self.attention(h)  # (N, 1)
         bags = attention.softmax(0).T @ h  # (1, hidden)
-        logits = self.head(bags[0])
-        return _make_output(h, attention, bags, logits)
+        return _make_output(h, attention, bags, self.head(bags[0]))
 
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """The bag's loss, and that of the instances the attention picked."""
@@ -201,24 +206,21 @@ class CLAMMB(MILModel):
         *,
         in_dim: int,
         num_classes: int,
-        hidden: int = 512,
-        attention_dim: int = 256,
+        hidden: Size = 512,
+        attention_dim: Size = 256,
         gate: bool = True,
-        dropout: float = 0.25,
-        k_sample: int = 8,
+        dropout: Fraction = 0.25,
+        k_sample: Size = 8,
         subtyping: bool = False,
-        instance_loss: str = "svm",
-        bag_weight: float = 0.7,
+        instance_loss: Annotated[str, one_of(INSTANCE_LOSSES)] = "svm",
+        bag_weight: Fraction = 0.7,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.loss = _make_loss(
-            k_sample, subtyping=subtyping, instance_loss=instance_loss, bag_weight=bag_weight
-        )
-        rate = check_fraction("dropout", dropout)
-        self.project = make_projection(in_dim, check_at_least("hidden", hidden, 1), dropout=rate)
-        self.attention = _make_attention(
-            hidden, attention_dim, gate=gate, dropout=rate, branches=num_classes
-        )
+        self.loss = CLAMLoss(k_sample, subtyping, INSTANCE_LOSSES[instance_loss], bag_weight)
+        self.project = make_projection(in_dim, hidden, dropout=dropout)
+        attention = GatedAttention if gate else Attention
+        rate = 0.25 if dropout else 0.0  # whatever the value, as officially
+        self.attention = attention(hidden, attention_dim, branches=num_classes, dropout=rate)
         self.head = nn.Linear(hidden, num_classes)
         self.instance_head = nn.Linear(hidden, 2 * num_classes)  # against and for each class
 
@@ -241,36 +243,12 @@ class CLAMMB(MILModel):
         return _parse_state(state)
 
 
-def _make_loss(
-    k_sample: int, *, subtyping: bool, instance_loss: str, bag_weight: float
-) -> CLAMLoss:
-    return CLAMLoss(
-        check_at_least("k_sample", k_sample, 1),
-        check_flag("subtyping", subtyping),
-        INSTANCE_LOSSES[check_choice("instance_loss", instance_loss, INSTANCE_LOSSES)],
-        check_fraction("bag_weight", bag_weight),
-    )
-
-
-def _make_attention(
-    hidden: int, attention_dim: int, *, gate: bool, dropout: float, branches: int
-) -> nn.Module:
-    attention = GatedAttention if check_flag("gate", gate) else Attention
-    return attention(
-        hidden,
-        check_at_least("attention_dim", attention_dim, 1),
-        branches=branches,
-        dropout=0.25 if dropout else 0.0,  # whatever the value, as officially
-    )
-
-
 def _make_output(h: Tensor, attention: Tensor, bags: Tensor, logits: Tensor) -> Output:
     """Scores are the attention of the predicted class, or the only one there is."""
-    num_classes = logits.shape[0]
-    by_class = attention.expand(-1, num_classes)
-    scores = by_class.index_select(1, logits.argmax(0, keepdim=True))[:, 0]
-    class_scores = attention if attention.shape[1] == num_classes else None
+    by_class = attention.expand(-1, logits.shape[0])
+    class_scores = attention if attention.shape == by_class.shape else None
     extras = {"instances": h, "attention": by_class, "bags": bags}
+    scores = select_predicted_class(by_class, logits)
     return Output(logits, scores, class_scores, extras, bags.flatten())
 
 

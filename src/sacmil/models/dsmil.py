@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.models._base import MILModel, Output, Reference, classification_loss, to_target
-from sacmil.models._checks import check_at_least, check_choice, check_flag, check_fraction
+from sacmil.models._base import (
+    MILModel,
+    Output,
+    Reference,
+    classification_loss,
+    select_predicted_class,
+)
+from sacmil.models._checks import Fraction, Size, one_of
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import SIGMOIDS_NOTE, get_shape, rename_parameters
 from sacmil.models._registry import register_model
@@ -58,25 +64,26 @@ class DSMIL(MILModel):
         num_classes: int,
         passing_v: bool = False,
         nonlinear: bool = True,
-        query_dim: int = 128,
-        dropout: float = 0.0,
-        loss: str = "ce",
+        query_dim: Size = 128,
+        dropout: Fraction = 0.0,
+        loss: Annotated[str, one_of(("ce", "bce"))] = "ce",
         average: bool = False,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.loss = check_choice("loss", loss, ("ce", "bce"))
-        self.average = check_flag("average", average)
-        check_at_least("query_dim", query_dim, 1)
+        self.independent, self.average = loss == "bce", average
         self.instances = nn.Linear(in_dim, num_classes)
-        self.query = _make_query_layer(
-            in_dim, query_dim, nonlinear=check_flag("nonlinear", nonlinear)
-        )
-        rate = check_fraction("dropout", dropout)
+        self.query: nn.Module = nn.Linear(in_dim, query_dim)
+        if nonlinear:
+            last = nn.Linear(query_dim, query_dim)
+            self.query = nn.Sequential(self.query, nn.ReLU(), last, nn.Tanh())
         self.value: nn.Module = nn.Identity()
-        if check_flag("passing_v", passing_v):
-            self.value = nn.Sequential(nn.Dropout(rate), nn.Linear(in_dim, in_dim), nn.ReLU())
+        if passing_v:
+            self.value = nn.Sequential(nn.Dropout(dropout), nn.Linear(in_dim, in_dim), nn.ReLU())
         self.head = nn.Linear(num_classes * in_dim, num_classes)
-        _init_orthogonal(self)
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.orthogonal_(layer.weight)
+                nn.init.zeros_(layer.bias)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the attention of the predicted class."""
@@ -87,31 +94,29 @@ class DSMIL(MILModel):
         bags = (attention.T @ self.value(features)).flatten()  # (C * D,)
         # The official convolution over whole rows: every output sees every class's bag.
         logits: Tensor = self.head(bags)
-        scores = attention.index_select(1, logits.argmax(0, keepdim=True))[:, 0]
+        scores = select_predicted_class(attention, logits)
         return Output(logits, scores, attention, {"strongest": strongest}, bags)
 
     def probabilities(self, output: Output) -> Tensor:
         """Of the bag; with ``average`` the mean of both streams (officially by mistake the sum)."""
+        assert output.extras is not None
         streams = output.logits[None]
         if self.average:
-            streams = torch.stack((output.logits, _get_extras(output)["strongest"]))
+            streams = torch.stack((output.logits, output.extras["strongest"]))
         if self.num_classes == 1:
             return streams.sigmoid().mean(0)
         # By logarithms: sigmoids that are all next to nothing still have a ratio.
-        logs = F.logsigmoid(streams) if self.loss == "bce" else streams.log_softmax(-1)
+        logs = F.logsigmoid(streams) if self.independent else streams.log_softmax(-1)
         return logs.logsumexp(0).softmax(-1)
 
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """Half for the bag, half for the strongest instances; only these train the first stream."""
-        target = to_target(target, output.logits)
-        strongest = _get_extras(output)["strongest"]
-        return {"all": (self._loss(output.logits, target) + self._loss(strongest, target)) / 2}
-
-    def _loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        if self.loss == "ce" or self.num_classes == 1:
-            return classification_loss(logits, target)
-        wanted = F.one_hot(target, self.num_classes).to(logits.dtype)
-        return F.binary_cross_entropy_with_logits(logits, wanted)
+        assert output.extras is not None
+        bag, strongest = (
+            classification_loss(logits, target, independent=self.independent)
+            for logits in (output.logits, output.extras["strongest"])
+        )
+        return {"all": (bag + strongest) / 2}
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
@@ -132,21 +137,3 @@ class DSMIL(MILModel):
         ours["head.weight"] = ours["head.weight"].flatten(1)
         notes = (SIGMOIDS_NOTE,) if num_classes > 1 else ()
         return Reference(options, ours, {"loss": "bce"}, notes)
-
-
-def _make_query_layer(in_dim: int, dim: int, *, nonlinear: bool) -> nn.Module:
-    if not nonlinear:
-        return nn.Linear(in_dim, dim)
-    return nn.Sequential(nn.Linear(in_dim, dim), nn.ReLU(), nn.Linear(dim, dim), nn.Tanh())
-
-
-def _init_orthogonal(model: nn.Module) -> None:
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear):
-            nn.init.orthogonal_(layer.weight)
-            nn.init.zeros_(layer.bias)
-
-
-def _get_extras(output: Output) -> dict[str, Tensor]:
-    assert output.extras is not None
-    return output.extras

@@ -5,17 +5,24 @@ The two tiers are trained by a loss each; IBMIL builds on the same parts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.models._base import MILModel, Output, Planner, Reference, classification_loss, to_target
-from sacmil.models._checks import check_at_least, check_choice, check_flag
+from sacmil.models._base import (
+    MILModel,
+    Output,
+    Planner,
+    Reference,
+    average_logits,
+    classification_loss,
+    select_predicted_class,
+)
+from sacmil.models._checks import Count, Size, one_of
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
@@ -92,15 +99,12 @@ class FirstTier(nn.Module):
         legacy_ties: bool = False,
     ) -> None:
         super().__init__()
-        self.project = nn.Linear(in_dim, check_at_least("dim", dim, 1), bias=False)
+        self.project = nn.Linear(in_dim, dim, bias=False)
         self.attention = GatedAttention(dim)
         self.classifier = nn.Linear(dim, num_classes)
-        self.groups = groups
-        self.take = take
-        self.distill = check_choice("distill", distill, DISTILLATIONS)
-        self.independent = independent
-        self.detach = detach
-        self.legacy_ties = legacy_ties
+        self.groups, self.take = groups, take
+        self.distill, self.independent = distill, independent
+        self.detach, self.legacy_ties = detach, legacy_ties
 
     def forward(self, features: Tensor, orders: Tensor) -> FirstTierOutput:
         """Features (N, in_dim) in orders (S, N), each cut into pseudo-bags."""
@@ -205,8 +209,7 @@ class SecondTier(nn.Module):
 
 def count_rows_per_end(total: int, groups: int, *, legacy_zero: bool = False) -> int:
     """R, instances a pseudo-bag takes at an end, at least one unless the original's 0 is wanted."""
-    shared = check_at_least("total_instances", total, 1) // check_at_least("groups", groups, 1)
-    return shared if legacy_zero else max(shared, 1)
+    return total // groups if legacy_zero else max(total // groups, 1)
 
 
 def choose_orders(
@@ -217,20 +220,6 @@ def choose_orders(
     if training and shuffle:
         return torch.randperm(n, device=features.device)[None]
     return torch.arange(n, device=features.device)[None] if training else plan["orders"]
-
-
-def average_logits(logits: Tensor, *, independent: bool) -> Tensor:
-    """(S, C) to (C,): logits of the mean probability."""
-    if len(logits) == 1:
-        return logits[0]
-    if independent or logits.shape[1] == 1:
-        return F.logsigmoid(logits).logsumexp(0) - F.logsigmoid(-logits).logsumexp(0)
-    return logits.log_softmax(1).logsumexp(0) - math.log(len(logits))
-
-
-def select_predicted_class(class_scores: Tensor, logits: Tensor) -> Tensor:
-    """(N,), the column of the class the slide is given."""
-    return class_scores.index_select(1, logits.argmax(0, keepdim=True))[:, 0]
 
 
 def group_by_tier(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
@@ -269,6 +258,7 @@ class DTFD(MILModel):
     order_matters = True
     coords_matter = False
     plan_keys = frozenset({"orders"})
+    small_options: ClassVar[Mapping[str, Any]] = {"dim": 16}
     needs_losses = frozenset({"tier1"})
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
@@ -289,21 +279,18 @@ class DTFD(MILModel):
         *,
         in_dim: int,
         num_classes: int,
-        dim: int = 512,
-        groups: int = 4,
-        total_instances: int = 4,
-        distill: str = "AFS",
+        dim: Size = 512,
+        groups: Size = 4,
+        total_instances: Size = 4,
+        distill: Annotated[str, one_of(DISTILLATIONS)] = "AFS",
         joint: bool = False,
         shuffle: bool = True,
-        inference_shuffles: int = 0,
+        inference_shuffles: Count = 0,
         legacy_zero: bool = False,
         legacy_ties: bool = False,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.joint = check_flag("joint", joint)
-        self.shuffle = check_flag("shuffle", shuffle)
-        self.inference_shuffles = check_at_least("inference_shuffles", inference_shuffles, 0)
-        check_flag("legacy_zero", legacy_zero)
+        self.joint, self.shuffle, self.inference_shuffles = joint, shuffle, inference_shuffles
         self.tier1 = FirstTier(
             in_dim,
             dim,
@@ -313,7 +300,7 @@ class DTFD(MILModel):
             distill=distill,
             independent=False,
             detach=not joint,
-            legacy_ties=check_flag("legacy_ties", legacy_ties),
+            legacy_ties=legacy_ties,
         )
         self.tier2 = SecondTier(GatedAttention(dim), nn.Linear(dim, num_classes))
 
@@ -327,7 +314,7 @@ class DTFD(MILModel):
         places = choose_orders(features, plan, training=self.training, shuffle=self.shuffle)
         first = self.tier1(features, places)
         bags = self.tier2.pool(first.rows)
-        logits = average_logits(self.tier2.head(bags), independent=False)
+        logits = average_logits(self.tier2.head(bags))
         extras = {"tier1": first.logits, "distilled": torch.cat(first.rows), "bag": bags.mean(0)}
         return Output(
             logits,
@@ -339,10 +326,8 @@ class DTFD(MILModel):
 
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """Every pseudo-bag carries the slide's label."""
-        target = to_target(target, output.logits)
         assert output.extras is not None
-        pseudo = output.extras["tier1"]
-        tier1 = classification_loss(pseudo, target.expand(len(pseudo)))
+        tier1 = classification_loss(output.extras["tier1"], target)
         tier2 = classification_loss(output.logits, target)
         return {"all": tier1 + tier2} if self.joint else {"tier1": tier1, "tier2": tier2}
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.models._base import MILModel, Output, Planner, Reference
-from sacmil.models._checks import check_at_least, check_choice, check_divisor, check_fraction
+from sacmil.models._checks import Fraction, Size, check_divisor, one_of
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
@@ -115,7 +115,12 @@ class RegionViT(nn.Module):
         self.blocks = nn.ModuleList(ViTBlock(dim, heads) for _ in range(depth - 1))
         self.last = ViTBlock(dim, heads)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
-        _init_truncated_normal(self)
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=0.02)
+                nn.init.zeros_(layer.bias)
+        nn.init.trunc_normal_(self.cls, std=0.02)
+        nn.init.trunc_normal_(self.position, std=0.02)
 
     def forward(self, x: Tensor, slots: Tensor) -> RegionSummary:
         """x (M, in_dim), one patch per slot; slots (M,), ascending.
@@ -228,6 +233,7 @@ class HIPT(MILModel):
     """
 
     plan_keys = frozenset({"slots"})
+    small_options: ClassVar[Mapping[str, Any]] = {"dim": 12, "depth": 1, "heads": 2, "region": 4}
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
         # Their loop divides the loss by 32 yet steps after every slide: Adam is hardly affected.
@@ -239,20 +245,17 @@ class HIPT(MILModel):
         *,
         in_dim: int,
         num_classes: int,
-        local: str = "vit",
-        region: int = 16,
-        dim: int | None = None,
-        depth: int = 6,
-        heads: int = 6,
-        global_heads: int = 3,
-        dropout: float = 0.25,
+        local: Annotated[str, one_of(LOCAL_DIMS)] = "vit",
+        region: Size = 16,
+        dim: Size | None = None,
+        depth: Size = 6,
+        heads: Size = 6,
+        global_heads: Size = 3,
+        dropout: Fraction = 0.25,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        official = LOCAL_DIMS[check_choice("local", local, LOCAL_DIMS)]
-        dim = official if dim is None else check_at_least("dim", dim, 1)
-        self.region = check_at_least("region", region, 1)
-        check_at_least("depth", depth, 1)
-        check_fraction("dropout", dropout)
+        dim = dim or LOCAL_DIMS[local]
+        self.region = region
         self.local: RegionViT | RegionAttention | None = None
         if local == "vit":
             check_divisor("heads", heads, dim)
@@ -369,15 +372,6 @@ def _softmax_within_regions(logits: Tensor, region_of_row: Tensor) -> Tensor:
     )
     e = (logits - greatest.index_select(0, region_of_row)).exp()
     return e / scatter_sum(region_of_row, e, regions).index_select(0, region_of_row)
-
-
-def _init_truncated_normal(vit: RegionViT) -> None:
-    for layer in vit.modules():
-        if isinstance(layer, nn.Linear):
-            nn.init.trunc_normal_(layer.weight, std=0.02)
-            nn.init.zeros_(layer.bias)
-    nn.init.trunc_normal_(vit.cls, std=0.02)
-    nn.init.trunc_normal_(vit.position, std=0.02)
 
 
 def _map_official_names(depth: int) -> dict[str, str]:

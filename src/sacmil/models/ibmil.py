@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,22 +23,22 @@ from sacmil.models._base import (
     Planner,
     Reference,
     Sample,
+    average_logits,
     classification_loss,
-    to_target,
+    select_predicted_class,
 )
-from sacmil.models._checks import check_at_least, check_choice, check_flag
+from sacmil.models._checks import Count, Size, one_of
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import SIGMOIDS_NOTE, get_shape, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.models.dtfd import (
     CLIP_NORMS,
+    DISTILLATIONS,
     FirstTier,
     SecondTier,
-    average_logits,
     choose_orders,
     count_rows_per_end,
     group_by_tier,
-    select_predicted_class,
 )
 from sacmil.models.dtfd import OFFICIAL_NAMES as DTFD_NAMES
 from sacmil.nn.pooling import Attention, GatedAttention
@@ -197,6 +197,7 @@ class IBMIL(MILModel):
     order_matters = True  # of dtfd's pseudo-bags; abmil has none
     coords_matter = False
     plan_keys = frozenset({"orders"})
+    small_options: ClassVar[Mapping[str, Any]] = {"dim": 16}
     needs_losses = frozenset({"tier1"})
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
@@ -227,29 +228,24 @@ class IBMIL(MILModel):
         *,
         in_dim: int,
         num_classes: int,
-        base: str = "dtfd",
-        confounders: int = 8,
-        merge: str = "cat",
-        dim: int = 512,
-        groups: int = 4,
-        total_instances: int = 4,
-        distill: str = "MaxMinS",
-        loss: str = "ce",
+        base: Annotated[str, one_of(BASES)] = "dtfd",
+        confounders: Count = 8,
+        merge: Annotated[str, one_of(MERGES)] = "cat",
+        dim: Size = 512,
+        groups: Size = 4,
+        total_instances: Size = 4,
+        distill: Annotated[str, one_of(DISTILLATIONS)] = "MaxMinS",
+        loss: Annotated[str, one_of(("ce", "bce"))] = "ce",
         freeze_projection: bool = False,
         shuffle: bool = True,
-        inference_shuffles: int = 0,
+        inference_shuffles: Count = 0,
         legacy_ties: bool = False,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        check_flag("legacy_ties", legacy_ties)
-        self.independent = check_choice("loss", loss, ("ce", "bce")) == "bce"
-        self.freeze_projection = check_flag("freeze_projection", freeze_projection)
-        self.shuffle = check_flag("shuffle", shuffle)
-        self.inference_shuffles = check_at_least("inference_shuffles", inference_shuffles, 0)
-        self.k = check_at_least("confounders", confounders, 0)
-        check_choice("merge", merge, MERGES)
-        take = count_rows_per_end(total_instances, groups)
-        width = dim if check_choice("base", base, BASES) == "dtfd" else in_dim
+        self.independent, self.k = loss == "bce", confounders
+        self.freeze_projection, self.shuffle = freeze_projection, shuffle
+        self.inference_shuffles = inference_shuffles
+        width = dim if base == "dtfd" else in_dim
         if base == "abmil" and freeze_projection:
             raise OptionError("freeze_projection=True; abmil has no projection, expected False")
         self.tier1: FirstTier | None = None
@@ -259,18 +255,15 @@ class IBMIL(MILModel):
                 width,
                 num_classes,
                 groups=groups,
-                take=take,
+                take=count_rows_per_end(total_instances, groups),
                 distill=distill,
                 independent=True,
                 legacy_ties=legacy_ties,
             )
             self.tier1.project.requires_grad_(not freeze_projection)
         attention = Attention(width, width) if self.tier1 is None else GatedAttention(width)
-        head = (
-            BackdoorHead(width, num_classes, self.k, merge)
-            if self.k
-            else PlainHead(width, num_classes)
-        )
+        sizes = (width, num_classes)
+        head = BackdoorHead(*sizes, self.k, merge) if self.k else PlainHead(*sizes)
         self.tier2 = SecondTier(attention, head)
 
     @property
@@ -311,19 +304,13 @@ class IBMIL(MILModel):
 
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """A loss per tier, every pseudo-bag carrying the slide's label; abmil has one."""
-        target = to_target(target, output.logits)
-        slide = self._loss(output.logits, target)
+        slide = classification_loss(output.logits, target, independent=self.independent)
         if self.tier1 is None:
             return {"all": slide}
         assert output.extras is not None
         pseudo = output.extras["tier1"]
-        return {"tier1": self._loss(pseudo, target.expand(len(pseudo))), "tier2": slide}
-
-    def _loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        if self.independent and self.num_classes > 1:
-            wanted = F.one_hot(target, self.num_classes).to(logits.dtype)
-            return F.binary_cross_entropy_with_logits(logits, wanted)
-        return classification_loss(logits, target)
+        tier1 = classification_loss(pseudo, target, independent=self.independent)
+        return {"tier1": tier1, "tier2": slide}
 
     def parameter_groups(self) -> dict[str, dict[str, nn.Parameter]]:
         """An optimiser per tier; abmil has only one."""

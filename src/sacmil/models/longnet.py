@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,7 @@ from torch.nn import functional as F
 
 from sacmil.errors import ModelError, OptionError
 from sacmil.models._base import MILModel, Output, Planner, Reference
-from sacmil.models._checks import (
-    check_at_least,
-    check_choice,
-    check_divisor,
-    check_flag,
-    check_fraction,
-)
+from sacmil.models._checks import Fraction, Size, check_at_least, check_divisor, one_of
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
@@ -213,8 +207,6 @@ class DilatedAttention(nn.Module):
         return y
 
 
-T = TypeVar("T")
-
 SEGMENTS = (1024, 5792, 32768, 185363, 1048576)
 DILATIONS = (1, 2, 4, 8, 16)
 
@@ -270,6 +262,13 @@ class LongNet(MILModel):
 
     order_matters = True
     plan_keys = frozenset({"at_0"})
+    small_options: ClassVar[Mapping[str, Any]] = {
+        "dim": 16,
+        "depth": 2,
+        "heads": 4,
+        "segments": [8, 64, 500],
+        "dilations": [1, 3, 4],
+    }
     recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": OFFICIAL_RECIPE}
 
     def __init__(
@@ -277,36 +276,46 @@ class LongNet(MILModel):
         *,
         in_dim: int,
         num_classes: int,
-        preset: str = "small",
-        dim: int | None = None,
-        depth: int | None = None,
-        heads: int | None = None,
+        preset: Annotated[str, one_of(PRESETS)] = "small",
+        dim: Size | None = None,
+        depth: Size | None = None,
+        heads: Size | None = None,
         segments: Sequence[int] | None = None,
         dilations: Sequence[int] | None = None,
         states: Sequence[int] | None = None,
-        dropout: float = 0.1,
+        dropout: Fraction = 0.1,
         legacy_placement: bool = False,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        sizes = PRESETS[check_choice("preset", preset, PRESETS)]
-        dim = _check_width(_use_default(dim, sizes.dim))
-        depth = check_at_least("depth", _use_default(depth, sizes.depth), 1)
-        heads = check_divisor("heads", _use_default(heads, sizes.heads), dim)
+        sizes = PRESETS[preset]
+        dim, depth = dim or sizes.dim, depth or sizes.depth
+        if dim % 4:
+            raise OptionError(
+                f"dim={dim}; expected a multiple of 4, for sines and cosines of two coordinates"
+            )
+        heads = check_divisor("heads", heads or sizes.heads, dim)
         self.branches = _make_branches(
-            _use_default(segments, SEGMENTS), _use_default(dilations, DILATIONS)
+            SEGMENTS if segments is None else segments,
+            DILATIONS if dilations is None else dilations,
         )
-        self.states = _check_states(_use_default(states, (max(1, depth - sizes.unused),)), depth)
-        rate = check_fraction("dropout", dropout)
-        self.legacy = legacy = check_flag("legacy_placement", legacy_placement)
+        default = (max(1, depth - sizes.unused),)
+        self.states = _check_states(default if states is None else states, depth)
+        self.legacy = legacy_placement
         self.cls_token = nn.Parameter(torch.empty(1, dim))
         self.project = nn.Linear(in_dim, dim)
         self.layers = nn.ModuleList(
-            LongNetLayer(dim, heads, self.branches, dropout=rate, legacy_placement=legacy)
+            LongNetLayer(
+                dim, heads, self.branches, dropout=dropout, legacy_placement=legacy_placement
+            )
             for _ in range(depth)
         )
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(len(self.states) * dim, num_classes)
-        self._initialize()
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+        nn.init.normal_(self.cls_token, std=0.02)
         # Options decide which layers are unused, so this belongs to the model, not to its class.
         object.__setattr__(self, "dead_parameters", self._list_unused_parameters(max(self.states)))
 
@@ -333,13 +342,6 @@ class LongNet(MILModel):
         """Return state 0, (1 + N, dim): the class token, which has no position, and the tiles."""
         h = self.project(features)
         return torch.cat((self.cls_token, h + embed_positions(coords, h.shape[1]).to(h.dtype)))
-
-    def _initialize(self) -> None:
-        for layer in self.modules():
-            if isinstance(layer, nn.Linear):
-                nn.init.xavier_uniform_(layer.weight)
-                nn.init.zeros_(layer.bias)
-        nn.init.normal_(self.cls_token, std=0.02)
 
     def _list_unused_parameters(self, depth: int) -> frozenset[str]:
         """Return the names of parameters in layers that never run."""
@@ -459,18 +461,6 @@ def _map_official_names(depth: int) -> dict[str, str]:
     for i in range(depth):
         names |= {f"encoder.layers.{i}.{k}": f"layers.{i}.{ours}" for k, ours in inner.items()}
     return names
-
-
-def _use_default(value: T | None, default: T) -> T:
-    return default if value is None else value
-
-
-def _check_width(dim: int) -> int:
-    if check_at_least("dim", dim, 1) % 4:
-        raise OptionError(
-            f"dim={dim}; expected a multiple of 4, for sines and cosines of two coordinates"
-        )
-    return int(dim)
 
 
 def _make_branches(segments: Sequence[int], dilations: Sequence[int]) -> tuple[DilatedBranch, ...]:

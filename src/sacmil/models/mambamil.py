@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.models._base import MILModel, Output, Reference
-from sacmil.models._checks import check_at_least, check_choice, check_fraction
+from sacmil.models._base import MILModel, Output, Reference, classify_mean
+from sacmil.models._checks import Fraction, Size, one_of
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
@@ -130,6 +130,7 @@ class MambaMIL(MILModel):
 
     order_matters = True
     coords_matter = False
+    small_options: ClassVar[Mapping[str, Any]] = {"dim": 16, "state": 4, "depth": 1}
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
         # Without dropout for subtyping, 0.25 for survival; balanced sampling for lung only.
@@ -143,22 +144,16 @@ class MambaMIL(MILModel):
         *,
         in_dim: int,
         num_classes: int,
-        dim: int = 512,
-        depth: int = 2,
-        kind: str = "srmamba",
-        rate: int = 5,
-        state: int = 16,
-        expand: int = 2,
-        dropout: float = 0.0,
+        dim: Size = 512,
+        depth: Size = 2,
+        kind: Annotated[str, one_of(KINDS)] = "srmamba",
+        rate: Size = 5,
+        state: Size = 16,
+        expand: Size = 2,
+        dropout: Fraction = 0.0,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        check_choice("kind", kind, KINDS)
-        sizes = {"dim": dim, "depth": depth, "rate": rate, "state": state, "expand": expand}
-        for name, size in sizes.items():
-            check_at_least(name, size, 1)
-        self.project = make_projection(
-            in_dim, dim, activation="gelu", dropout=check_fraction("dropout", dropout)
-        )
+        self.project = make_projection(in_dim, dim, activation="gelu", dropout=dropout)
         self.layers = nn.Sequential(
             *(MambaLayer(dim, kind, rate, state, expand) for _ in range(depth))
         )
@@ -170,9 +165,7 @@ class MambaMIL(MILModel):
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the weights of the mean."""
         h = self.norm(self.layers(self.project(features)))
-        weights = self.attention(h).softmax(0)[:, 0]  # (N,)
-        slide = weights @ h
-        return Output(self.head(slide), weights, embedding=slide)
+        return classify_mean(h, self.attention, self.head)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:

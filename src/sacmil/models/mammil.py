@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.models._base import MILModel, Output, Planner, Reference
-from sacmil.models._checks import check_at_least, check_divisor, check_fraction
+from sacmil.models._base import MILModel, Output, Planner, Reference, classify_mean
+from sacmil.models._checks import Fraction, Size, check_divisor
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
@@ -185,6 +185,7 @@ class MamMIL(MILModel):
 
     order_matters = True
     plan_keys = frozenset({"neighbours", "orders"})
+    small_options: ClassVar[Mapping[str, Any]] = {"dim": 16, "state": 4, "head_dim": 16}
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
         "official": Recipe(
@@ -202,23 +203,26 @@ class MamMIL(MILModel):
         *,
         in_dim: int,
         num_classes: int,
-        dim: int = 512,
-        state: int = 128,
-        head_dim: int = 64,
-        neighbours: int = 8,
-        dropout: float = 0.1,
+        dim: Size = 512,
+        state: Size = 128,
+        head_dim: Size = 64,
+        neighbours: Size = 8,
+        dropout: Fraction = 0.1,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        check_divisor("head_dim", head_dim, 2 * check_at_least("dim", dim, 1), number_name="2 dim")
-        self.neighbours = check_at_least("neighbours", neighbours, 1)
+        check_divisor("head_dim", head_dim, 2 * dim, number_name="2 dim")
+        self.neighbours = neighbours
         self.project = make_projection(in_dim, dim)
         self.mixer_norm = nn.LayerNorm(dim)
-        self.mixer = GraphMamba(dim, check_at_least("state", state, 1), head_dim)
-        self.graph = GraphLayer(dim, check_fraction("dropout", dropout))
+        self.mixer = GraphMamba(dim, state, head_dim)
+        self.graph = GraphLayer(dim, dropout)
         self.norm = nn.LayerNorm(dim)
         self.attention = Attention(dim, 128)
         self.head = nn.Linear(dim, num_classes)
-        _init_weights(self)
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear) and layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+        nn.init.trunc_normal_(self.head.weight, std=0.02)
 
     @property
     def planner(self) -> Planner:
@@ -230,9 +234,7 @@ class MamMIL(MILModel):
         h = self.project(features)
         mixed = self.mixer(self.mixer_norm(h), _add_reversed_orders(plan["orders"]))
         h = self.norm(h + self.graph(mixed, plan["neighbours"]))
-        weights = self.attention(h).softmax(0)[:, 0]  # (N,)
-        slide = weights @ h
-        return Output(self.head(slide), weights, embedding=slide)
+        return classify_mean(h, self.attention, self.head)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
@@ -255,13 +257,6 @@ def _add_reversed_orders(orders: Tensor) -> Tensor:
     rows = torch.arange(orders.shape[1], device=orders.device)
     forwards = torch.cat((rows[None], orders))
     return torch.stack((forwards, forwards.flip(1)), dim=1).flatten(0, 1)
-
-
-def _init_weights(model: MamMIL) -> None:
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear) and layer.bias is not None:
-            nn.init.zeros_(layer.bias)
-    nn.init.trunc_normal_(model.head.weight, std=0.02)
 
 
 def _map_official_names() -> dict[str, str]:

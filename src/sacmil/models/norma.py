@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.models._base import MILModel, Output, Reference, classification_loss, to_target
-from sacmil.models._checks import check_at_least, check_divisor, check_flag, check_fraction
+from sacmil.models._base import MILModel, Output, Reference, average_logits, classification_loss
+from sacmil.models._checks import Fraction, Size, check_divisor
 from sacmil.models._recipe import LOOKAHEAD_RADAM, PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
@@ -42,6 +42,7 @@ class Norma(MILModel):
 
     order_matters = True
     coords_matter = False
+    small_options: ClassVar[Mapping[str, Any]] = {"dim": 16, "heads": 2, "segment": 40}
     not_exportable = (
         "it reads segment after segment with a memory that grows, and the loops of ONNX need "
         "every turn to have the same sizes"
@@ -58,21 +59,18 @@ class Norma(MILModel):
         *,
         in_dim: int,
         num_classes: int,
-        dim: int = 512,
-        segment: int = 1024,
-        memory: int = 43,
-        passes: int = 2,
-        heads: int = 8,
-        dropout: float = 0.1,
+        dim: Size = 512,
+        segment: Size = 1024,
+        memory: Size = 43,
+        passes: Size = 2,
+        heads: Size = 8,
+        dropout: Fraction = 0.1,
         shuffle: bool = True,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        check_divisor("heads", heads, check_at_least("dim", dim, 1))
-        self.segment = check_at_least("segment", segment, 1)
-        self.memory = check_at_least("memory", memory, 1)
-        self.passes = check_at_least("passes", passes, 1)
-        self.shuffle = check_flag("shuffle", shuffle)
-        check_fraction("dropout", dropout)
+        check_divisor("heads", heads, dim)
+        self.segment, self.memory, self.passes = segment, memory, passes
+        self.shuffle = shuffle
         self.project = make_projection(in_dim, dim)
         self.class_token = nn.Parameter(torch.randn(1, dim))
         self.layer1 = _NormaLayer(dim, heads, dropout)
@@ -99,7 +97,7 @@ class Norma(MILModel):
         read = torch.cat(weights).reshape(self.passes, -1).mean(0)
         scores = torch.zeros_like(read).index_copy(0, order, read)
         return Output(
-            _average_probabilities(logits),
+            average_logits(logits),
             scores,
             extras={"segments": logits, "memory": memory},
             embedding=visits.mean(0),
@@ -107,10 +105,8 @@ class Norma(MILModel):
 
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """Return the mean over the visits: each one predicts the slide's class."""
-        target = to_target(target, output.logits)
         assert output.extras is not None
-        logits = output.extras["segments"]
-        return {"all": classification_loss(logits, target.expand(logits.shape[0]))}
+        return {"all": classification_loss(output.extras["segments"], target)}
 
     def _choose_order(self, features: Tensor) -> Tensor:
         shuffled = self.training and self.shuffle
@@ -216,16 +212,6 @@ class _NormaLayer(nn.Module):
     def _merge_heads(self, mixed: Tensor) -> Tensor:
         y: Tensor = self.dropout(self.out(mixed.transpose(0, 1).flatten(1)))
         return y
-
-
-def _average_probabilities(logits: Tensor) -> Tensor:
-    """(visits, C) to (C,), whose probabilities are the mean of the visits'.
-
-    By logarithms, so that visits sure of themselves stay finite.
-    """
-    if logits.shape[1] == 1:
-        return F.logsigmoid(logits).logsumexp(0) - F.logsigmoid(-logits).logsumexp(0)
-    return logits.log_softmax(-1).logsumexp(0) - math.log(logits.shape[0])
 
 
 def fill_square(n: int, device: torch.device) -> Tensor:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sacmil.models._base import MILModel, Output, Reference
-from sacmil.models._checks import check_at_least, check_choice, check_fraction
+from sacmil.models._base import MILModel, Output, Reference, select_predicted_class
+from sacmil.models._checks import Fraction, Size, one_of
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
@@ -36,12 +36,12 @@ class MeanMIL(MILModel):
         *,
         in_dim: int,
         num_classes: int,
-        kind: str = "instances",
-        hidden: int = 512,
-        dropout: float = 0.25,
+        kind: Annotated[str, one_of(("instances", "features"))] = "instances",
+        hidden: Size = 512,
+        dropout: Fraction = 0.25,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.kind = check_choice("kind", kind, ("instances", "features"))
+        self.kind = kind
         self.project, self.head = _make_layers(in_dim, num_classes, kind, hidden, dropout)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
@@ -78,27 +78,24 @@ class MaxMIL(MILModel):
         *,
         in_dim: int,
         num_classes: int,
-        kind: str = "instances",
-        hidden: int = 512,
-        dropout: float = 0.25,
+        kind: Annotated[str, one_of(("instances", "features", "instance"))] = "instances",
+        hidden: Size = 512,
+        dropout: Fraction = 0.25,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.kind = check_choice("kind", kind, ("instances", "features", "instance"))
+        self.kind = kind
         self.project, self.head = _make_layers(in_dim, num_classes, kind, hidden, dropout)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are instance logits; for features, weights of channels where it is largest."""
         if self.kind == "features":
-            return self._pool_by_channel(features)
+            largest, winners = features.max(0)
+            won = scatter_sum(winners, self.head.weight.T, features.shape[0])
+            return _make_output(self.head(largest), won)
         instances = self.head(self.project(features))  # (N, C)
         if self.kind == "instances":
             return _make_output(instances.max(0).values, instances)
         return _make_output(instances.index_select(0, _find_most_certain(instances))[0], instances)
-
-    def _pool_by_channel(self, features: Tensor) -> Output:
-        largest, winners = features.max(0)
-        won = scatter_sum(winners, self.head.weight.T, features.shape[0])
-        return _make_output(self.head(largest), won)
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
@@ -109,22 +106,17 @@ class MaxMIL(MILModel):
 def _make_layers(
     in_dim: int, num_classes: int, kind: str, hidden: int, dropout: float
 ) -> tuple[nn.Module, nn.Linear]:
-    check_at_least("hidden", hidden, 1)
     width = None if kind == "features" else hidden
-    layers = nn.ModuleList(
-        [make_projection(in_dim, width, dropout=check_fraction("dropout", dropout))]
-    )
-    layers.append(nn.Linear(width or in_dim, num_classes))
+    project = make_projection(in_dim, width, dropout=dropout)
+    head = nn.Linear(width or in_dim, num_classes)
     if kind == "instances":  # as RRT-MIL; IBMIL and CLAM use torch's own initialization
-        init_xavier_(layers)
-    project, head = layers
-    assert isinstance(head, nn.Linear)
+        init_xavier_(project)
+        init_xavier_(head)
     return project, head
 
 
 def _make_output(logits: Tensor, class_scores: Tensor, slide: Tensor | None = None) -> Output:
-    predicted = logits.argmax(0, keepdim=True)
-    scores = class_scores.index_select(1, predicted)[:, 0]
+    scores = select_predicted_class(class_scores, logits)
     return Output(logits, scores, class_scores, embedding=slide)
 
 
@@ -142,9 +134,8 @@ def _find_most_certain(instances: Tensor) -> Tensor:
 
 def _parse_state(state: Mapping[str, Tensor]) -> Reference:
     project = {"head.0": "project.0", "fc.0": "project.0"}
-    ours = rename_parameters(
-        state, project | {"head.3": "head", "classifier": "head", "classifiers": "head"}
-    )
+    head = {"head.3": "head", "classifier": "head", "classifiers": "head"}
+    ours = rename_parameters(state, project | head)
     num_classes, width = get_shape(ours, "head.weight")
     if "project.0.weight" not in ours:
         options = {"kind": "features", "in_dim": width}

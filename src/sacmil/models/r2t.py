@@ -5,21 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sacmil.errors import OptionError
-from sacmil.models._base import MILModel, Output, Planner, Reference
-from sacmil.models._checks import (
-    check_at_least,
-    check_choice,
-    check_divisor,
-    check_flag,
-    check_fraction,
-)
+from sacmil.models._base import MILModel, Output, Planner, Reference, classify_mean
+from sacmil.models._checks import Fraction, Size, check_divisor, one_of
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
@@ -143,6 +137,13 @@ class R2TMIL(MILModel):
 
     order_matters = True
     coords_matter = False
+    small_options: ClassVar[Mapping[str, Any]] = {
+        "dim": 16,
+        "heads": 2,
+        "crmsa_heads": 2,
+        "epeg_k": 3,
+        "regions": 3,
+    }
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
         "official": CAMELYON_RECIPE,
@@ -162,35 +163,27 @@ class R2TMIL(MILModel):
         *,
         in_dim: int,
         num_classes: int,
-        dim: int = 512,
-        heads: int = 8,
-        regions: int = 8,
-        epeg_k: int = 15,
-        crmsa_k: int = 3,
-        crmsa_heads: int = 8,
+        dim: Size = 512,
+        heads: Size = 8,
+        regions: Size = 8,
+        epeg_k: Size = 15,
+        crmsa_k: Size = 3,
+        crmsa_heads: Size = 8,
         crmsa_mlp: bool = False,
         all_shortcut: bool = False,
-        activation: str = "tanh",
-        dropout: float = 0.25,
+        activation: Annotated[str, one_of(ACTIVATIONS)] = "tanh",
+        dropout: Fraction = 0.25,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        check_at_least("dim", dim, 1)
-        self.regions = check_at_least("regions", regions, 1)
-        self.all_shortcut = check_flag("all_shortcut", all_shortcut)
-        self.project = make_projection(in_dim, dim, dropout=check_fraction("dropout", dropout))
-        self.regional = RegionalAttention(
-            dim,
-            heads=check_divisor("heads", heads, dim),
-            epeg_k=_check_odd("epeg_k", epeg_k),
-        )
-        self.cross = CrossRegionalAttention(
-            dim,
-            heads=check_divisor("crmsa_heads", crmsa_heads, dim),
-            k=check_at_least("crmsa_k", crmsa_k, 1),
-            mlp=check_flag("crmsa_mlp", crmsa_mlp),
-        )
+        check_divisor("heads", heads, dim)
+        check_divisor("crmsa_heads", crmsa_heads, dim)
+        if epeg_k % 2 == 0:
+            raise OptionError(f"epeg_k={epeg_k}; expected an odd number, so that there is a middle")
+        self.regions, self.all_shortcut = regions, all_shortcut
+        self.project = make_projection(in_dim, dim, dropout=dropout)
+        self.regional = RegionalAttention(dim, heads=heads, epeg_k=epeg_k)
+        self.cross = CrossRegionalAttention(dim, heads=crmsa_heads, k=crmsa_k, mlp=crmsa_mlp)
         self.norm = nn.LayerNorm(dim)
-        check_choice("activation", activation, ACTIVATIONS)
         self.attention = Attention(dim, POOL_DIM, bias=False, activation=activation)
         self.head = nn.Linear(dim, num_classes)
         _init_weights(self)
@@ -203,9 +196,7 @@ class R2TMIL(MILModel):
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the weights of the pooling."""
         h = self.reembed_instances(self.project(features), plan)
-        weights = self.attention(h).softmax(0)[:, 0]  # (N,)
-        slide = weights @ h
-        return Output(self.head(slide), weights, embedding=slide)
+        return classify_mean(h, self.attention, self.head)
 
     def reembed_instances(self, z: Tensor, plan: dict[str, Tensor]) -> Tensor:
         """Re-embed instances, (N, dim) to (N, dim)."""
@@ -286,9 +277,3 @@ def _init_weights(model: R2TMIL) -> None:
     if isinstance(model.cross.phi, nn.Linear):
         bound = model.cross.phi.out_features**-0.5
         nn.init.uniform_(model.cross.phi.weight, -bound, bound)
-
-
-def _check_odd(name: str, value: int) -> int:
-    if check_at_least(name, value, 1) % 2 == 0:
-        raise OptionError(f"{name}={value}; expected an odd number, so that there is a middle")
-    return value

@@ -5,28 +5,21 @@ division into regions (Sec. III-B, Eq. 2) has its own, torch-free: sacmil.region
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from sacmil.errors import OptionError
 from sacmil.models._base import MILModel, Output, Planner
-from sacmil.models._checks import check_at_least, check_choice, check_finite, check_flag
+from sacmil.models._checks import Count, check_at_least, check_finite, one_of
 from sacmil.models._registry import register_model
 from sacmil.nn.correlations import CORRELATION_BLOCKS, insert_alibi
 from sacmil.nn.layers import ACTIVATIONS, embed_in_order
 from sacmil.nn.pooling import POOLS
-from sacmil.nn.positions import (
-    POSITIONS,
-    NoPosition,
-    count_channel_pairs,
-    frequencies,
-    polar_angle,
-    rotate,
-    wrap_angles,
-)
+from sacmil.nn.positions import POSITIONS, count_pairs, frequencies, polar_angle, rotate, wrap_angle
 from sacmil.regions import CENTERS, ORDERS
 
 # --- III-C. Polar rotary position embedding ------------------------------------------------------
@@ -37,7 +30,7 @@ class PROPE(nn.Module):
 
     def __init__(self, dim: int, scale: float) -> None:
         super().__init__()
-        self.pairs, self.scale = count_channel_pairs(dim, "prope"), scale
+        self.pairs, self.scale = count_pairs(dim, "prope"), float(scale)
 
     def forward(self, h: Tensor, coords: Tensor) -> Tensor:
         """h (N, dim) rotated by coords (N, 2): Eq. (8)."""
@@ -50,7 +43,7 @@ class PROPE(nn.Module):
         c = (c - low) / torch.where(high > low, high - low, 1.0)  # Eq. (6); a constant axis gives 0
         rho = torch.linalg.vector_norm(c, dim=1, keepdim=True) * self.scale  # Eq. (7)
         theta = frequencies(self.pairs, 10000.0, c.device)  # Eq. (4)
-        return wrap_angles(rho * theta + polar_angle(c))
+        return wrap_angle(rho * theta + polar_angle(c))
 
 
 # --- III-D. SAC block ----------------------------------------------------------------------------
@@ -140,48 +133,42 @@ class SACMIL(MILModel):
     """
 
     plan_keys = frozenset({"order"})
+    small_options: ClassVar[Mapping[str, Any]] = {"dim": 16, "k": 4}
 
     def __init__(
         self,
         *,
         in_dim: int,
         num_classes: int,
-        dim: int = 512,
-        k: int = 64,
-        depth: int = 3,
-        position: str = "prope",
-        correlation: str = "sac",
-        scale: float = 512.0,
-        centers: str = "fps",
-        region_order: str = "fps",
-        mlp: str = "linear",
+        dim: Annotated[int, partial(check_at_least, minimum=2)] = 512,
+        k: Annotated[int, partial(check_at_least, minimum=2)] = 64,
+        depth: Count = 3,
+        position: Annotated[str, one_of(("prope", *POSITIONS))] = "prope",
+        correlation: Annotated[str, one_of(("sac", *CORRELATION_BLOCKS))] = "sac",
+        scale: Annotated[float, check_finite] = 512.0,
+        centers: Annotated[str, one_of(CENTERS)] = "fps",
+        region_order: Annotated[str, one_of(ORDERS)] = "fps",
+        mlp: Annotated[str, one_of(MLPS)] = "linear",
         residual: bool = True,
-        pool: str = "mean",
-        tail: str = "absorb",
-        activation: str = "relu",
+        pool: Annotated[str, one_of(POOLS)] = "mean",
+        tail: Annotated[str, one_of(("absorb", "split"))] = "absorb",
+        activation: Annotated[str, one_of(ACTIVATIONS)] = "relu",
     ) -> None:
         super().__init__(in_dim, num_classes)
-        if check_at_least("k", k, 2) > check_at_least("dim", dim, 2):
+        if k > dim:
             raise OptionError(f"k={k}, dim={dim}; a fold needs a channel, expected k <= dim")
-        if (check_at_least("depth", depth, 0) + 1) * math.log2(k) > 62:
+        if (depth + 1) * math.log2(k) > 62:
             raise OptionError(f"depth={depth}, k={k}; expected k^(depth + 1) of at most 2^62")
-        order = check_choice("region_order", region_order, ORDERS)
-        self.regions = {"k": k, "centers": check_choice("centers", centers, CENTERS)}
-        self.regions["order"] = order
-        act = ACTIVATIONS[check_choice("activation", activation, ACTIVATIONS)]
-        self.project = nn.Sequential(nn.Linear(in_dim, dim), act())
-        positions = POSITIONS | {"prope": partial(PROPE, scale=check_finite("scale", scale))}
-        make_position = positions[check_choice("position", position, positions)]
-        known = ("sac", *CORRELATION_BLOCKS)
-        other = CORRELATION_BLOCKS.get(check_choice("correlation", correlation, known))
-        check_choice("tail", tail, ("absorb", "split"))
-        mlp, residual = check_choice("mlp", mlp, MLPS), check_flag("residual", residual)
-        sac = partial(SACBlock, mlp=mlp, tail=tail, residual=residual)
-        blocks = [other(dim) if other else sac(dim, k, level) for level in range(depth)]
+        self.regions = {"k": k, "centers": centers, "order": region_order}
+        self.project = nn.Sequential(nn.Linear(in_dim, dim), ACTIVATIONS[activation]())
+        sac = partial(SACBlock, dim, k, mlp=mlp, tail=tail, residual=residual)
+        other = CORRELATION_BLOCKS.get(correlation)
+        blocks = [other(dim) if other else sac(level) for level in range(depth)]
         inside = position == "alibi" and insert_alibi(blocks, dim, k)  # if they see pairs
-        self.position = NoPosition(dim) if inside else make_position(dim)
+        positions = POSITIONS | {"prope": partial(PROPE, scale=scale)}
+        self.position = positions["none" if inside else position](dim)
         self.blocks = nn.Sequential(*blocks)
-        self.pool = POOLS[check_choice("pool", pool, POOLS)](dim)
+        self.pool = POOLS[pool](dim)
         self.head = nn.Linear(dim, num_classes)
 
     @property

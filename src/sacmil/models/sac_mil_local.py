@@ -14,11 +14,20 @@ slides the block may memorize them: half of the prediction does not depend on it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
 import torch
 from torch import Tensor, nn
 
-from sacmil.models._base import MILModel, Output, Planner, classification_loss, to_target
-from sacmil.models._checks import check_flag, check_positive
+from sacmil.models._base import (
+    MILModel,
+    Output,
+    Planner,
+    classification_loss,
+    select_predicted_class,
+)
+from sacmil.models._checks import check_positive
 from sacmil.models._registry import register_model
 from sacmil.models.sac_mil import SACMIL
 from sacmil.nn.layers import embed_in_order
@@ -46,6 +55,7 @@ class SACMILLocal(MILModel):
     """
 
     plan_keys = frozenset({"order"})
+    small_options: ClassVar[Mapping[str, Any]] = {"dim": 16, "k": 4}
 
     def __init__(
         self,
@@ -61,39 +71,23 @@ class SACMILLocal(MILModel):
         mlp: str = "linear",
         pool: str = "even",
         zero_start: bool = True,
-        start: float = 1.0,
+        start: Annotated[float, check_positive] = 1.0,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        paper = SACMIL(
-            in_dim=in_dim,
-            num_classes=num_classes,
-            dim=dim,
-            k=k,
-            depth=depth,
-            position=position,
-            centers=centers,
-            region_order=region_order,
-            mlp=mlp,
-            pool=pool,
-        )
+        own = ("zero_start", "start")
+        paper = SACMIL(**{key: value for key, value in self.options.items() if key not in own})
         self.regions, self.project, self.position = paper.regions, paper.project, paper.position
         self.blocks, self.pool, self.head = paper.blocks, paper.pool, paper.head
-        if check_flag("zero_start", zero_start):
-            self._init_blocks_to_zero()
-        self._scale_first_layers(check_positive("start", start))
-
-    def _init_blocks_to_zero(self) -> None:
-        """Set the last layer of each block to zero."""
-        for block in self.blocks:
-            *_, last = block.get_submodule("w2").modules()
-            for parameter in last.parameters():
-                nn.init.zeros_(parameter)
+        self._init_blocks(start, zero_start=zero_start)
 
     @torch.no_grad()
-    def _scale_first_layers(self, factor: float) -> None:
-        """GELU is nearly linear close to zero, where a block cannot separate neighbors."""
+    def _init_blocks(self, start: float, *, zero_start: bool) -> None:
         for block in self.blocks:
-            next(block.get_submodule("w1").parameters()).mul_(factor)
+            # GELU is nearly linear close to zero, where a block cannot separate neighbors.
+            next(block.get_submodule("w1").parameters()).mul_(start)
+            *_, last = block.get_submodule("w2").modules()
+            for parameter in last.parameters() if zero_start else ():
+                parameter.zero_()
 
     @property
     def planner(self) -> Planner:
@@ -109,27 +103,6 @@ class SACMILLocal(MILModel):
         order = plan["order"]
         h = self.blocks(self.embed_instances(features, coords, order))
         return to_output(*pool_and_classify(h, self.pool, self.head), order)
-
-
-def pool_and_classify(h: Tensor, pool: Pool, head: nn.Linear) -> tuple[Tensor, Tensor, Tensor]:
-    """Pool instances h (N, dim) and classify the slide.
-
-    Returns:
-        Logits (C,), what each instance adds to them but for the bias (N, C), and the slide's
-        vector (dim,).
-    """
-    weighted = pool.weights(h) * h
-    slide = weighted.sum(0)
-    return head(slide), nn.functional.linear(weighted, head.weight).detach(), slide
-
-
-def to_output(logits: Tensor, contributions: Tensor, slide: Tensor, order: Tensor) -> Output:
-    """Put contributions (N, C) back into the bag's order; what all classes share is removed."""
-    if contributions.shape[1] > 1:
-        contributions = contributions - contributions.mean(1, keepdim=True)
-    by_class = torch.zeros_like(contributions).index_copy(0, order, contributions)
-    predicted = by_class.index_select(1, logits.argmax(0, keepdim=True))[:, 0]
-    return Output(logits, predicted, class_scores=by_class, embedding=slide)
 
 
 @register_model("sac_mil_dual")
@@ -153,6 +126,7 @@ class SACMILDual(MILModel):
     """
 
     plan_keys = frozenset({"order"})
+    small_options: ClassVar[Mapping[str, Any]] = {"dim": 16, "k": 4}
 
     def __init__(
         self,
@@ -168,23 +142,10 @@ class SACMILDual(MILModel):
         mlp: str = "linear",
         pool: str = "even",
         zero_start: bool = True,
-        start: float = 1.0,
+        start: Annotated[float, check_positive] = 1.0,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        local = SACMILLocal(
-            in_dim=in_dim,
-            num_classes=num_classes,
-            dim=dim,
-            k=k,
-            depth=depth,
-            position=position,
-            centers=centers,
-            region_order=region_order,
-            mlp=mlp,
-            pool=pool,
-            zero_start=zero_start,
-            start=start,
-        )
+        local = SACMILLocal(**self.options)
         self.regions, self.project, self.position = local.regions, local.project, local.position
         self.blocks, self.pool, self.head = local.blocks, local.pool, local.head
         self.pool_alone = POOLS[pool](dim)  # the names are in users' files
@@ -202,28 +163,43 @@ class SACMILDual(MILModel):
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Instances (N, dim) stand in arranged order until the scores go back."""
         order = plan["order"]
-        instances = self.embed_instances(features, coords, order)
-        before, from_before, slide_before = pool_and_classify(
-            instances, self.pool_alone, self.head_alone
-        )
-        after, from_after, slide_after = pool_and_classify(
-            self.blocks(instances), self.pool, self.head
-        )
-        output = to_output(
-            (before + after) / 2,
+        h = self.embed_instances(features, coords, order)
+        before, from_before, slide_before = pool_and_classify(h, self.pool_alone, self.head_alone)
+        after, from_after, slide_after = pool_and_classify(self.blocks(h), self.pool, self.head)
+        contributions, slide = (
             (from_before + from_after) / 2,
             torch.cat([slide_before, slide_after]),
-            order,
         )
+        output = to_output((before + after) / 2, contributions, slide, order)
         heads = {"before": before, "after": after}
         # not _replace, which torch 2.11 does not compile
         return Output(output.logits, output.scores, output.class_scores, heads, output.embedding)
 
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """Train each head by itself."""
-        target = to_target(target, output.logits)
         assert output.extras is not None
         before, after = (
             classification_loss(output.extras[head], target) for head in ("before", "after")
         )
         return {"all": (before + after) / 2}
+
+
+def pool_and_classify(h: Tensor, pool: Pool, head: nn.Linear) -> tuple[Tensor, Tensor, Tensor]:
+    """Pool instances h (N, dim) and classify the slide.
+
+    Returns:
+        Logits (C,), what each instance adds to them but for the bias (N, C), and the slide's
+        vector (dim,).
+    """
+    weighted = pool.weights(h) * h
+    slide = weighted.sum(0)
+    return head(slide), nn.functional.linear(weighted, head.weight).detach(), slide
+
+
+def to_output(logits: Tensor, contributions: Tensor, slide: Tensor, order: Tensor) -> Output:
+    """Put contributions (N, C) back into the bag's order; what all classes share is removed."""
+    if contributions.shape[1] > 1:
+        contributions = contributions - contributions.mean(1, keepdim=True)
+    by_class = torch.zeros_like(contributions).index_copy(0, order, contributions)
+    scores = select_predicted_class(by_class, logits)
+    return Output(logits, scores, class_scores=by_class, embedding=slide)

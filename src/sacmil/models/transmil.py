@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from sacmil.models._base import MILModel, Output, Planner, Reference
-from sacmil.models._checks import check_at_least, check_divisor, check_flag, check_fraction
+from sacmil.models._checks import Fraction, Size, check_divisor
 from sacmil.models._recipe import LOOKAHEAD_RADAM, PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
@@ -35,6 +36,7 @@ class TransMIL(MILModel):
 
     order_matters = True
     coords_matter = False
+    small_options: ClassVar[Mapping[str, Any]] = {"dim": 16, "heads": 2, "landmarks": 4}
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
         "official": replace(LOOKAHEAD_RADAM, epochs=200, accumulate=2),  # and in half precision
@@ -45,33 +47,24 @@ class TransMIL(MILModel):
         *,
         in_dim: int,
         num_classes: int,
-        dim: int = 512,
-        heads: int = 8,
-        landmarks: int | None = None,
+        dim: Size = 512,
+        heads: Size = 8,
+        landmarks: Size | None = None,
         legacy_slice: bool = False,
-        dropout: float = 0.1,
+        dropout: Fraction = 0.1,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        check_divisor("heads", heads, check_at_least("dim", dim, 1))
-        if landmarks is not None:
-            check_at_least("landmarks", landmarks, 1)
-        check_flag("legacy_slice", legacy_slice)
-        check_fraction("dropout", dropout)
+        check_divisor("heads", heads, dim)
+        attend = partial(
+            NystromAttention,
+            heads=heads,
+            landmarks=landmarks,
+            dropout=dropout,
+            legacy_slice=legacy_slice,
+        )
         self.project = make_projection(in_dim, dim)
         self.class_token = nn.Parameter(torch.randn(1, dim))
-        self.layer1, self.layer2 = (
-            _TransMILLayer(
-                dim,
-                NystromAttention(
-                    dim,
-                    heads=heads,
-                    landmarks=landmarks,
-                    dropout=dropout,
-                    legacy_slice=legacy_slice,
-                ),
-            )
-            for _ in range(2)
-        )
+        self.layer1, self.layer2 = (_TransMILLayer(dim, attend(dim)) for _ in range(2))
         self.position = PEG(dim, kernels=((7, 7), (5, 5), (3, 3)))
         _init_like_conv2d(self.position)
         self.norm = nn.LayerNorm(dim)

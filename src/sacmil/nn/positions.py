@@ -32,7 +32,7 @@ def rotate(h: Tensor, angles: Tensor, *, half: bool = False) -> Tensor:
     return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=axis).flatten(1)
 
 
-def wrap_angles(angles: Tensor) -> Tensor:
+def wrap_angle(angles: Tensor) -> Tensor:
     """Wrap float64 angles to [-pi, pi], so that a later cast to float32 stays precise."""
     turns: Tensor = angles * (1 / (2 * math.pi))
     return turns.sub_(turns.round()).mul_(2 * math.pi)
@@ -51,7 +51,7 @@ def frequencies(count: int, base: float, device: torch.device) -> Tensor:
     return torch.pow(base, -t / count)
 
 
-def count_channel_pairs(dim: int, encoding: str, *, axes: int = 1) -> int:
+def count_pairs(dim: int, encoding: str, *, axes: int = 1) -> int:
     """Return the number of channel pairs per axis."""
     if dim % (2 * axes):
         raise OptionError(
@@ -176,7 +176,7 @@ class Sinusoidal(nn.Module):
 
     def __init__(self, dim: int, *, alternating: bool = False) -> None:
         super().__init__()
-        self.pairs, self.alternating = count_channel_pairs(dim, "sinusoidal"), alternating
+        self.pairs, self.alternating = count_pairs(dim, "sinusoidal"), alternating
 
     def forward(self, h: Tensor, coords: Tensor) -> Tensor:
         """h (N, dim), in arranged order."""
@@ -196,7 +196,7 @@ class RoPE(nn.Module):
 
     def __init__(self, dim: int, *, half: bool = False) -> None:
         super().__init__()
-        self.pairs, self.by_halves = count_channel_pairs(dim, "rope"), half
+        self.pairs, self.by_halves = count_pairs(dim, "rope"), half
 
     def forward(self, h: Tensor, coords: Tensor) -> Tensor:
         """h (N, dim), in arranged order."""
@@ -217,7 +217,7 @@ class RoPE2D(nn.Module):
         self, dim: int, *, base: float = 100.0, alternating: bool = False, slide: bool = False
     ) -> None:
         super().__init__()
-        self.pairs = count_channel_pairs(dim, "rope2d", axes=2)
+        self.pairs = count_pairs(dim, "rope2d", axes=2)
         self.base, self.alternating, self.slide = base, alternating, slide
 
     def forward(self, h: Tensor, coords: Tensor) -> Tensor:
@@ -226,13 +226,13 @@ class RoPE2D(nn.Module):
         theta = frequencies(self.pairs, self.base, h.device)
         angles = positions.double()[:, :, None] * theta  # (N, 2, dim / 4)
         angles = angles.transpose(1, 2) if self.alternating else angles
-        return rotate(h, wrap_angles(angles.flatten(1)))
+        return rotate(h, wrap_angle(angles.flatten(1)))
 
 
 def _index_angles(h: Tensor, count: int) -> Tensor:
     """Return i 10000^(-t / count), (N, count), float64 within half a turn."""
     index = torch.arange(h.shape[0], dtype=torch.float64, device=h.device)
-    return wrap_angles(index[:, None] * frequencies(count, 10000.0, h.device))
+    return wrap_angle(index[:, None] * frequencies(count, 10000.0, h.device))
 
 
 def _grid_positions(h: Tensor) -> Tensor:
