@@ -9,16 +9,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from ray_tasks import wait_for
 
+from sacmil.cli.main import cli
 from sacmil.formats.native import read
 
 OPTIONS = ["--patch-size", "64", "--batch-size", "4", "--workers", "1", "--threads", "1"]
 
 
-def sacmil(*words: object) -> subprocess.Popen[str]:
+def start(*words: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "sacmil", *map(str, words)],
         stdout=subprocess.PIPE,
@@ -29,14 +33,9 @@ def sacmil(*words: object) -> subprocess.Popen[str]:
     )
 
 
-def run_to_end(*words: object, within_s: float = 120) -> tuple[int, str]:
-    process = sacmil(*words)
-    try:
-        out, err = process.communicate(timeout=within_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise AssertionError(f"sacmil {words} hung") from None
-    return process.returncode, out + err
+def run_here(*words: object) -> tuple[int, str]:
+    result = CliRunner().invoke(cli, [*map(str, words)], catch_exceptions=False)
+    return result.exit_code, result.output
 
 
 def bags(out: Path) -> dict[str, bytes]:
@@ -50,32 +49,43 @@ def assert_all_files_are_complete(out: Path) -> None:
         assert path.read_text().endswith("\n")
 
 
-def kill_and_complete(cohort: Path, tmp_path: Path, encoder: str, kills: int) -> None:
+def kill_and_complete(
+    cohort: Path, tmp_path: Path, encoder: str, waits: Iterable[Callable[[Path], None]]
+) -> None:
     words = ["extract", cohort, "--encoder", encoder, *OPTIONS]
-    started = time.monotonic()
-    code, _ = run_to_end(*words, "--out", tmp_path / "uninterrupted")
-    assert code == 0
-    duration = time.monotonic() - started
-    out, rng = tmp_path / "killed", random.Random(0)
-    for _ in range(kills):
-        process = sacmil(*words, "--out", out)
-        time.sleep(rng.uniform(0.2, 1.1) * duration)
+    out = tmp_path / "killed"
+    for wait in waits:
+        process = start(*words, "--out", out)
+        wait(out)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         assert_all_files_are_complete(out)
-    code, _ = run_to_end(*words, "--out", out)
-    assert code == 0
+    for folder in (tmp_path / "uninterrupted", out):
+        code, output = run_here(*words, "--out", folder)
+        assert code == 0, output
     assert bags(out) == bags(tmp_path / "uninterrupted")
     assert not list(out.rglob("*.partial")), "partial files of a killed run are removed"
 
 
+@pytest.mark.usefixtures("inline_workers")
 def test_killed_once_it_completes_with_equal_bags(cohort, tmp_path, encoder) -> None:
-    kill_and_complete(cohort, tmp_path, encoder, 1)
+    def wait_for_an_outline(out: Path) -> None:
+        assert wait_for(lambda: list(out.glob("tissue/*.geojson")))
+
+    kill_and_complete(cohort, tmp_path, encoder, [wait_for_an_outline])
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("inline_workers")
 def test_killed_thirty_times_it_completes_with_equal_bags(cohort, tmp_path, encoder) -> None:
-    kill_and_complete(cohort, tmp_path, encoder, 30)
+    rng, started = random.Random(0), time.monotonic()
+    start("extract", cohort, "--encoder", encoder, *OPTIONS, "--out", tmp_path / "a").communicate()
+    duration = time.monotonic() - started
+
+    def wait_at_random(out: Path) -> None:
+        time.sleep(rng.uniform(0.2, 1.1) * duration)
+
+    kill_and_complete(cohort, tmp_path, encoder, [wait_at_random] * 30)
 
 
 def mutate(content: bytes, rng: random.Random) -> bytes:
@@ -108,7 +118,7 @@ def extract_mutated(cohort: Path, tmp_path: Path, encoder: str, count: int) -> N
     (folder / "loop.svs").symlink_to("loop.svs")
     words = ["extract", folder, "--encoder", encoder, "--out", tmp_path / "out", *OPTIONS]
     limits = ["--slide-limit", "60", "--tile-limit", "20"]
-    code, output = run_to_end(*words, *limits, within_s=60 + 10 * count)
+    code, output = run_here(*words, *limits)
     assert code in (0, 1), output
     assert "Traceback" not in output
     assert "fault of sacmil" not in output
@@ -129,23 +139,24 @@ def test_three_hundred_mutated_files_have_a_reason_each(cohort, tmp_path, encode
     extract_mutated(cohort, tmp_path, encoder, 300)
 
 
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """Fails as a full disk does, in the middle of writing: files may have 4,000 bytes."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files by ulimit")
+@pytest.mark.usefixtures("inline_workers", "small_disk")
 def test_a_full_disk_is_a_reason_and_leaves_no_half_file(cohort, tmp_path, encoder) -> None:
-    # A limit on the size of files fails as a full disk does: in the middle of writing.
-    script = (
-        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
-        "from sacmil.cli.main import main; main()"
-    )
-    words = ["extract", cohort, "--encoder", encoder, "--out", tmp_path / "out", *OPTIONS]
-    done = subprocess.run(
-        [sys.executable, "-c", script, *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 1, done.stderr
-    assert "File too large" in done.stderr
-    assert "Traceback" not in done.stderr
+    words = ["extract", cohort, "--encoder", encoder]
+    code, output = run_here(*words, "--out", tmp_path / "out", *OPTIONS)
+    assert code == 1, output
+    assert "File too large" in output
     assert not list((tmp_path / "out").glob("*/features_*/*.h5"))
+    assert not list((tmp_path / "out").rglob("*.partial"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from sacmil.extraction import (
     extract_on_ray,
     extract_slides,
 )
+from sacmil.parallel import TaskOutcome
 from sacmil.slides.search import find_slides
 from sacmil.slides.tiling import TileSpec
 
@@ -62,12 +65,40 @@ def test_an_encoder_that_cannot_be_loaded_fails_in_a_sentence(cluster, cohort, t
     assert ["`weights`" in row.reason for row in rows] == [True] * 3
 
 
+def run_here(factory, arguments, items, **_: Any) -> Iterator[TaskOutcome]:
+    """What ``run_each_on_ray`` does, in this process; the actor of the last item is lost."""
+    function = factory(*arguments)
+    *first, last = enumerate(items)
+    for key, item in first:
+        yield TaskOutcome(key, function(item), None)
+    yield TaskOutcome(last[0], None, "its node left")
+
+
+@pytest.mark.usefixtures("inline_workers")
+def test_actors_write_the_bags_of_the_local_engine_and_a_lost_one_is_a_failure(
+    cohort, tmp_path, encoder, monkeypatch
+) -> None:
+    monkeypatch.setattr("sacmil.extraction.on_ray.run_each_on_ray", run_here)
+    slides = find_slides([cohort])
+    shared = {"settings": SETTINGS, "resources": RESOURCES}
+    local = extract_slides(slides, tmp_path / "local", encoders=[load_encoder(encoder)], **shared)
+    on_ray = extract_on_ray(slides, tmp_path / "ray", encoder, **shared)
+    assert [row.status for row in on_ray] == ["done", "done", "failed"]
+    assert (on_ray[2].reason, on_ray[2].encoder) == ("its node left", local[2].encoder)
+    for one, other in zip(local[:2], on_ray[:2], strict=True):
+        assert replace(one, seconds="") == replace(other, seconds="")
+        assert (tmp_path / "local" / one.bag).read_bytes() == (
+            tmp_path / "ray" / other.bag
+        ).read_bytes()
+
+
 def kill_an_actor(node: Any, killed: list[int]) -> None:
     """Kill the first busy actor, and note its process id."""
     killed.append(wait_for(lambda: busy_actors(node))[0])
     os.kill(killed[0], signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_with_an_actor_killed_the_bags_are_those_of_the_local_engine(
     ray_cluster, cohort, tmp_path, encoder
 ) -> None:

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import ndimage
 
 from sacmil.errors import NoTissueError
@@ -175,8 +173,7 @@ def test_sizes_do_not_depend_on_the_resolution_of_the_picture(downsample: float)
     assert mask.sum() * (6.4 / len(mask) / 2) ** 2 == pytest.approx(np.pi * 0.36, rel=0.05)
 
 
-@given(turn=st.integers(0, 3), flip=st.booleans())
-@settings(max_examples=8, deadline=None)
+@pytest.mark.parametrize(("turn", "flip"), [(1, False), (2, False), (3, True)])
 def test_rotating_the_slide_rotates_the_mask(turn: int, *, flip: bool) -> None:
     pixels = glass()
     pixels[disc(120, 150, 70)] = PINK
@@ -233,8 +230,8 @@ class PaintedSlide(Slide):
 @pytest.mark.parametrize(
     ("levels", "mpp"),
     [
-        ([Level(2_221, 1_967, 1.0)], 0.25),
-        ([Level(2_221, 1_967, 1.0)], 2.0),
+        ([Level(1_421, 1_267, 1.0)], 0.25),
+        ([Level(1_421, 1_267, 1.0)], 2.0),
         ([Level(6_003, 5_001, 1.0), Level(1_500, 1_250, 4.0012)], 0.5),
         ([Level(30_000, 26_011, 1.0), Level(937, 812, 32.03)], 0.25),
         ([Level(700, 650, 1.0)], 0.25),
