@@ -34,7 +34,12 @@ _MAX_BYTES = 1_000_000
 _TOLERANCES = (0.4, 0.8, 1.6, 3.2, 6.4)  # how far a border may move, in pixels of the mask
 _MAX_COORDINATE = 1e9  # pixels; no slide is that large
 _CHUNK_CROSSINGS = 4_000_000  # in memory at a time
-_AREA_TYPES = ("Polygon", "MultiPolygon")
+_CHILDREN = {
+    "FeatureCollection": "features",
+    "GeometryCollection": "geometries",
+    "Polygon": "coordinates",
+    "MultiPolygon": "coordinates",
+}
 _AREALESS_TYPES = ("Point", "MultiPoint", "LineString", "MultiLineString")
 _FIX_HINT = "export the annotations from QuPath as GeoJSON, or delete the file to find tissue again"
 
@@ -101,11 +106,12 @@ def from_geojson(
     mask, cut = np.zeros(shape, bool), np.zeros(shape, bool)
     origin = np.array(bounds_origin or (0, 0), np.float64)
     try:
-        for polygon, is_cut in _iter_polygons(_parse_json(text, source), source):
-            rings = [_to_mask_pixels(ring + origin, slide_size, downsample) for ring in polygon]
-            _fill_polygon(cut if is_cut else mask, rings)
-    except RecursionError as error:
-        raise FormatError(f"{source}: is nested too deeply for GeoJSON; {_FIX_HINT}") from error
+        polygons = _parse_polygons(text)
+    except FormatError as error:
+        raise FormatError(f"{source}: {error}; {_FIX_HINT}") from error
+    for polygon, is_cut in polygons:
+        rings = [_to_mask_pixels(ring + origin, slide_size, downsample) for ring in polygon]
+        _fill_polygon(cut if is_cut else mask, rings)
     mask &= ~cut
     if not mask.any():
         raise NoTissueError(
@@ -128,11 +134,11 @@ def _trace_polygons(tissue: Tissue) -> list[Polygon]:
     padded = np.pad(tissue.mask, 1).astype(np.float32)
     generator = contour_generator(z=padded, fill_type=FillType.OuterOffset)
     points, offsets = cast("tuple[list[Ring], list[npt.NDArray[Any]]]", generator.filled(0.5, 2.0))
-    polygons = []
-    for corners, ends in zip(points, offsets, strict=True):
-        # pixel i of the padded mask has its center at i - 0.5 in pixels of the mask
-        polygons.append(np.split((corners - 0.5) * tissue.downsample, ends[1:-1]))
-    return polygons
+    # pixel i of the padded mask has its center at i - 0.5 in pixels of the mask
+    return [
+        np.split((corners - 0.5) * tissue.downsample, ends[1:-1])
+        for corners, ends in zip(points, offsets, strict=True)
+    ]
 
 
 def _make_feature(
@@ -160,12 +166,9 @@ def _round_ring(ring: Ring) -> list[list[int]]:
     corners = np.rint(ring).astype(np.int64)
     differs = np.any(corners[1:] != corners[:-1], axis=1)
     corners = corners[np.concatenate([[True], differs])]
-    return corners.tolist() if len(corners) >= 4 and _ring_area(corners) else []
-
-
-def _ring_area(ring: npt.NDArray[Any]) -> float:
-    (x, y), (next_x, next_y) = ring[:-1].T, ring[1:].T
-    return float(abs((x * next_y - next_x * y).sum()) / 2)
+    (x, y), (next_x, next_y) = corners[:-1].T, corners[1:].T
+    doubled_area = (x * next_y - next_x * y).sum()
+    return corners.tolist() if len(corners) >= 4 and doubled_area else []
 
 
 def _simplify_ring(ring: Ring, tolerance: float) -> Ring:
@@ -204,59 +207,49 @@ def _line_distances(points: Ring, start: Ring, end: Ring) -> npt.NDArray[np.floa
 # Reading ---------------------------------------------------------------------------------------
 
 
-def _parse_json(text: str | bytes, source: str | Path) -> Any:
+def _parse_polygons(text: str | bytes) -> list[tuple[Polygon, bool]]:
+    """Return every polygon of a document, and whether to cut it out."""
     try:
-        return json.loads(text)
+        return list(_iter_polygons(json.loads(text)))
+    except RecursionError as error:
+        raise FormatError("is nested too deeply for GeoJSON") from error
     except ValueError as error:  # also for bytes that are not text
-        raise FormatError(f"{source}: is not JSON ({error}); {_FIX_HINT}") from error
+        raise FormatError(f"is not JSON ({error})") from error
 
 
-def _iter_polygons(node: Any, source: str | Path) -> Iterator[tuple[Polygon, bool]]:
-    """Yield every polygon in a node of the document, and whether to cut it out."""
+def _iter_polygons(node: Any) -> Iterator[tuple[Polygon, bool]]:
     if isinstance(node, list):
         for item in node:
-            yield from _iter_polygons(item, source)
+            yield from _iter_polygons(item)
         return
-    kind = node.get("type") if isinstance(node, dict) else None
-    if kind == "FeatureCollection":
-        yield from _iter_polygons(_require_list(node, "features", source), source)
-    elif kind == "Feature":
+    kind = str(node.get("type")) if isinstance(node, dict) else ""
+    if kind == "Feature":
         is_cut = _is_ignored(node.get("properties"))
-        for polygon, _ in _iter_polygons(node.get("geometry") or [], source):
+        for polygon, _ in _iter_polygons(node.get("geometry") or []):
             yield polygon, is_cut
-    elif kind == "GeometryCollection":
-        yield from _iter_polygons(_require_list(node, "geometries", source), source)
-    elif kind in _AREA_TYPES:
-        coordinates = _require_list(node, "coordinates", source)
-        for rings in coordinates if kind == "MultiPolygon" else [coordinates]:
-            yield _parse_polygon(rings, source), False
+    elif kind in _CHILDREN:
+        children = node.get(_CHILDREN[kind])
+        if not isinstance(children, list):
+            raise FormatError(
+                f"{_CHILDREN[kind]!r} of a {kind} is {_describe_value(children)}; expected a list"
+            )
+        if kind == "MultiPolygon":
+            yield from ((_parse_polygon(rings), False) for rings in children)
+        elif kind == "Polygon":
+            yield _parse_polygon(children), False
+        else:
+            yield from _iter_polygons(children)
     elif kind not in _AREALESS_TYPES:
-        raise FormatError(
-            f"{source}: holds {_describe_value(node)}; expected a GeoJSON feature or geometry; "
-            f"{_FIX_HINT}"
-        )
+        raise FormatError(f"holds {_describe_value(node)}; expected a GeoJSON feature or geometry")
 
 
-def _require_list(node: dict[str, Any], name: str, source: str | Path) -> list[Any]:
-    value = node.get(name)
-    if not isinstance(value, list):
-        raise FormatError(
-            f"{source}: {name!r} of a {node['type']} is {_describe_value(value)}; expected a "
-            f"list; {_FIX_HINT}"
-        )
-    return value
-
-
-def _parse_polygon(rings: Any, source: str | Path) -> Polygon:
+def _parse_polygon(rings: Any) -> Polygon:
     if not isinstance(rings, list) or not rings:
-        raise FormatError(
-            f"{source}: a polygon is {_describe_value(rings)}; expected a list of rings; "
-            f"{_FIX_HINT}"
-        )
-    return [_parse_ring(ring, source) for ring in rings]
+        raise FormatError(f"a polygon is {_describe_value(rings)}; expected a list of rings")
+    return [_parse_ring(ring) for ring in rings]
 
 
-def _parse_ring(values: Any, source: str | Path) -> Ring:
+def _parse_ring(values: Any) -> Ring:
     try:
         ring = np.asarray(values)
     except ValueError:  # corners of different lengths
@@ -264,14 +257,14 @@ def _parse_ring(values: Any, source: str | Path) -> Ring:
     is_numbers = ring.dtype.kind in "iuf" and ring.ndim == 2 and ring.shape[1] in (2, 3)
     if not is_numbers or len(ring) < 3:
         raise FormatError(
-            f"{source}: a ring is {_describe_value(values)}; expected at least three corners "
-            f"[x, y] in level-0 pixels; {_FIX_HINT}"
+            f"a ring is {_describe_value(values)}; expected at least three corners [x, y] in "
+            "level-0 pixels"
         )
     corners = ring[:, :2].astype(np.float64)
     if not (np.abs(corners) < _MAX_COORDINATE).all():  # also false for NaN
         raise FormatError(
-            f"{source}: a corner lies at NaN, infinity or beyond {_MAX_COORDINATE:.0e}; expected "
-            f"level-0 pixels; {_FIX_HINT}"
+            f"a corner lies at NaN, infinity or beyond {_MAX_COORDINATE:.0e}; expected level-0 "
+            "pixels"
         )
     return corners
 
@@ -316,26 +309,19 @@ def _fill_polygon(mask: Mask, rings: Polygon) -> None:
 
     A center is inside if a line to its left crosses the rings an odd number of times.
     """
-    box = _find_bounds(mask, rings)
-    region = mask[box]
+    corners, shape = np.concatenate(rings), mask.shape[::-1]
+    left, top = np.clip(np.floor(corners.min(axis=0)), 0, shape).astype(int)
+    right, bottom = np.clip(np.ceil(corners.max(axis=0)), 0, shape).astype(int)
+    region = mask[top:bottom, left:right]
     rows, columns = region.shape
     if region.size == 0:
         return
-    corner = np.array([box[1].start, box[0].start])
     flips = np.zeros((rows, columns + 1), np.uint8)
     for ring in rings:
-        closed = np.concatenate([ring, ring[:1]]) - corner - 0.5  # centers on whole numbers
+        closed = np.concatenate([ring, ring[:1]]) - (left, top) - 0.5  # centers on whole numbers
         for row, column in _iter_crossings(closed, rows, columns):
             np.add.at(flips, (row, column), 1)  # an overflow keeps what matters: odd or even
     region |= np.bitwise_xor.accumulate(flips[:, :-1] & 1, axis=1).astype(bool)
-
-
-def _find_bounds(mask: Mask, rings: Polygon) -> tuple[slice, slice]:
-    """Return the rectangle of the mask that the rings can reach."""
-    corners = np.concatenate(rings)
-    low = np.clip(np.floor(corners.min(axis=0)), 0, mask.shape[::-1]).astype(int)
-    high = np.clip(np.ceil(corners.max(axis=0)), 0, mask.shape[::-1]).astype(int)
-    return slice(low[1], high[1]), slice(low[0], high[0])
 
 
 def _iter_crossings(

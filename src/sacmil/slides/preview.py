@@ -14,11 +14,10 @@ from sacmil.errors import MissingExtraError
 from sacmil.slides.pixels import Thumbnail, make_thumbnail
 from sacmil.slides.readers._base import Slide
 from sacmil.slides.tiling import Tiles
-from sacmil.slides.tissue import Mask, Tissue
+from sacmil.slides.tissue import Tissue
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from PIL.PngImagePlugin import PngInfo
 
 _SIDE = 1200
 _CAPTION_PX = 34
@@ -46,6 +45,10 @@ def draw_preview(
         title: the beginning of the line of text, such as the slide's name.
         metadata: stored inside the file for ``read_metadata``.
     """
+    try:
+        from PIL.PngImagePlugin import PngInfo
+    except ImportError as error:
+        raise MissingExtraError("slides", "drawing previews") from error
     if isinstance(slide, Slide):
         slide = make_thumbnail(slide, max(slide.size) / _SIDE, max_side=2 * _SIDE)
     picture, scale = _resize_to_preview(slide)
@@ -53,14 +56,13 @@ def draw_preview(
         _draw_tiles(picture, tiles, scale)
     if tissue is not None:
         _draw_outline(picture, tissue, scale)
-    picture = _add_caption(
-        picture, " · ".join(filter(None, [title, *_list_caption_parts(tissue, tiles)]))
-    )
+    picture = _add_caption(picture, _write_caption(title, tissue, tiles))
+    info = PngInfo()
+    for key, value in (metadata or {}).items():
+        info.add_text(key, value)
     with atomic_write(path) as partial:
         # Level 1 takes a quarter of the time of level 6; the file is up to a quarter larger.
-        picture.save(
-            partial, format="PNG", pnginfo=_make_png_info(metadata or {}), compress_level=1
-        )
+        picture.save(partial, format="PNG", pnginfo=info, compress_level=1)
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:
@@ -74,21 +76,10 @@ def read_metadata(path: str | Path) -> dict[str, str]:
         return {}
 
 
-def _make_png_info(metadata: Mapping[str, str]) -> PngInfo:
-    from PIL import PngImagePlugin
-
-    info = PngImagePlugin.PngInfo()
-    for key, value in metadata.items():
-        info.add_text(key, value)
-    return info
-
-
 def _resize_to_preview(slide: Thumbnail) -> tuple[Image, float]:
     """Return the picture at the size of the preview, and its pixels per level-0 pixel."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError("slides", "drawing previews") from error
+    from PIL import Image
+
     height, width = slide.pixels.shape[:2]
     zoom = _SIDE / max(width, height)
     size = max(1, round(width * zoom)), max(1, round(height * zoom))
@@ -120,23 +111,17 @@ def _draw_outline(picture: Image, tissue: Tissue, scale: float) -> None:
     size = max(1, round(mask.width * zoom)), max(1, round(mask.height * zoom))
     large = Image.new("L", picture.size)
     large.paste(mask.resize(size, Image.Resampling.BILINEAR))
-    border = _find_border(np.asarray(large) > 127)
+    inside = np.asarray(large) > 127
+    # two pixels along the inside, but not along the picture's edge
+    border = inside & ~ndimage.binary_erosion(inside, iterations=2, border_value=1)
     picture.paste(_OUTLINE_COLOR, mask=Image.fromarray(border.astype(np.uint8) * 230))
 
 
-def _find_border(mask: Mask) -> Mask:
-    """Return two pixels along the inside of the mask, but not along the picture's edge."""
-    inner = ndimage.binary_erosion(mask, iterations=2, border_value=1)
-    return np.asarray(mask & ~inner, bool)
-
-
-def _list_caption_parts(tissue: Tissue | None, tiles: Tiles | None) -> list[str]:
-    if tissue is None:
-        return ["no tissue found"]
-    parts = [f"{tissue.share:.0%} tissue"]
-    if tiles is not None:
+def _write_caption(title: str, tissue: Tissue | None, tiles: Tiles | None) -> str:
+    parts = ["no tissue found" if tissue is None else f"{tissue.share:.0%} tissue"]
+    if tissue is not None and tiles is not None:
         parts.append(f"{len(tiles):,} tiles of {tiles.side:g} level-0 pixels")
-    return parts
+    return " · ".join([title, *parts] if title else parts)
 
 
 def _add_caption(picture: Image, text: str) -> Image:

@@ -42,12 +42,20 @@ def find_slides(
     paths = [Path(item) for item in items]
     excluded = {os.path.realpath(folder) for folder in exclude}
     found: dict[str, Path] = {}
-    names = NameFilter(include_names, exclude_names)
+    unmatched = set(include_names)
     for item in paths:
         for path in _find_slides_in(item, excluded):
-            if names.accepts(path, item):
+            included = {pattern for pattern in include_names if _matches(pattern, path, item)}
+            unmatched -= included
+            is_excluded = any(_matches(pattern, path, item) for pattern in exclude_names)
+            if not is_excluded and (included or not include_names):
                 found.setdefault(os.path.realpath(path), path)
-    names.check_all_matched()
+    # an exclude pattern may match none: a cohort need not have slides of that name
+    if unmatched:
+        raise SlideError(
+            f"`include` {min(unmatched)!r} matches none of the slides; expected a pattern of file "
+            "names such as '*.bmp', in quotes; check it, or leave it out"
+        )
     if not found:
         raise SlideError(
             f"no slides found in {', '.join(map(str, paths)) or 'nothing'}; expected files that "
@@ -58,42 +66,10 @@ def find_slides(
     return slides
 
 
-class NameFilter:
-    """Chooses slides by patterns of their names.
-
-    A pattern with a slash is compared with the path inside the searched folder.
-
-    Args:
-        include: if there are any, one of these patterns must match.
-        exclude: none of these patterns may match.
-    """
-
-    def __init__(self, include: Sequence[str], exclude: Sequence[str]) -> None:
-        self._include, self._exclude = tuple(include), tuple(exclude)
-        self._unmatched = set(include)
-
-    def accepts(self, path: Path, folder: Path) -> bool:
-        """Return whether the patterns select a slide."""
-        below = path.relative_to(folder).as_posix() if path != folder else path.as_posix()
-        included = [p for p in self._include if _matches(p, path.name, below)]
-        self._unmatched -= set(included)
-        excluded = any(_matches(p, path.name, below) for p in self._exclude)
-        return not excluded and (bool(included) or not self._include)
-
-    def check_all_matched(self) -> None:
-        """Raise an error if an include pattern matched no slide: it is probably mistyped.
-
-        An exclude pattern may match none: a cohort need not have slides of that name.
-        """
-        if self._unmatched:
-            raise SlideError(
-                f"`include` {min(self._unmatched)!r} matches none of the slides; expected a "
-                "pattern of file names such as '*.bmp', in quotes; check it, or leave it out"
-            )
-
-
-def _matches(pattern: str, name: str, below: str) -> bool:
-    return fnmatch.fnmatchcase(below if "/" in pattern else name, pattern)
+def _matches(pattern: str, path: Path, folder: Path) -> bool:
+    """Whether a slide has a name, or for a pattern with a slash a path in the searched folder."""
+    below = path if path == folder else path.relative_to(folder)
+    return fnmatch.fnmatchcase(below.as_posix() if "/" in pattern else path.name, pattern)
 
 
 def _find_slides_in(item: Path, excluded: set[str]) -> Iterable[Path]:
@@ -110,21 +86,18 @@ def _search_folder(folder: Path, seen: set[str]) -> Iterator[Path]:
     if real_path in seen:  # a link to a parent folder
         return
     seen.add(real_path)
-    entries = _list_visible(folder)
-    files = [entry for entry in entries if entry.is_file()]
-    slides = [file for file in files if file.suffix.lower() in list_extensions()]
-    yield from _keep_one_per_series(_drop_parts(slides))
-    yield from (entry for entry in entries if _is_broken_link(entry))
-    companions = {file.stem for file in slides if file.suffix.lower() == ".mrxs"}
+    extensions, entries = list_extensions(), _list_visible(folder)
+    slides = [entry for entry in entries if entry.suffix.lower() in extensions]
+    files = [slide for slide in slides if slide.is_file()]
+    yield from _keep_one_per_series(_drop_parts(files))
+    # a link to a missing slide is reported as a failure
+    yield from (slide for slide in slides if slide.is_symlink() and not slide.exists())
+    companions = {file.stem for file in files if file.suffix.lower() == ".mrxs"}
+    is_output = (folder / "extraction.csv").is_file()
     for entry in entries:
-        is_previews = entry.name == "tissue" and folder / "extraction.csv" in files
+        is_previews = is_output and entry.name == "tissue"
         if entry.is_dir() and entry.name not in companions and not is_previews:
             yield from _search_folder(entry, seen)
-
-
-def _is_broken_link(entry: Path) -> bool:
-    """Return whether an entry links to a missing slide, which is reported as a failure."""
-    return entry.suffix.lower() in list_extensions() and entry.is_symlink() and not entry.exists()
 
 
 def _list_visible(folder: Path) -> list[Path]:
@@ -139,12 +112,8 @@ def _list_visible(folder: Path) -> list[Path]:
 
 def _drop_parts(slides: list[Path]) -> list[Path]:
     """Remove the image files that are parts of another slide."""
-    parts = {
-        name
-        for slide in slides
-        if slide.suffix.lower() in _LIST_EXTENSIONS
-        for name in _read_part_names(slide)
-    }
+    lists = [slide for slide in slides if slide.suffix.lower() in _LIST_EXTENSIONS]
+    parts = {name for slide in lists for name in _read_part_names(slide)}
     return [slide for slide in slides if slide.name not in parts]
 
 
