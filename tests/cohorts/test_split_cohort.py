@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
-from small_cohort import write_material
+from small_cohort import Material, write_material
 
 from sacmil.cohorts.cohort import Cohort, LabeledSlide, read_cohort
 from sacmil.cohorts.split_cohort import read_splits, split_cohort, write_splits
@@ -18,11 +18,18 @@ from sacmil.csv_text import escape_cells
 from sacmil.errors import CohortError, CohortWarning
 
 
-def test_a_dataset_or_its_cohort_is_split_into_the_same_files(tmp_path: Path) -> None:
-    material = write_material(tmp_path / "bags", patients=8)
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
+    return write_material(tmp_path_factory.mktemp("bags"), patients=8)
+
+
+def test_a_dataset_or_its_cohort_is_split_into_the_same_files(
+    tmp_path: Path, material: Material
+) -> None:
     one = split_cohort(material.data, 2, out=tmp_path / "one", with_table=True)
     two = split_cohort(material.cohort, 2, out=tmp_path / "two", seed=1)
-    assert one.folds == make_folds(material.cohort, 2) != two.folds
+    assert one.folds == make_folds(material.cohort, 2) == make_folds(material.data, 2)
+    assert one.folds != two.folds
     assert [file.name for file in one.files] == ["splits_0.csv", "splits_1.csv", "splits.json"]
     cohort = read_cohort(tmp_path / "one" / "table.csv")
     assert read_splits(tmp_path / "one", cohort) == one.folds
@@ -30,8 +37,7 @@ def test_a_dataset_or_its_cohort_is_split_into_the_same_files(tmp_path: Path) ->
     assert (checked.folds, checked.files) == (two.folds, ())
 
 
-def test_every_slide_is_counted_once_per_fold(tmp_path: Path) -> None:
-    material = write_material(tmp_path / "bags", patients=8)
+def test_every_slide_is_counted_once_per_fold(material: Material) -> None:
     counts = split_cohort(material.cohort, 2).count_sets()
     assert [(count.fold, count.name) for count in counts[:3]] == [
         (0, "train"),
@@ -44,8 +50,7 @@ def test_every_slide_is_counted_once_per_fold(tmp_path: Path) -> None:
         assert all(sum(count.slides_by_class) == count.slides for count in of_fold)
 
 
-def test_given_folds_must_have_slides_of_the_cohort(tmp_path: Path) -> None:
-    material = write_material(tmp_path / "bags", patients=8)
+def test_given_folds_must_have_slides_of_the_cohort(material: Material) -> None:
     with pytest.raises(CohortError, match="zebra: is not in the cohort"):
         split_cohort(material.cohort, [Fold(("zebra",), (), ())])
 

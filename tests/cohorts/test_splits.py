@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import StratifiedKFold
-from small_cohort import write_material
 
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
 from sacmil.cohorts.splits import (
@@ -54,7 +53,7 @@ def cohorts(draw: st.DrawFn, folds: int) -> Cohort:
     return cohort_of(((f"p{n}", of, "") for n, of in enumerate(pure + others)), classes)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_folds_are_a_partition_and_a_patient_is_never_on_two_sides(data: st.DataObject) -> None:
     folds = data.draw(st.integers(2, 5))
@@ -77,7 +76,7 @@ def test_folds_are_a_partition_and_a_patient_is_never_on_two_sides(data: st.Data
 
 
 @given(st.lists(st.integers(5, 40), min_size=2, max_size=4), st.integers(2, 5), st.integers(0, 99))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_classes_are_spread_as_evenly_as_scikit_learn_spreads_them(
     counts: list[int], folds: int, seed: int
 ) -> None:
@@ -117,7 +116,7 @@ def test_repeats_divide_anew() -> None:
 
 
 @given(st.lists(st.integers(2, 60), min_size=2, max_size=4), st.floats(0.01, 0.9))
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_validation_is_a_share_of_the_patients_with_every_class_on_both_sides(
     counts: list[int], share: float
 ) -> None:
@@ -141,7 +140,7 @@ def test_a_patient_of_several_labels_counts_for_the_rarest() -> None:
     assert compute_strata(cohort) == {"p": 1, "q": 0, "r": 0, "s": 1}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 1000), st.integers(2, 4))
 def test_sites_never_straddle_the_test_part(seed: int, folds: int) -> None:
     draw = random.Random(seed)
@@ -186,11 +185,6 @@ def test_fewer_sites_than_folds_are_rejected() -> None:
     cohort = cohort_of((f"p{n}", [n % 2], f"site{n % 3}") for n in range(40))
     with pytest.raises(CohortError, match="3 sites are too few for 4 folds"):
         make_folds(cohort, 4, preserve_sites=True)
-
-
-def test_a_dataset_is_divided_as_its_cohort(tmp_path) -> None:
-    material = write_material(tmp_path / "bags", patients=20)
-    assert make_folds(material.data) == make_folds(material.cohort, 5)
 
 
 # --- folds of others ------------------------------------------------------------------------------
