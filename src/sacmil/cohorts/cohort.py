@@ -18,7 +18,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from sacmil.atomic import atomic_write
 from sacmil.cohorts.rows import SlideRow, is_number, join_rows, normalize_number, parse_rows
-from sacmil.cohorts.sheet import read_sheet
+from sacmil.cohorts.sheet import list_first, read_sheet
 from sacmil.csv_text import escape_cells
 from sacmil.errors import CohortError, check_type, suggest_names
 
@@ -272,7 +272,7 @@ def _find_row_problems(rows: list[SlideRow]) -> list[str]:
     ]
     locations = _group((row.slide_id, row.location) for row in rows if row.slide_id)
     return empty + [
-        f"slide {slide_id!r} occurs {len(where)} times ({_list_locations(where)}); keep one row"
+        f"slide {slide_id!r} occurs {len(where)} times ({list_first(where)}); keep one row"
         for slide_id, where in locations.items()
         if len(where) > 1
     ]
@@ -283,14 +283,10 @@ def _find_unknown_labels(
 ) -> list[str]:
     found = _group((names.get(row.label, row.label), row.location) for row in rows if row.label)
     return [
-        f"label {name!r} is unknown ({_list_locations(where)}); {suggest_names(name, index)}"
+        f"label {name!r} is unknown ({list_first(where)}); {suggest_names(name, index)}"
         for name, where in found.items()
         if name not in index
     ]
-
-
-def _list_locations(where: Sequence[str]) -> str:
-    return ", ".join(where[:3]) + (f" and {len(where) - 3} more" if len(where) > 3 else "")
 
 
 def _find_site_problems(rows: list[SlideRow]) -> list[str]:

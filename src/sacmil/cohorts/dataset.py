@@ -12,6 +12,7 @@ from typing import Any, Self
 from sacmil.arguments import list_paths, to_path
 from sacmil.cohorts.bags import BagIndex, Folders
 from sacmil.cohorts.cohort import Cohort, find_class_problems
+from sacmil.cohorts.sheet import list_first
 from sacmil.errors import CohortError, CohortWarning, OptionError, check_type, shorten_value
 
 
@@ -67,7 +68,7 @@ class Dataset:
         paths = {slide_id: index.paths[slide_id] for slide_id in slide_ids}
         headers = index.get_headers(paths) if check_headers else {}
         dim = next((header.dim for header in headers.values()), None)
-        self._set(cohort=cohort, bags=paths, dim=dim, hashes={})
+        vars(self).update(cohort=cohort, bags=paths, dim=dim, hashes={})  # the class is frozen
 
     def __len__(self) -> int:
         return len(self.cohort)
@@ -90,12 +91,8 @@ class Dataset:
 
     def _copy_with(self, **changes: Any) -> Self:
         changed = copy.copy(self)
-        changed._set(**changes)
+        vars(changed).update(changes)
         return changed
-
-    def _set(self, **values: Any) -> None:
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
 
 
 def _make_index(bags: Folders | Mapping[str, str | Path] | BagIndex) -> BagIndex:
@@ -128,8 +125,7 @@ def _drop_slides_without_bag(cohort: Cohort, index: BagIndex, min_patients: int)
         where = f"{index.location}, without the {len(missing)} slides that have no bag"
         raise CohortError(where, problems)
     if missing:
-        names = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
         count = f"{len(missing)} of {len(cohort)} slides have no bag"
-        message = f"{index.location}: {count}, left out: {names}"
+        message = f"{index.location}: {count}, left out: {list_first(missing)}"
         warnings.warn(message, CohortWarning, stacklevel=4)
     return remaining

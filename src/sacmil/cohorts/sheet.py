@@ -7,7 +7,7 @@ import io
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,10 +63,17 @@ class Sheet:
 
     def list_columns(self) -> str:
         """Return the names of the columns, for messages."""
-        columns = list(filter(None, self.columns))
-        left = len(columns) - _MAX_COLUMNS_SHOWN
-        listed = ", ".join(columns[:_MAX_COLUMNS_SHOWN]) or "none"
-        return f"{listed} and {left} more" if left > 0 else listed
+        return list_first(list(filter(None, self.columns)), _MAX_COLUMNS_SHOWN) or "none"
+
+
+def list_first(names: Sequence[str], count: int = 3) -> str:
+    """Return the first names and the number of the others, for messages.
+
+    >>> list_first(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    left = len(names) - count
+    return ", ".join(names[:count]) + (f" and {left} more" if left > 0 else "")
 
 
 def read_sheet(path: str | Path, *, sheet: str | None = None) -> Sheet:

@@ -21,7 +21,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -196,17 +196,16 @@ def write_splits(
 def _has_content(file: Path, texts: Mapping[str, str], folds: Mapping[str, Fold]) -> bool:
     """Whether a file holds its text, or its fold as earlier versions wrote it, not escaped."""
     found, name = file.read_bytes(), file.name
-    is_equal = name in texts and found == texts[name].encode()
-    return is_equal or (name in folds and found == _format_clam(folds[name], list).encode())
+    if name in texts and found == texts[name].encode():
+        return True
+    return name in folds and found == _format_clam(folds[name], escaped=False).encode()
 
 
-def _format_clam(
-    fold: Fold, escape: Callable[[Iterable[object]], list[object]] = escape_cells
-) -> str:
+def _format_clam(fold: Fold, *, escaped: bool = True) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["", *Fold._fields])
-    rows = zip_longest(*map(escape, fold), fillvalue="")
+    rows = zip_longest(*(map(escape_cells, fold) if escaped else fold), fillvalue="")
     writer.writerows([number, *cells] for number, cells in enumerate(rows))
     return stream.getvalue()
 

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from sacmil.arguments import to_integer
 from sacmil.cohorts.cohort import Cohort, LabeledSlide, get_cohort
+from sacmil.cohorts.sheet import list_first
 from sacmil.errors import CohortError, CohortWarning, OptionError, check_type, shorten_value
 
 if TYPE_CHECKING:
@@ -390,8 +391,7 @@ def _find_problems(cohort: Cohort, fold: Fold) -> Iterator[str]:
 
 
 def _list_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(map(repr, names[:3])) + more + (" are" if len(names) > 1 else " is")
+    return list_first(list(map(repr, names))) + (" are" if len(names) > 1 else " is")
 
 
 def _find_absent_classes(cohort: Cohort, slide_ids: Iterable[str]) -> list[str]:
@@ -414,9 +414,8 @@ def _find_warnings(cohort: Cohort, fold: Fold) -> Iterator[str]:
         ),
     ):
         if shared:
-            names = ", ".join(shared[:3]) + (", …" if len(shared) > 3 else "")
             count = f"{len(shared)} patient{'s are' if len(shared) > 1 else ' is'}"
-            yield f"{count} {sides} ({names})"
+            yield f"{count} {sides} ({list_first(shared)})"
     if untested := _find_absent_classes(cohort, fold.test):
         yield f"no slide of {', '.join(untested)} is in the test set"
     # Reported for validation only where its size and the training set allow a patient.
