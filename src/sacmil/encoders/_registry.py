@@ -12,29 +12,18 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
 
 import sacmil.encoders
 from sacmil.encoders._base import Encoder, EncoderCard, EncoderRequest
 from sacmil.encoders._export import check_replaceable
 from sacmil.encoders._network import NetworkSource
+from sacmil.encoders.onnx_file import OnnxFile
 from sacmil.environment import keep_freed_memory
 from sacmil.errors import EncoderError, suggest_names
 from sacmil.plugins import load_plugins
 
-
-class EncoderSource(Protocol):
-    """An encoder that is not loaded yet."""
-
-    @property
-    def card(self) -> EncoderCard:
-        """The facts that are known before loading."""
-
-    def find_weights(self) -> Path:
-        """Return the file of weights; if there is none, an error says how to get it."""
-
-    def load(self, request: EncoderRequest) -> Encoder:
-        """Load the encoder."""
+EncoderSource = NetworkSource | OnnxFile
+"""An encoder that is not loaded yet; that of a plugin has the same card and methods."""
 
 
 @cache

@@ -7,7 +7,7 @@ import numbers
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -90,18 +90,12 @@ def apply_hints(bag: Bag, hints: Hints) -> Bag:
     return replace(bag, **unknown) if unknown else bag
 
 
-class PixelScale(NamedTuple):
-    """Third to fifth argument of Bag."""
-
-    coords: npt.NDArray[np.float64]
-    patch_size: Level0Px
-    mpp: MicronsPerPixel
-
-
 def convert_to_level0(
     path: Path, coords: npt.NDArray[Any], unit_um: float, tile_um: float, hints: Hints, mpp: float
-) -> PixelScale:
+) -> tuple[npt.NDArray[np.float64], Level0Px, MicronsPerPixel]:
     """Convert to level-0 pixels if the hints give the slide's resolution, else to tile pixels.
+
+    The results are the third to fifth argument of Bag: coordinates, patch size, mpp.
 
     Args:
         path: of the file, for an error.
@@ -120,7 +114,7 @@ def convert_to_level0(
         scaled = scaled.round()
     if abs(patch_size - round(patch_size)) < 1e-6 * patch_size:
         patch_size = round(patch_size)
-    return PixelScale(scaled, Level0Px(patch_size), MicronsPerPixel(mpp))
+    return scaled, Level0Px(patch_size), MicronsPerPixel(mpp)
 
 
 def _is_positive(value: object) -> bool:

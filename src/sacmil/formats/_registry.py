@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from functools import cache
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Protocol, cast
+from types import ModuleType
 
 import sacmil.formats
 from sacmil.bag import Bag
@@ -35,23 +35,13 @@ _SIDE_FOLDERS = frozenset(
 """Folders of other tools for files that belong to bags but are not bags."""
 
 
-class Format(Protocol):
-    """The functions of a layout module."""
-
-    def matches(self, path: Path) -> bool:
-        """Whether the file looks like this layout."""
-
-    def read(self, path: Path, hints: Hints) -> Bag:
-        """Read the bag in the file."""
-
-
 @cache
-def _load_formats() -> dict[str, Format]:
+def _load_formats() -> dict[str, ModuleType]:
     names = [module.name for module in pkgutil.iter_modules(sacmil.formats.__path__)]
     public = [name for name in names if not name.startswith("_")]
     modules = {name: importlib.import_module(f"sacmil.formats.{name}") for name in public}
     added = {plugin.name: plugin.value for plugin in load_plugins("formats")}
-    return cast("dict[str, Format]", added | modules)
+    return added | modules
 
 
 def list_suffixes() -> tuple[str, ...]:

@@ -42,11 +42,12 @@ from sacmil.atomic import atomic_write
 from sacmil.bag import Bag, EncoderId
 from sacmil.errors import BagError, FormatError, OptionError, check_type
 from sacmil.formats._files import has_dataset, is_hdf5, list_names, open_file
-from sacmil.units import Level0Px, MicronsPerPixel, TilePx, nominal_magnification
+from sacmil.units import Level0Px, nominal_magnification
 
 LAYOUT = "sacmil bag"
 SCHEMA_VERSION = 1
 _UNKNOWN = "None"
+_DAMAGE_ERRORS = (LookupError, RecursionError, AttributeError, TypeError, ValueError, OverflowError)
 _HDF5_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 has checksums of its metadata
 CHECKSUM_ATTRIBUTE = "checksum"
 
@@ -87,13 +88,10 @@ def _make_file_bytes(bag: Bag) -> bytes:
     """Build the file in memory: on a full disk HDF5 itself would crash the process."""
     stored = {"features": bag.features, "coords": bag.coords, "labels": bag.labels}
     arrays = {name: values for name, values in stored.items() if values is not None}
-    attributes = {
-        "features": _make_feature_attributes(bag),
-        "coords": _make_trident_attributes(bag) | _make_sacmil_attributes(bag),
-    }
+    attributes = _make_attributes(bag)
     in_memory = {"driver": "core", "backing_store": False, "libver": _HDF5_VERSIONS}
     with h5py.File("bag", "w", **in_memory) as file:
-        file.attrs.update(_make_file_attributes(bag))
+        file.attrs.update(attributes["/"])
         for name, values in arrays.items():
             array = file.create_dataset(name, data=values, track_times=False)
             array.attrs.update(attributes.get(name, {}))
@@ -127,21 +125,20 @@ def read(path: Path) -> Bag:
         return _make_bag(arrays, feature_attributes, attributes, provenance)
     except BagError as error:
         raise FormatError(f"{path}: {error}") from error
-    except KeyError as error:
-        raise FormatError(
-            f"{path}: attribute {error} is missing; expected the native layout, "
-            "write the bag again with sacmil.write_bag"
-        ) from error
-    except RecursionError as error:
-        raise FormatError(
-            f"{path}: its provenance is nested too deeply; expected JSON of a few levels, "
-            "write the bag again with sacmil.write_bag"
-        ) from error
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise FormatError(
-            f"{path}: an attribute is of the wrong kind ({error}); expected the native layout, "
-            "write the bag again with sacmil.write_bag"
-        ) from error
+    except (
+        KeyError,
+        RecursionError,
+        AttributeError,
+        TypeError,
+        ValueError,
+        OverflowError,
+    ) as error:
+        reason = f"an attribute is of the wrong kind ({error}); expected the native layout"
+        if isinstance(error, LookupError):
+            reason = f"attribute {error} is missing; expected the native layout"
+        elif isinstance(error, RecursionError):
+            reason = "its provenance is nested too deeply; expected JSON of a few levels"
+        raise FormatError(f"{path}: {reason}, write the bag again with sacmil.write_bag") from error
 
 
 def read_provenance(path: Path) -> Mapping[str, Any]:
@@ -172,54 +169,53 @@ def _check_file(path: Path, file: h5py.File) -> None:
         )
 
 
-def _make_file_attributes(bag: Bag) -> dict[str, Any]:
-    attributes = {
-        "layout": LAYOUT,
-        "schema_version": SCHEMA_VERSION,
-        "sacmil_version": __version__,
-    }
-    if bag.provenance is not None:
-        attributes["provenance"] = json.dumps(dict(bag.provenance), sort_keys=True)
-    return attributes
-
-
-def _make_feature_attributes(bag: Bag) -> dict[str, Any]:
-    name, digest = bag.encoder or EncoderId(_UNKNOWN)
-    attributes = {"name": bag.slide_id, "savetodir": _UNKNOWN, "encoder": name}
-    return attributes | ({"encoder_hash": digest} if digest else {})
-
-
-def _make_trident_attributes(bag: Bag) -> dict[str, Any]:
+def _make_attributes(bag: Bag) -> dict[str, dict[str, Any]]:
+    """Return the attributes of the file and of its arrays: TRIDENT's, then ours."""
+    encoder, digest = bag.encoder or EncoderId(_UNKNOWN)
     tile_px = bag.tile_px or round(bag.patch_size)
     shrink = tile_px / bag.patch_size
     magnification = nominal_magnification(bag.mpp) if bag.mpp else None
+    target = _to_int_if_whole(magnification * shrink) if magnification else _UNKNOWN
     width, height = bag.slide_size or (_UNKNOWN, _UNKNOWN)
-    return {
-        "name": bag.slide_id,
-        "savetodir": _UNKNOWN,
-        "patch_size": tile_px,
-        "patch_size_level0": _to_int_if_whole(bag.patch_size),
-        "overlap": round((bag.patch_size - (bag.stride or bag.patch_size)) * shrink),
-        "level0_magnification": magnification or _UNKNOWN,
-        "target_magnification": _to_int_if_whole(magnification * shrink)
-        if magnification
-        else _UNKNOWN,
-        "level0_width": width,
-        "level0_height": height,
-    }
-
-
-def _make_sacmil_attributes(bag: Bag) -> dict[str, Any]:
     x, y = bag.bounds_origin or (None, None)
-    attributes = {
-        "mpp_level0": bag.mpp,
-        "patch_size_um": bag.patch_size_um,
-        "stride_level0": bag.stride,
-        "tile_px": bag.tile_px,
-        "bounds_x": x,
-        "bounds_y": y,
+    provenance = bag.provenance
+    attributes: dict[str, dict[str, Any]] = {
+        "/": {
+            "layout": LAYOUT,
+            "schema_version": SCHEMA_VERSION,
+            "sacmil_version": __version__,
+            "provenance": None
+            if provenance is None
+            else json.dumps(dict(provenance), sort_keys=True),
+        },
+        "features": {
+            "name": bag.slide_id,
+            "savetodir": _UNKNOWN,
+            "encoder": encoder,
+            "encoder_hash": digest or None,
+        },
+        "coords": {
+            "name": bag.slide_id,
+            "savetodir": _UNKNOWN,
+            "patch_size": tile_px,
+            "patch_size_level0": _to_int_if_whole(bag.patch_size),
+            "overlap": round((bag.patch_size - (bag.stride or bag.patch_size)) * shrink),
+            "level0_magnification": magnification or _UNKNOWN,
+            "target_magnification": target,
+            "level0_width": width,
+            "level0_height": height,
+            "mpp_level0": bag.mpp,
+            "patch_size_um": bag.patch_size_um,
+            "stride_level0": bag.stride,
+            "tile_px": bag.tile_px,
+            "bounds_x": x,
+            "bounds_y": y,
+        },
     }
-    return {name: value for name, value in attributes.items() if value is not None}
+    return {
+        item: {name: value for name, value in found.items() if value is not None}
+        for item, found in attributes.items()
+    }
 
 
 def _make_bag(
@@ -228,32 +224,31 @@ def _make_bag(
     attributes: dict[str, Any],
     provenance: str | None,
 ) -> Bag:
-    known = {name: value for name, value in attributes.items() if not _is_unknown(value)}
-    encoder = str(feature_attributes.get("encoder", _UNKNOWN))
+    known = {
+        name: value
+        for name, value in attributes.items()
+        if not (isinstance(value, str) and value == _UNKNOWN)
+    }
+    name = str(feature_attributes.get("encoder", _UNKNOWN))
+    encoder = EncoderId(name, feature_attributes.get("encoder_hash"))
     return Bag(
         slide_id=str(feature_attributes["name"]),
         features=arrays["features"],
         coords=arrays["coords"],
         labels=arrays.get("labels"),
         patch_size=Level0Px(known["patch_size_level0"].item()),
-        mpp=_get_number(known, "mpp_level0", MicronsPerPixel),
+        mpp=_get_number(known, "mpp_level0"),
         slide_size=_get_pair(known, "level0_width", "level0_height"),
         bounds_origin=_get_pair(known, "bounds_x", "bounds_y"),
-        stride=_get_number(known, "stride_level0", Level0Px),
-        tile_px=_get_number(known, "tile_px", TilePx),
-        encoder=None
-        if encoder == _UNKNOWN
-        else EncoderId(encoder, feature_attributes.get("encoder_hash")),
+        stride=_get_number(known, "stride_level0"),
+        tile_px=_get_number(known, "tile_px"),
+        encoder=None if encoder.name == _UNKNOWN else encoder,
         provenance=None if provenance is None else json.loads(provenance),
     )
 
 
-def _is_unknown(value: object) -> bool:
-    return isinstance(value, str) and value == _UNKNOWN
-
-
-def _get_number(known: dict[str, Any], name: str, unit: Any) -> Any:
-    return unit(known[name].item()) if name in known else None
+def _get_number(known: dict[str, Any], name: str) -> Any:
+    return known[name].item() if name in known else None
 
 
 def _get_pair(known: dict[str, Any], first: str, second: str) -> tuple[int, int] | None:
@@ -272,7 +267,13 @@ def compute_checksum(file: h5py.File, arrays: Mapping[str, npt.NDArray[Any]]) ->
         arrays: its features, coordinates and labels, if there are any.
     """
     crcs = {name: _compute_array_crc(values) for name, values in arrays.items()}
-    crcs["attributes"] = zlib.crc32(_serialize_attributes(file).encode(errors="backslashreplace"))
+    lines = [
+        f"{item} {name} {_to_python(file[item].attrs[name])!r}"
+        for item, names in _COVERED_ATTRIBUTES.items()
+        for name in names
+        if name in file[item].attrs
+    ]
+    crcs["attributes"] = zlib.crc32("\n".join(lines).encode(errors="backslashreplace"))
     return " ".join(f"{name}={crc:08x}" for name, crc in sorted(crcs.items()))
 
 
@@ -303,14 +304,6 @@ def _compute_array_crc(values: npt.NDArray[Any]) -> int:
     values = np.ascontiguousarray(values)
     kind = f"{values.dtype.str} {values.shape}".encode()
     return zlib.crc32(values.reshape(-1).view(np.uint8).data, zlib.crc32(kind))
-
-
-def _serialize_attributes(file: h5py.File) -> str:
-    lines = []
-    for item, names in _COVERED_ATTRIBUTES.items():
-        attributes = file[item].attrs
-        lines += [f"{item} {n} {_to_python(attributes[n])!r}" for n in names if n in attributes]
-    return "\n".join(lines)
 
 
 def _to_python(value: Any) -> Any:

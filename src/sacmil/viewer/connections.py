@@ -81,15 +81,11 @@ class Connections:
         self._per_client: Counter[str] = Counter()
         self._waiting: dict[Address, None] = {}  # for their clients, the longest waiting first
         self._holders: Counter[int] = Counter()  # connections by id of the body they hold
-        self._held_bytes = 0
+        self.held_bytes = 0
+        """Size of all bodies that are being sent."""
 
     def __len__(self) -> int:
         return len(self._open)
-
-    @property
-    def held_bytes(self) -> int:
-        """Size of all bodies that are being sent."""
-        return self._held_bytes
 
     def __contains__(self, address: Address) -> bool:
         return address in self._open
@@ -156,8 +152,8 @@ class Connections:
         if body:
             connection.body = body
             self._holders[id(body)] += 1
-            self._held_bytes += len(body) if self._holders[id(body)] == 1 else 0
-        while self._held_bytes > self.limits.max_unsent_bytes:
+            self.held_bytes += len(body) if self._holders[id(body)] == 1 else 0
+        while self.held_bytes > self.limits.max_unsent_bytes:
             if not self._drop_first(each for each in self._waiting if self._open[each].body):
                 break
 
@@ -168,7 +164,7 @@ class Connections:
         self._holders[id(body)] -= 1
         if not self._holders[id(body)]:
             del self._holders[id(body)]
-            self._held_bytes -= len(body)
+            self.held_bytes -= len(body)
 
     def _drop_first(self, addresses: Iterable[Address]) -> bool:
         address = next(iter(addresses), None)

@@ -42,14 +42,8 @@ class Box(NamedTuple):
 
     def to_whole_pixels(self) -> tuple[int, int, int, int]:
         """Return the whole pixels it touches: left, top, width, height."""
-        left, top = (
-            math.floor(self.left + _PIXEL_TOLERANCE),
-            math.floor(self.top + _PIXEL_TOLERANCE),
-        )
-        right, bottom = (
-            math.ceil(self.right - _PIXEL_TOLERANCE),
-            math.ceil(self.bottom - _PIXEL_TOLERANCE),
-        )
+        left, top = (math.floor(side + _PIXEL_TOLERANCE) for side in (self.left, self.top))
+        right, bottom = (math.ceil(side - _PIXEL_TOLERANCE) for side in (self.right, self.bottom))
         return left, top, max(right - left, 1), max(bottom - top, 1)
 
 
