@@ -96,7 +96,7 @@ def test_importing_and_asking_for_help_load_nothing_heavy(code: str) -> None:
         ("from sacmil import read_bag", {"torch", "scipy"}),
         ("import sacmil.results", {"torch", "h5py", "scipy"}),
         ("import sacmil.viewer.server", {"torch", "h5py"}),
-        ("import sacmil.evaluation.metrics, sacmil.synthetic.bags, sacmil.regions", {"torch"}),
+        ("import sacmil.evaluation.metrics, sacmil.synthetic.slides, sacmil.regions", {"torch"}),
         ("import sacmil; sacmil.create_model", set(FOR_TABLES_PAGES_OUTLINES)),
         ("import sacmil; sacmil.train", set(FOR_TABLES_PAGES_OUTLINES)),
         ("import sacmil.deploy.runtime", {"torch", *FOR_TABLES_PAGES_OUTLINES}),

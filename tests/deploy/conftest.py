@@ -36,3 +36,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 def exported(models: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An exported abmil; tests that spoil it take a copy."""
     return export_model(models("abmil"), tmp_path_factory.mktemp("out") / "abmil", sizes=[2, 70])
+
+
+@pytest.fixture(scope="session")
+def exported_sac_mil(models: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An exported sac_mil, compared on the bags that users rely on."""
+    return export_model(models("sac_mil"), tmp_path_factory.mktemp("out") / "sac_mil")

@@ -27,7 +27,10 @@ from sacmil.plans import Planner
 from sacmil.results import Ensemble
 
 EXPORTABLE = [name for name in list_models() if not get_model_class(name).not_exportable]
-SLOW_TO_DRAW = {"mammil", "longnet"}  # a minute, for its eight scans; branches in each layer
+SLOW_TO_DRAW = {"mammil", "longnet", "transmil", "hipt", "mambamil", "ibmil", "sac_mil_dual"}
+"""Scans, branches and attention over attention take the exporter up to a minute."""
+EXPORTED_ELSEWHERE = {"abmil", "sac_mil"}
+"""By the fixtures, which other tests use too."""
 SIZES = [1, 2, 3, 4, 5, 9, 63, 64, 65, 300]
 
 
@@ -49,6 +52,7 @@ def same(folder: Path, source: Path, n: int) -> None:
     [
         pytest.param(name, marks=pytest.mark.slow if name in SLOW_TO_DRAW else ())
         for name in EXPORTABLE
+        if name not in EXPORTED_ELSEWHERE
     ],
 )
 def test_every_exportable_model_predicts_as_torch_does(
@@ -79,10 +83,16 @@ def test_every_exportable_model_is_compared_on_large_slides(
     assert {row.instances for row in rows} >= {1, 2, *LARGE_BAG_SIZES}
 
 
-def test_sac_mil_is_compared_about_its_region_and_on_large_slides(
-    models: Callable[..., Path], tmp_path: Path
+def test_abmil_and_sac_mil_predict_as_torch_does(
+    exported: Path, exported_sac_mil: Path, models: Callable[..., Path]
 ) -> None:
-    rows = read_parity(export_model(models("sac_mil"), tmp_path / "out"))
+    for n in (*SIZES, 7, 131):
+        same(exported, models("abmil"), n)
+        same(exported_sac_mil, models("sac_mil"), n)
+
+
+def test_sac_mil_is_compared_about_its_region_and_on_large_slides(exported_sac_mil: Path) -> None:
+    rows = read_parity(exported_sac_mil)
     assert [row.instances for row in rows] == [1, 2, 3, 4, 5, 5000, 20001]
     assert all(row.difference <= 1e-4 for row in rows)
 

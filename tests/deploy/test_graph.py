@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sacmil.deploy.graph import fold_norms, make_translation_table
 from sacmil.encoders._export import silence_exporter
 from sacmil.models.sac_mil import SACBlock
+from sacmil.nn.peg import PEG
 
 
 class Norms(nn.Module):
@@ -89,7 +90,7 @@ def test_onnxruntime_does_not_fuse_it_again(graph: tuple[Norms, Path], tmp_path:
     assert not any("LayerNorm" in kind for kind in kinds)
 
 
-@pytest.mark.parametrize("shape", [(1, 6), (70, 6), (4, 5, 6)])
+@pytest.mark.parametrize("shape", [(70, 6), (4, 5, 6)])
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_linear_layer_is_torchs_and_its_bias_stays_out_of_the_product(
     tmp_path: Path, shape: tuple[int, ...], *, bias: bool
@@ -128,6 +129,18 @@ def test_rows_are_put_where_torch_puts_them(tmp_path: Path) -> None:
     (found,) = session.run(None, given)
     np.testing.assert_array_equal(found, Puts()(x, index, rows).numpy())
     assert "Transpose" not in {node.op_type for node in onnx.load(tmp_path / "g.onnx").graph.node}
+
+
+@pytest.mark.parametrize("smallest", [1, 5])
+def test_a_sequence_is_convolved_on_a_square_as_torch_does(tmp_path: Path, smallest: int) -> None:
+    torch.manual_seed(0)
+    module = PEG(4, kernels=((3, 3),), smallest=smallest).eval()
+    _draw(module, (torch.randn(70, 4),), tmp_path / "g.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "g.onnx", providers=["CPUExecutionProvider"])
+    for n in (1, 2, 9, 10, 50):
+        h = torch.randn(n, 4)
+        (found,) = session.run(None, {session.get_inputs()[0].name: h.numpy()})
+        np.testing.assert_allclose(found, module(h).detach().numpy(), atol=1e-5)
 
 
 def test_only_rows_are_put(tmp_path: Path) -> None:

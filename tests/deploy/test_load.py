@@ -114,7 +114,7 @@ def test_what_is_no_model_is_reported(tmp_path: Path) -> None:
 def test_members_of_an_export_are_loaded_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    from sacmil.deploy import runtime
+    from sacmil.deploy import load, runtime
 
     for number in range(11):  # member_10 comes after member_9
         folder = write_model(tmp_path / "exported" / f"{name}_{number}", seed=number)
@@ -127,7 +127,8 @@ def test_members_of_an_export_are_loaded_in_their_order(
             self.classes, self.hash = self.card.class_names, self.card.weights_sha256
             loaded.append(folder.name)
 
-    monkeypatch.setattr(runtime, "Runtime", FakeRuntime)
+    for module in (load, runtime):
+        monkeypatch.setattr(module, "Runtime", FakeRuntime)
     ensemble = load_ensemble(tmp_path / "exported")
     assert loaded == [f"{name}_{number}" for number in range(11)]
     assert ensemble.classes == CLASSES
@@ -135,19 +136,17 @@ def test_members_of_an_export_are_loaded_in_their_order(
 
 
 @pytest.mark.parametrize("kind", ["abmil", "clam_mb"])
-def test_torch_and_onnx_predict_the_same_for_a_run_of_three_folds(
-    tmp_path: Path, kind: str
-) -> None:
+def test_torch_and_onnx_predict_the_same_for_a_run_of_two_folds(tmp_path: Path, kind: str) -> None:
     from sacmil.deploy.export import export_model
 
     run = tmp_path / "run"
-    for fold in range(3):
+    for fold in range(2):
         write_model(run / kind / "seed_0" / f"fold_{fold}", seed=fold, kind=kind)
     export_model(run, tmp_path / "exported", sizes=[5])
     torch_model, exported = load_ensemble(run), load_ensemble(tmp_path / "exported")
     runtime = load_runtime(tmp_path / "exported")
     assert torch_model.hash == exported.hash == runtime.hash
-    for seed in range(4):
+    for seed in range(2):
         bag = make_bag("s", seed)
         expected = torch_model.predict(bag)
         for found in (exported.predict(bag), runtime.predict(bag)):

@@ -38,10 +38,8 @@ def spoiled(exported: Path, tmp_path: Path) -> Path:
 
 
 def test_a_process_without_torch_gives_torchs_prediction(
-    models: Callable[..., Path], tmp_path: Path
+    exported_sac_mil: Path, models: Callable[..., Path], tmp_path: Path
 ) -> None:
-    source = models("sac_mil")
-    export_model(source, tmp_path / "out", sizes=[5])
     bag = make_bag(150)
     write_bag(tmp_path / "bag.h5", bag)
     code = """
@@ -51,8 +49,8 @@ from sacmil.formats import read_bag
 answer = load(sys.argv[1], threads=1).predict(read_bag(sys.argv[2]))
 print(json.dumps([answer.probabilities.tolist(), answer.scores.tolist(), answer.classes]))
 """
-    found = json.loads(run(code, tmp_path / "out", tmp_path / "bag.h5"))
-    wanted = predict(load_model(source), bag)
+    found = json.loads(run(code, exported_sac_mil, tmp_path / "bag.h5"))
+    wanted = predict(load_model(models("sac_mil")), bag)
     np.testing.assert_allclose(found[0], wanted.probabilities, atol=1e-4)
     np.testing.assert_allclose(found[1], wanted.scores, atol=1e-4 * wanted.scores.max())
     assert found[2] == ["a", "b", "c"]

@@ -22,8 +22,6 @@ pytestmark = pytest.mark.usefixtures("interpreter")
 
 AROUND_RINGS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 79, 130]
 """Lengths around those where rings of 4, 16 and 64 begin and end."""
-NEAREST_TO_RINGS = [1, 3, 4, 5, 15, 17, 63, 65]
-"""The fewest lengths that lie on both sides of every border."""
 
 
 def block_of(dim: int, k: int, level: int, tail: str = "absorb") -> SACBlock:
@@ -52,21 +50,27 @@ def both(block: SACBlock, n: int, dtype: torch.dtype = torch.float32) -> None:
         assert_same(fast, answers(block, x, grad))
 
 
-@pytest.mark.parametrize(
-    "lengths", [NEAREST_TO_RINGS, pytest.param(AROUND_RINGS, marks=pytest.mark.slow)]
-)
 @pytest.mark.parametrize("tail", ["absorb", "split"])
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_a_block_and_its_gradients_are_the_plain_ones(
-    level: int, tail: str, lengths: Sequence[int]
+def test_a_block_and_its_gradients_are_the_plain_ones(level: int, tail: str) -> None:
+    ring = 4 ** (level + 1)
+    for n in (1, ring - 1, ring, ring + 1):
+        both(block_of(8, 4, level, tail), n)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tail", ["absorb", "split"])
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_block_and_its_gradients_are_the_plain_ones_around_all_rings(
+    level: int, tail: str
 ) -> None:
-    for n in lengths:
+    for n in AROUND_RINGS:
         both(block_of(8, 4, level, tail), n)
 
 
 @pytest.mark.parametrize(("dim", "k"), [(48, 8), (96, 3), (64, 64), (6, 2), (1056, 8)])
 def test_widths_need_not_be_powers_of_two(dim: int, k: int) -> None:
-    both(block_of(dim, k, 0), 2 * k + 1)
+    both(block_of(dim, k, 0), k + 1)
 
 
 def test_what_an_answer_leaves_behind_serves_a_gradient() -> None:
@@ -80,14 +84,13 @@ def test_what_an_answer_leaves_behind_serves_a_gradient() -> None:
 
 
 def test_rings_may_be_longer_than_any_bag() -> None:
-    both(block_of(128, 64, 8), 130)
+    both(block_of(64, 64, 8), 70)
 
 
-@pytest.mark.parametrize("n", [65, 130])
-def test_half_precision_is_as_close_to_the_truth_as_the_plain_path(n: int) -> None:
+def test_half_precision_is_as_close_to_the_truth_as_the_plain_path() -> None:
     """bfloat16 is for a GPU: the interpreter cuts its last digits off instead of rounding."""
     block = block_of(64, 8, 1).half()
-    x, grad = torch.randn(2, n, 64).half()
+    x, grad = torch.randn(2, 65, 64).half()
     fast = answers(block, x, grad)
     with use_plain_path():
         plain = answers(block, x, grad)
@@ -112,19 +115,19 @@ def test_rotation_and_its_gradients_are_the_plain_ones(activation: type[torch.nn
     assert_same(fast, [h.detach(), project[0].weight.grad])
 
 
-@pytest.mark.parametrize("scale", [-2.0, 0.0, 0.1, 512.0, 8192.0])
+@pytest.mark.parametrize("scale", [-2.0, 0.0, 512.0, 8192.0])
 @pytest.mark.parametrize("constant", [None, 0, 1])
 def test_angles_are_exact_to_float32(constant: int | None, scale: float) -> None:
     """Rotating (1, 0) gives cosine and sine of an angle, here of up to two thousand turns."""
     torch.manual_seed(0)
-    coords = torch.rand(300, 2, dtype=torch.float64) * 1e5
+    coords = torch.rand(60, 2, dtype=torch.float64) * 1e5
     if constant is not None:
         coords[:, constant] = 7.0
     project = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Identity())
     with torch.no_grad():
         project[0].weight.copy_(torch.tensor([[1.0], [0], [1], [0]]))
         project[0].bias.zero_()
-    h = sac_mil.project_and_rotate(project, torch.ones(300, 1), torch.arange(300), coords, scale)
+    h = sac_mil.project_and_rotate(project, torch.ones(60, 1), torch.arange(60), coords, scale)
     angles = PROPE(4, scale).angles(coords)
     exact = torch.stack((angles.cos(), angles.sin()), dim=2).flatten(1)
     assert float((h.detach().double() - exact).abs().max()) < 3e-7
@@ -137,7 +140,7 @@ def model(request: pytest.FixtureRequest) -> MILModel:
     return as_if_trained(create_model(request.param, **options))
 
 
-def outputs_and_gradients(model: MILModel, n: int = 70) -> list[Tensor]:
+def outputs_and_gradients(model: MILModel, n: int = 37) -> list[Tensor]:
     """Logits, scores, and all gradients."""
     torch.manual_seed(n)
     coords = torch.from_numpy(make_tissue_coords(n, seed=0)).double()
@@ -149,16 +152,16 @@ def outputs_and_gradients(model: MILModel, n: int = 70) -> list[Tensor]:
 
 
 def test_whole_models_predict_as_on_the_plain_path(model: MILModel) -> None:
-    fast = outputs_and_gradients(model)
+    fast = outputs_and_gradients(model, 70)
     with use_plain_path():
-        assert_same(fast, outputs_and_gradients(model))
+        assert_same(fast, outputs_and_gradients(model, 70))
 
 
 @torch.no_grad()
 def test_a_prediction_is_that_of_the_plain_path(model: MILModel) -> None:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    for n in (1, 3, 16, 70, 130):
+    for n in (1, 3, 16, 70):
         fast = predict(model, n)
         with use_plain_path():
             assert_same(fast, predict(model, n))
@@ -168,11 +171,10 @@ def test_a_prediction_is_that_of_the_plain_path(model: MILModel) -> None:
 @pytest.mark.parametrize("tail", ["absorb", "split"])
 def test_long_bags_are_predicted_chunk_by_chunk(tail: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    model = create_model("sac_mil", in_dim=24, num_classes=3, dim=32, k=4, tail=tail)
-    whole = [predict(model, n) for n in (64, 129)]
-    monkeypatch.setattr(sac_mil, "GPU_CHUNK_ROWS", 10)
-    for n, expected in zip((64, 129), whole, strict=True):
-        assert_same(predict(model, n), expected)
+    model = create_model("sac_mil", in_dim=24, num_classes=3, dim=16, k=2, tail=tail)
+    whole = predict(model, 33)
+    monkeypatch.setattr(sac_mil, "GPU_CHUNK_ROWS", 5)
+    assert_same(predict(model, 33), whole)
 
 
 @torch.no_grad()
@@ -201,9 +203,9 @@ def test_a_prediction_leaves_the_bag_unchanged() -> None:
 @torch.no_grad()
 def test_a_prediction_under_autocast_has_the_plain_paths_types(model: MILModel) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        fast = predict(model, 70)
+        fast = predict(model, 37)
         with use_plain_path():
-            plain = predict(model, 70)
+            plain = predict(model, 37)
     assert [each.dtype for each in fast] == [each.dtype for each in plain]
     for one, other in zip(fast, plain, strict=True):
         assert relative(one, other.double()) < 0.03

@@ -63,14 +63,14 @@ def test_it_is_the_loop_over_steps_however_tiles_fall(length: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "state"), [(1, 1), (CHANNELS - 1, 5), (CHANNELS, 4), (2 * CHANNELS + 1, 16)]
+    ("channels", "state"), [(1, 1), (CHANNELS - 1, 5), (CHANNELS, 4), (CHANNELS + 1, 16)]
 )
 def test_channels_and_states_need_fill_no_tile(channels: int, state: int) -> None:
     assert_by_steps(inputs(STEPS + 7, channels, state))
 
 
 def test_steps_that_forget_everything_stay_finite_and_exact() -> None:
-    u, dt, A, B, C = inputs(5 * STEPS)
+    u, dt, A, B, C = inputs(3 * STEPS)
     dt = torch.ones_like(dt)
     dt[12:20] = 1e-4  # some that keep nearly all, between those that keep e^-11 or less
     assert_by_steps((u, dt, A - 11, B, C))

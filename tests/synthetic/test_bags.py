@@ -361,35 +361,22 @@ def test_bags_behave_as_a_sequence() -> None:
 # Oracles
 
 
-def measured(made: SyntheticCohort) -> tuple[float, float]:
-    return made.compute_oracle_auc(oracle_input="features"), made.compute_oracle_auc(
-        oracle_input="truth"
-    )
-
-
 @pytest.mark.parametrize("task", sorted(PRESETS))
-def test_the_oracle_solves_an_easy_cohort(task: str) -> None:
-    made = make_synthetic_cohort(task, 30, 2, difficulty="easy", instances=(800, 1200), dim=8)
-    assert min(measured(made)) > 0.97
-
-
-@pytest.mark.parametrize("task", sorted(PRESETS))
-def test_more_difficult_cohorts_have_lower_ceilings(task: str) -> None:
+def test_the_oracle_solves_an_easy_cohort_and_less_of_a_hard_one(task: str) -> None:
     easy, hard = (
-        make_synthetic_cohort(
-            task, 40, 0, difficulty=difficulty, instances=(500, 1000), dim=8
-        ).compute_oracle_auc()
-        for difficulty in ("easy", "hard")
+        make_synthetic_cohort(task, 30, 0, difficulty=level, instances=(500, 1000), dim=8)
+        for level in ("easy", "hard")
     )
-    assert easy > hard + 0.02
-    assert hard > 0.55
+    easy_auc = easy.compute_oracle_auc()
+    assert min(easy_auc, easy.compute_oracle_auc(oracle_input="truth")) > 0.97
+    assert easy_auc - 0.02 > hard.compute_oracle_auc() > 0.55
 
 
 @pytest.mark.parametrize("task", SPATIAL)
 def test_the_oracle_is_at_chance_once_the_features_are_shuffled_over_the_places(
     task: str,
 ) -> None:
-    made = make_synthetic_cohort(task, 60, 1, difficulty="easy", instances=(400, 800), dim=8)
+    made = make_synthetic_cohort(task, 60, 1, difficulty="easy", instances=(200, 400), dim=8)
     random = np.random.default_rng(0)
     scores = [
         compute_oracle_scores(
@@ -397,14 +384,14 @@ def test_the_oracle_is_at_chance_once_the_features_are_shuffled_over_the_places(
         )[1]
         for bag, _ in made.bags
     ]
-    auc = roc_auc_score([label for _, label in made.bags], scores)
+    auc = roc_auc_score([slide.label for slide in made.table.slides], scores)
     assert abs(auc - 0.5) < 0.2
 
 
 @pytest.mark.parametrize("task", SPATIAL)
 def test_a_label_given_at_random_cannot_be_reported(task: str) -> None:
     """The statistic reads the places, not the slide's number or size."""
-    made = make_synthetic_cohort(task, 60, 1, difficulty="easy", instances=(400, 800), dim=8)
+    made = make_synthetic_cohort(task, 60, 1, difficulty="easy", instances=(200, 400), dim=8)
     scores = [
         compute_oracle_scores(make_labeled_bag(made.settings, 1, n, label=0).bag, made.settings, 1)[
             1
