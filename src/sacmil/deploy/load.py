@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from sacmil.bag import Bag
-from sacmil.card import ONNX_FILE, Card, find_model_folders, read_card
+from sacmil.card import ONNX_FILE, find_model_folders, read_card
+from sacmil.deploy.runtime import Runtime
 from sacmil.errors import MissingExtraError, ModelFolderError
 from sacmil.results import Ensemble, Prediction
 
@@ -18,26 +18,34 @@ ENSEMBLE_NAME = "ensemble"
 """Name of an ensemble of several models."""
 
 
-class ModelMember(Protocol):
-    """One loaded model, in torch or exported."""
+class TorchModel:
+    """A model folder, loaded with torch; it has what Runtime has."""
 
-    @property
-    def card(self) -> Card:
-        """Its card."""
+    def __init__(self, folder: Path, device: str) -> None:
+        try:
+            from sacmil.models import load_model
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise MissingExtraError("torch", "a model that is not exported") from error
+        from sacmil.environment import select_device
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of its classes."""
-
-    @property
-    def hash(self) -> str:
-        """SHA-256 of its weights."""
+        self.card = read_card(folder)
+        try:
+            self.classes = self.card.class_names
+        except ModelFolderError as error:
+            raise ModelFolderError(f"{folder}: {error}") from error
+        self.hash = self.card.weights_sha256
+        self._model = load_model(folder).to(select_device(device))
 
     def predict(self, bag: Bag) -> Prediction:
         """Return its prediction for a bag."""
+        from sacmil.models import predict
+
+        return predict(self._model, bag)
 
 
-LoadedModel = Ensemble[ModelMember]
+LoadedModel = Ensemble[TorchModel | Runtime]
 """A model, or the models of a run, ready to predict."""
 
 
@@ -86,33 +94,5 @@ def _make_names(paths: Sequence[Path]) -> list[str]:
     return [str(path) for path in paths]
 
 
-def _load_member(folder: Path, device: str) -> ModelMember:
-    if not (folder / ONNX_FILE).is_file():
-        return _TorchModel(folder, device)
-    from sacmil.deploy.runtime import Runtime
-
-    return Runtime(folder)
-
-
-class _TorchModel:
-    def __init__(self, folder: Path, device: str) -> None:
-        try:
-            from sacmil.models import load_model
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise MissingExtraError("torch", "a model that is not exported") from error
-        from sacmil.environment import select_device
-
-        self.card = read_card(folder)
-        try:
-            self.classes = self.card.class_names
-        except ModelFolderError as error:
-            raise ModelFolderError(f"{folder}: {error}") from error
-        self.hash = self.card.weights_sha256
-        self._model = load_model(folder).to(select_device(device))
-
-    def predict(self, bag: Bag) -> Prediction:
-        from sacmil.models import predict
-
-        return predict(self._model, bag)
+def _load_member(folder: Path, device: str) -> TorchModel | Runtime:
+    return Runtime(folder) if (folder / ONNX_FILE).is_file() else TorchModel(folder, device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from sacmil.atomic import atomic_write
 from sacmil.bag import Bag
@@ -93,7 +93,9 @@ def run(out: Path, request: ReproduceRequest) -> Iterator[Path]:
         for row in ROWS
     }
     yield _write_table(out / f"{NAME}.csv", slides, found)
-    yield _save_image(out / f"{NAME}.png", _draw_figure(slides, dataset, found, request.images))
+    with atomic_write(out / f"{NAME}.png") as partial:
+        _draw_figure(slides, dataset, found, request.images).save(partial, format="PNG")
+    yield out / f"{NAME}.png"
 
 
 # --- scores --------------------------------------------------------------------------------------
@@ -234,19 +236,17 @@ def _read_pixels(
 
 def _write_table(path: Path, slides: Sequence[ScoredSlide], mean_auc: Mapping[str, float]) -> Path:
     """Write the AUC of every model's scores on every slide, and the mean."""
-    with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["slide_id", "tiles", "positive", *ROWS])
-        for slide in slides:
-            aucs = [f"{auc(slide.labels, slide.scores[row]):.6f}" for row in ROWS]
-            positive = int(slide.labels.sum())
-            name = escape_cell(slide.bag.slide_id)
-            writer.writerow([name, len(slide.labels), positive, *aucs])
-        writer.writerow(["mean", "", "", *(f"{mean_auc[row]:.6f}" for row in ROWS)])
-    return path
-
-
-def _save_image(path: Path, image: Image) -> Path:
+    rows: list[dict[str, object]] = [
+        {
+            "slide_id": escape_cell(slide.bag.slide_id),
+            "tiles": len(slide.labels),
+            "positive": int(slide.labels.sum()),
+            **{row: auc(slide.labels, slide.scores[row]) for row in ROWS},
+        }
+        for slide in slides
+    ]
+    rows.append({"slide_id": "mean", "tiles": "", "positive": "", **mean_auc})
     with atomic_write(path) as partial:
-        image.save(partial, format="PNG")
+        table = pd.DataFrame(rows)
+        table.to_csv(partial, index=False, float_format="%.6f", na_rep="nan", lineterminator="\n")
     return path

@@ -1,9 +1,7 @@
 """Four tasks as cohorts made from a seed, with a known label of every instance."""
 
 from sacmil.synthetic.bags.cohort import (
-    CHANCE_AUC,
     SyntheticCohort,
-    compute_oracle_auc,
     compute_oracle_scores,
     make_cluster_bags,
     make_synthetic_cohort,
@@ -16,18 +14,9 @@ from sacmil.synthetic.bags.labeled_bag import (
     make_labeled_bag,
 )
 from sacmil.synthetic.bags.lesion_shape import Polygons, read_shapes
-from sacmil.synthetic.bags.tasks import (
-    PRESETS,
-    Cluster,
-    Margin,
-    Metastasis,
-    Subtype,
-    SyntheticTask,
-    get_preset,
-)
+from sacmil.synthetic.bags.tasks import PRESETS, Cluster, Margin, Metastasis, Subtype, SyntheticTask
 
 __all__ = [
-    "CHANCE_AUC",
     "PRESETS",
     "Cluster",
     "LabeledBag",
@@ -38,10 +27,8 @@ __all__ = [
     "SyntheticBagSettings",
     "SyntheticCohort",
     "SyntheticTask",
-    "compute_oracle_auc",
     "compute_oracle_scores",
     "draw_truth",
-    "get_preset",
     "make_cluster_bags",
     "make_labeled_bag",
     "make_synthetic_cohort",

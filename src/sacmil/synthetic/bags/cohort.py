@@ -32,8 +32,6 @@ from sacmil.synthetic.bags.statistics import compute_kind_probabilities
 from sacmil.synthetic.bags.tasks import Cluster, SyntheticTask, get_preset
 
 OracleInput = Literal["features", "truth"]
-CHANCE_AUC = 0.5
-"""The AUC of random scores."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,27 @@ class SyntheticCohort:
         return Cohort(tuple(entries), self.classes)
 
     def compute_oracle_auc(self, *, oracle_input: OracleInput = "features") -> float:
-        """Return the AUC of an oracle over these slides; chance is 0.5."""
-        return compute_oracle_auc(self.settings, self.slides, self.seed, oracle_input=oracle_input)
+        """Return the AUC of an oracle; for several classes, the mean one-vs-rest AUC.
+
+        Chance is 0.5. NaN if a class has no slide. With a hundred slides, the AUC is known to about
+        0.03.
+
+        Args:
+            oracle_input: the features, or the true kinds of the cells.
+        """
+        labels = [slide.label for slide in self.table.slides]
+        score = self._score_by_truth if oracle_input == "truth" else self._score_by_features
+        scores = [score(number, label) for number, label in enumerate(labels)]
+        columns = enumerate(np.transpose(scores))
+        return float(np.mean([auc(np.equal(labels, label), column) for label, column in columns]))
+
+    def _score_by_truth(self, number: int, label: int) -> NDArray[np.float64]:
+        task, truth = self.settings.task, draw_truth(self.settings, self.seed, number, label)
+        return task.score_classes(truth.positions, np.eye(len(task.kinds))[truth.kinds])
+
+    def _score_by_features(self, number: int, label: int) -> NDArray[np.float64]:
+        bag, _ = make_labeled_bag(self.settings, self.seed, number, label=label)
+        return compute_oracle_scores(bag, self.settings, self.seed)
 
 
 class _LazyBags(Sequence[LabeledBag]):
@@ -217,40 +234,3 @@ def compute_oracle_scores(
     return settings.task.score_classes(
         positions, compute_kind_probabilities(bag.features, make_prototypes(settings, seed))
     )
-
-
-def compute_oracle_auc(
-    settings: SyntheticBagSettings,
-    slides: int,
-    seed: int,
-    *,
-    oracle_input: OracleInput = "features",
-) -> float:
-    """Return the oracle's AUC over a cohort; for several classes, the mean one-vs-rest AUC.
-
-    NaN if a class has no slide.
-
-    Args:
-        settings: of the cohort.
-        slides: number of slides; with a hundred, the AUC is known to about 0.03.
-        seed: of the cohort.
-        oracle_input: the features, or the true kinds of the cells.
-    """
-    labels = [make_labeled_slide(settings, seed, number).label for number in range(slides)]
-    scores = [
-        _score_slide(settings, seed, number, label, oracle_input)
-        for number, label in enumerate(labels)
-    ]
-    columns = enumerate(np.transpose(scores))
-    return float(np.mean([auc(np.equal(labels, label), column) for label, column in columns]))
-
-
-def _score_slide(
-    settings: SyntheticBagSettings, seed: int, number: int, label: int, oracle_input: OracleInput
-) -> NDArray[np.float64]:
-    if oracle_input == "features":
-        bag, _ = make_labeled_bag(settings, seed, number, label=label)
-        return compute_oracle_scores(bag, settings, seed)
-    truth = draw_truth(settings, seed, number, label)
-    probabilities = np.eye(len(settings.task.kinds))[truth.kinds]
-    return settings.task.score_classes(truth.positions, probabilities)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -149,10 +149,8 @@ def _make_features(
 
 def _describe_settings(settings: SyntheticBagSettings) -> dict[str, Any]:
     """Return the settings as JSON values, with the number of outlines instead of the outlines."""
-    task = {field.name: getattr(settings.task, field.name) for field in fields(settings.task)}
+    task = {"name": settings.task.name, **vars(settings.task)}
     if "outlines" in task:
         task["outlines"] = len(task["outlines"])
-    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    values["task"] = {"name": settings.task.name, **task}
-    plain: dict[str, Any] = json.loads(json.dumps(values))
+    plain: dict[str, Any] = json.loads(json.dumps({**vars(settings), "task": task}))
     return plain
