@@ -78,12 +78,11 @@ class Bag:
             raise BagError(f"slide_id is {self.slide_id!r}; expected text that UTF-8 can encode")
         features = _convert_features(self.slide_id, self.features)
         coords = _convert_coords(self.slide_id, self.coords, len(features))
-        object.__setattr__(self, "features", features)
-        object.__setattr__(self, "coords", coords)
-        object.__setattr__(
-            self, "labels", _convert_labels(self.slide_id, self.labels, len(features))
-        )
-        object.__setattr__(self, "encoder", _convert_encoder(self.slide_id, self.encoder))
+        labels = _convert_labels(self.slide_id, self.labels, len(features))
+        encoder = _convert_encoder(self.slide_id, self.encoder)
+        for name, value in (("features", features), ("coords", coords), ("labels", labels)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "encoder", encoder)
         _check_lengths(self)
         _check_pairs(self)
         _check_provenance(self)
@@ -208,7 +207,11 @@ def _convert_features(slide_id: str, values: npt.ArrayLike) -> npt.NDArray[np.fl
             features = features.astype(np.float32)
     features = np.ascontiguousarray(features)
     if not _is_all_finite(features):
-        raise _make_not_finite_error(slide_id, features)
+        rows = np.flatnonzero(~np.isfinite(features).all(axis=1))
+        raise BagError(
+            f"{slide_id}: features of {len(rows)} of {len(features)} instances hold NaN or "
+            f"infinity (first: row {rows[0]}); expected finite values, extract this slide again"
+        )
     return features
 
 
@@ -220,14 +223,6 @@ def _is_all_finite(values: npt.NDArray[np.floating]) -> bool:
     bits, highest = values.reshape(-1).view(np.uint16), np.uint16(0x7C00)
     starts = range(0, bits.size, _CHUNK_SIZE)
     return all((bits[i : i + _CHUNK_SIZE] & highest).max() < highest for i in starts)
-
-
-def _make_not_finite_error(slide_id: str, features: npt.NDArray[np.floating]) -> BagError:
-    rows = np.flatnonzero(~np.isfinite(features).all(axis=1))
-    return BagError(
-        f"{slide_id}: features of {len(rows)} of {len(features)} instances hold NaN or infinity "
-        f"(first: row {rows[0]}); expected finite values, extract this slide again"
-    )
 
 
 def _convert_coords(

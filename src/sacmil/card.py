@@ -16,6 +16,10 @@ from sacmil.errors import ModelFolderError, RunError, RunWarning, shorten_value
 CARD_FILE = "card.json"
 ONNX_FILE = "model.onnx"
 SCHEMA_VERSION = 1
+_REQUIRED_KEYS = {"schema_version": int, "model": str, "options": dict, "weights_sha256": str}
+_KNOWN_KEYS = {*_REQUIRED_KEYS, "sacmil_version", "classes", "notes", "card_sha256"}
+_MEMBER_NAMES = ("member", "part")
+"""Folders of an export are member_0, member_1, …; earlier versions wrote part_0, …"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,21 +156,11 @@ def hash_card(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-_KNOWN_KEYS = frozenset(
-    {"schema_version", "sacmil_version", "model", "options", "classes", "weights_sha256", "notes"}
-    | {"card_sha256"}
-)
-_REQUIRED_KEYS = {"schema_version": int, "model": str, "options": dict, "weights_sha256": str}
-
-
 def _check_card(file: Path, card: Any) -> None:
     if not isinstance(card, dict):
         raise ModelFolderError(f"{file}: holds a {type(card).__name__}; expected a model card")
     wrong = [key for key, kind in _REQUIRED_KEYS.items() if not isinstance(card.get(key), kind)]
-    names = card.get("classes")
-    if names is not None and not (
-        isinstance(names, list) and all(isinstance(n, str) for n in names)
-    ):
+    if card.get("classes") is not None and not _is_list_of_texts(card["classes"]):
         wrong.append("classes")
     if not _has_valid_notes(card.get("notes", {})):
         wrong.append("notes")
@@ -192,8 +186,11 @@ def _check_card(file: Path, card: Any) -> None:
 def _has_valid_notes(notes: Any) -> bool:
     """Whether the notes of training can be used: its settings, and the slides it was trained on."""
     training = notes.get("training", {}) if isinstance(notes, dict) else None
-    seen = training.get("seen", []) if isinstance(training, dict) else None
-    return isinstance(seen, list) and all(isinstance(mark, str) for mark in seen)
+    return isinstance(training, dict) and _is_list_of_texts(training.get("seen", []))
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def find_model_folders(path: str | Path) -> list[Path]:
@@ -218,10 +215,6 @@ def find_model_folders(path: str | Path) -> list[Path]:
         raise RunError(f"{folder}: holds several models; name one of {names}")
     _warn_of_unfinished_folds(models[0], found)
     return found
-
-
-_MEMBER_NAMES = ("member", "part")
-"""Folders of an export are member_0, member_1, …; earlier versions wrote part_0, …"""
 
 
 def _find_exported_members(folder: Path) -> list[Path]:

@@ -1,7 +1,9 @@
 """The program of a worker process: it runs tasks of its parent, one at a time.
 
 It ends when the parent ends. Messages use its standard input and output, so output that libraries
-print is discarded.
+print is discarded. A message is a pickle; large arrays are sent separately, on Linux through
+anonymous shared memory. A pipe transfers 64 KiB at a time, and the reading thread has to wait for
+its turn each time.
 """
 
 from __future__ import annotations
@@ -22,6 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import SacMILError, explain_os_error
+
+_INTEGER_BYTES = 8
+_MIN_SHARED_BYTES = 2**16
+
+ByteArray = npt.NDArray[np.uint8]
+Allocator = Callable[[int], ByteArray]
+"""Returns memory of a number of bytes."""
 
 
 def main() -> None:
@@ -64,8 +73,9 @@ def _limit_memory(limit: int) -> None:
 
 
 def _run_task(function: str, arguments: tuple[Any, ...]) -> tuple[Any, str | None]:
+    module, _, name = function.partition(":")
     try:
-        return _import_function(function)(*arguments), None
+        return getattr(importlib.import_module(module), name)(*arguments), None
     except SacMILError as error:
         return None, str(error)
     except MemoryError:
@@ -74,20 +84,6 @@ def _run_task(function: str, arguments: tuple[Any, ...]) -> tuple[Any, str | Non
         return None, explain_os_error(error, "a file")
     except Exception as error:
         return None, f"a fault of sacmil, please report it: {type(error).__name__}: {error}"
-
-
-def _import_function(function: str) -> Callable[..., Any]:
-    module, _, name = function.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return found
-
-
-_INTEGER_BYTES = 8
-_MIN_SHARED_BYTES = 2**16
-
-ByteArray = npt.NDArray[np.uint8]
-Allocator = Callable[[int], ByteArray]
-"""Returns memory of a number of bytes."""
 
 
 class SharedMemory:

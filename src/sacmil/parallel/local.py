@@ -193,12 +193,10 @@ class WorkerPool:
             if worker.deadline <= now and worker.task is not None:
                 worker.stop(f"took longer than {worker.task.limit_s:g} s")
         nearest = min([until, *(worker.deadline for worker in self._workers)])
-        try:
-            timeout = None if nearest == float("inf") else max(nearest - now, 0.0)
-            worker, result = self._results.get(timeout=timeout)
-        except queue.Empty:
-            return None
-        return self._finish_task(worker, result)
+        timeout = None if nearest == float("inf") else max(nearest - now, 0.0)
+        with contextlib.suppress(queue.Empty):
+            return self._finish_task(*self._results.get(timeout=timeout))
+        return None
 
     def _finish_task(
         self, worker: _WorkerProcess, result: tuple[Any, str | None] | None

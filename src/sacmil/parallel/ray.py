@@ -194,7 +194,8 @@ class _ActorPool:
         while waiting or self._running:
             self._start_actors(len(waiting))
             while waiting and self._idle:
-                self._start_item(waiting.popleft(), items)
+                index, worker = waiting.popleft(), self._idle.pop()
+                self._running[worker.actor.run.remote(items[index])] = (index, worker)
             if not waiting:
                 self._release_unused()
             yield self._next_outcome(waiting)
@@ -249,10 +250,6 @@ class _ActorPool:
                 f"in total; expected a node with at least {self._resources['num_cpus']} cores and "
                 f"{self._resources['num_gpus']} GPUs for a worker; add one, or request less"
             )
-
-    def _start_item(self, index: int, items: Sequence[Any]) -> None:
-        worker = self._idle.pop()
-        self._running[worker.actor.run.remote(items[index])] = (index, worker)
 
     def _next_outcome(self, waiting: deque[int]) -> TaskOutcome | None:
         """Wait until an actor has started or its call has ended."""

@@ -13,51 +13,24 @@ RUN/<model>/seed_<n>/fold_<n>::
                                  of each test slide
 """
 
-from sacmil.results.prediction import Ensemble, Prediction
-from sacmil.results.results_folder import (
-    InstanceScores,
-    ModelInfo,
-    Results,
-    SlideResult,
-    StoredPrediction,
-    read_results,
-    read_scores,
-    write_results,
-    write_scores,
-)
-from sacmil.results.run import (
-    KEY_COLUMNS,
-    LOCALIZATION_FILE,
-    PREDICTIONS_FILE,
-    Predictions,
-    Run,
-    SlideLocalization,
-    read_localization,
-    read_predictions,
-    write_localization,
-    write_predictions,
-)
-
-__all__ = [
-    "KEY_COLUMNS",
-    "LOCALIZATION_FILE",
-    "PREDICTIONS_FILE",
-    "Ensemble",
-    "InstanceScores",
-    "ModelInfo",
-    "Prediction",
-    "Predictions",
-    "Results",
-    "Run",
-    "SlideLocalization",
-    "SlideResult",
-    "StoredPrediction",
-    "read_localization",
-    "read_predictions",
-    "read_results",
-    "read_scores",
-    "write_localization",
-    "write_predictions",
-    "write_results",
-    "write_scores",
-]
+from sacmil.results.prediction import Ensemble as Ensemble
+from sacmil.results.prediction import Prediction as Prediction
+from sacmil.results.results_folder import InstanceScores as InstanceScores
+from sacmil.results.results_folder import ModelInfo as ModelInfo
+from sacmil.results.results_folder import Results as Results
+from sacmil.results.results_folder import SlideResult as SlideResult
+from sacmil.results.results_folder import StoredPrediction as StoredPrediction
+from sacmil.results.results_folder import read_results as read_results
+from sacmil.results.results_folder import read_scores as read_scores
+from sacmil.results.results_folder import write_results as write_results
+from sacmil.results.results_folder import write_scores as write_scores
+from sacmil.results.run import KEY_COLUMNS as KEY_COLUMNS
+from sacmil.results.run import LOCALIZATION_FILE as LOCALIZATION_FILE
+from sacmil.results.run import PREDICTIONS_FILE as PREDICTIONS_FILE
+from sacmil.results.run import Predictions as Predictions
+from sacmil.results.run import Run as Run
+from sacmil.results.run import SlideLocalization as SlideLocalization
+from sacmil.results.run import read_localization as read_localization
+from sacmil.results.run import read_predictions as read_predictions
+from sacmil.results.run import write_localization as write_localization
+from sacmil.results.run import write_predictions as write_predictions

@@ -25,6 +25,12 @@ from sacmil.yaml_values import read_yaml
 if TYPE_CHECKING:
     import pandas
 
+PREDICTIONS_FILE = "predictions.csv"
+_SPLITS = ("train", "val", "test")
+KEY_COLUMNS = ("slide_id", "patient_id", "split", "fold", "seed", "model", "label")
+"""Columns before the probabilities."""
+_INTEGER_COLUMNS = frozenset({"fold", "seed", "label"})
+LOCALIZATION_FILE = "localisation_by_slide.csv"
 _CARD_FILE = "card.json"
 _CONFIG_FILE = "config.yaml"
 _PROVENANCE_FILE = "provenance.json"
@@ -135,12 +141,6 @@ def _read_config(file: Path) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-PREDICTIONS_FILE = "predictions.csv"
-_SPLITS = ("train", "val", "test")
-KEY_COLUMNS = ("slide_id", "patient_id", "split", "fold", "seed", "model", "label")
-"""Columns before the probabilities."""
-
-
 @dataclass(frozen=True, eq=False)
 class Predictions:
     """Predictions of models for labelled slides, one row each, as in predictions.csv."""
@@ -194,7 +194,6 @@ class Predictions:
         return cls(listed[0].classes, **joined)
 
 
-_INTEGER_COLUMNS = frozenset({"fold", "seed", "label"})
 _COLUMNS = tuple(field.name for field in fields(Predictions) if field.name != "classes")
 
 
@@ -213,17 +212,22 @@ def write_predictions(path: str | Path, predictions: Predictions) -> None:
 def read_predictions(path: str | Path) -> Predictions:
     """Read predictions.csv, given the file or its run folder."""
     file = Path(path) / PREDICTIONS_FILE if Path(path).is_dir() else Path(path)
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as stream:
-            header, *rows = [restore_cells(row) for row in csv.reader(stream)] or [[]]
-    except FileNotFoundError:
+    if not file.exists():
         raise RunError(
             f"{file}: does not exist; expected a finished run folder (sacmil train, sacmil "
             f"crossval) or a file such as {PREDICTIONS_FILE}"
-        ) from None
+        )
+    return _parse_predictions(file, *_read_table(file))
+
+
+def _read_table(file: Path) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of a CSV file."""
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
+            header, *rows = [restore_cells(row) for row in csv.reader(stream)] or [[]]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise RunError(f"{file}: cannot be read as a table ({error})") from error
-    return _parse_predictions(file, header, rows)
+    return header, rows
 
 
 def _parse_predictions(file: Path, header: list[str], rows: list[list[str]]) -> Predictions:
@@ -279,15 +283,8 @@ def _parse_keys(texts: list[str], classes: list[str]) -> tuple[Any, ...]:
         raise ValueError("slide_id, patient_id or model is empty")
     if split.lower() not in _SPLITS:
         raise ValueError(f"split {split!r}, not one of {', '.join(_SPLITS)}")
-    return (
-        slide,
-        patient,
-        split.lower(),
-        np.int64(int(fold)),
-        np.int64(int(seed)),
-        model,
-        classes.index(label),
-    )
+    numbers = (np.int64(int(fold)), np.int64(int(seed)))
+    return slide, patient, split.lower(), *numbers, model, classes.index(label)
 
 
 def _parse_probabilities(texts: list[str]) -> list[float]:
@@ -295,9 +292,6 @@ def _parse_probabilities(texts: list[str]) -> list[float]:
     if not (all(p >= 0 for p in values) and abs(sum(values) - 1) < 1e-3):
         raise ValueError(f"probabilities {values}")
     return values
-
-
-LOCALIZATION_FILE = "localisation_by_slide.csv"
 
 
 class SlideLocalization(NamedTuple):
@@ -335,13 +329,9 @@ def write_localization(path: str | Path, rows: Iterable[SlideLocalization]) -> N
 def read_localization(path: str | Path) -> list[SlideLocalization]:
     """Read localisation_by_slide.csv, given the file or its run folder; empty if it is missing."""
     file = Path(path) / LOCALIZATION_FILE if Path(path).is_dir() else Path(path)
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as stream:
-            header, *rows = [restore_cells(row) for row in csv.reader(stream)] or [[]]
-    except FileNotFoundError:
+    if not file.exists():
         return []
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise RunError(f"{file}: cannot be read as a table ({error})") from error
+    header, rows = _read_table(file)
     if header != list(SlideLocalization._fields):
         raise RunError(
             f"{file}: has the columns {', '.join(header) or 'none'}; expected "
