@@ -19,7 +19,6 @@ from sacmil.slides.tissue import (
     TissueSettings,
     choose_tissue_mode,
     find_tissue,
-    make_overview,
     mark_all_as_tissue,
     mask_downsample,
 )
@@ -249,10 +248,6 @@ def test_the_mask_has_the_predicted_downsample_and_the_position_of_the_tissue(
     center = (columns.mean() + 0.5) * tissue.downsample, (rows.mean() + 0.5) * tissue.downsample
     np.testing.assert_allclose(center, np.array(slide.size) / 2, atol=0.6 * tissue.downsample)
     assert tissue.share == pytest.approx(np.pi * 0.09, rel=0.1)
-    again = find_tissue(
-        make_overview(slide, MicronsPerPixel(mpp), no_limits), MicronsPerPixel(mpp), no_limits
-    )
-    assert again.hash == tissue.hash
 
 
 def test_a_picture_of_a_few_tiles_may_have_less_tissue_than_a_speck() -> None:

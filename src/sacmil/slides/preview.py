@@ -38,7 +38,7 @@ def draw_preview(
     """Write the preview as PNG, its longer side 1,200 pixels, with a line of text below.
 
     Args:
-        slide: the slide, or its thumbnail from ``tissue.make_overview``.
+        slide: the slide, or a thumbnail of it.
         tissue: outlined in green; None if none was found.
         tiles: framed in blue; None if there are none.
         path: of the file, which appears only when it is complete.

@@ -152,13 +152,21 @@ def _parse_table(path: Path, content: str) -> dict[str, MicronsPerPixel]:
     values: dict[str, MicronsPerPixel] = {}
     lines: dict[str, int] = {}
     for line, wsi, mpp in _iter_rows(path, content):
+        if not wsi:
+            raise ResolutionError(f"{path}: line {line} names no slide")
         key = PurePosixPath(wsi.replace("\\", "/")).as_posix()
         if key in lines:
             raise ResolutionError(
                 f"{path}: line {line} names {wsi!r} again (first in line {lines[key]}); expected "
                 "one line per slide"
             )
-        lines[key], values[key] = line, _parse_mpp(mpp, f"{path}: line {line} ({wsi})")
+        number = _parse_number(mpp)
+        if number is None:
+            raise ResolutionError(
+                f"{path}: line {line} ({wsi}): mpp is {mpp!r}; expected a number such as 0.25"
+            )
+        values[key] = _check_plausible(number, f"{path}: line {line} ({wsi})")
+        lines[key] = line
     return values
 
 
@@ -174,18 +182,9 @@ def _iter_rows(path: Path, content: str) -> Iterator[tuple[int, str, str]]:
         for cells in reader:
             row = dict(zip(header, (restore_cell(cell.strip()) for cell in cells), strict=False))
             if any(row.values()):
-                if not row.get("wsi"):
-                    raise ResolutionError(f"{path}: line {reader.line_num} names no slide")
-                yield reader.line_num, row["wsi"], row.get("mpp", "")
+                yield reader.line_num, row.get("wsi", ""), row.get("mpp", "")
     except csv.Error as error:
         raise ResolutionError(f"{path}: line {reader.line_num} is not CSV ({error})") from error
-
-
-def _parse_mpp(text: str, source: str) -> MicronsPerPixel:
-    number = _parse_number(text)
-    if number is None:
-        raise ResolutionError(f"{source}: mpp is {text!r}; expected a number such as 0.25")
-    return _check_plausible(number, source)
 
 
 def _iter_keys(path: Path) -> Iterator[str]:

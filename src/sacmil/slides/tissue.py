@@ -112,11 +112,14 @@ def find_tissue(
     """Return the tissue of a slide; NoTissueError if there is none.
 
     Args:
-        slide: the slide, or its thumbnail from ``make_overview``.
+        slide: the slide, or a thumbnail of it.
         mpp: microns per level-0 pixel.
         settings: thresholds other than the defaults.
     """
-    picture = slide if isinstance(slide, Thumbnail) else make_overview(slide, mpp, settings)
+    picture = slide
+    if isinstance(picture, Slide):
+        target = _picture_downsample(picture, mpp, settings)
+        picture = make_thumbnail(picture, target, max_side=_MAX_SIDE)
     small = picture.shrink(_shrink_factor(picture.downsample, mpp, settings))
     mask = _find_mask(small.pixels, small.downsample * mpp, settings)
     if not mask.any():
@@ -149,14 +152,6 @@ def mark_all_as_tissue(
     """Return the whole image as tissue."""
     downsample = mask_downsample(slide, mpp, settings)
     return Tissue(np.ones(scaled_shape(slide.size, downsample), bool), downsample, slide.size)
-
-
-def make_overview(
-    slide: Slide, mpp: MicronsPerPixel, settings: TissueSettings = _DEFAULTS
-) -> Thumbnail:
-    """Return the thumbnail that both the tissue mask and the preview are made from."""
-    target = _picture_downsample(slide, mpp, settings)
-    return make_thumbnail(slide, target, max_side=_MAX_SIDE)
 
 
 def mask_downsample(
@@ -327,7 +322,7 @@ def _classify_chunk(light: Floats) -> _PixelColors:
     red, green, blue = np.moveaxis(light, -1, 0)
     brightest = np.maximum(np.maximum(red, green), blue)
     chroma = brightest - np.minimum(np.minimum(red, green), blue)
-    hue = _hue(light, brightest, chroma)
+    hue = _compute_hue(light, brightest, chroma)
     ink = (brightest < _BLACK_LIGHT) & (chroma < _BLACK_CHROMA)
     for low, high, min_chroma in _INK_COLORS:
         ink |= _is_hue_within(hue, low, high) & (chroma > min_chroma)
@@ -335,7 +330,7 @@ def _classify_chunk(light: Floats) -> _PixelColors:
     return _PixelColors(chroma, ink, rim & (chroma > _RIM_CHROMA))
 
 
-def _hue(light: Floats, brightest: Floats, chroma: Floats) -> Floats:
+def _compute_hue(light: Floats, brightest: Floats, chroma: Floats) -> Floats:
     """Return hues in degrees, (h, w), of (h, w, 3); greys get 300, the hue of tissue."""
     red, green, blue = np.moveaxis(light, -1, 0)
     span = np.where(chroma > 0, chroma, 1)
