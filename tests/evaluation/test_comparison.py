@@ -70,9 +70,9 @@ def test_turning_a_pair_turns_the_signs() -> None:
 
 
 def test_the_best_of_many_can_still_be_significant_after_correction() -> None:
-    skills = {"best": 4.0} | {f"m{i:02d}": 0.0 for i in range(12)}
+    skills = {"best": 4.0} | {f"m{i:02d}": 0.0 for i in range(7)}
     found = compare_models(answers(skills, patients=80, folds=2), draws=100)
-    assert len(found) == 13 * 12 / 2
+    assert len(found) == 8 * 7 / 2
     for one in found:
         assert one.p_holm is not None
         assert (one.p_holm < 0.05) == ("best" in (one.first, one.second))
@@ -165,7 +165,7 @@ def test_holm_by_the_book() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
-@settings(deadline=None, max_examples=80, derandomize=True)
+@settings(deadline=None, max_examples=30, derandomize=True)
 @given(st.lists(st.floats(0, 1), max_size=12))
 def test_holm_lies_between_no_correction_and_bonferroni_and_keeps_the_order(
     values: list[float],

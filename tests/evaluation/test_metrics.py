@@ -25,7 +25,7 @@ from sacmil.evaluation.metrics import (
     check_metric,
 )
 
-few = settings(deadline=None, max_examples=80, derandomize=True)
+few = settings(deadline=None, max_examples=30, derandomize=True)
 scored = st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3)), min_size=1, max_size=20)
 
 

@@ -51,9 +51,11 @@ def legend(figure: Figure) -> list[str]:
 
 # --- ROC -----------------------------------------------------------------------------------------
 
+few = settings(deadline=None, max_examples=30, derandomize=True)
 SCORES = arrays.arrays(np.float64, 30, elements=st.sampled_from(np.linspace(0, 1, 7)))
 
 
+@few
 @given(SCORES, arrays.arrays(np.bool_, 30))
 def test_the_curve_is_that_of_scikit_learn(scores: np.ndarray, positive: np.ndarray) -> None:
     positive[0], positive[1] = True, False
@@ -63,6 +65,7 @@ def test_the_curve_is_that_of_scikit_learn(scores: np.ndarray, positive: np.ndar
     )
 
 
+@few
 @given(SCORES, arrays.arrays(np.bool_, 30))
 def test_sensitivity_never_falls_and_ends_at_one(scores: np.ndarray, positive: np.ndarray) -> None:
     positive[0], positive[1] = True, False
@@ -201,7 +204,7 @@ def test_a_bar_joins_exactly_the_models_that_do_not_differ(
     assert ["".join("abcd"[i] for i in group) for group in found] == groups
 
 
-@settings(max_examples=50)
+@few
 @given(st.sets(st.sampled_from(["ab", "ac", "ad", "ae", "bc", "bd", "be", "cd", "ce", "de"])))
 def test_no_bar_joins_two_that_differ_and_no_equal_neighbours_lack_one(different: set[str]) -> None:
     groups = [set(group) for group in find_indistinct_groups("abcde", pairs("abcde", different))]

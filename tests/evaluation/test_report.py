@@ -93,8 +93,18 @@ def test_a_report_fetches_nothing(evil_page: str) -> None:
     assert "default-src 'none'" in evil_page
 
 
-def test_a_report_has_every_section() -> None:
-    text = render_report(report(predicted(), settings={"config.yaml": "epochs: 200"}))
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a folder; few patients, because drawing takes most of the time."""
+    return write_report_folder(tmp_path_factory.mktemp("report") / "out", small_report())
+
+
+def small_report() -> Report:
+    return report(predicted(patients=12), settings={"config.yaml": "epochs: 200"})
+
+
+def test_a_report_has_every_section(written: Path) -> None:
+    text = written.read_text(encoding="utf-8")
     headings = re.findall("<h2>(.*?)</h2>", text)
     assert headings == [
         "Settings",
@@ -105,11 +115,11 @@ def test_a_report_has_every_section() -> None:
         "Misclassified",
     ]
     assert "epochs: 200" in text
-    assert "Unit: the patient (60 patients" in text
+    assert "Unit: the patient (12 patients" in text
 
 
 def test_of_one_model_nothing_is_compared() -> None:
-    text = render_report(report(predicted(("sac_mil",))))
+    text = render_report(report(predicted(("sac_mil",), patients=12)))
     assert "Who is better" not in text
     assert text.count("<img") == 3
     assert "<strong>" not in text
@@ -122,31 +132,31 @@ def test_ranks_that_are_not_defined_are_not_drawn() -> None:
     assert "AUC is not defined in every fold" in render_report(made)
 
 
-def test_twenty_models_and_three_classes_fit() -> None:
-    models = [f"m{i:02}" for i in range(20)]
-    predictions = predicted(models, classes=("x", "y", "z"), patients=18, folds=2)
+def test_ten_models_and_three_classes_fit() -> None:
+    models = [f"m{i:02}" for i in range(10)]
+    predictions = predicted(models, classes=("x", "y", "z"), patients=12, folds=2)
     undecided = [
         PairComparison(*pair, "auc", 0.01, -0.1, 0.1, 0.8, None, None, 1.0, 60)
         for pair in combinations(models, 2)
     ]
     text = render_report(report(predictions, comparisons=undecided))
     assert Seen(text).open == []
-    assert "190 lines" in text
+    assert "45 lines" in text
     assert "No significant difference in the" in text
 
 
-def test_a_folder_holds_the_page_the_tables_and_the_plots(tmp_path: Path) -> None:
-    made = report(predicted(patients=12))
-    written = write_report_folder(tmp_path / "out", made)
-    assert written == tmp_path / "out" / "report.html"
+def test_a_folder_holds_the_page_the_tables_and_the_plots(written: Path) -> None:
+    assert written.parent.name == "out"
     names = {str(file.relative_to(written.parent)) for file in written.parent.rglob("*.*")}
     assert names == {
         "report.html",
         *(f"{stem}.{suffix}" for stem in ("summary", "comparison") for suffix in FORMATS),
         *(f"plots/{stem}.{suffix}" for stem in PLOTS for suffix in ("png", "svg")),
     }
-    # equal predictions give equal pages
-    assert written.read_text(encoding="utf-8") == render_report(report(predicted(patients=12)))
+
+
+def test_equal_predictions_give_equal_pages(written: Path) -> None:
+    assert written.read_text(encoding="utf-8") == render_report(small_report())
 
 
 FORMATS = ("csv", "md", "tex")

@@ -179,12 +179,10 @@ def test_the_patients_needed_are_the_fewest_whose_p_can_pass(pairs: int, level: 
     assert pairs * 2.0 ** (2 - needed) >= 1 - level - 1e-9
 
 
-@pytest.mark.parametrize(
-    ("metric", "patients"), [("accuracy", 16), ("auc", 10), ("auc", 30), ("f1", 16)]
-)
+@pytest.mark.parametrize(("metric", "patients"), [("accuracy", 16), ("auc", 10)])
 def test_equally_good_models_are_rarely_called_different(metric: str, patients: int) -> None:
-    # 5 % of 200 data sets, and three standard errors
-    assert false_claims(metric, "exchangeable", patients, folds=3, datasets=200) <= 0.096
+    # 5 % of 80 data sets, and three standard errors
+    assert false_claims(metric, "exchangeable", patients, folds=3, datasets=80) <= 0.125
 
 
 @pytest.mark.slow
@@ -234,7 +232,7 @@ def test_random_swaps_approach_the_exact_p_and_never_give_zero() -> None:
 # DeLong's variance against placement values counted pair by pair, and worked examples.
 
 
-few = settings(deadline=None, max_examples=80, derandomize=True)
+few = settings(deadline=None, max_examples=30, derandomize=True)
 
 
 def placements(labels: np.ndarray, scores: np.ndarray) -> tuple[list[float], list[float]]:

@@ -176,16 +176,16 @@ def dealt(whole: FoldResult, random: np.random.Generator) -> list[FoldResult]:
     "kind", ["folds", "one test set", pytest.param("small folds", marks=pytest.mark.slow)]
 )
 def test_intervals_cover_the_truth_as_often_as_they_say(kind: str) -> None:
-    # 200 data sets: nine in ten ± 0.02 (one standard error), and a little less for small samples
+    # 80 data sets: nine in ten ± 0.034 (one standard error), and a little less for small samples
     random = np.random.default_rng(1)
     held = 0
-    for number in range(200):
+    for number in range(80):
         trials = simulated(random, kind)
         counts = resample_patients(trials, draws=100, seed=number)
         assert counts is not None
         low, high = percentile_interval(fold_means(trials, counts, "auc"), 0.9)
         held += low <= TRUE_AUC <= high
-    assert 0.83 <= held / 200 <= 0.96
+    assert 0.8 <= held / 80 <= 0.98
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "auc", "f1", "kappa", "brier"])
@@ -311,7 +311,7 @@ def test_a_lone_patient_of_a_class_proves_nothing(folds: int, rare: int, common:
     random = np.random.default_rng(0)
     labels = np.r_[np.zeros(common, np.int64), np.ones(rare, np.int64)]
     significant = 0
-    for number in range(60):
+    for number in range(30):
         both = []
         for fold in range(folds):
             ids = np.array([f"{fold}-{i}" for i in range(len(labels))])
@@ -322,7 +322,7 @@ def test_a_lone_patient_of_a_class_proves_nothing(folds: int, rare: int, common:
         first, second = (fold_means(each, counts, "auc") for each in zip(*both, strict=True))
         low, high = percentile_interval(first - second, 0.95)
         significant += not low <= 0 <= high
-    assert significant <= 9, "of 60, three expected; drawn within folds it is up to 50"
+    assert significant <= 6, "of 30, two expected; drawn within folds it is up to 25"
 
 
 def test_one_or_two_patients_of_a_class_in_all_have_no_interval() -> None:

@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from predicted import predicted
 
@@ -31,6 +31,9 @@ from sacmil.evaluation.tables import (
 from sacmil.results import Predictions
 
 NAN = math.nan
+
+
+few = settings(deadline=None, max_examples=30, derandomize=True)
 
 
 def figure(mean: float, std: float = 0.01, low: float = 0.8, high: float = 0.9) -> MetricEstimate:
@@ -72,6 +75,7 @@ def test_what_is_not_defined_is_a_dash_or_left_out() -> None:
     assert TableStyle().format_estimate(figure(0.5, low=NAN, high=NAN)) == "0.500 ± 0.010"
 
 
+@few
 @given(st.floats(-1e-3, 1e-3), st.sampled_from([TableStyle(), TableStyle(percent=True)]))
 def test_nothing_is_printed_as_minus_zero(value: float, style: TableStyle) -> None:
     shown = style.format_number(value)
@@ -153,6 +157,7 @@ def test_no_name_breaks_out_of_its_cell(name: str) -> None:
     assert first["model"].splitlines() == name.splitlines()
 
 
+@few
 @given(st.text())
 def test_dollars_and_braces_in_latex_always_balance(name: str) -> None:
     latex = render_table(summary_table({name: {"auc": figure(0.9)}}, caption=name), "latex")

@@ -11,10 +11,10 @@ from slide_maker import tissue_pixels, write_slide
 from sacmil.results import InstanceScores
 
 
-@pytest.fixture
-def slide(tmp_path: Path) -> Path:
-    (tmp_path / "slides").mkdir()
-    return write_slide(tmp_path / "slides" / "a.tif", tissue_pixels(900, 700, 0))
+@pytest.fixture(scope="session")
+def slide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("slides")
+    return write_slide(folder / "a.tif", tissue_pixels(900, 700, 0))
 
 
 @pytest.fixture
