@@ -125,14 +125,16 @@ def test_of_one_model_nothing_is_compared() -> None:
     assert "<strong>" not in text
 
 
-def test_ranks_that_are_not_defined_are_not_drawn() -> None:
+def test_ranks_that_are_not_defined_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Report, "svg_plots", {})
     predictions = predicted(patients=24)
     made = report(predictions.select((predictions.fold > 0) | (predictions.label == 0)))
     assert list(made.plots) == ["roc", "calibration", "confusion"]
     assert "AUC is not defined in every fold" in render_report(made)
 
 
-def test_ten_models_and_three_classes_fit() -> None:
+def test_ten_models_and_three_classes_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Report, "svg_plots", {})  # test_plots.py draws many models
     models = [f"m{i:02}" for i in range(10)]
     predictions = predicted(models, classes=("x", "y", "z"), patients=12, folds=2)
     undecided = [

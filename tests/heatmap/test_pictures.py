@@ -12,7 +12,7 @@ from sacmil.cohorts.outlines import make_outlines
 from sacmil.errors import ConfigError, RunError, SlideError
 from sacmil.heatmap import draw_heatmap, find_top_tiles
 from sacmil.heatmap.annotations import ColorBar, PictureText, _format_ticks
-from sacmil.heatmap.canvas import Viewport, fit_viewport, open_canvas, read_viewport
+from sacmil.heatmap.canvas import Canvas, Viewport, fit_viewport, open_canvas, read_viewport
 from sacmil.heatmap.colors import COLOR_SCALE
 from sacmil.heatmap.overlay import _place_numbers, draw_overlay
 from sacmil.heatmap.pictures import draw_pictures
@@ -79,7 +79,6 @@ def test_a_hostile_slide_id_writes_only_into_its_folder(tmp_path, scores, slide_
     assert {path.parent for path in tmp_path.rglob("*.png")} == {out}
 
 
-@pytest.mark.parametrize("normalization", ["minmax", "rank"])  # the map is raw
 @pytest.mark.parametrize(
     ("coords", "patch_size", "values"),
     [
@@ -92,11 +91,19 @@ def test_a_hostile_slide_id_writes_only_into_its_folder(tmp_path, scores, slide_
     ],
     ids=["one", "constant", "overlapping and apart", "off the grid", "a line", "far"],
 )
-def test_any_layout_of_tiles_is_drawn(tmp_path, normalization, coords, patch_size, values) -> None:
+def test_any_layout_of_tiles_is_drawn(tmp_path, coords, patch_size, values) -> None:
     scores = InstanceScores(np.array(coords), patch_size, np.array(values, np.float32))
-    options = {"normalization": normalization, "mpp": 0.25}
-    for path in draw_heatmap(tmp_path, "a", scores, **options).values():
+    for path in draw_heatmap(tmp_path, "a", scores, mpp=0.25).values():
         assert max(pixels(path).shape) < 3000
+
+
+@pytest.mark.parametrize("normalization", ["raw", "minmax", "rank"])
+def test_scores_of_any_size_are_drawn(tmp_path, normalization) -> None:
+    coords, values = np.array([(0, 0), (100, 0)]), np.array([-1e-30, 1e30], np.float32)
+    canvas = Canvas(Viewport(0, 0, 20, 10, 10), None)
+    text = PictureText("a", "", "score", normalization)
+    picture = np.asarray(draw_overlay(InstanceScores(coords, 100, values), canvas, text))
+    assert has_color(picture, COLOR_SCALE[-1])
 
 
 def test_scores_that_are_not_finite_are_rejected(tmp_path, scores) -> None:
