@@ -62,13 +62,13 @@ class PairComparison:
     """Its confidence interval; NaN if there are too few patients to resample."""
     p_permutation: float | None
     """Paired permutation test: the two models' predictions of a patient are swapped."""
-    p_t: float | None
+    p_t: float | None = None
     """Corrected resampled t-test over folds (Nadeau and Bengio 2003)."""
-    p_delong: float | None
+    p_delong: float | None = None
     """DeLong's test: the AUC of two classes, one test set, one seed."""
-    p_holm: float | None
+    p_holm: float | None = None
     """p_permutation, corrected for the number of comparisons (Holm 1979)."""
-    patients: int
+    patients: int = 0
     """Number of patients both models were tested on."""
 
 
@@ -107,12 +107,24 @@ def compare_models(
     enough = count_needed_draws(draws, len(chosen), level)
     found = []
     for a, b in chosen:
+        first, second = used[a], used[b]
+        differences = compute_fold_metrics(first, metric) - compute_fold_metrics(second, metric)
         low, high = math.nan, math.nan
         if resampled:
             low, high = percentile_interval(resampled[a] - resampled[b], level)
-        p = permutation_test(used[a], used[b], metric, draws=enough, seed=seed)
-        pair = _compare_pair(used[a], used[b], metric)
-        found.append(replace(pair, low=low, high=high, p_permutation=p))
+        pair = PairComparison(
+            first=a,
+            second=b,
+            metric=metric,
+            difference=float(differences.mean()),
+            low=low,
+            high=high,
+            p_permutation=permutation_test(first, second, metric, draws=enough, seed=seed),
+            p_t=_test_over_folds(first, differences),
+            p_delong=_test_by_delong(first, second) if metric == "auc" else None,
+            patients=_count_patients(first),
+        )
+        found.append(pair)
     return correct_for_multiple_pairs(found)
 
 
@@ -181,26 +193,6 @@ def _resample_models(
     if counts is None:
         return {}
     return {model: fold_means(folds, counts, metric) for model, folds in models.items()}
-
-
-def _compare_pair(
-    first: Sequence[FoldResult], second: Sequence[FoldResult], metric: str
-) -> PairComparison:
-    """Return the difference and what needs no resamples."""
-    differences = compute_fold_metrics(first, metric) - compute_fold_metrics(second, metric)
-    return PairComparison(
-        first=first[0].model,
-        second=second[0].model,
-        metric=metric,
-        difference=float(differences.mean()),
-        low=math.nan,
-        high=math.nan,
-        p_permutation=None,
-        p_t=_test_over_folds(first, differences),
-        p_delong=_test_by_delong(first, second) if metric == "auc" else None,
-        p_holm=None,
-        patients=_count_patients(first),
-    )
 
 
 def _count_patients(fold_results: Sequence[FoldResult]) -> int:

@@ -71,7 +71,7 @@ def measure_slide_localization(
         scores: (N,).
         labels: (N,): above zero is positive, zero negative, below zero unknown.
     """
-    truth, values = _select_labeled(slide_id, {slide_id: scores}, {slide_id: labels})
+    truth, values = _select_labeled(slide_id, scores, labels)
     counts = (len(truth), int(truth.sum()))
     return LocalizationMetrics(*counts, auc(truth, values), average_precision(truth, values))
 
@@ -86,9 +86,12 @@ def measure_localization(
         truth_by_slide: slide id to (N,) labels: above zero is positive, zero negative, and below
             zero unknown, which is left out.
     """
-    slides = [
-        _select_labeled(slide, scores_by_slide, truth_by_slide) for slide in sorted(scores_by_slide)
-    ]
+    slides = []
+    for slide, scores_of_slide in sorted(scores_by_slide.items()):
+        if slide not in truth_by_slide:
+            problem = "has scores but no instance labels; expected a label per instance"
+            raise RunError(f"{slide}: {problem}")
+        slides.append(_select_labeled(slide, scores_of_slide, truth_by_slide[slide]))
     if not slides:
         return Localization(np.nan, np.nan, np.nan, np.nan, 0)
     both = [(truth, scores) for truth, scores in slides if truth.any() and not truth.all()]
@@ -103,12 +106,9 @@ def measure_localization(
 
 
 def _select_labeled(
-    slide: str, scores_by_slide: Mapping[str, npt.ArrayLike], truth: Mapping[str, npt.ArrayLike]
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
-    if slide not in truth:
-        raise RunError(f"{slide}: has scores but no instance labels; expected a label per instance")
-    labels = np.asarray(truth[slide])
-    scores = np.asarray(scores_by_slide[slide], dtype=np.float64)
+    slide: str, scores: npt.ArrayLike, labels: npt.ArrayLike
+) -> tuple[npt.NDArray[np.bool_], Floats]:
+    scores, labels = np.asarray(scores, dtype=np.float64), np.asarray(labels)
     if labels.shape != scores.shape or labels.ndim != 1:
         raise RunError(
             f"{slide}: has scores of shape {scores.shape} and labels of shape {labels.shape}; "
@@ -179,10 +179,12 @@ def compare_localization(
     Raises:
         RunError: a model is missing, or the models were tested on different slides.
     """
-    check_localization_metric(metric)
+    if metric not in LOCALIZATION_TITLES:
+        known = suggest_names(metric, LOCALIZATION_TITLES)
+        raise ConfigError(f"there is no localisation metric {metric!r}; {known}")
     check_level_and_draws(level=level, draws=draws)
     models = _group_by_model(rows)
-    pairs = choose_pairs(list(models), None, against)
+    pairs = choose_pairs(list(models), against=against)
     _check_same_slides(models)
     values = {model: _patient_values(found, metric) for model, found in models.items()}
     enough = count_needed_draws(draws, len(pairs), level)
@@ -190,33 +192,11 @@ def compare_localization(
     for first, second in pairs:
         differences = values[first] - values[second]
         low, high = _bootstrap_interval(differences, level, draws, seed)
-        found.append(
-            PairComparison(
-                first=first,
-                second=second,
-                metric=metric,
-                difference=float(differences.mean()),
-                low=low,
-                high=high,
-                p_permutation=sign_flip_test(
-                    differences / len(differences), draws=enough, seed=seed
-                ),
-                p_t=None,
-                p_delong=None,
-                p_holm=None,
-                patients=len(differences),
-            )
-        )
+        patients = len(differences)
+        p = sign_flip_test(differences / patients, draws=enough, seed=seed)
+        mean = float(differences.mean())
+        found.append(PairComparison(first, second, metric, mean, low, high, p, patients=patients))
     return correct_for_multiple_pairs(found)
-
-
-def check_localization_metric(name: str) -> str:
-    """Return the name; reject it if it is not a localisation metric."""
-    if name not in LOCALIZATION_TITLES:
-        raise ConfigError(
-            f"there is no localisation metric {name!r}; {suggest_names(name, LOCALIZATION_TITLES)}"
-        )
-    return name
 
 
 def _group_by_model(rows: Sequence[SlideLocalization]) -> dict[str, list[SlideLocalization]]:
@@ -231,23 +211,19 @@ def _group_by_model(rows: Sequence[SlideLocalization]) -> dict[str, list[SlideLo
 def _summarize_model(
     rows: Sequence[SlideLocalization], level: float, draws: int, seed: int
 ) -> LocalizationSummary:
+    estimates = {}
+    for metric in LOCALIZATION_TITLES:
+        values = _patient_values(rows, metric)
+        low, high = _bootstrap_interval(values, level, draws, seed)
+        estimates[metric] = MetricEstimate((), float(values.mean()), math.nan, low, high)
+    shares = [row.positives / row.instances for row in rows]
     return LocalizationSummary(
-        estimates={
-            metric: _make_estimate(_patient_values(rows, metric), level, draws, seed)
-            for metric in LOCALIZATION_TITLES
-        },
-        chance=float(
-            _mean_by_patient(rows, [row.positives / row.instances for row in rows]).mean()
-        ),
+        estimates=estimates,
+        chance=float(_mean_by_patient(rows, shares).mean()),
         patients=len({row.patient_id for row in rows}),
         slides=len({row.slide_id for row in rows}),
         folds=len({row.fold for row in rows}),
     )
-
-
-def _make_estimate(values: Floats, level: float, draws: int, seed: int) -> MetricEstimate:
-    low, high = _bootstrap_interval(values, level, draws, seed)
-    return MetricEstimate((), float(values.mean()), math.nan, low, high)
 
 
 def _patient_values(rows: Sequence[SlideLocalization], metric: str) -> Floats:

@@ -25,27 +25,11 @@ WeightedMetric = Callable[[Labels, Floats, Floats], Floats]
 BINS = 15
 """Bins of the calibration error, of equal width as in Guo et al. 2017."""
 
-_PREDICTION_TITLES: Mapping[str, str] = {
-    "accuracy": "Accuracy",
-    "auc": "AUC",
-    "f1": "F1",
-    "balanced_accuracy": "Balanced accuracy",
-    "average_precision": "Average precision",
-    "kappa": "Kappa",
-    "brier": "Brier score",
-    "calibration_error": "Calibration error",
-    "log_loss": "Log loss",
-}
-"""Titles of prediction metrics in tables, in the order of the columns."""
-
 LOCALIZATION_TITLES: Mapping[str, str] = {
     "localisation_auc": "Localisation AUC",
     "localisation_ap": "Localisation AP",
 }
 """Titles of localisation metrics, computed from localisation_by_slide.csv."""
-
-METRIC_TITLES: Mapping[str, str] = {**_PREDICTION_TITLES, **LOCALIZATION_TITLES}
-"""Titles of all metrics in tables."""
 
 LOWER_IS_BETTER = frozenset({"brier", "calibration_error", "log_loss"})
 
@@ -230,16 +214,27 @@ def _diagonal(counts: Floats) -> Floats:
     return np.diagonal(counts, axis1=1, axis2=2)
 
 
+_PREDICTION_METRICS: Mapping[str, tuple[str, WeightedMetric]] = {
+    "accuracy": ("Accuracy", weighted_accuracy),
+    "auc": ("AUC", weighted_auc),
+    "f1": ("F1", weighted_f1),
+    "balanced_accuracy": ("Balanced accuracy", weighted_balanced_accuracy),
+    "average_precision": ("Average precision", weighted_average_precision),
+    "kappa": ("Kappa", weighted_kappa),
+    "brier": ("Brier score", weighted_brier),
+    "calibration_error": ("Calibration error", weighted_calibration_error),
+    "log_loss": ("Log loss", weighted_log_loss),
+}
+"""Titles in tables and functions, in the order of the columns."""
+
+METRIC_TITLES: Mapping[str, str] = {
+    **{name: title for name, (title, _) in _PREDICTION_METRICS.items()},
+    **LOCALIZATION_TITLES,
+}
+"""Titles of all metrics in tables."""
+
 WEIGHTED_METRICS: Mapping[str, WeightedMetric] = {
-    "accuracy": weighted_accuracy,
-    "auc": weighted_auc,
-    "f1": weighted_f1,
-    "balanced_accuracy": weighted_balanced_accuracy,
-    "average_precision": weighted_average_precision,
-    "kappa": weighted_kappa,
-    "brier": weighted_brier,
-    "calibration_error": weighted_calibration_error,
-    "log_loss": weighted_log_loss,
+    name: metric for name, (_, metric) in _PREDICTION_METRICS.items()
 }
 """The prediction metrics for many resamples at once."""
 

@@ -133,42 +133,34 @@ def select_scores(
     Raises:
         ConfigError: if there are no scores of that class.
     """
-    if class_name is None and scores.class_scores is not None:
-        class_name = predicted
-    only = _get_class_name(scores.score_class, classes) if scores.class_scores is None else None
-    if class_name is not None and only is not None:
-        if class_name != only:
-            raise ConfigError(
-                f"{class_name}: this model has scores of {only} only; leave the class out"
-            )
-        class_name = None
-    name = _get_class_name(scores.score_class, classes) if class_name is None else class_name
-    shown = select_class_scores(scores, class_name, classes)
+    number, known = scores.score_class, classes or ()
+    own_class = known[number] if number is not None and number < len(known) else None
+    if scores.class_scores is None:
+        if class_name is not None and own_class is None:
+            problem = "this model scores tiles, not tiles per class"
+            raise ConfigError(f"{class_name}: {problem}; leave the class out")
+        if class_name not in (None, own_class):
+            problem = f"this model has scores of {own_class} only"
+            raise ConfigError(f"{class_name}: {problem}; leave the class out")
+        shown, name = scores, own_class
+    else:
+        name = predicted if class_name is None else class_name
+        shown = scores if name is None else _select_column(scores, name, classes)
+        name = own_class if name is None else name
     return ShownScores(shown, name, is_predicted=name is not None and name == predicted)
 
 
-def _get_class_name(number: int | None, classes: Sequence[str] | None) -> str | None:
-    if number is None or classes is None or number >= len(classes):
-        return None
-    return classes[number]
-
-
-def select_class_scores(
-    scores: InstanceScores, class_name: str | None, classes: Sequence[str] | None
+def _select_column(
+    scores: InstanceScores, class_name: str, classes: Sequence[str] | None
 ) -> InstanceScores:
-    """Return the scores of a class, or all if it is None; reject a class without scores."""
-    if class_name is None:
-        return scores
-    if scores.class_scores is None:
-        raise ConfigError(
-            f"{class_name}: this model scores tiles, not tiles per class; leave the class out"
-        )
-    columns = scores.class_scores.shape[1]
+    """Return the scores of a class; reject a class without scores."""
+    by_class = np.asarray(scores.class_scores)
+    columns = by_class.shape[1]
     names = list(classes or map(str, range(columns)))
     if columns != len(names) or class_name not in names:
         known = suggest_names(class_name, names[:columns])
         raise ConfigError(f"there are no scores of a class {class_name!r}; {known}")
-    return replace(scores, scores=np.asarray(scores.class_scores[:, names.index(class_name)]))
+    return replace(scores, scores=by_class[:, names.index(class_name)])
 
 
 def save_picture(path: Path, image: Image) -> Path:
