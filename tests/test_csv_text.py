@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sacmil.cohorts.cohort import Cohort, LabeledSlide, read_cohort, write_cohort
@@ -36,6 +36,7 @@ NAMES = ["=1+1", "+1+1", "-1+1", "@SUM(1)", "'=1+1", "''@x", "'plain", "-0.5", "
 TRIGGERS = "=+-@\t\r\n＝＋－＠"
 
 
+@settings(max_examples=50)
 @given(st.text(st.sampled_from(TRIGGERS + "'a1.e")))
 @example("'-1")
 @example("")

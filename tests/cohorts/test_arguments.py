@@ -21,11 +21,12 @@ COHORT = Cohort(SLIDES, ("a", "b"))
 BAG = Bag("a", np.ones((3, 4), np.float32), np.eye(3, 2) * 256, 256)
 
 
-@pytest.fixture
-def dataset(tmp_path: Path) -> Dataset:
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("bags")
     for name in ("slide-0", "slide-1"):
-        write_bag(tmp_path / f"{name}.h5", BAG)
-    return Dataset(COHORT.restrict_to(["slide-0", "slide-1"]), tmp_path)
+        write_bag(folder / f"{name}.h5", BAG)
+    return Dataset(COHORT.restrict_to(["slide-0", "slide-1"]), folder)
 
 
 @pytest.mark.parametrize("wrong", ["table.csv", None, pd.DataFrame({"a": [1]}), [COHORT]])

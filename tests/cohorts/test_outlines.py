@@ -253,7 +253,7 @@ def winding(points: np.ndarray, polygon: np.ndarray) -> np.ndarray:
     return np.rint(total / (2 * np.pi))
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(st.integers(0, 10_000))
 def test_areas_agree_with_a_raster_count(seed: int) -> None:
     random = np.random.default_rng(seed)

@@ -71,9 +71,8 @@ def read_camelyon16(
     names = [slide.slide_id for slide in cohort.slides]
     unknown = [name for name in names if not _SLIDE_NAME_PATTERN.fullmatch(name)]
     if unknown:
-        raise CohortError(
-            source, [f"{name!r}; expected normal_, tumor_ or test_<3 digits>" for name in unknown]
-        )
+        expected = "expected normal_, tumor_ or test_<3 digits>"
+        raise CohortError(source, [f"{name!r}; {expected}" for name in unknown])
     test = tuple(sorted(name for name in names if name.startswith("test_")))
     training = cohort.restrict_to(set(names) - set(test))
     made = make_folds(training, folds, seed=seed, repeats=repeats, validation=validation)

@@ -89,6 +89,8 @@ def read_sheet(path: str | Path, *, sheet: str | None = None) -> Sheet:
     excel = path.suffix.lower() in _EXCEL_SUFFIXES
     if sheet is not None and not excel:
         raise CohortError(path, [f"has no sheets ({sheet!r} was given); leave out the sheet"])
+    if not path.exists():
+        raise CohortError(path, ["there is no such file; check the path"])
     found = _read_excel(path, sheet) if excel else _read_csv(path)
     rows = {number: cells for number, texts in found if any(cells := _clean_cells(texts))}
     if not rows:
@@ -132,8 +134,6 @@ def _read_text(path: Path) -> str:
         raw = path.read_bytes()
         is_wide = raw[:2] in (b"\xff\xfe", b"\xfe\xff")  # Excel's "Unicode text"
         text = raw.decode("utf-16" if is_wide else "utf-8-sig")
-    except FileNotFoundError:
-        raise CohortError(path, ["there is no such file; check the path"]) from None
     except OSError as error:
         raise CohortError(path, [f"cannot be read ({error.strerror})"]) from error
     except UnicodeDecodeError as error:
@@ -175,8 +175,6 @@ def _read_excel(path: Path, sheet: str | None) -> list[tuple[int, list[str]]]:
             _check_unpacked_size(path)
             with closing(openpyxl.load_workbook(path, read_only=True, data_only=True)) as book:
                 return list(_read_excel_rows(path, _select_worksheet(path, book, sheet)))
-    except FileNotFoundError:
-        raise CohortError(path, ["there is no such file; check the path"]) from None
     except CohortError:
         raise
     # openpyxl can raise almost any error for a damaged file, as late as in its last row.

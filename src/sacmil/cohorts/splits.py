@@ -421,10 +421,8 @@ def _find_warnings(cohort: Cohort, fold: Fold) -> Iterator[str]:
     # Reported for validation only where its size and the training set allow a patient.
     absent = _find_absent_classes(cohort, fold.val)
     if absent and len(val) >= len(cohort.classes):
-        spare = dict(
-            zip(cohort.classes, cohort.restrict_to(fold.train).patients_per_class, strict=True)
-        )
-        if avoidable := [name for name in absent if spare[name] > 1]:
+        spare = cohort.restrict_to(fold.train).patients_per_class
+        if avoidable := [name for name in absent if spare[cohort.classes.index(name)] > 1]:
             yield f"no slide of {', '.join(avoidable)} is in the validation set"
 
 
