@@ -29,8 +29,8 @@ from sacmil.results import (
 )
 from sacmil.slides.resolution import SlideResolutions
 from sacmil.training.bag_checks import _BagRecord, _read_records, _write_records
-from sacmil.workflows.conversion_table import ConversionRow as ConversionRow
-from sacmil.workflows.conversion_table import append_row, read_table, write_table
+from sacmil.workflows.convert import ConversionRow as ConversionRow
+from sacmil.workflows.convert import append_row, read_table, write_table
 
 NAMES = ["=1+1", "+1+1", "-1+1", "@SUM(1)", "'=1+1", "''@x", "'plain", "-0.5", "＝1+1"]
 TRIGGERS = "=+-@\t\r\n＝＋－＠"

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sacmil.workflows.compare import Comparison as Comparison
     from sacmil.workflows.compare import compare as compare
     from sacmil.workflows.convert import convert as convert
-    from sacmil.workflows.convert_model import convert_model as convert_model
+    from sacmil.workflows.convert import convert_model as convert_model
     from sacmil.workflows.embed import embed_bags as embed_bags
     from sacmil.workflows.evaluate import Evaluation as Evaluation
     from sacmil.workflows.evaluate import evaluate as evaluate
@@ -67,8 +67,7 @@ _NAMES_OF_MODULE = {
     "results.run": "Run",
     "training.train": "cross_validate train",
     "workflows.compare": "Comparison compare",
-    "workflows.convert": "convert",
-    "workflows.convert_model": "convert_model",
+    "workflows.convert": "convert convert_model",
     "workflows.embed": "embed_bags",
     "workflows.evaluate": "Evaluation evaluate",
     "workflows.heatmaps": "draw_heatmaps",

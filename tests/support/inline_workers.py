@@ -17,7 +17,7 @@ from sacmil.slides.readers import Slide, open_slide
 USERS = (
     "sacmil.extraction.pipeline",
     "sacmil.training.run_jobs",
-    "sacmil.workflows.demo.bags",
+    "sacmil.workflows.demo",
     "sacmil.workflows.inputs",
 )
 """Modules that start worker processes."""

@@ -17,8 +17,7 @@ from sacmil import Bag, read_bag, write_bag
 from sacmil.cli.convert import command
 from sacmil.errors import OptionError
 from sacmil.parallel import TaskOutcome
-from sacmil.workflows.convert import convert
-from sacmil.workflows.convert_model import convert_model
+from sacmil.workflows.convert import convert, convert_model
 
 OFFICIAL = {
     "attention.0.weight": torch.ones(3, 6),

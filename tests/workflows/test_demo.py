@@ -20,10 +20,9 @@ from sacmil.evaluation.metrics import auc
 from sacmil.evaluation.summary import summarize
 from sacmil.heatmap import read_truth
 from sacmil.results import read_predictions, read_results, read_scores
-from sacmil.workflows.demo import DemoSettings, run_demo
-from sacmil.workflows.demo.folder import DemoFolder
-from sacmil.workflows.demo.settings import EXPORTED_MODELS
-from sacmil.workflows.prediction_settings import WorkflowCallbacks
+from sacmil.workflows.demo import run_demo
+from sacmil.workflows.demo_settings import EXPORTED_MODELS, DemoFolder, DemoSettings
+from sacmil.workflows.inputs import WorkflowCallbacks
 
 pytest.importorskip("matplotlib", reason="pip install 'sacmil[plots]'")
 pytest.importorskip("onnxruntime", reason="pip install 'sacmil[runtime]'")

@@ -291,10 +291,10 @@ def write(folder: Path, predictions: Predictions) -> Path:
 def test_equal_names_get_the_runs_in_front(tmp_path: Path) -> None:
     one = write(tmp_path / "one", predicted(("abmil", "sac_mil")))
     two = write(tmp_path / "two", predicted(("sac_mil",)))
-    names = set(read_runs([one, two]).model.tolist())
+    names = set(read_runs([one, two])[0].model.tolist())
     assert names == {"abmil", "one/sac_mil", "two/sac_mil"}
-    assert set(read_runs([one]).model.tolist()) == {"abmil", "sac_mil"}
-    assert set(read_runs([one / "predictions.csv", two]).model.tolist()) == names
+    assert set(read_runs([one])[0].model.tolist()) == {"abmil", "sac_mil"}
+    assert set(read_runs([one / "predictions.csv", two])[0].model.tolist()) == names
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_a_run_given_twice_is_reported(tmp_path: Path) -> None:
 def test_classes_in_another_order_are_put_right(tmp_path: Path) -> None:
     there = predicted(("a",))
     back = reorder_classes(predicted(("b",)), ("tumour", "normal"))
-    joined = read_runs([write(tmp_path / "1", there), write(tmp_path / "2", back)])
+    joined, _ = read_runs([write(tmp_path / "1", there), write(tmp_path / "2", back)])
     assert joined.classes == ("normal", "tumour")
     np.testing.assert_array_equal(joined.label[joined.model == "b"], there.label)
     np.testing.assert_array_equal(
@@ -368,7 +368,7 @@ def test_files_of_one_folder_are_distinguished_by_their_names(tmp_path: Path) ->
     header = "slide_id,patient_id,split,fold,seed,model,label,p_no,p_yes\n"
     for name in ("one", "two"):
         (tmp_path / f"{name}.csv").write_text(header + "s1,x,test,0,1,abmil,yes,0.25,0.75\n")
-    found = read_runs([tmp_path / "one.csv", tmp_path / "two.csv"])
+    found, _ = read_runs([tmp_path / "one.csv", tmp_path / "two.csv"])
     assert found.model.tolist() == ["one/abmil", "two/abmil"]
 
 

@@ -315,7 +315,7 @@ def test_a_disk_that_pictures_fill_holds_the_predictions(
 
     write_bags(tmp_path / "bags", "a", "b")
     with monkeypatch.context() as patch:
-        patch.setattr("sacmil.workflows.predict._PredictionRun._draw_heatmaps", fill)
+        patch.setattr("sacmil.workflows.predict._PredictionRun._draw_record", fill)
         with pytest.raises(OSError, match="No space"):
             answer(tmp_path, model, heatmaps=True)
     assert len(table(tmp_path / "out")) == 2
@@ -534,7 +534,7 @@ import sys
 sys.modules["torch"] = None
 import sacmil.cli.predict
 import sacmil.workflows.predict
-import sacmil.workflows.extract_missing
+import sacmil.workflows.input_requirements
 import sacmil.workflows.slide_report
 """
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

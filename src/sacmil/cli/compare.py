@@ -60,7 +60,7 @@ def command(
 def _print_report(report: Report, table_format: str) -> None:
     from sacmil.evaluation.metrics import LOCALIZATION_TITLES
     from sacmil.evaluation.table_format import render_table
-    from sacmil.workflows.localization_tables import LOCALIZATION_HEADING
+    from sacmil.workflows.runs import LOCALIZATION_HEADING
 
     if table_format == "text":
         if report.metric in LOCALIZATION_TITLES:

@@ -74,8 +74,7 @@ def command(
 
 def _convert_bags(items: tuple[Path, ...], out: Path, given: dict[str, Any]) -> None:
     from sacmil.cli._progress import progress_bars
-    from sacmil.workflows.conversion_table import CONVERT_CSV
-    from sacmil.workflows.convert import convert
+    from sacmil.workflows.convert import CONVERT_CSV, convert
 
     with progress_bars() as progress:
         summary = convert(items, out, on_progress=progress, **given)
@@ -96,7 +95,7 @@ def _convert_bags(items: tuple[Path, ...], out: Path, given: dict[str, Any]) -> 
 def _convert_model(
     items: tuple[Path, ...], out: Path, model: str, options: dict[str, Any], given: dict[str, Any]
 ) -> None:
-    from sacmil.workflows.convert_model import convert_model
+    from sacmil.workflows.convert import convert_model
 
     if len(items) != 1:
         raise click.UsageError("--model converts one checkpoint; expected one file as ITEM")

@@ -115,7 +115,7 @@ def _check_call(
     out: Path | None,
     cohort: dict[str, Any],
 ) -> None:
-    from sacmil.workflows.output_folder import check_output_folder
+    from sacmil.workflows.inputs import check_output_folder
 
     given = [name for name, value in cohort.items() if value and not (bags and name == "device")]
     if table is None and given:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,12 @@ from sacmil.evaluation.metrics import LOCALIZATION_TITLES, METRICS, list_metrics
 from sacmil.evaluation.report import Report, write_report_folder
 from sacmil.evaluation.summary import DEFAULT_METRICS, check_level_and_draws
 from sacmil.evaluation.table_format import TableStyle
-from sacmil.results import LOCALIZATION_FILE, SlideLocalization
-from sacmil.workflows.model_results import ModelResults
+from sacmil.results import LOCALIZATION_FILE, Predictions, SlideLocalization
 from sacmil.workflows.runs import (
+    ModelResults,
     RunPath,
+    describe_runs,
     list_runs,
-    read_run_localization,
     read_run_settings,
     read_runs,
     to_path,
@@ -57,12 +57,10 @@ class Comparison(ModelResults):
         """Return a pandas frame with a row per pair; PairComparison describes the columns."""
         import pandas
 
-        frame = pandas.DataFrame([asdict(pair) for pair in self.pairs])
         significant = [is_significant(pair, level=self.level) for pair in self.pairs]
-        frame = frame.astype(
-            {name: float for name in ("p_permutation", "p_t", "p_delong", "p_holm")}
-        )
-        return frame.assign(significant=significant)[list(_FRAME_COLUMNS)]
+        frame = pandas.DataFrame(self.pairs).assign(significant=significant)
+        p_values = ("p_permutation", "p_t", "p_delong", "p_holm")
+        return frame.astype(dict.fromkeys(p_values, float))[list(_FRAME_COLUMNS)]
 
     def make_report(self, style: TableStyle | None = None) -> Report:
         """Return the content of a report.
@@ -101,12 +99,6 @@ def compare(
         draws: number of resamples of patients.
         seed: of the resampling.
 
-    Returns:
-        The pairs; ``to_frame()`` is a table, ``write_report(folder)`` a page.
-
-    Raises:
-        RunError: there are fewer than two models, or they were tested on different data.
-
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> from sacmil.results import Predictions, write_predictions
@@ -119,42 +111,40 @@ def compare(
         >>> frame[["first", "second", "difference", "significant"]].values.tolist()
         [['a', 'b', 0.0, False]]
     """
-    check_level_and_draws(level=level, draws=draws, seed=seed)
-    listed = list_runs(runs)
-    predictions, localization = read_runs(listed), read_run_localization(listed)
-    models = sorted(set(predictions.model.tolist()))
-    if len(models) < 2:
-        found = ", ".join(models) or "none"
-        raise RunError(f"a comparison needs two models; found {found}: give more runs")
     resampling: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
+    check_level_and_draws(**resampling)
+    paths = list(map(to_path, list_runs(runs)))
+    predictions, localization = read_runs(paths)
+    _check_models(metric, predictions, localization)
     if metric in LOCALIZATION_TITLES:
-        _check_has_localization(models, localization)
         pairs = compare_localization(localization, metric=metric, against=against, **resampling)
     else:
         pairs = compare_models(predictions, metric=metric, against=against, **resampling)
     extra = (metric,) if metric in METRICS else ()
-    paths = [to_path(run) for run in listed]
+    default = tuple(dict.fromkeys((*DEFAULT_METRICS, *extra)))
     return Comparison(
         metric=metric,
         pairs=pairs,
         predictions=predictions,
         localization=localization,
-        title=f"Comparison of {', '.join(path.name or str(path) for path in paths)}",
+        title=f"Comparison of {describe_runs(paths)}",
         data=", ".join(map(str, paths)),
-        settings=read_run_settings(listed),
-        metrics=(
-            tuple(dict.fromkeys((*DEFAULT_METRICS, *extra)))
-            if metrics is None
-            else list_metrics(metrics)
-        ),
+        settings=read_run_settings(paths),
+        metrics=default if metrics is None else list_metrics(metrics),
         **resampling,
     )
 
 
-def _check_has_localization(models: list[str], localization: list[SlideLocalization]) -> None:
-    found = {row.model for row in localization if row.has_both_labels}
-    missing = [model for model in models if model not in found]
-    if missing:
+def _check_models(
+    metric: str, predictions: Predictions, localization: list[SlideLocalization]
+) -> None:
+    models = sorted(set(predictions.model.tolist()))
+    if len(models) < 2:
+        found = ", ".join(models) or "none"
+        raise RunError(f"a comparison needs two models; found {found}: give more runs")
+    located = {row.model for row in localization if row.has_both_labels}
+    missing = [model for model in models if model not in located]
+    if missing and metric in LOCALIZATION_TITLES:
         raise RunError(
             f"there is no localisation of {', '.join(missing)}; expected {LOCALIZATION_FILE} in "
             "the run, with slides that have positive and negative instances. Put labels into the "

@@ -1,38 +1,49 @@
-"""Converts bags of other tools to native bags: ``sacmil convert``.
+"""Converts what other tools wrote, ``sacmil convert``: bags, and official checkpoints of models.
 
 Each bag is read in its own process, because a damaged HDF5 file can crash or hang the library
-that reads it. ``convert.csv`` in the target folder holds the status and the source of each bag.
+that reads it. ``convert.csv`` in the target folder has a row per bag, with its status and its
+source. A row "started" means that the run ended before the status was written.
 """
 
 from __future__ import annotations
 
+import csv
 import glob
 import math
 import numbers
 import os
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from sacmil.arguments import list_paths
-from sacmil.atomic import remove_if_abandoned
+from sacmil.atomic import atomic_write, remove_if_abandoned, report_final_path
 from sacmil.bag import Bag
-from sacmil.errors import BagWarning, FormatError, OptionError, suggest_names
+from sacmil.csv_text import escape_cells, restore_cell
+from sacmil.errors import (
+    BagWarning,
+    FormatError,
+    MissingExtraError,
+    ModelError,
+    OptionError,
+    UnknownModelError,
+    suggest_names,
+)
 from sacmil.formats import check_spacing, find_bags, find_layout, list_formats, read_bag, write_bag
 from sacmil.parallel import run_each
 from sacmil.progress import ProgressCallback, ignore_progress
-from sacmil.workflows.conversion_table import (
-    CONVERT_CSV,
-    ConversionRow,
-    ConversionSummary,
-    append_row,
-    read_table,
-    write_table,
-)
 
+if TYPE_CHECKING:
+    import pandas
+
+    from sacmil.models._reference import LoadedReference
+
+CONVERT_CSV = "convert.csv"
 DTYPES = ("float16", "float32")
+_MAX_WORKERS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +74,52 @@ class ConversionSettings:
     def __str__(self) -> str:
         known = {name: value for name, value in asdict(self).items() if value is not None}
         return " ".join(f"{name}={value}" for name, value in known.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversionRow:
+    """A row of convert.csv."""
+
+    file: str
+    slide_id: str
+    status: str
+    """converted, failed or started; present (written as converted) if there is nothing to do."""
+    reason: str = ""
+    """Why it failed, or warnings."""
+    instances: str = ""
+    layout: str = ""
+    size: str
+    """Bytes of the source; with the next two, shows whether it has changed since."""
+    modified_ns: str
+    settings: str
+
+
+@dataclass(frozen=True)
+class ConversionSummary:
+    """The bags of one conversion."""
+
+    out: Path
+    """The folder of the native bags."""
+    rows: Sequence[ConversionRow]
+    """One per file, as in convert.csv; what was up to date is ``present``."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of files by status: converted, present and failed."""
+        found = Counter(row.status for row in self.rows)
+        return {status: found[status] for status in ("converted", "present", "failed")}
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Reason of each failure, by slide."""
+        return {row.slide_id: row.reason for row in self.rows if row.status == "failed"}
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return a pandas frame with a row per file; ConversionRow describes the columns."""
+        import pandas
+
+        frame = pandas.DataFrame(self.rows, columns=[field.name for field in fields(ConversionRow)])
+        return frame.assign(instances=pandas.to_numeric(frame["instances"], errors="coerce"))
 
 
 class ConversionJob(NamedTuple):
@@ -125,29 +182,39 @@ def convert(
         >>> summary.counts, summary.failures
         ({'converted': 1, 'present': 0, 'failed': 0}, {})
     """
-    settings = ConversionSettings(
-        layout=layout,
-        patch_size=patch_size,
-        mpp=mpp,
-        stride=stride,
-        coords=None if coords is None else str(Path(coords).resolve()),
-        dtype=dtype,
-    )
+    hints = {"patch_size": patch_size, "mpp": mpp, "stride": stride}
+    place = None if coords is None else str(Path(coords).resolve())
+    settings = ConversionSettings(layout=layout, coords=place, dtype=dtype, **hints)
+    chosen = min(_MAX_WORKERS, os.cpu_count() or 1) if workers is None else workers
     _check_positive("limit_s", limit_s)
-    chosen = min(4, os.cpu_count() or 1) if workers is None else workers
     _check_positive("workers", chosen)
-    given = list_paths("items", items)
-    target = Path(out)
+    given, target = list_paths("items", items), Path(out)
     _check_paths(given, target, settings.coords)
-    sources, table = find_bags(given, exclude=target), target / CONVERT_CSV
-    older = read_table(table)
-    plans = (_plan_conversion(one, target, settings, older, overwrite=overwrite) for one in sources)
-    rows = {row.file: row for row in plans}
-    write_table(table, older | rows)
+    older = read_table(target / CONVERT_CSV)
+    planned = [
+        _plan_conversion(source, target, settings, older, overwrite=overwrite)
+        for source in find_bags(given, exclude=target)
+    ]
+    rows = _convert_bags(planned, older, target, settings, chosen, limit_s, on_progress)
+    return ConversionSummary(target, rows)
+
+
+def _convert_bags(
+    planned: Sequence[ConversionRow],
+    older: Mapping[str, ConversionRow],
+    out: Path,
+    settings: ConversionSettings,
+    workers: int,
+    limit_s: float,
+    on_progress: ProgressCallback,
+) -> list[ConversionRow]:
+    """Convert the bags whose rows are started; return every row with its final status."""
+    table, rows = out / CONVERT_CSV, {row.file: row for row in planned}
+    write_table(table, {**older, **rows})
     started = [row for row in rows.values() if row.status == "started"]
-    jobs = [ConversionJob(Path(row.file), _target_path(row, target), settings) for row in started]
+    jobs = [ConversionJob(Path(row.file), _target_path(row, out), settings) for row in started]
     on_progress("converting", 0, len(jobs))
-    outcomes = run_each(convert_bag, jobs, workers=chosen, limit_s=limit_s)
+    outcomes = run_each(convert_bag, jobs, workers=workers, limit_s=limit_s)
     for done, outcome in enumerate(outcomes, start=1):
         number = cast("int", outcome.key)
         row = _finish_row(started[number], outcome.value, outcome.failure)
@@ -156,8 +223,8 @@ def convert(
         rows[row.file] = row
         append_row(table, row)
         on_progress("converting", done, len(jobs))
-    write_table(table, older | rows)
-    return ConversionSummary(target, list(rows.values()))
+    write_table(table, {**older, **rows})
+    return list(rows.values())
 
 
 def _check_positive(name: str, value: object) -> None:
@@ -217,42 +284,39 @@ def _plan_conversion(
 ) -> ConversionRow:
     """Return the row of a file to convert, with the status started, present or failed."""
     path = Path(os.path.realpath(source))  # unlike resolve, works for a link to itself
-    try:
-        facts = source.stat()
-    except OSError as error:  # a broken link
-        reason = f"{source}: {error.strerror}; copy the file again"
-        return ConversionRow(
-            file=str(path),
-            slide_id=source.stem,
-            status="failed",
-            reason=reason,
-            size="",
-            modified_ns="",
-            settings=str(settings),
-        )
     row = ConversionRow(
         file=str(path),
         slide_id=source.stem,
         status="started",
-        size=str(facts.st_size),
-        modified_ns=str(facts.st_mtime_ns),
+        size="",
+        modified_ns="",
         settings=str(settings),
     )
+    try:
+        facts = source.stat()
+    except OSError as error:  # a broken link
+        return _fail(row, f"{source}: {error.strerror}; copy the file again")
+    row = replace(row, size=str(facts.st_size), modified_ns=str(facts.st_mtime_ns))
     target, record = _target_path(row, out), older.get(row.file)
     if target.resolve() == path:
-        reason = f"{source}: would be replaced by its own conversion; choose another `out`"
-        return replace(row, status="failed", reason=reason)
+        return _fail(
+            row, f"{source}: would be replaced by its own conversion; choose another `out`"
+        )
     if overwrite or not target.exists():
         return row
     if record is None:
-        reason = (
-            f"{target}: exists and was not made from {source}; replace it with `overwrite=True`"
+        return _fail(
+            row,
+            f"{target}: exists and was not made from {source}; replace it with `overwrite=True`",
         )
-        return replace(row, status="failed", reason=reason)
     is_same = record.status in ("converted", "present") and all(
         getattr(record, name) == getattr(row, name) for name in ("size", "modified_ns", "settings")
     )
     return replace(record, status="present") if is_same else row
+
+
+def _fail(row: ConversionRow, reason: str) -> ConversionRow:
+    return replace(row, status="failed", reason=reason)
 
 
 def _target_path(row: ConversionRow, out: Path) -> Path:
@@ -265,17 +329,131 @@ def _finish_row(
     if value is None:
         reason = str(failure)  # such as a killed process, which does not name the file
         named = reason if row.file in reason else f"{row.file}: {reason}"
-        return replace(row, status="failed", reason=named)
-    return replace(
-        row,
-        status="converted",
-        reason=value.warnings,
-        instances=str(value.instances),
-        layout=value.layout,
-    )
+        return _fail(row, named)
+    found = {"layout": value.layout, "instances": str(value.instances)}
+    return replace(row, status="converted", reason=value.warnings, **found)
 
 
 def _remove_partial(target: Path) -> None:
     """Remove what a worker that was killed while writing left beside the target."""
     for partial in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
         remove_if_abandoned(partial)
+
+
+def read_table(path: Path) -> dict[str, ConversionRow]:
+    """Return the last row of each file; ignore a line that a crash cut short."""
+    names = {field.name for field in fields(ConversionRow)}
+    if not path.is_file():
+        return {}
+    with _open_csv(path, "r") as file:
+        try:
+            lines = [line for line in csv.DictReader(file) if set(line) == names]
+        except csv.Error:  # not our table any more
+            return {}
+    rows = (
+        ConversionRow(**{name: restore_cell(text) for name, text in line.items()})
+        for line in lines
+        if None not in line.values()
+    )
+    return {row.file: row for row in rows}
+
+
+def _open_csv(path: Path, mode: str) -> IO[str]:
+    # file names need not be UTF-8
+    return path.open(mode, newline="", encoding="utf-8", errors="surrogateescape")
+
+
+def write_table(path: Path, rows: Mapping[str, ConversionRow]) -> None:
+    """Write the rows atomically; a row "present" is written as converted."""
+    with atomic_write(path) as partial, _open_csv(partial, "w") as file:
+        writer = csv.writer(file)
+        writer.writerow([field.name for field in fields(ConversionRow)])
+        for row in rows.values():  # as an uninterrupted run would have written them
+            final = replace(row, status="converted") if row.status == "present" else row
+            writer.writerow(escape_cells(astuple(final)))
+
+
+def append_row(path: Path, row: ConversionRow) -> None:
+    """Append a row, and force it to disk."""
+    with report_final_path(path), _open_csv(path, "a") as file:
+        csv.writer(file).writerow(escape_cells(astuple(row)))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def convert_model(
+    checkpoint: str | Path,
+    out: str | Path,
+    *,
+    model: str,
+    options: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> LoadedReference:
+    """Write an official checkpoint as a model folder.
+
+    Args:
+        checkpoint: .safetensors, or a file of torch.save with tensors only.
+        out: model folder to write.
+        model: one of list_models().
+        options: options that the shapes do not determine, such as an activation.
+        overwrite: replace an existing model.
+
+    Returns:
+        The model, and which options were read from the file, given or assumed.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> import torch
+        >>> shapes = {
+        ...     "attention.0.weight": (3, 6),
+        ...     "attention.0.bias": (3,),
+        ...     "attention.2.weight": (1, 3),
+        ...     "attention.2.bias": (1,),
+        ...     "classifier.0.weight": (1, 6),
+        ...     "classifier.0.bias": (1,),
+        ... }
+        >>> with TemporaryDirectory() as folder:
+        ...     official = {name: torch.zeros(shape) for name, shape in shapes.items()}
+        ...     torch.save(official, f"{folder}/abmil.pt")
+        ...     converted = convert_model(f"{folder}/abmil.pt", f"{folder}/model", model="abmil")
+        >>> converted.from_checkpoint["in_dim"], converted.from_checkpoint["attention_dim"]
+        (6, 3)
+    """
+    try:
+        from sacmil.models import save_model
+        from sacmil.models._reference import read_reference
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingExtraError("torch", "sacmil.convert_model") from error
+
+    source, target = Path(checkpoint), Path(out)
+    if not source.is_file():
+        raise OptionError(f"{source}: is not a file; expected one checkpoint")
+    if target.exists() and not overwrite:
+        raise OptionError(f"`out` {target} exists; choose another folder, or add `overwrite=True`")
+    parameters = _load_checkpoint(source)
+    try:
+        loaded = read_reference(model, parameters, options or {})
+    except (UnknownModelError, OptionError):
+        raise
+    except ModelError as error:
+        raise ModelError(f"{source}: {error}") from error
+    save_model(target, loaded.model, notes={"converted_from": source.name})
+    return loaded
+
+
+def _load_checkpoint(source: Path) -> Any:
+    if source.suffix != ".safetensors":
+        from sacmil.formats._files import load_tensors
+
+        return load_tensors(source)
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(source)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FormatError(
+            f"{source}: cannot be read as safetensors ({error}); copy it again"
+        ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from sacmil.arguments import list_paths
 from sacmil.atomic import atomic_write
-from sacmil.bag import Bag
 from sacmil.card import ONNX_FILE, find_model_folders, read_card
 from sacmil.csv_text import escape_cell
 from sacmil.errors import InputError, ModelFolderError, OptionError
@@ -20,13 +19,12 @@ from sacmil.limits import BAG_LIMIT_S
 from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.inputs import (
-    INPUT_ERRORS,
+    BagReading,
     ModelPath,
     Paths,
-    describe_error,
     find_inputs,
     make_printable_path,
-    prefetch_bags,
+    process_bags,
     to_model_path,
 )
 
@@ -54,19 +52,14 @@ def embed_bags(
 ) -> EmbeddingSummary:
     """Write a table of slide embeddings; a bag that fails does not stop the others.
 
-    The columns are slide_id, e_0, e_1, …
-
     Args:
         bags: files, or folders of them.
         model: a model folder. The models of a run have spaces of their own: name one.
-        out: the CSV file.
+        out: the CSV file, with the columns slide_id, e_0, e_1, …
         device: auto, cpu, cuda:0, …
         allow_mismatch: embed bags of another encoder or tile size too.
         limit_s: seconds to read one bag.
         on_progress: called after each bag.
-
-    Returns:
-        The number of rows, the length of a vector, and the failures.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -85,29 +78,26 @@ def embed_bags(
     from sacmil.environment import select_device
     from sacmil.models import embed
 
-    _check_output_file(Path(out))
+    target = Path(out)
+    _check_output_file(target)
     folder = _find_single_model(to_model_path(model))
-    found = _find_bags(list_paths("bags", bags), Path(out))
+    found = _find_bags(list_paths("bags", bags), target)
     requirements = InputRequirements.from_card(read_card(folder), folder.name)
     loaded = load_model(folder).to(select_device(device))
     rows: dict[str, npt.NDArray[np.float32]] = {}
-    failures: dict[str, str] = {}
-    on_progress("embedding", 0, len(found))
-    readings = prefetch_bags(found.values(), limit_s=limit_s)
-    for done, (name, reading) in enumerate(zip(found, readings, strict=True), start=1):
-        try:
-            if reading.failure is not None:
-                raise InputError(reading.failure)
-            bag = reading.value.bag
-            _check_bag(found[name], bag, requirements, allow_mismatch=allow_mismatch)
-            rows[name] = embed(loaded, bag)
-        except INPUT_ERRORS as error:
-            failures[make_printable_path(name)] = describe_error(error)
-        on_progress("embedding", done, len(found))
+
+    def embed_bag(name: str, reading: BagReading) -> None:
+        requirements.require(reading.bag, found[name], allow_mismatch=allow_mismatch)
+        rows[name] = embed(loaded, reading.bag)
+
+    failures = process_bags(
+        found, embed_bag, task="embedding", limit_s=limit_s, on_progress=on_progress
+    )
     if rows:
-        _write_table(Path(out), rows)
+        _write_table(target, rows)
     width = len(next(iter(rows.values()), ()))
-    return EmbeddingSummary(len(rows), width, failures)
+    named = {make_printable_path(name): reason for name, reason in failures.items()}
+    return EmbeddingSummary(len(rows), width, named)
 
 
 def _check_output_file(out: Path) -> None:
@@ -146,22 +136,10 @@ def _find_bags(items: Iterable[str | Path], out: Path) -> dict[str, Path]:
     return dict(sorted(found.bags.items()))
 
 
-def _check_bag(
-    path: Path, bag: Bag, requirements: InputRequirements, *, allow_mismatch: bool
-) -> None:
-    wrong, _ = requirements.check(bag)
-    has_other_dim = requirements.dim not in (None, bag.dim)
-    if wrong and (has_other_dim or not allow_mismatch):
-        raise InputError(f"{path}: {'; '.join(wrong)}; {requirements.fix_hint(bag)}")
-
-
 def _write_table(out: Path, rows: dict[str, npt.NDArray[np.float32]]) -> None:
+    width = len(next(iter(rows.values())))
     with atomic_write(out) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        width = len(next(iter(rows.values())))
         writer.writerow(["slide_id", *(f"e_{number}" for number in range(width))])
-        writer.writerows([escape_cell(name), *_format_row(row)] for name, row in rows.items())
-
-
-def _format_row(row: npt.NDArray[np.float32]) -> Sequence[str]:
-    return [f"{value:.9g}" for value in row]  # enough digits for the same float32 again
+        for name, row in rows.items():  # with enough digits for the same float32 again
+            writer.writerow([escape_cell(name), *(f"{value:.9g}" for value in row)])

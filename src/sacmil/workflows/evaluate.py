@@ -8,9 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 from sacmil.card import CARD_FILE
 from sacmil.cohorts.bags import BagIndex, Folders
 from sacmil.cohorts.dataset import Dataset
@@ -28,14 +25,17 @@ from sacmil.results import (
     write_localization,
     write_predictions,
 )
-from sacmil.workflows.model_results import ModelResults
-from sacmil.workflows.output_folder import check_output_folder
-from sacmil.workflows.predict_dataset import EvaluationFailure, predict_dataset
-from sacmil.workflows.run_localization import measure_run_localization
+from sacmil.workflows.inputs import check_output_folder
+from sacmil.workflows.predict_dataset import (
+    EvaluationFailure,
+    measure_run_localization,
+    predict_dataset,
+)
 from sacmil.workflows.runs import (
+    ModelResults,
     RunPath,
+    describe_runs,
     list_runs,
-    read_run_localization,
     read_run_settings,
     read_runs,
     to_path,
@@ -44,8 +44,7 @@ from sacmil.workflows.runs import (
 if TYPE_CHECKING:
     import pandas
 
-Floats = npt.NDArray[np.float64]
-
+_FRAME_COLUMNS = ("model", "metric", "mean", "std", "low", "high", "folds")
 _MAX_LISTED_FAILURES = 10
 """Number of failures that a report lists."""
 
@@ -63,19 +62,11 @@ class Evaluation(ModelResults):
         import pandas
 
         rows = [
-            {
-                "model": model,
-                "metric": metric,
-                "mean": estimate.mean,
-                "std": estimate.std,
-                "low": estimate.low,
-                "high": estimate.high,
-                "folds": len(estimate.values),
-            }
+            (model, metric, one.mean, one.std, one.low, one.high, len(one.values))
             for model, estimates in self.estimates.items()
-            for metric, estimate in estimates.items()
+            for metric, one in estimates.items()
         ]
-        return pandas.DataFrame(rows)
+        return pandas.DataFrame(rows, columns=_FRAME_COLUMNS)
 
     def make_report(
         self, style: TableStyle | None = None, comparisons: Sequence[PairComparison] = ()
@@ -146,9 +137,6 @@ def evaluate(
         out: folder to write the predictions on the dataset to, as soon as they are made.
         on_progress: called with (task, done, total).
 
-    Returns:
-        Predictions and metrics; ``to_frame()`` is a table, ``write_report(folder)`` a page.
-
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> from sacmil.results import Predictions, write_predictions
@@ -163,7 +151,7 @@ def evaluate(
     """
     check_level_and_draws(level=level, draws=draws, seed=seed)
     chosen = list_metrics(metrics)
-    listed = list_runs(runs_or_models)
+    listed = list(map(to_path, list_runs(runs_or_models)))
     if dataset is None:
         if out is not None:
             raise OptionError("`out` is for predictions on a `dataset`; give one, or leave it out")
@@ -173,7 +161,7 @@ def evaluate(
         if bags is not None:
             raise OptionError("`bags` is for runs; the `dataset` has its own, leave `bags` out")
         folder = None if out is None else check_output_folder(out)
-        paths = [path for one in listed for path in _list_models(one)]
+        paths = [model for path in listed for model in _list_models(path)]
         found = _evaluate_models(paths, dataset, device, on_progress)
         if folder is not None:  # write first what took longest to compute
             _write_predictions(folder, found)
@@ -181,54 +169,26 @@ def evaluate(
 
 
 def _read_evaluation(
-    runs: list[RunPath], bags: Folders | None, device: str, on_progress: ProgressCallback
+    paths: list[Path], bags: Folders | None, device: str, on_progress: ProgressCallback
 ) -> Evaluation:
-    paths = list(map(to_path, runs))
-    _check_have_predictions(paths)
-    if bags is not None:
-        index = BagIndex(bags)
-        for path in paths:
-            measure_run_localization(path, index, device=device, progress=on_progress)
-    return Evaluation(
-        predictions=read_runs(paths),
-        localization=read_run_localization(paths),
-        title=_make_title(paths),
-        data=", ".join(map(str, paths)),
-        settings=read_run_settings(paths),
-    )
-
-
-def _make_title(paths: Sequence[Path]) -> str:
-    return f"Evaluation of {', '.join(path.name or str(path) for path in paths)}"
-
-
-def _check_have_predictions(paths: Sequence[Path]) -> None:
     for path in paths:
         if (path / CARD_FILE).is_file() and not (path / PREDICTIONS_FILE).is_file():
             raise OptionError(
                 f"{path}: is a model without predictions; give a dataset to test it on (`table` "
                 "and `bags`)"
             )
-
-
-def _list_models(one: RunPath) -> list[Path]:
-    """Return the models of a run, or the path of one model."""
-    path = to_path(one)
-    is_model = (path / CARD_FILE).is_file()
-    folders = [] if is_model else [path / name for name in _list_model_names(path)]
-    return folders if len(folders) > 1 else [path]
-
-
-def _list_model_names(path: Path) -> tuple[str, ...]:
-    """Return the models of a run folder; none of another folder."""
-    return Run(path).models if (path / "provenance.json").is_file() else ()
-
-
-def _write_predictions(out: Path, found: Evaluation) -> None:
-    write_predictions(out / PREDICTIONS_FILE, found.predictions)
-    (out / LOCALIZATION_FILE).unlink(missing_ok=True)  # of an earlier evaluation
-    if found.localization:
-        write_localization(out / LOCALIZATION_FILE, found.localization)
+    if bags is not None:
+        index = BagIndex(bags)
+        for path in paths:
+            measure_run_localization(path, index, device=device, progress=on_progress)
+    predictions, localization = read_runs(paths)
+    return Evaluation(
+        predictions=predictions,
+        localization=localization,
+        title=f"Evaluation of {describe_runs(paths)}",
+        data=", ".join(map(str, paths)),
+        settings=read_run_settings(paths),
+    )
 
 
 def _evaluate_models(
@@ -236,7 +196,21 @@ def _evaluate_models(
 ) -> Evaluation:
     return Evaluation(
         **predict_dataset(models, dataset, device, on_progress)._asdict(),
-        title=_make_title(models),
+        title=f"Evaluation of {describe_runs(models)}",
         data=f"{len(dataset)} slides",
         settings=read_run_settings(models),
     )
+
+
+def _list_models(path: Path) -> list[Path]:
+    """Return the models of a run, or the path of one model."""
+    is_run = (path / "provenance.json").is_file() and not (path / CARD_FILE).is_file()
+    folders = [path / name for name in Run(path).models] if is_run else []
+    return folders if len(folders) > 1 else [path]
+
+
+def _write_predictions(out: Path, found: Evaluation) -> None:
+    write_predictions(out / PREDICTIONS_FILE, found.predictions)
+    (out / LOCALIZATION_FILE).unlink(missing_ok=True)  # of an earlier evaluation
+    if found.localization:
+        write_localization(out / LOCALIZATION_FILE, found.localization)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +14,8 @@ from sacmil.arguments import list_paths
 from sacmil.atomic import exclusive, remove_partial_files
 from sacmil.bag import Bag
 from sacmil.cohorts.rows import parse_slide_id
-from sacmil.deploy.load import LoadedModel, load_ensemble
-from sacmil.errors import (
-    ConfigError,
-    FormatError,
-    InputError,
-    OptionError,
-    shorten_value,
-    suggest_names,
-)
+from sacmil.deploy.load import load_ensemble
+from sacmil.errors import ConfigError, FormatError, OptionError, shorten_value, suggest_names
 from sacmil.formats import find_bags, read_bag
 from sacmil.formats._registry import list_suffixes
 from sacmil.heatmap import (
@@ -42,31 +35,31 @@ from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import InstanceScores, Prediction
 from sacmil.slides.search import find_slides
 from sacmil.workflows.input_requirements import InputRequirements
-from sacmil.workflows.inputs import INPUT_ERRORS, ModelPath, Paths, describe_error, to_model_path
-from sacmil.workflows.output_folder import check_output_folder
-
-PathsByName = dict[str, Path]
+from sacmil.workflows.inputs import (
+    INPUT_ERRORS,
+    ModelPath,
+    Paths,
+    check_output_folder,
+    describe_error,
+    to_model_path,
+)
 
 SCORE_NAMES = {"sac_mil": "L2 norm after the last block"}
 """Names of models' scores, where the paper has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeatmapSettings:
-    """Files to write for every bag."""
+class _HeatmapSettings:
+    """Files to write for every bag; draw_heatmaps describes the settings."""
 
-    slides: Path | None = None
-    """Folder of the slides; None: maps on white, without tiles."""
-    classes: tuple[str, ...] = ()
-    """Classes whose scores to draw; empty: the predicted class, if scores are by class."""
-    normalization: Normalization = "rank"
-    geojson: bool = False
-    csv: bool = False
-    top: int = 8
-    truth: Path | None = None
-    """Annotations, a file or folder; a slide without one uses the labels in its bag."""
-    allow_mismatch: bool = False
-    """Also draw bags whose encoder or tile size differs from the model's."""
+    slides: Path | None
+    classes: tuple[str, ...]
+    normalization: Normalization
+    geojson: bool
+    csv: bool
+    top: int
+    truth: Path | None
+    allow_mismatch: bool
 
 
 @dataclass
@@ -119,9 +112,6 @@ def draw_heatmaps(
         device: auto, cpu, cuda:0, …
         on_progress: called with (task, done, total).
 
-    Returns:
-        The files by slide, the failures and notes.
-
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> import sacmil
@@ -135,60 +125,146 @@ def draw_heatmaps(
         >>> len(drawn.written), drawn.failures
         (4, {})
     """
-    if isinstance(top, bool) or not isinstance(top, int) or top < 0:
-        raise OptionError(f"`top` is {shorten_value(top)}; expected a number of tiles from 0 up")
-    settings = HeatmapSettings(
+    settings = _HeatmapSettings(
         slides=None if slides is None else Path(slides),
         classes=(classes,) if isinstance(classes, str) else tuple(classes),
         normalization=normalization,
         geojson=geojson,
         csv=csv,
-        top=top,
+        top=_check_top(top),
         truth=None if truth is None else Path(truth),
         allow_mismatch=allow_mismatch,
     )
-    folder = check_output_folder(out)
-    items = list_paths("bags", bags)
-    return _draw_bags(items, to_model_path(model), folder, settings, device, on_progress)
+    folder, items = check_output_folder(out), list_paths("bags", bags)
+    drawer = _HeatmapDrawer(items, to_model_path(model), folder, settings, device)
+    return drawer.run(on_progress)
 
 
-def _draw_bags(
-    items: list[Path],
-    model: Path,
-    out: Path,
-    settings: HeatmapSettings,
-    device: str,
-    on_progress: ProgressCallback,
-) -> HeatmapSummary:
-    check_can_draw()
-    bags = _collect_bags(items, out)
-    _check_truth(settings.truth, len(bags))
-    slides = {} if settings.slides is None else _slides_by_name(settings.slides)
-    ensemble = load_ensemble(model, device=device)
-    _check_classes(settings.classes, ensemble)
-    needs = InputRequirements.from_card(ensemble.members[0].card, str(model))
-    summary = HeatmapSummary()
-    with exclusive(out, purpose="heatmap"):
-        remove_partial_files(out)
-        for done, path in enumerate(bags, start=1):
-            try:
-                scored = _score_bag(path, ensemble, needs, settings, summary)
-                summary.written[scored.bag.slide_id] = _write_heatmaps(
-                    scored, out, ensemble, slides, settings, summary
-                )
-            except ConfigError:  # an error of the call, not of this bag
-                raise
-            except INPUT_ERRORS as error:
-                summary.failures[path] = describe_error(error)
-            on_progress("heatmaps", done, len(bags))
-    return summary
+def _check_top(top: object) -> int:
+    if isinstance(top, bool) or not isinstance(top, int) or top < 0:
+        raise OptionError(f"`top` is {shorten_value(top)}; expected a number of tiles from 0 up")
+    return top
 
 
-def _check_classes(classes: Sequence[str], ensemble: LoadedModel) -> None:
-    for which in classes:
-        if which not in ensemble.classes:
-            hint = suggest_names(which, ensemble.classes)
-            raise ConfigError(f"{ensemble.path}: has no class {which!r}; {hint}")
+class _HeatmapDrawer:
+    def __init__(
+        self, items: list[Path], model: Path, out: Path, settings: _HeatmapSettings, device: str
+    ) -> None:
+        check_can_draw()
+        self.out, self.settings, self.summary = out, settings, HeatmapSummary()
+        self.bags = _collect_bags(items, out)
+        _check_truth(settings.truth, len(self.bags))
+        self.slides = {} if settings.slides is None else _slides_by_name(settings.slides)
+        self.ensemble = load_ensemble(model, device=device)
+        for which in settings.classes:
+            if which not in self.ensemble.classes:
+                hint = suggest_names(which, self.ensemble.classes)
+                raise ConfigError(f"{self.ensemble.path}: has no class {which!r}; {hint}")
+        self.card = self.ensemble.members[0].card
+        self.requirements = InputRequirements.from_card(self.card, str(model))
+
+    def run(self, on_progress: ProgressCallback) -> HeatmapSummary:
+        summary = self.summary
+        with exclusive(self.out, purpose="heatmap"):
+            remove_partial_files(self.out)
+            for done, path in enumerate(self.bags, start=1):
+                try:
+                    scored = self._score_bag(path)
+                    written = [*self._draw_pictures(scored), *self._write_tables(scored)]
+                    summary.written[scored.bag.slide_id] = written
+                except ConfigError:  # an error of the call, not of this bag
+                    raise
+                except INPUT_ERRORS as error:
+                    summary.failures[path] = describe_error(error)
+                on_progress("heatmaps", done, len(self.bags))
+        return summary
+
+    def _score_bag(self, path: Path) -> _ScoredBag:
+        bag = read_bag(path)
+        name, allow_mismatch = bag.slide_id, self.settings.allow_mismatch
+        if name in self.summary.written:
+            raise FormatError(f"{path}: is a second bag of {name}; expected one per slide")
+        wrong = self.requirements.require(bag, name, allow_mismatch=allow_mismatch).problems
+        if wrong:
+            self.summary.notes.append(f"{name}: {'; '.join(wrong)}")
+        prediction = self.ensemble.predict(bag)
+        scores = InstanceScores.from_prediction(prediction, bag.coords, float(bag.patch_size))
+        return _ScoredBag(bag, scores, prediction)
+
+    def _draw_pictures(self, scored: _ScoredBag) -> Iterator[Path]:
+        bag, settings = scored.bag, self.settings
+        slide = self.slides.get(bag.slide_id)
+        if slide is None and settings.top:
+            why = "it is not in `slides`" if settings.slides else "`slides` was not given"
+            self.summary.notes.append(
+                f"{bag.slide_id}: the slide was not found ({why}); the map is on white, without "
+                "top tiles"
+            )
+        truth = self._load_truth(bag)
+        for which in settings.classes or (None,):
+            pictures = draw_heatmap(
+                self.out,
+                bag.slide_id,
+                scored.scores,
+                classes=self.ensemble.classes,
+                class_name=which,
+                predicted=scored.prediction.predicted_class,
+                normalization=settings.normalization,
+                slide=slide,
+                mpp=bag.mpp,
+                slide_size=bag.slide_size,
+                truth=truth,
+                name=self._name_score(),
+                note=self._describe_prediction(scored.prediction),
+                top=settings.top,
+            )
+            yield from pictures.values()
+
+    def _load_truth(self, bag: Bag) -> Truth | None:
+        path = self.settings.truth
+        if path is None:
+            return bag.labels
+        found = read_truth(path, bag.slide_id, bounds_origin=bag.bounds_origin)
+        if found is None and bag.labels is None:
+            self.summary.notes.append(f"{bag.slide_id}: {path} has no annotation of it")
+        return bag.labels if found is None else found
+
+    def _write_tables(self, scored: _ScoredBag) -> Iterator[Path]:
+        """Write GeoJSON and CSV of every score, coloured by the first given or predicted class."""
+        bag, settings, classes = scored.bag, self.settings, self.ensemble.classes
+        shown = select_scores(
+            scored.scores,
+            classes,
+            predicted=scored.prediction.predicted_class,
+            class_name=settings.classes[0] if settings.classes else None,
+        )
+        how, stem = settings.normalization, safe_file_name(bag.slide_id)
+        values = normalize_scores(shown.scores.scores, how)
+        columns = _make_columns(scored.scores, classes, values, shown.class_name, how)
+        common: dict[str, Any] = {"normalization": how, "measurements": columns}
+        if settings.geojson:
+            path = self.out / f"{stem}.geojson.gz"
+            origin, name = bag.bounds_origin, bag.slide_id
+            write_geojson(
+                path, scored.scores, values, bounds_origin=origin, slide_id=name, **common
+            )
+            yield path
+        if settings.csv:
+            path = self.out / f"{stem}.csv"
+            write_csv(path, scored.scores, values, labels=bag.labels, **common)
+            yield path
+
+    def _name_score(self) -> str:
+        if len(self.ensemble.members) > 1:
+            return f"mean rank of {len(self.ensemble.members)} models' scores"
+        return SCORE_NAMES.get(self.card.model, "score")
+
+    def _describe_prediction(self, prediction: Prediction) -> str:
+        """Return the model's name and its probabilities of the slide."""
+        pairs = zip(self.ensemble.classes, prediction.probabilities.tolist(), strict=True)
+        probabilities = ", ".join(f"{name} {p:.2f}" for name, p in pairs)
+        kind, name = self.card.model, self.ensemble.name
+        return f"{kind if kind == name else f'{kind} ({name})'} · {probabilities}"
 
 
 def _collect_bags(items: Sequence[Path], out: Path) -> list[Path]:
@@ -203,126 +279,16 @@ def _collect_bags(items: Sequence[Path], out: Path) -> list[Path]:
 
 def _check_truth(path: Path | None, bags: int) -> None:
     """Reject the annotation of one slide for several bags, which would all get it."""
-    if (
-        path is not None
-        and bags > 1
-        and path.is_file()
-        and path.name.endswith(SINGLE_SLIDE_SUFFIXES)
-    ):
+    if path and bags > 1 and path.is_file() and path.name.endswith(SINGLE_SLIDE_SUFFIXES):
         raise ConfigError(
             f"{path}: holds the annotation of one slide, and there are {bags} bags; expected a "
             "folder of files named like the slides, or one JSON file of all"
         )
 
 
-def _slides_by_name(folder: Path) -> PathsByName:
+def _slides_by_name(folder: Path) -> dict[str, Path]:
     found = find_slides([folder])
     return {parse_slide_id(path.name): path for path in found} | {path.stem: path for path in found}
-
-
-def _score_bag(
-    path: Path,
-    ensemble: LoadedModel,
-    requirements: InputRequirements,
-    settings: HeatmapSettings,
-    summary: HeatmapSummary,
-) -> _ScoredBag:
-    bag = read_bag(path)
-    if bag.slide_id in summary.written:
-        raise FormatError(f"{path}: is a second bag of {bag.slide_id}; expected one per slide")
-    _check_requirements(bag, requirements, settings, summary)
-    prediction = ensemble.predict(bag)
-    scores = InstanceScores.from_prediction(prediction, bag.coords, float(bag.patch_size))
-    return _ScoredBag(bag, scores, prediction)
-
-
-def _check_requirements(
-    bag: Bag, requirements: InputRequirements, settings: HeatmapSettings, summary: HeatmapSummary
-) -> None:
-    """Reject a bag the model was not trained for, or add a note if mismatches are allowed."""
-    wrong = requirements.check(bag).problems
-    if not wrong:
-        return
-    if not settings.allow_mismatch or requirements.dim not in (None, bag.dim):
-        raise InputError(f"{bag.slide_id}: {'; '.join(wrong)}; {requirements.fix_hint(bag)}")
-    summary.notes.append(f"{bag.slide_id}: {'; '.join(wrong)}")
-
-
-def _write_heatmaps(
-    scored: _ScoredBag,
-    out: Path,
-    ensemble: LoadedModel,
-    slides: PathsByName,
-    settings: HeatmapSettings,
-    summary: HeatmapSummary,
-) -> list[Path]:
-    bag = scored.bag
-    slide = slides.get(bag.slide_id)
-    if slide is None and settings.top:
-        why = "it is not in `slides`" if settings.slides else "`slides` was not given"
-        summary.notes.append(
-            f"{bag.slide_id}: the slide was not found ({why}); the map is on white, without top "
-            "tiles"
-        )
-    truth = _load_truth(bag, settings, summary)
-    written: list[Path] = []
-    for which in settings.classes or (None,):
-        pictures = draw_heatmap(
-            out,
-            bag.slide_id,
-            scored.scores,
-            classes=ensemble.classes,
-            class_name=which,
-            predicted=scored.prediction.predicted_class,
-            normalization=settings.normalization,
-            slide=slide,
-            mpp=bag.mpp,
-            slide_size=bag.slide_size,
-            truth=truth,
-            name=_name_score(ensemble),
-            note=_describe_prediction(ensemble, scored.prediction),
-            top=settings.top,
-        )
-        written += pictures.values()
-    return written + _write_tables(scored, out, ensemble, settings)
-
-
-def _write_tables(
-    scored: _ScoredBag, out: Path, ensemble: LoadedModel, settings: HeatmapSettings
-) -> list[Path]:
-    """Write GeoJSON and CSV of every score, coloured by the first given or predicted class."""
-    bag, how = scored.bag, settings.normalization
-    shown = select_scores(
-        scored.scores,
-        ensemble.classes,
-        predicted=scored.prediction.predicted_class,
-        class_name=settings.classes[0] if settings.classes else None,
-    )
-    values = normalize_scores(shown.scores.scores, how)
-    columns = _make_columns(scored.scores, ensemble.classes, values, shown.class_name, how)
-    written = []
-    if settings.geojson:
-        written.append(out / f"{safe_file_name(bag.slide_id)}.geojson.gz")
-        write_geojson(
-            written[-1],
-            scored.scores,
-            values,
-            normalization=how,
-            measurements=columns,
-            bounds_origin=bag.bounds_origin,
-            slide_id=bag.slide_id,
-        )
-    if settings.csv:
-        written.append(out / f"{safe_file_name(bag.slide_id)}.csv")
-        write_csv(
-            written[-1],
-            scored.scores,
-            values,
-            normalization=how,
-            measurements=columns,
-            labels=bag.labels,
-        )
-    return written
 
 
 def _make_columns(
@@ -334,37 +300,12 @@ def _make_columns(
 ) -> dict[str, npt.ArrayLike]:
     """Return the columns by name; the score of a class is named after it."""
     columns: dict[str, npt.ArrayLike]
+    name = f"score {which}" if which else "score"
     if scores.class_scores is None:
-        columns = {f"score {which}" if which else "score": scores.scores}
+        columns = {name: scores.scores}
     else:
         by_class = zip(classes, scores.class_scores.T, strict=True)
-        columns = {f"score {name}": column for name, column in by_class}
+        columns = {f"score {each}": column for each, column in by_class}
     if normalization != "raw":
-        columns[f"score {which} ({normalization})" if which else f"score ({normalization})"] = (
-            values
-        )
+        columns[f"{name} ({normalization})"] = values
     return columns
-
-
-def _load_truth(bag: Bag, settings: HeatmapSettings, summary: HeatmapSummary) -> Truth | None:
-    if settings.truth is None:
-        return bag.labels
-    found = read_truth(settings.truth, bag.slide_id, bounds_origin=bag.bounds_origin)
-    if found is None and bag.labels is None:
-        summary.notes.append(f"{bag.slide_id}: {settings.truth} has no annotation of it")
-    return bag.labels if found is None else found
-
-
-def _name_score(ensemble: LoadedModel) -> str:
-    if len(ensemble.members) > 1:
-        return f"mean rank of {len(ensemble.members)} models' scores"
-    return SCORE_NAMES.get(ensemble.members[0].card.model, "score")
-
-
-def _describe_prediction(ensemble: LoadedModel, prediction: Prediction) -> str:
-    """Return the model's name and its probabilities of the slide."""
-    pairs = zip(ensemble.classes, prediction.probabilities.tolist(), strict=True)
-    probabilities = ", ".join(f"{name} {p:.2f}" for name, p in pairs)
-    kind = ensemble.members[0].card.model
-    name = kind if kind == ensemble.name else f"{kind} ({ensemble.name})"
-    return f"{name} · {probabilities}"

@@ -1,17 +1,22 @@
-"""Requirements of a model for its bags, read from its card."""
+"""Requirements of a model for its bags, read from its card, and bags extracted to meet them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from sacmil.bag import TILE_SIZE_TOLERANCE, Bag
 from sacmil.card import Card
-from sacmil.encoders import list_encoders, list_families
-from sacmil.errors import ModelFolderError
+from sacmil.encoders import Encoder, list_encoders, list_families, load_encoder
+from sacmil.errors import EncoderError, InputError, ModelFolderError, OptionError
 from sacmil.slides.tissue import TISSUE_MODES
+from sacmil.workflows.inputs import PredictionSettings, WorkflowCallbacks
+
+if TYPE_CHECKING:
+    from sacmil.extraction import ExtractionSettings
 
 
 class InputCheck(NamedTuple):
@@ -99,10 +104,13 @@ class InputRequirements:
 
     def check(self, bag: Bag) -> InputCheck:
         """Compare a bag with the requirements."""
-        wrong = [text for text in (self._check_dim(bag), *self._check_encoder(bag)) if text]
-        unknown = []
+        wrong, unknown = [], []
+        if self.has_other_dim(bag):
+            wrong.append(f"its features have {bag.dim} numbers, the model takes {self.dim}")
         if self.encoder is None or bag.encoder is None:
             unknown.append("encoder")
+        else:
+            wrong += self.check_encoder(bag.encoder.name, bag.encoder.hash)
         if in_pixels := self._check_pixel_size(bag):
             wrong += in_pixels
         elif self.patch_px is not None and bag.patch_size_px is not None:
@@ -114,6 +122,27 @@ class InputRequirements:
                 f"its tiles are {bag.patch_size_um:.4g} µm wide, the model's {self.patch_um:.4g} µm"
             )
         return InputCheck(wrong, unknown)
+
+    def require(
+        self, bag: Bag, name: object, *, allow_mismatch: bool, others: Sequence[str] = ()
+    ) -> InputCheck:
+        """Compare a bag as ``check`` does, and reject one that does not meet the requirements.
+
+        Args:
+            bag: to compare.
+            name: of the bag, for the message.
+            allow_mismatch: accept all differences but that of dimensions.
+            others: problems that the caller found.
+        """
+        found = self.check(bag)
+        found.problems.extend(others)
+        if found.problems and (self.has_other_dim(bag) or not allow_mismatch):
+            raise InputError(f"{name}: {'; '.join(found.problems)}; {self.fix_hint(bag)}")
+        return found
+
+    def has_other_dim(self, bag: Bag) -> bool:
+        """Whether the model cannot run on the bag."""
+        return self.dim not in (None, bag.dim)
 
     def _check_pixel_size(self, bag: Bag) -> list[str]:
         """Compare tile sizes if the model's or the bag's are counted in pixels."""
@@ -127,7 +156,7 @@ class InputRequirements:
     def fix_hint(self, bag: Bag) -> str:
         """Return what to do about a bag that does not meet the requirements."""
         hint = self.extraction_hint()
-        if self._check_dim(bag):  # the model cannot run on other dimensions
+        if self.has_other_dim(bag):
             return hint
         return f"{hint}; or use `allow_mismatch=True` to predict anyway"
 
@@ -141,25 +170,15 @@ class InputRequirements:
             size = f", tiles of {self.patch_px} pixels of the image (mpp none)"
         return f"extract the slide again with {encoder}{size}"
 
-    def _check_dim(self, bag: Bag) -> str | None:
-        if self.dim is None or bag.dim == self.dim:
-            return None
-        return f"its features have {bag.dim} numbers, the model takes {self.dim}"
-
-    def _check_encoder(self, bag: Bag) -> Iterable[str]:
-        if bag.encoder is not None:
-            yield from self.check_encoder(bag.encoder.name, bag.encoder.hash)
-
-    def check_encoder(self, name: str, digest: str | None) -> Iterable[str]:
-        """Yield how an encoder differs from the model's."""
-        if self.encoder is None:
-            return
-        if name != self.encoder:
-            yield f"its encoder is {name}, the model's {self.encoder}"
-        elif self.encoder_hash and digest and digest != self.encoder_hash:
-            yield (
+    def check_encoder(self, name: str, digest: str | None) -> list[str]:
+        """Return how an encoder differs from the model's."""
+        if self.encoder not in (None, name):
+            return [f"its encoder is {name}, the model's {self.encoder}"]
+        if self.encoder and self.encoder_hash and digest and digest != self.encoder_hash:
+            return [
                 f"its {name} has other weights ({digest}) than the model's ({self.encoder_hash})"
-            )
+            ]
+        return []
 
 
 def _describe_tiles(um: float | None, px: float | None) -> str:
@@ -182,3 +201,100 @@ def _is_valid_value(key: str, value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return 0 < value < math.inf and (key == "patch_um" or isinstance(value, int))
+
+
+class ExtractedBags(NamedTuple):
+    """Bags and failures by slide name."""
+
+    bags: dict[str, Path]
+    failures: dict[str, str]
+    """Reasons why there is no bag."""
+
+
+def extract_missing(
+    slides: Mapping[str, Path],
+    out: Path,
+    requirements: InputRequirements,
+    settings: PredictionSettings,
+    callbacks: WorkflowCallbacks,
+) -> ExtractedBags:
+    """Extract slides into a folder; skip slides that are done.
+
+    Args:
+        slides: files by name.
+        out: see extraction/slide_request.py for its contents.
+        requirements: bags that the models accept.
+        settings: encoder and resolution are used.
+        callbacks: progress.
+    """
+    from sacmil.extraction import extract_slides
+
+    chosen = _make_extraction_settings(slides, requirements, settings)
+    encoders, paths = [_load_required_encoder(requirements, settings)], list(slides.values())
+    with callbacks.show_extraction(len(slides)) as progress:
+        rows = extract_slides(paths, out, encoders=encoders, settings=chosen, progress=progress)
+    found = dict(zip(slides, rows, strict=True))
+    return ExtractedBags(
+        {name: out / row.bag for name, row in found.items() if row.status != "failed"},
+        {name: row.reason for name, row in found.items() if row.status == "failed"},
+    )
+
+
+def _make_extraction_settings(
+    slides: Mapping[str, Path], requirements: InputRequirements, settings: PredictionSettings
+) -> ExtractionSettings:
+    from sacmil.extraction import ExtractionSettings
+    from sacmil.slides.resolution import SlideResolutions
+    from sacmil.slides.tiling import TileSpec
+
+    if missing := requirements.list_missing_for_slides():
+        raise ModelFolderError(
+            f"the model's card does not name the {' or the '.join(missing)} it was trained with, "
+            f"so {next(iter(slides.values()))} cannot be tiled for it; extract it with the "
+            "encoder, resolution and tile size of the model's bags, and give the bag"
+        )
+    slide_mpp = settings.slide_mpp
+    if requirements.patch_px is not None and slide_mpp:
+        raise OptionError(
+            "`slide_mpp`: the model's tiles are counted in pixels, not µm; leave it out"
+        )
+    size = requirements.patch_px or requirements.tile_px
+    assert size is not None
+    return ExtractionSettings(
+        tiles=TileSpec(mpp=None if requirements.patch_px else requirements.mpp, patch_size=size),
+        tissue_mode=requirements.tissue or "auto",
+        resolutions=SlideResolutions.parse(slide_mpp) if slide_mpp else SlideResolutions(),
+    )
+
+
+def _load_required_encoder(
+    requirements: InputRequirements, settings: PredictionSettings
+) -> Encoder:
+    name = settings.encoder or requirements.encoder
+    assert name is not None
+    try:
+        loaded = load_encoder(
+            name,
+            weights=settings.encoder_weights,
+            device=_choose_device(settings.device),
+            download=settings.download,
+        )
+    except EncoderError as error:  # it names an argument that has another name here
+        raise EncoderError(str(error).replace("`weights`", "`encoder_weights`")) from error
+    wrong = requirements.check_encoder(loaded.card.name, loaded.hash)
+    if wrong and not settings.allow_mismatch:
+        raise EncoderError(
+            f"{name}: {wrong[0]}; give the model's encoder by `encoder` or `encoder_weights`, "
+            "or use `allow_mismatch=True` to use this one anyway"
+        )
+    return loaded
+
+
+def _choose_device(device: str) -> str:
+    if device != "auto":
+        return device
+    try:
+        import torch
+    except ImportError:  # the encoder may not need it
+        return "cpu"
+    return "cuda:0" if torch.cuda.is_available() else "cpu"

@@ -1,41 +1,98 @@
-"""Inputs of prediction: slides and bags, given as files or folders."""
+"""What workflows share: settings, callbacks, paths of models, bags, slides and output folders."""
 
 from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from sacmil.arguments import list_paths, to_path
+from sacmil.arguments import list_paths, to_output_folder, to_path
 from sacmil.bag import Bag
-from sacmil.errors import BagWarning, FormatError, SacMILError, SlideError, explain_os_error
+from sacmil.card import CARD_FILE, is_exported_run
+from sacmil.errors import (
+    BagWarning,
+    FormatError,
+    InputError,
+    OptionError,
+    SacMILError,
+    SlideError,
+    explain_os_error,
+)
 from sacmil.formats import find_bags, read_bag
 from sacmil.formats._registry import list_bag_files, list_suffixes
 from sacmil.limits import BAG_LIMIT_S
 from sacmil.parallel import TaskOutcome, WorkerPool
+from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import Run
 from sacmil.slides.search import find_slides
+
+if TYPE_CHECKING:
+    from sacmil.extraction.extract_slides import ExtractionProgress
 
 INPUT_ERRORS = (SacMILError, OSError, MemoryError, RuntimeError)
 """Errors of one item that do not stop the others; torch's out-of-memory is a RuntimeError."""
 _PREFETCH = 2
 """Bags in memory besides the one being predicted."""
 
-
-class PredictionInputs(NamedTuple):
-    """Files by the name of their slide, which is the stem of the file."""
-
-    bags: dict[str, Path]
-    slides: dict[str, Path]
-
-
+Item = TypeVar("Item")
 Paths = str | Path | Iterable[str | Path]
 """One path, or several."""
 ModelPath = str | Path | Run
 """A model folder, an exported model, or a run of one model."""
 ModelPaths = ModelPath | Iterable[ModelPath]
+ExtractionTracker: TypeAlias = "Callable[[int], AbstractContextManager[ExtractionProgress]]"
+"""Called with the number of slides; returns a context with the progress of extraction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionSettings:
+    """Settings of prediction; predict_slides describes them."""
+
+    device: str
+    slides: str | Path | None
+    heatmaps: bool
+    report: bool
+    allow_mismatch: bool
+    slide_mpp: str | None
+    encoder: str | None
+    encoder_weights: str | Path | None
+    download: bool
+    limit_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkflowCallbacks:
+    """Callbacks for the progress of a workflow."""
+
+    on_progress: ProgressCallback = ignore_progress
+    """Called with (task, done, total)."""
+    track_extraction: ExtractionTracker | None = None
+
+    def track(self, task: str, items: Sequence[Item]) -> Iterator[Item]:
+        """Yield items, and report each as done once the next is taken."""
+        for done, item in enumerate(items):
+            self.on_progress(task, done, len(items))
+            yield item
+        if items:
+            self.on_progress(task, len(items), len(items))
+
+    def show_extraction(self, slides: int) -> AbstractContextManager[Any]:
+        """Return a context with the progress of extraction, which is None if nobody tracks it."""
+        return self.track_extraction(slides) if self.track_extraction else nullcontext()
+
+
+def check_output_folder(out: str | Path) -> Path:
+    """Return the path of a folder to write to; reject a file, and a run or model folder."""
+    folder = to_output_folder(out)
+    if any((folder / name).exists() for name in ("config.yaml", CARD_FILE)):
+        raise OptionError(f"{folder}: holds a run or a model; choose another `out`")
+    if is_exported_run(folder):
+        raise OptionError(f"{folder}: holds an exported run; choose another `out`")
+    return folder
 
 
 def to_model_path(model: object, name: str = "model") -> Path:
@@ -50,6 +107,13 @@ def list_model_paths(models: ModelPaths) -> list[Path]:
     if isinstance(models, Iterable) and not isinstance(models, str):
         models = [one.folder if isinstance(one, Run) else one for one in models]
     return list_paths("models", models.folder if isinstance(models, Run) else models)
+
+
+class PredictionInputs(NamedTuple):
+    """Files by the name of their slide, which is the stem of the file."""
+
+    bags: dict[str, Path]
+    slides: dict[str, Path]
 
 
 def find_inputs(items: Iterable[str | Path], *, outside: Path) -> PredictionInputs:
@@ -112,20 +176,49 @@ def read_input_bag(path: Path) -> BagReading:
     return BagReading(bag, list(dict.fromkeys(messages)))
 
 
+def process_bags(
+    bags: Mapping[str, Path],
+    process: Callable[[str, BagReading], None],
+    *,
+    task: str,
+    limit_s: float,
+    on_progress: ProgressCallback,
+) -> dict[str, str]:
+    """Process each bag; return reasons by name of those that fail, which do not stop the others.
+
+    Args:
+        bags: files by name.
+        process: called with the name and the bag.
+        task: name in the progress.
+        limit_s: seconds to read one bag.
+        on_progress: called with (task, done, total).
+    """
+    failures = {}
+    on_progress(task, 0, len(bags))
+    readings = prefetch_bags(bags.values(), limit_s=limit_s)
+    for done, (name, reading) in enumerate(zip(bags, readings, strict=True), start=1):
+        try:
+            if reading.failure is not None:
+                raise InputError(reading.failure)
+            process(name, reading.value)
+        except INPUT_ERRORS as error:
+            failures[name] = describe_error(error)
+        on_progress(task, done, len(bags))
+    return failures
+
+
 def prefetch_bags(paths: Iterable[Path], *, limit_s: float = BAG_LIMIT_S) -> Iterator[TaskOutcome]:
     """Yield readings in the order of the paths, each read while the previous one is predicted.
 
     A separate process reads them, because a damaged file can crash the library that reads it.
     """
-    waiting = iter(paths)
+    waiting = enumerate(paths)
     with WorkerPool(1) as worker:
-        for key, path in enumerate(itertools.islice(waiting, _PREFETCH)):
+        for key, path in itertools.islice(waiting, _PREFETCH):
             worker.submit(key, read_input_bag, path, limit_s=limit_s)
-        submitted = _PREFETCH
         while (outcome := worker.next_outcome()) is not None:
-            for path in itertools.islice(waiting, 1):
-                worker.submit(submitted, read_input_bag, path, limit_s=limit_s)
-                submitted += 1
+            for key, path in itertools.islice(waiting, 1):
+                worker.submit(key, read_input_bag, path, limit_s=limit_s)
             yield outcome
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sacmil.arguments import list_paths
 from sacmil.atomic import exclusive, remove_partial_files
@@ -18,31 +17,29 @@ from sacmil.errors import InputError, OptionError, RunError, SacMILError
 from sacmil.limits import BAG_LIMIT_S
 from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import InstanceScores, ModelInfo, Prediction, StoredPrediction, write_scores
-from sacmil.results.prediction import PROBABILITY_PREFIX, average_predictions, combine_hashes
+from sacmil.results.prediction import average_predictions, combine_hashes
 from sacmil.slides.search import find_slides
-from sacmil.workflows.input_requirements import InputRequirements
+from sacmil.workflows.input_requirements import InputRequirements, extract_missing
 from sacmil.workflows.inputs import (
-    INPUT_ERRORS,
     BagReading,
+    ExtractionTracker,
     ModelPaths,
     Paths,
+    PredictionSettings,
+    WorkflowCallbacks,
     describe_error,
     find_inputs,
     list_model_paths,
     make_printable_path,
-    prefetch_bags,
+    process_bags,
 )
 from sacmil.workflows.prediction_folder import (
     BagFile,
     PredictionFailure,
     PredictionFolder,
     SlidePredictions,
+    make_table,
     write_tables,
-)
-from sacmil.workflows.prediction_settings import (
-    ExtractionTracker,
-    PredictionSettings,
-    WorkflowCallbacks,
 )
 from sacmil.workflows.slide_pictures import draw_slide_pictures
 
@@ -65,25 +62,10 @@ class PredictionSummary:
         """Return a pandas frame with a row per slide and model."""
         import pandas
 
-        no_spread = [math.nan] * len(self.classes)
-        rows = [
-            {
-                "slide_id": record.slide_id,
-                "model": one.model,
-                "predicted": one.find_predicted_class(self.classes),
-                **{
-                    PROBABILITY_PREFIX + name: p
-                    for name, p in zip(self.classes, one.probabilities, strict=True)
-                },
-                **{
-                    f"spread_{name}": value
-                    for name, value in zip(self.classes, one.spread or no_spread, strict=True)
-                },
-            }
-            for record in self.records
-            for one in record.select_models(self.models)
-        ]
-        return pandas.DataFrame(rows)
+        header, *rows = make_table(self.classes, self.models, self.records)
+        spreads = dict.fromkeys((name for name in header if name.startswith("spread_")), float)
+        frame = pandas.DataFrame(rows, columns=header).astype(spreads)
+        return frame.drop(columns=["model_hash", "encoder", "seconds"])
 
 
 def predict_slides(
@@ -106,13 +88,10 @@ def predict_slides(
 ) -> PredictionSummary:
     """Predict slides and bags, draw heatmaps and write tables; what is done is not done again.
 
-    An item that fails does not stop the others. docs/predict.md lists the files.
-
     Args:
-        items: slides, bags, or folders of either.
-        models: model folders, exported models, or runs, each the mean of its models. Of several,
-            the mean is predicted too.
-        out: folder to write.
+        items: slides, bags, or folders of either; one that fails does not stop the others.
+        models: model folders, exports or runs, a run is the mean of its models; so are several.
+        out: folder to write; docs/predict.md lists the files.
         device: auto, cpu, cuda:0, …: for torch models and the encoder.
         slides: folder of the bags' slides, to draw heatmaps on.
         heatmaps: whether to draw heatmaps.
@@ -124,11 +103,7 @@ def predict_slides(
         download: whether to download the encoder's weights.
         limit_s: seconds to read one bag.
         on_progress: called with (task, done, total).
-        track_extraction: called with the number of slides; returns a context that is given the
-            progress of extraction.
-
-    Returns:
-        The predictions by slide, and the failures.
+        track_extraction: called with the number of slides; returns a context for their progress.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -139,59 +114,50 @@ def predict_slides(
         >>> with TemporaryDirectory() as folder:
         ...     _ = write_synthetic_cohort(synthetic, folder)
         ...     sacmil.save_model(f"{folder}/model", model, classes=["scattered", "clustered"])
-        ...     found = predict_slides(
-        ...         f"{folder}/bags", f"{folder}/model", f"{folder}/out", heatmaps=False
-        ...     )
+        ...     paths = f"{folder}/bags", f"{folder}/model", f"{folder}/out"
+        ...     found = predict_slides(*paths, heatmaps=False)
         >>> len(found.to_frame()), found.failures
         (4, [])
     """
-    if not limit_s > 0:
-        raise OptionError(f"`limit_s` is {limit_s}; expected seconds above 0")
-    settings = PredictionSettings(
-        device=device,
-        slides=None if slides is None else Path(slides),
-        heatmaps=heatmaps,
-        report=report,
-        allow_mismatch=allow_mismatch,
-        slide_mpp=slide_mpp,
-        encoder=encoder,
-        encoder_weights=None if encoder_weights is None else Path(encoder_weights),
-        download=download,
-        limit_s=limit_s,
-    )
-    folder = PredictionFolder(Path(out))
-    paths = list_paths("items", items)
-    if folder.out.resolve() in (item.resolve() for item in paths):
+    settings: dict[str, Any] = {"device": device, "slides": slides, "heatmaps": heatmaps}
+    settings |= {"report": report, "allow_mismatch": allow_mismatch, "limit_s": limit_s}
+    settings |= {"slide_mpp": slide_mpp, "encoder": encoder, "download": download}
+    chosen = PredictionSettings(encoder_weights=encoder_weights, **settings)
+    callbacks = WorkflowCallbacks(on_progress=on_progress, track_extraction=track_extraction)
+    return _predict_slides(items, models, Path(out), chosen, callbacks)
+
+
+def _predict_slides(
+    items: Paths,
+    models: ModelPaths,
+    out: Path,
+    settings: PredictionSettings,
+    callbacks: WorkflowCallbacks,
+) -> PredictionSummary:
+    if not settings.limit_s > 0:
+        raise OptionError(f"`limit_s` is {settings.limit_s}; expected seconds above 0")
+    folder, paths = PredictionFolder(out), list_paths("items", items)
+    if out.resolve() in (item.resolve() for item in paths):
         raise RunError(f"{out}: is one of the inputs; choose another `out`")
     folder.check_is_prediction_folder()
-    found = find_inputs(paths, outside=folder.out)
+    found = find_inputs(paths, outside=out)
     loaded = _LoadedModels.load(list_model_paths(models), settings)
-    callbacks = WorkflowCallbacks(on_progress=on_progress, track_extraction=track_extraction)
-    with exclusive(folder.out, purpose="prediction"):
-        remove_partial_files(folder.out)
+    with exclusive(out, purpose="prediction"):
+        remove_partial_files(out)
         return _PredictionRun(folder, loaded, settings, callbacks).run(found.bags, found.slides)
 
 
-@dataclass(frozen=True)
-class _LoadedModels:
+class _LoadedModels(NamedTuple):
     """The models that predict, and the bags they need."""
 
     ensembles: tuple[LoadedModel, ...]
     requirements: InputRequirements
-    models: tuple[ModelInfo, ...] = field(init=False)
+    models: tuple[ModelInfo, ...]
     """Models in the tables; with several, their ensemble is last."""
 
-    def __post_init__(self) -> None:
-        models = [ModelInfo(one.name, one.hash, len(one.members)) for one in self.ensembles]
-        if len(models) > 1:
-            models.append(
-                ModelInfo(ENSEMBLE_NAME, combine_hashes([m.hash for m in models]), len(models))
-            )
-        object.__setattr__(self, "models", tuple(models))
-
     @classmethod
-    def load(cls, models: Sequence[str | Path], settings: PredictionSettings) -> _LoadedModels:
-        ensembles = load_ensembles(models, device=settings.device)
+    def load(cls, paths: Sequence[Path], settings: PredictionSettings) -> _LoadedModels:
+        ensembles = load_ensembles(paths, device=settings.device)
         needs = {
             f"{one.name} ({number})" if number else one.name: InputRequirements.from_card(
                 member.card, one.name
@@ -199,7 +165,11 @@ class _LoadedModels:
             for one in ensembles
             for number, member in enumerate(one.members)
         }
-        return cls(ensembles, InputRequirements.merge(needs))
+        models = [ModelInfo(one.name, one.hash, len(one.members)) for one in ensembles]
+        if len(models) > 1:
+            combined = combine_hashes([model.hash for model in models])
+            models.append(ModelInfo(ENSEMBLE_NAME, combined, len(models)))
+        return cls(ensembles, InputRequirements.merge(needs), tuple(models))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -223,54 +193,52 @@ class _LoadedModels:
             yield self.models[-1], average_predictions(predictions), time.perf_counter() - begun
 
 
+@dataclass(frozen=True)
 class _PredictionRun:
-    def __init__(
-        self,
-        folder: PredictionFolder,
-        models: _LoadedModels,
-        settings: PredictionSettings,
-        callbacks: WorkflowCallbacks,
-    ) -> None:
-        self.folder, self.models, self.settings = folder, models, settings
-        self.callbacks = callbacks
-        self.failures: list[PredictionFailure] = []
+    folder: PredictionFolder
+    models: _LoadedModels
+    settings: PredictionSettings
+    callbacks: WorkflowCallbacks
+    failures: list[PredictionFailure] = field(default_factory=list)
 
     def run(self, bags: Mapping[str, Path], slides: Mapping[str, Path]) -> PredictionSummary:
         slides_to_draw = dict(slides) | self._find_slides_of(bags)
         made = self._extract_slides(slides) if slides else {}
         items = {name: str(path) for name, path in (*bags.items(), *slides.items())}
         records = self._predict_bags({**bags, **made}, items)
-        models = self.models
         if self.settings.heatmaps:
-            # if images fill the disk, the predictions are already written
-            write_tables(self.folder, models.classes, models.models, records, self.failures)
-            records = self._draw_heatmaps(records, slides_to_draw)
+            self._write_tables(records)  # if images fill the disk, the predictions are there
+            tracked = self.callbacks.track("drawing", records)
+            records = [self._draw_record(one, slides_to_draw.get(one.slide_id)) for one in tracked]
         pages = [record.slide_id for record in records] if self.settings.report else []
         removed = self.folder.remove_old_reports(keep=pages)
-        write_tables(self.folder, models.classes, models.models, records, self.failures)
+        self._write_tables(records)
         if self.settings.report:
             self._write_reports(records)
+        models = self.models
         return PredictionSummary(models.classes, models.models, records, self.failures, removed)
+
+    def _write_tables(self, records: Sequence[SlidePredictions]) -> None:
+        models = self.models
+        write_tables(self.folder, models.classes, models.models, records, self.failures)
+
+    def _add_failure(self, item: str | Path, reason: str) -> None:
+        self.failures.append(PredictionFailure(make_printable_path(item), reason))
 
     # Slides.
 
     def _find_slides_of(self, bags: Mapping[str, Path]) -> dict[str, Path]:
         if self.settings.slides is None or not bags:
             return {}
-        found = {slide.stem: slide for slide in find_slides([self.settings.slides])}
+        found = {slide.stem: slide for slide in find_slides([Path(self.settings.slides)])}
         return {name: found[name] for name in bags if name in found}
 
     def _extract_slides(self, slides: Mapping[str, Path]) -> dict[str, Path]:
         """Return the bags of slides that could be extracted."""
-        from sacmil.workflows.extract_missing import extract_missing
-
-        made = extract_missing(
-            slides, self.folder.bags, self.models.requirements, self.settings, self.callbacks
-        )
-        self.failures += [
-            PredictionFailure(make_printable_path(slides[name]), reason)
-            for name, reason in made.failures.items()
-        ]
+        needs = self.models.requirements
+        made = extract_missing(slides, self.folder.bags, needs, self.settings, self.callbacks)
+        for name, reason in made.failures.items():
+            self._add_failure(slides[name], reason)
         return made.bags
 
     # Predictions.
@@ -280,35 +248,33 @@ class _PredictionRun:
     ) -> list[SlidePredictions]:
         """Return the predictions of every readable bag, sorted by name."""
         current = {name: self._read_existing(name, path) for name, path in sorted(bags.items())}
-        todo = [name for name, record in current.items() if record is None]
-        self.callbacks.on_progress("predicting", 0, len(todo))
-        readings = prefetch_bags([bags[name] for name in todo], limit_s=self.settings.limit_s)
-        for done, (name, reading) in enumerate(zip(todo, readings, strict=True), start=1):
-            try:
-                if reading.failure is not None:
-                    raise InputError(reading.failure)
-                current[name] = self._predict_bag(name, items[name], bags[name], reading.value)
-            except INPUT_ERRORS as error:
-                self.failures.append(
-                    PredictionFailure(make_printable_path(items[name]), describe_error(error))
-                )
-            self.callbacks.on_progress("predicting", done, len(todo))
+
+        def predict_bag(name: str, reading: BagReading) -> None:
+            current[name] = self._predict_bag(name, items[name], bags[name], reading)
+
+        failures = process_bags(
+            {name: bags[name] for name, record in current.items() if record is None},
+            predict_bag,
+            task="predicting",
+            limit_s=self.settings.limit_s,
+            on_progress=self.callbacks.on_progress,
+        )
+        for name, reason in failures.items():
+            self._add_failure(items[name], reason)
         return [record for record in current.values() if record is not None]
 
     def _read_existing(self, name: str, path: Path) -> SlidePredictions | None:
         """Return the record of an earlier run, if of these models and this bag."""
-        record = self.folder.read_record(name)
-        if record is None or not path.is_file() or record.bag != BagFile.from_path(path):
-            return None
-        if record.classes != self.models.classes:
-            return None
-        if record.mismatches and not self.settings.allow_mismatch:
-            return None
-        return (
-            record
-            if len(record.select_models(self.models.models)) == len(self.models.models)
-            else None
+        record, models = self.folder.read_record(name), self.models
+        is_usable = (
+            record is not None
+            and path.is_file()
+            and record.bag == BagFile.from_path(path)
+            and record.classes == models.classes
+            and (self.settings.allow_mismatch or not record.mismatches)
+            and len(record.select_models(models.models)) == len(models.models)
         )
+        return record if is_usable else None
 
     def _predict_bag(
         self, name: str, item: str, path: Path, reading: BagReading
@@ -340,24 +306,26 @@ class _PredictionRun:
         return record
 
     def _check_bag(self, name: str, path: Path, bag: Bag) -> tuple[list[str], list[str]]:
-        needs = self.models.requirements
-        wrong, unknown = needs.check(bag)
-        if bag.slide_id != name:
-            wrong.append(f"it holds the slide {bag.slide_id!r}, the file is called {name!r}")
-        if wrong and (needs.dim not in (None, bag.dim) or not self.settings.allow_mismatch):
-            raise InputError(f"{path}: {'; '.join(wrong)}; {needs.fix_hint(bag)}")
-        odd = [f"{path}: {text}" for text in wrong]
+        """Return how a bag differs from the models' bags, and all warnings about it."""
+        other = f"it holds the slide {bag.slide_id!r}, the file is called {name!r}"
+        wrong, unknown = self.models.requirements.require(
+            bag,
+            path,
+            allow_mismatch=self.settings.allow_mismatch,
+            others=[] if bag.slide_id == name else [other],
+        )
+        odd = list(wrong)
         if self.models.was_trained_on(name):
             odd.append(
-                f"{path}: a model was trained on this slide; its prediction is no test of how it "
-                "performs on new slides"
+                "a model was trained on this slide; its prediction is no test of how it performs "
+                "on new slides"
             )
         if unknown:
             odd.append(
-                f"{path}: could not be checked for the model's {' and '.join(unknown)}, which the "
-                "bag or the card does not state"
+                f"could not be checked for the model's {' and '.join(unknown)}, which the bag or "
+                "the card does not state"
             )
-        return wrong, odd
+        return wrong, [f"{path}: {text}" for text in odd]
 
     def _save_prediction(
         self, name: str, bag: Bag, model: ModelInfo, prediction: Prediction, seconds: float
@@ -369,21 +337,11 @@ class _PredictionRun:
             prediction, model, scores=path, seconds=round(seconds, 6)
         )
 
-    # Heatmaps.
+    # Heatmaps and pages.
 
-    def _draw_heatmaps(
-        self, records: Sequence[SlidePredictions], slides: Mapping[str, Path]
-    ) -> list[SlidePredictions]:
-        drawn = []
-        for done, record in enumerate(records):
-            self.callbacks.on_progress("drawing", done, len(records))
-            slide = slides.get(record.slide_id)
-            drawn.append(self._draw_record(record, None if slide is None else str(slide.resolve())))
-        self.callbacks.on_progress("drawing", len(records), len(records))
-        return drawn
-
-    def _draw_record(self, record: SlidePredictions, slide: str | None) -> SlidePredictions:
+    def _draw_record(self, record: SlidePredictions, file: Path | None) -> SlidePredictions:
         """Return the record with its heatmaps; add a warning if they cannot be drawn."""
+        slide = None if file is None else str(file.resolve())
         wanted = record.select_models(self.models.models)
         if record.slide == slide and all(one.pictures for one in wanted):
             return record
@@ -392,26 +350,18 @@ class _PredictionRun:
         except SacMILError as error:
             return replace(record, warnings=(*record.warnings, f"no heatmap: {error}"))
         except OSError as error:  # such as a full disk, which is no fault of this slide
-            self.failures.append(
-                PredictionFailure(
-                    make_printable_path(record.item), f"no heatmap: {describe_error(error)}"
-                )
-            )
+            self._add_failure(record.item, f"no heatmap: {describe_error(error)}")
             return record
         self.folder.write_record(drawn)
         return drawn
-
-    # Pages.
 
     def _write_reports(self, records: Sequence[SlidePredictions]) -> None:
         from sacmil.workflows.model_summary import ModelSummary
         from sacmil.workflows.slide_report import write_slide_report
 
         facts = [ModelSummary.from_ensemble(one) for one in self.models.ensembles]
-        for done, record in enumerate(records):
-            self.callbacks.on_progress("writing pages", done, len(records))
+        for record in self.callbacks.track("writing pages", records):
             write_slide_report(self.folder, record, self.models.models, facts)
-        self.callbacks.on_progress("writing pages", len(records), len(records))
 
 
 def _check_is_utf8(path: Path) -> None:

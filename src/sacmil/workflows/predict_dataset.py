@@ -1,9 +1,9 @@
-"""Predicts the slides of a dataset with models that were trained elsewhere."""
+"""Predicts datasets with models that were trained elsewhere, and measures localisation of runs."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,21 +11,32 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sacmil.atomic import exclusive
 from sacmil.bag import Bag
-from sacmil.card import Card, anonymized_id
-from sacmil.cohorts.bags import describe_slide_mismatch
+from sacmil.card import CARD_FILE, Card, anonymized_id
+from sacmil.cohorts.bags import BagIndex, Folders, describe_slide_mismatch
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
 from sacmil.cohorts.dataset import Dataset
 from sacmil.deploy.load import LoadedModel, load_ensemble
+from sacmil.environment import select_device
 from sacmil.errors import CohortWarning, InputError, RunError, SacMILError
 from sacmil.evaluation.localization import measure_slide_localization
 from sacmil.formats import read_bag
-from sacmil.progress import ProgressCallback
-from sacmil.results import Predictions, SlideLocalization
+from sacmil.progress import ProgressCallback, ignore_progress
+from sacmil.results import (
+    LOCALIZATION_FILE,
+    Prediction,
+    Predictions,
+    SlideLocalization,
+    read_predictions,
+    write_localization,
+)
 from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.runs import make_distinct_names
 
 Floats = npt.NDArray[np.float64]
+_TOLERANCE = 0.02
+"""Maximum difference of probabilities due to another device or precision."""
 
 
 class EvaluationFailure(NamedTuple):
@@ -46,8 +57,7 @@ class DatasetPredictions(NamedTuple):
     warnings: list[str]
 
 
-@dataclass(frozen=True)
-class _EvaluatedModel:
+class _EvaluatedModel(NamedTuple):
     """One of the models, prepared for the cohort."""
 
     name: str
@@ -237,10 +247,103 @@ def _predict_with_model(
     probabilities = prediction.probabilities[model.class_columns]
     if bag.labels is None:
         return probabilities, []
-    # a single output scores instances for class 1 only, whatever the slide is
+    keys = (slide.slide_id, slide.patient_id, 0, 0, model.name)
     label = model.class_columns[slide.label]
+    return probabilities, [_measure_slide(prediction, bag.labels, label, keys)]
+
+
+# --- localisation of runs -------------------------------------------------------------------------
+
+
+def measure_run_localization(
+    run: Path,
+    bags: Folders | BagIndex,
+    *,
+    device: str = "cpu",
+    progress: ProgressCallback = ignore_progress,
+) -> None:
+    """Measure every test slide with the model of its fold, and write localisation_by_slide.csv.
+
+    Args:
+        run: a folder of ``sacmil train`` or ``sacmil crossval``.
+        bags: folders of the bags, or their index; with the features the run was tested on.
+        device: cpu, cuda:0, …
+        progress: called with (task, done, total) after each model.
+
+    Raises:
+        RunError: the run has no saved models, or the bags are not those of the run.
+    """
+    is_model = (run / CARD_FILE).is_file()
+    cards = [run / CARD_FILE] if is_model else sorted(run.glob(f"*/seed_*/fold_*/{CARD_FILE}"))
+    if not cards:
+        raise RunError(
+            f"{run}: is not a run; expected a folder of sacmil train or sacmil crossval, not a "
+            "folder inside it"
+        )
+    index = bags if isinstance(bags, BagIndex) else BagIndex(bags)
+    cohort = _make_test_cohort(read_predictions(run))
+    located = Dataset(cohort, index, check_headers=False).bags
+    measured: dict[Path, list[SlideLocalization]] = {}
+    with exclusive(run, purpose="run"):
+        for done, card in enumerate(cards, start=1):
+            measured[card.parent] = _measure_model_localization(card.parent, located, device)
+            progress("localising", done, len(cards))
+        rows = [row for found in measured.values() for row in found]
+        if not any(row.has_both_labels for row in rows):
+            raise RunError(
+                f"{index.location}: no bag of a test slide has both positive and negative instance "
+                "labels; expected bags with labels, see Bag.labels. The run is unchanged"
+            )
+        for folder, found in measured.items():
+            if found:
+                write_localization(folder / LOCALIZATION_FILE, found)
+        rows.sort(key=lambda row: (row.model, row.seed, row.fold))
+        write_localization(run / LOCALIZATION_FILE, rows)
+
+
+def _make_test_cohort(predictions: Predictions) -> Cohort:
+    """Return the distinct test slides of a run."""
+    test = predictions.select(predictions.split == "test")
+    columns = (test.slide_id.tolist(), test.patient_id.tolist(), test.label.tolist())
+    slides = dict.fromkeys(LabeledSlide(*row) for row in zip(*columns, strict=True))
+    return Cohort(tuple(slides), predictions.classes)
+
+
+def _measure_model_localization(
+    folder: Path, bags: Mapping[str, Path], device: str
+) -> list[SlideLocalization]:
+    from sacmil.models import load_model, predict
+
+    model = load_model(folder).to(select_device(device))
+    predictions = read_predictions(folder)
+    test = predictions.select(predictions.split == "test")
+    found = []
+    for row, slide_id in enumerate(test.slide_id.tolist()):
+        bag = read_bag(bags[slide_id])
+        if bag.labels is None:
+            continue
+        predicted = predict(model, bag)
+        if abs(predicted.probabilities[-1] - test.probabilities[row, -1]) > _TOLERANCE:
+            raise RunError(
+                f"{bags[slide_id]}: {folder} now predicts {predicted.probabilities[-1]:.3f}, the "
+                f"run has {test.probabilities[row, -1]:.3f}; expected the bags that the run was "
+                "tested on, with the same features"
+            )
+        job = (int(test.fold[row]), int(test.seed[row]), str(test.model[row]))
+        keys = (slide_id, str(test.patient_id[row]), *job)
+        found.append(_measure_slide(predicted, bag.labels, int(test.label[row]), keys))
+    return found
+
+
+def _measure_slide(
+    prediction: Prediction,
+    labels: npt.NDArray[np.integer],
+    label: int,
+    keys: tuple[str, str, int, int, str],
+) -> SlideLocalization:
+    """Measure how well the scores for a slide's class match its instance labels."""
+    # a single output scores instances for class 1 only, whatever the slide is
     by_class = prediction.class_scores is not None
     scores = prediction.scores_for(label) if by_class else prediction.scores
-    found = measure_slide_localization(slide.slide_id, scores, bag.labels)
-    job = (*slide[:2], 0, 0, model.name)
-    return probabilities, [SlideLocalization(*job, **found._asdict())]
+    found = measure_slide_localization(keys[0], scores, labels)
+    return SlideLocalization(*keys, **found._asdict())

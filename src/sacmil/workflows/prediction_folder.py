@@ -19,12 +19,15 @@ The tables, results.json and reports hold only the items and models of the last 
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
+
+from pydantic import TypeAdapter
 
 from sacmil._version import __version__
 from sacmil.atomic import atomic_write
@@ -46,6 +49,10 @@ SCHEMA_VERSION = 1
 PREDICTIONS_JSON = "predictions.json"
 _TRAINING_FILES = (CARD_FILE, "config.yaml")
 """Files in folders of models and runs."""
+_UNREADABLE = (
+    *(OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError),
+    RuntimeError,  # a document too deep, and a link to itself before Python 3.13
+)
 
 
 class BagFile(NamedTuple):
@@ -182,12 +189,9 @@ class PredictionFolder:
                 return None
             record = _parse_record(content)
             is_sound = record.slide_id == slide_id and self._has_files(record)
-        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        except _UNREADABLE:
             return None
-        # RuntimeError: a document too deep, and a link to itself before Python 3.13
-        except (RuntimeError, OverflowError):
-            return None
-        return record if is_sound and _has_valid_types(record) else None
+        return record if is_sound else None
 
     def _has_files(self, record: SlidePredictions) -> bool:
         """Whether all files it names exist in this folder."""
@@ -209,30 +213,23 @@ def _to_content(record: SlidePredictions) -> dict[str, Any]:
     return content
 
 
+@functools.cache
+def _get_validator() -> TypeAdapter[SlidePredictions]:
+    return TypeAdapter(SlidePredictions)
+
+
 def _parse_record(found: dict[str, Any]) -> SlidePredictions:
-    answers = tuple(
-        StoredPrediction(
-            **{key: value for key, value in answer.items() if key != "parts"}
-            | {
-                "probabilities": tuple(map(float, answer["probabilities"])),
-                "members": tuple(tuple(map(float, member)) for member in answer["parts"]),
-                "spread": tuple(map(float, answer["spread"])) if answer["spread"] else None,
-                # earlier versions did not draw the predicted class: draw again
-                "pictures": dict(answer["pictures"]) if "score_class" in answer else {},
-                "class_pictures": dict(answer["class_pictures"]),
-            }
-        )
-        for answer in found["answers"]
-    )
-    listed = ("classes", "mismatches", "warnings")
-    pairs = {name: tuple(found[name]) if found[name] else None for name in _PAIR_FIELDS}
-    lists = {name: tuple(found[name]) for name in listed}
-    return SlidePredictions(
-        **found | lists | pairs | {"bag": BagFile(*found["bag"]), "answers": answers}
-    )
-
-
-_PAIR_FIELDS = ("size", "bounds_origin")
+    """Return a record that can be used like a new one; raise ValueError if it cannot."""
+    for answer in found["answers"]:
+        answer["members"] = answer.pop("parts")
+        if "score_class" not in answer:  # earlier versions did not draw the predicted class
+            answer["pictures"] = {}
+    record = _get_validator().validate_json(json.dumps(found), strict=True)
+    for answer in record.answers:
+        rows = (answer.probabilities, *answer.members, answer.spread or answer.probabilities)
+        if any(len(row) != len(record.classes) for row in rows):
+            raise ValueError(f"expected {len(record.classes)} probabilities")
+    return record
 
 
 def _hash_record(content: Mapping[str, Any]) -> str:
@@ -243,26 +240,6 @@ def _hash_record(content: Mapping[str, Any]) -> str:
 
 def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is not a finite number")
-
-
-def _has_valid_types(record: SlidePredictions) -> bool:
-    """Whether a record read from a file can be used like a new one."""
-    answers = record.answers
-    texts = [record.item, *record.classes, *record.mismatches, *record.warnings]
-    texts += [text for one in answers for text in (one.model, one.hash, one.scores or "")]
-    known = [record.encoder, record.slide, record.thumbnail, *(a.score_class for a in answers)]
-    texts += [text for text in known if text is not None]
-    numbers = [number for number in (record.patch_um, record.mpp) if number is not None]
-    numbers += [record.instances, *(answer.seconds for answer in answers)]
-    pairs = [pair for pair in (record.size, record.bounds_origin) if pair is not None]
-    count = len(record.classes)
-    return (
-        all(isinstance(text, str) for text in texts)
-        and all(isinstance(number, int | float) for number in numbers)
-        and all(len(pair) == 2 and all(isinstance(side, int) for side in pair) for pair in pairs)
-        and all(len(values) == count for a in answers for values in (a.probabilities, *a.members))
-        and all(a.spread is None or len(a.spread) == count for a in answers)
-    )
 
 
 class PredictionFailure(NamedTuple):
@@ -290,9 +267,26 @@ def write_tables(
     }
     with atomic_write(folder.out / PREDICTIONS_JSON) as partial:
         partial.write_text(_dump_json(content_json), encoding="utf-8")
-    _write_csv(folder.out / PREDICTIONS_FILE, classes, models, records)
+    rows = map(escape_cells, make_table(classes, models, records))
+    table = folder.out / PREDICTIONS_FILE
+    with atomic_write(table) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
     slides = tuple(_to_slide_result(record, models) for record in records)
     write_results(folder.out, Results(tuple(classes), tuple(models), slides))
+
+
+def make_table(
+    classes: Sequence[str], models: Sequence[ModelInfo], records: Sequence[SlidePredictions]
+) -> Iterator[list[Any]]:
+    """Yield the header of predictions.csv, then a row per slide and model."""
+    names = [f"{kind}_{name}" for kind in ("p", "spread") for name in classes]
+    yield ["slide_id", "model", "predicted", *names, "model_hash", "encoder", "seconds"]
+    for record in records:
+        for one in record.select_models(models):
+            spread = one.spread or [None] * len(classes)
+            keys = [record.slide_id, one.model, one.find_predicted_class(classes)]
+            rest = [one.hash, record.encoder or "", f"{one.seconds:.3f}"]
+            yield [*keys, *one.probabilities, *spread, *rest]
 
 
 def _to_json_record(
@@ -303,31 +297,6 @@ def _to_json_record(
     content = _to_content(replace(record, answers=shown))
     answers = [known | one for known, one in zip(predicted, content["answers"], strict=True)]
     return content | {"bag": record.bag.path, "answers": answers}
-
-
-def _write_csv(
-    path: Path,
-    classes: Sequence[str],
-    models: Sequence[ModelInfo],
-    records: Sequence[SlidePredictions],
-) -> None:
-    names = [f"{kind}_{name}" for kind in ("p", "spread") for name in classes]
-    header = ["slide_id", "model", "predicted", *names, "model_hash", "encoder", "seconds"]
-    with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        for record in records:
-            writer.writerows(map(escape_cells, _make_rows(record, classes, models)))
-
-
-def _make_rows(
-    record: SlidePredictions, classes: Sequence[str], models: Sequence[ModelInfo]
-) -> Iterator[list[str]]:
-    for answer in record.select_models(models):
-        spread = map(repr, answer.spread) if answer.spread else [""] * len(classes)
-        given = [record.slide_id, answer.model, answer.find_predicted_class(classes)]
-        rest = [answer.hash, record.encoder or "", f"{answer.seconds:.3f}"]
-        yield [*given, *map(repr, answer.probabilities), *spread, *rest]
 
 
 def _to_slide_result(record: SlidePredictions, models: Sequence[ModelInfo]) -> SlideResult:

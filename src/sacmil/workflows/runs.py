@@ -1,16 +1,25 @@
-"""Reads the predictions, localisation and settings of several runs."""
+"""Reads runs, and holds what evaluations and comparisons of them share."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sacmil.card import CARD_FILE
 from sacmil.errors import OptionError, RunError, check_type, shorten_value
+from sacmil.evaluation.comparison import PairComparison
+from sacmil.evaluation.fold_results import select_test_rows
+from sacmil.evaluation.localization import summarize_localization
+from sacmil.evaluation.report import Report
+from sacmil.evaluation.summary import DEFAULT_METRICS, MetricEstimate, summarize
+from sacmil.evaluation.table_format import ResultTable, TableStyle
+from sacmil.evaluation.tables import localization_table
 from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,
@@ -23,6 +32,76 @@ from sacmil.results import (
 
 RunPath = str | Path | Run
 """A run, its folder, or its predictions.csv."""
+LOCALIZATION_HEADING = "Localisation"
+"""Heading of the table of localisation."""
+_SETTINGS_FILES = ("config.yaml", "provenance.json", CARD_FILE)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModelResults:
+    """Predictions of models, and their metrics.
+
+    Metrics are computed on first use: intervals take a while.
+    """
+
+    predictions: Predictions
+    """On another cohort: one test set, fold 0 and seed 0; a slide that failed has no row."""
+    localization: list[SlideLocalization] = field(default_factory=list)
+    """A row per model and slide with instance labels."""
+    title: str = ""
+    data: str = ""
+    """Short description of the data."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """Text of the files with settings and versions, by path."""
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    level: float = 0.95
+    draws: int = 2000
+    seed: int = 0
+
+    @cached_property
+    def estimates(self) -> dict[str, dict[str, MetricEstimate]]:
+        """Estimates by model and metric."""
+        return summarize(self.predictions, metrics=self.metrics, **self._resampling)
+
+    @property
+    def _resampling(self) -> dict[str, Any]:
+        return {"level": self.level, "draws": self.draws, "seed": self.seed}
+
+    def _build_report(
+        self,
+        style: TableStyle | None,
+        pairs: Sequence[PairComparison],
+        *,
+        metric: str = "auc",
+        warnings: Sequence[str] = (),
+    ) -> Report:
+        style = style or TableStyle()
+        return Report(
+            title=self.title,
+            predictions=self.predictions,
+            estimates=self.estimates,
+            comparisons=pairs,
+            metric=metric,
+            settings=self.settings,
+            warnings=warnings,
+            extra_tables=self._make_localization_tables(style),
+            data=self.data,
+            level=self.level,
+            draws=self.draws,
+            style=style,
+        )
+
+    def _make_localization_tables(self, style: TableStyle) -> dict[str, ResultTable]:
+        """Return the table by its heading; none unless slides have both kinds of instances."""
+        found = summarize_localization(self.localization, **self._resampling)
+        if not found:
+            return {}
+        # Instance labels may exist in one fold only, so folds are counted in the predictions.
+        test = select_test_rows(self.predictions)
+        tested = set(zip(test.model.tolist(), test.fold.tolist(), strict=True))
+        folds = max(Counter(model for model, _ in tested).values(), default=0)
+        shown: dict[str, Any] = {"level": self.level, "draws": self.draws, "style": style}
+        return {LOCALIZATION_HEADING: localization_table(found, folds=folds, **shown)}
 
 
 def to_path(run: RunPath) -> Path:
@@ -44,36 +123,27 @@ def list_runs(runs: RunPath | Sequence[RunPath]) -> list[RunPath]:
     return found
 
 
-def read_runs(paths: Sequence[RunPath]) -> Predictions:
-    """Read the predictions of several runs, with a distinct name for every model.
+def read_runs(runs: Sequence[RunPath]) -> tuple[Predictions, list[SlideLocalization]]:
+    """Read predictions and localisation of several runs, with a distinct name for every model.
 
     Args:
-        paths: run folders or files like predictions.csv; their classes must have the same names.
+        runs: run folders or files like predictions.csv; their classes must have the same names.
     """
-    found = [read_predictions(to_path(path)) for path in paths]
-    folders = [_find_run_folder(to_path(path)) for path in paths]
+    paths = list(map(to_path, runs))
+    found = [read_predictions(path) for path in paths]
+    folders = list(map(_find_run_folder, paths))
     names = _make_distinct_models(folders, found)
-    first = found[0].classes
-    return Predictions.concatenate(
-        _rename_models(reorder_classes(predictions, first), folder, names)
-        for folder, predictions in zip(folders, found, strict=True)
+    predictions = Predictions.concatenate(
+        _rename_models(reorder_classes(one, found[0].classes), folder, names)
+        for folder, one in zip(folders, found, strict=True)
     )
-
-
-def read_run_localization(paths: Sequence[RunPath]) -> list[SlideLocalization]:
-    """Read the localisation of several runs, with the model names of read_runs; empty if none.
-
-    Args:
-        paths: run folders, or predictions.csv of run folders.
-    """
-    folders = [_find_run_folder(to_path(path)) for path in paths]
-    names = _make_distinct_models(folders, [read_predictions(to_path(path)) for path in paths])
-    return [
+    localization = [
         row._replace(model=names[folder, row.model])
         for folder in folders
         for row in read_localization(folder / LOCALIZATION_FILE)
         if (folder, row.model) in names
     ]
+    return predictions, localization
 
 
 def _make_distinct_models(
@@ -94,6 +164,11 @@ def _find_run_folder(path: Path) -> Path:
     return path
 
 
+def describe_runs(paths: Sequence[Path]) -> str:
+    """Return the names of runs for a title."""
+    return ", ".join(path.name or str(path) for path in paths)
+
+
 def read_run_settings(paths: Sequence[RunPath]) -> dict[str, str]:
     """Return the text of the files with settings and versions of runs or models, by path."""
     texts = {}
@@ -103,9 +178,6 @@ def read_run_settings(paths: Sequence[RunPath]) -> dict[str, str]:
             if file.is_file():
                 texts[str(file)] = file.read_text(encoding="utf-8", errors="replace")
     return texts
-
-
-_SETTINGS_FILES = ("config.yaml", "provenance.json", CARD_FILE)
 
 
 def make_distinct_names(models: Sequence[tuple[Path, str]]) -> list[str]:

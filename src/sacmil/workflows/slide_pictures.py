@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sacmil.atomic import atomic_write
 from sacmil.heatmap.annotations import PictureText, check_can_draw
 from sacmil.heatmap.canvas import Canvas, open_canvas
 from sacmil.heatmap.overlay import draw_overlay
-from sacmil.heatmap.pictures import ShownScores, draw_pictures, save_picture, select_scores
+from sacmil.heatmap.pictures import draw_pictures, save_picture, select_scores
 from sacmil.heatmap.score_files import safe_file_name
 from sacmil.results import InstanceScores, StoredPrediction, read_scores
 from sacmil.slides.pixels import make_thumbnail
 from sacmil.slides.readers import Slide
 from sacmil.workflows.prediction_folder import PredictionFolder, SlidePredictions
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _THUMBNAIL_PX = 1024
 
@@ -41,7 +46,9 @@ def draw_slide_pictures(
             _draw_model_pictures(folder, record, answer, scores, canvas)
             for answer, scores in zip(answers, scored, strict=True)
         ]
-        small = _write_thumbnail(folder, record.slide_id, canvas.slide) if canvas.slide else None
+        small = folder.thumbnail_path(record.slide_id) if canvas.slide else None
+        if canvas.slide and small:
+            write_thumbnail(folder.out / small, canvas.slide, _THUMBNAIL_PX)
     return replace(record, slide=slide, thumbnail=small).with_answers(newer)
 
 
@@ -52,53 +59,41 @@ def _draw_model_pictures(
     scores: InstanceScores,
     canvas: Canvas,
 ) -> StoredPrediction:
-    members = len(answer.members)
-    note = (
-        f"{answer.model}: {answer.find_predicted_class(record.classes)} "
-        f"{max(answer.probabilities):.2f}"
-    )
+    members, classes = len(answer.members), record.classes
+    predicted = answer.find_predicted_class(classes)
+    note = f"{answer.model}: {predicted} {max(answer.probabilities):.2f}"
     name = "score" if members == 1 else f"mean rank of {members} models' scores"
-    predicted = answer.find_predicted_class(record.classes)
-    shown = select_scores(scores, record.classes, predicted=predicted)
+    shown = select_scores(scores, classes, predicted=predicted)
     words = PictureText(record.slide_id, note, shown.describe(name))
     heatmaps, stem = folder.heatmap_folder(answer.model), safe_file_name(record.slide_id)
+
+    def save(path: Path, picture: Image) -> str:
+        return folder.to_relative_path(save_picture(path, picture))
+
     pictures = {
-        kind: save_picture(heatmaps / f"{stem}_{kind}.png", picture)
+        kind: save(heatmaps / f"{stem}_{kind}.png", picture)
         for kind, picture in draw_pictures(shown.scores, canvas, words).items()
     }
-    by_class = {
-        which: save_picture(
-            heatmaps / "classes" / safe_file_name(which) / f"{stem}_overlay.png",
-            draw_overlay(
-                one.scores, canvas, words._replace(name=one.describe(name)), show_slide=False
-            ),
-        )
-        for which, one in _select_by_class(scores, record.classes, predicted).items()
-    }
-    return replace(
-        answer,
-        pictures={kind: folder.to_relative_path(path) for kind, path in pictures.items()},
-        class_pictures={which: folder.to_relative_path(path) for which, path in by_class.items()},
-        score_class=shown.class_name,
-    )
+    by_class = {}
+    for which in classes if scores.class_scores is not None else ():
+        one = select_scores(scores, classes, predicted=predicted, class_name=which)
+        text = words._replace(name=one.describe(name))
+        overlay = draw_overlay(one.scores, canvas, text, show_slide=False)
+        path = heatmaps / "classes" / safe_file_name(which) / f"{stem}_overlay.png"
+        by_class[which] = save(path, overlay)
+    return replace(answer, pictures=pictures, class_pictures=by_class, score_class=shown.class_name)
 
 
-def _select_by_class(
-    scores: InstanceScores, classes: Sequence[str], predicted: str
-) -> Mapping[str, ShownScores]:
-    if scores.class_scores is None:
-        return {}
-    return {
-        which: select_scores(scores, classes, predicted=predicted, class_name=which)
-        for which in classes
-    }
+def write_thumbnail(path: Path, slide: Slide, side: int) -> None:
+    """Write a small image of a slide.
 
-
-def _write_thumbnail(folder: PredictionFolder, slide_id: str, slide: Slide) -> str:
+    Args:
+        path: of the JPEG.
+        slide: an open slide.
+        side: its longer side in pixels.
+    """
     from PIL import Image
 
-    path = folder.thumbnail_path(slide_id)
-    small = make_thumbnail(slide, max(slide.size) / _THUMBNAIL_PX, max_side=_THUMBNAIL_PX)
-    with atomic_write(folder.out / path) as partial:
+    small = make_thumbnail(slide, max(slide.size) / side, max_side=side)
+    with atomic_write(path) as partial:
         Image.fromarray(small.pixels).save(partial, format="JPEG", quality=88)
-    return path

@@ -13,7 +13,7 @@ from sacmil import read_bag, write_bag
 from sacmil.errors import RunError
 from sacmil.results import LOCALIZATION_FILE, read_localization
 from sacmil.training.train import cross_validate
-from sacmil.workflows.run_localization import measure_run_localization
+from sacmil.workflows.predict_dataset import measure_run_localization
 
 
 def test_saved_models_measure_what_testing_measured_and_other_bags_are_rejected(

@@ -1,0 +1,414 @@
+"""Runs the demonstration: draw, extract, cross-validate, export, predict, report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sacmil.atomic import exclusive, remove_partial_files
+from sacmil.bag import Bag
+from sacmil.card import find_model_folders, read_card
+from sacmil.cohorts.cohort import Cohort, write_cohort
+from sacmil.cohorts.dataset import Dataset
+from sacmil.cohorts.outlines import label_tiles
+from sacmil.cohorts.splits import Fold, make_folds
+from sacmil.deploy.runtime import Runtime
+from sacmil.encoders import load_encoder
+from sacmil.errors import RunError, SacMILError
+from sacmil.evaluation.comparison import compare_models
+from sacmil.evaluation.localization import Localization, measure_localization
+from sacmil.evaluation.plots import check_matplotlib
+from sacmil.evaluation.report import Report, write_report_folder
+from sacmil.evaluation.summary import summarize
+from sacmil.extraction import ExtractionSettings, extract_slides
+from sacmil.formats import read_bag
+from sacmil.heatmap import draw_heatmap, read_truth, select_scores
+from sacmil.parallel import WorkerPool
+from sacmil.results import (
+    PREDICTIONS_FILE,
+    InstanceScores,
+    ModelInfo,
+    Predictions,
+    Results,
+    SlideResult,
+    StoredPrediction,
+    read_results,
+    read_scores,
+    write_predictions,
+    write_results,
+    write_scores,
+)
+from sacmil.results.prediction import combine_hashes
+from sacmil.slides.readers import open_slide
+from sacmil.synthetic.slides import (
+    CLASSES,
+    SyntheticSlide,
+    make_cohort,
+    make_slide_cohort,
+    write_slide,
+)
+from sacmil.synthetic.slides.layout import MPP
+from sacmil.training.train import cross_validate
+from sacmil.workflows.demo_settings import (
+    EXPORTED_MODELS,
+    DemoBags,
+    DemoFolder,
+    DemoResult,
+    DemoSettings,
+    write_page,
+)
+from sacmil.workflows.inputs import WorkflowCallbacks
+from sacmil.workflows.predict import predict_slides
+from sacmil.workflows.runs import read_run_settings
+from sacmil.workflows.slide_pictures import write_thumbnail
+
+_NUM_NEW_SLIDES = 2
+"""Number of unlabelled slides."""
+_DRAWING_LIMIT_S = 600.0
+"""Seconds to draw one slide."""
+_MAX_SERIAL_EPOCHS = 5
+"""Maximum number of epochs for which starting processes takes longer than training."""
+_PARITY_SIZES = (1, 17, 300)
+"""Sizes of bags on which an export is compared with torch: about those of the demonstration."""
+_THUMBNAIL_PX = 512
+_MIN_TUMOR_SHARE = 0.25
+"""Minimum share of tumour for a tile to count as tumour."""
+
+
+def run_demo(
+    out: Path, settings: DemoSettings, callbacks: WorkflowCallbacks | None = None
+) -> DemoResult:
+    """Do everything that is missing in a folder, and write its page.
+
+    Args:
+        out: see demo_settings.py for its contents.
+        settings: size and seed.
+        callbacks: progress.
+    """
+    check_matplotlib("the demonstration's report")
+    folder = DemoFolder(out)
+    with exclusive(out, purpose="demonstration"):
+        remove_partial_files(out)
+        folder.claim(settings)
+        found = _DemoRun(folder, settings, callbacks or WorkflowCallbacks()).run()
+        write_page(found)
+        return found
+
+
+class _DemoRun:
+    def __init__(
+        self, folder: DemoFolder, settings: DemoSettings, callbacks: WorkflowCallbacks
+    ) -> None:
+        self.folder, self.settings, self.callbacks = folder, settings, callbacks
+        self.slides = make_slide_cohort(settings.slides, settings.seed, settings=settings.amounts)
+        self.steps_done: dict[str, int] = {}
+
+    def run(self) -> DemoResult:
+        folder, slides, steps = self.folder, self.slides, self.steps_done
+        steps["slides drawn"] = self._draw_slides(slides, folder.slides, folder.truth)
+        write_cohort(folder.out / "table.csv", make_cohort(slides))
+        bags = self._extract_bags()
+        cohort = make_cohort(slides).restrict_to(bags.files)
+        folds = make_folds(cohort, self.settings.folds, seed=self.settings.seed)
+        report = self._cross_validate(cohort, bags, folds)
+        steps["models exported"] = self._export_models()
+        illustrated = self._select_illustrated_slides(bags)
+        predictor = _DemoPredictor(folder, slides, bags.files, folds, illustrated)
+        results, steps["slides predicted"] = predictor.predict_slides(self.callbacks)
+        predictions = predictor.to_predictions(results, self.settings.seed)
+        write_predictions(folder.out / PREDICTIONS_FILE, predictions)
+        return DemoResult(
+            folder=folder,
+            report=report,
+            localization=predictor.measure_localization(results),
+            bags=bags,
+            slides=slides,
+            illustrated_slides=illustrated,
+            new_predictions=self._predict_new_slides(),
+            steps_done=steps,
+        )
+
+    def _draw_slides(self, cohort: Sequence[SyntheticSlide], slides: Path, truth: Path) -> int:
+        """Draw the missing slides and annotations in parallel; return how many were drawn."""
+        missing = [slide for slide in cohort if not (slides / slide.file_name).is_file()]
+        if not missing:
+            return 0
+        limit_s = _DRAWING_LIMIT_S
+        with WorkerPool(min(_count_cores(), len(missing))) as workers:
+            for slide in missing:
+                workers.submit(slide.slide_id, write_slide, slide, slides, truth, limit_s=limit_s)
+            for _ in self.callbacks.track("drawing slides", missing):
+                outcome = workers.next_outcome()
+                if outcome is not None and outcome.failure is not None:
+                    raise RunError(f"drawing {outcome.key} failed: {outcome.failure}")
+        return len(missing)
+
+    def _extract_bags(self) -> DemoBags:
+        """Extract the slides; only those with artefacts may fail."""
+        out, settings = self.folder.out / "cohort", self.settings
+        before = set(out.glob("*/features_*/*.h5"))
+        encoders = [load_encoder(settings.encoder)]
+        chosen = ExtractionSettings(tiles=settings.tiles)
+        slides = [self.folder.slides / slide.file_name for slide in self.slides]
+        with self.callbacks.show_extraction(len(slides)) as progress:
+            rows = extract_slides(
+                slides, out, encoders=encoders, settings=chosen, progress=progress
+            )
+        done = [row for row in rows if row.status == "done"]
+        files = {row.slide_id: out / row.bag for row in done}
+        failures = {row.slide_id: row.reason for row in rows if row.status != "done"}
+        expected = {s.slide_id for s in self.slides if s.artefact in ("no tissue", "truncated")}
+        for slide_id in sorted(failures.keys() - expected):
+            raise RunError(f"{slide_id}: {failures[slide_id]}")
+        self.steps_done["bags made"] = len(set(files.values()) - before)
+        return DemoBags(files, failures, sum(int(row.tiles or 0) for row in done))
+
+    def _cross_validate(self, cohort: Cohort, bags: DemoBags, folds: Sequence[Fold]) -> Report:
+        """Cross-validate every model and write the report."""
+        run, settings = self.folder.out / "run", self.settings
+        before = len(_list_finished_jobs(run))
+        configs = settings.make_configs()
+        parallel = settings.epochs > _MAX_SERIAL_EPOCHS
+        workers = min(_count_cores(), len(configs)) if parallel else 1
+        validated = cross_validate(
+            Dataset(cohort, bags.files),
+            configs,
+            out=run,
+            folds=folds,
+            seeds=(settings.seed,),
+            devices=("cpu",) * workers,
+            on_progress=self._report_progress,
+        )
+        for job, reason in validated.failures.items():
+            raise RunError(f"{job}: {reason}; run the command again to retry")
+        self.steps_done["models trained"] = len(_list_finished_jobs(run)) - before
+        report = Report(
+            title="Cross-validation of the demonstration",
+            predictions=validated.predictions,
+            estimates=summarize(validated.predictions),
+            comparisons=compare_models(validated.predictions),
+            settings=read_run_settings([run]),
+            data=f"{settings.slides} synthetic slides",
+        )
+        write_report_folder(self.folder.out / "evaluation", report)
+        return report
+
+    def _report_progress(self, task: str, done: int, total: int, note: str = "") -> None:
+        self.callbacks.on_progress(task, done, total)
+
+    def _export_models(self) -> int:
+        """Write the missing models as ONNX, every fold; return how many were written."""
+        from sacmil.deploy.export import export_model
+
+        missing = [name for name in EXPORTED_MODELS if not self._is_exported(name)]
+        for name in self.callbacks.track("exporting", missing):
+            run, target = self.folder.out / "run" / name, self.folder.out / "onnx" / name
+            export_model(run, target, sizes=_PARITY_SIZES)
+        return len(missing)
+
+    def _is_exported(self, name: str) -> bool:
+        """Whether the current weights of the run are exported."""
+        try:
+            trained = _list_hashes(self.folder.out / "run" / name)
+            return trained == _list_hashes(self.folder.out / "onnx" / name)
+        except (SacMILError, KeyError):
+            return False
+
+    def _select_illustrated_slides(self, bags: DemoBags) -> list[SyntheticSlide]:
+        """Return the first slides of each class that have a bag."""
+        usable = [slide for slide in self.slides if slide.slide_id in bags.files]
+        labels = sorted({slide.label for slide in usable})
+        each = [[slide for slide in usable if slide.label == label] for label in labels]
+        return [slide for slides in each for slide in slides[: self.settings.pictures]]
+
+    def _predict_new_slides(self) -> dict[str, str]:
+        """Predict new slides with the exported run, as sacmil predict does."""
+        folder, settings = self.folder.out / "new", self.settings
+        others = make_slide_cohort(4, settings.seed + 1, settings=settings.amounts)
+        unseen = [
+            replace(slide, slide_id=f"new-{number}")
+            for number, slide in enumerate(others[1 : 1 + _NUM_NEW_SLIDES], start=1)
+        ]
+        self._draw_slides(unseen, folder / "slides", folder / "truth")
+        predicted = predict_slides(
+            [folder / "slides" / slide.file_name for slide in unseen],
+            self.folder.out / "onnx" / EXPORTED_MODELS[0],
+            folder / "answers",
+            device="cpu",
+            report=True,
+            encoder=settings.encoder,
+            on_progress=self.callbacks.on_progress,
+            track_extraction=self.callbacks.track_extraction,
+        )
+        for failure in predicted.failures:
+            raise RunError(failure.reason)
+        classes = predicted.classes
+        return {
+            record.slide_id: f"{one.find_predicted_class(classes)} {max(one.probabilities):.2f}"
+            for record in predicted.records
+            for one in record.select_models(predicted.models)
+        }
+
+
+def _count_cores() -> int:
+    """Return the number of cores this process may use."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return count or 1
+
+
+def _list_finished_jobs(run: Path) -> list[Path]:
+    return list(run.glob("*/seed_*/fold_*/card.json"))
+
+
+def _list_hashes(models: Path) -> list[str]:
+    return [read_card(member).weights_sha256 for member in find_model_folders(models)]
+
+
+@dataclass(frozen=True)
+class _DemoPredictor:
+    """Predicts each slide with an exported model not trained on it; writes the viewer's results."""
+
+    folder: DemoFolder
+    slides: Sequence[SyntheticSlide]
+    bags: Mapping[str, Path]
+    folds: Sequence[Fold]
+    illustrated: Sequence[SyntheticSlide]
+    """Slides with heatmaps."""
+
+    def predict_slides(self, callbacks: WorkflowCallbacks) -> tuple[Results, int]:
+        """Return the results of every slide, and how many slides were predicted now."""
+        models = tuple(
+            # no ensemble: one member predicts each slide
+            ModelInfo(name, combine_hashes(_list_hashes(self.folder.out / "onnx" / name)))
+            for name in EXPORTED_MODELS
+        )
+        known = self._read_existing(models)
+        if known is not None:
+            return known, 0
+        runtimes = {name: self._load_runtimes(name) for name in EXPORTED_MODELS}
+        tracked = callbacks.track("predicting, drawing", self.slides)
+        slides = tuple(self._predict_slide(slide, runtimes) for slide in tracked)
+        results = Results(CLASSES, models, slides)
+        write_results(self.folder.results, results)
+        return results, len(self.bags)
+
+    def _read_existing(self, models: tuple[ModelInfo, ...]) -> Results | None:
+        """Return the results of an earlier run of these models; results.json is written last."""
+        try:
+            found = read_results(self.folder.results)
+        except RunError:
+            return None
+        same = [s.slide_id for s in found.slides] == [s.slide_id for s in self.slides]
+        return found if same and found.models == models else None
+
+    def _load_runtimes(self, name: str) -> dict[str, Runtime]:
+        """Return by slide the exported model that was tested on it."""
+        by_slide: dict[str, Runtime] = {}
+        for member in find_model_folders(self.folder.out / "onnx" / name):
+            fold = read_card(member).training["fold"]
+            by_slide |= dict.fromkeys(self.folds[fold].test, Runtime(member, threads=1))
+        return by_slide
+
+    def _predict_slide(
+        self, slide: SyntheticSlide, runtimes: Mapping[str, Mapping[str, Runtime]]
+    ) -> SlideResult:
+        name, root = slide.slide_id, self.folder.results
+        truth, thumbnail = f"truth/{name}.geojson", f"thumbnails/{name}.jpg"
+        known = SlideResult(
+            name,
+            label=CLASSES[slide.label],
+            slide=f"slides/{slide.file_name}",
+            truth=truth if (root / truth).is_file() else None,
+        )
+        if name not in self.bags:
+            return known
+        bag = read_bag(self.bags[name])
+        predictions = tuple(
+            self._predict_model(slide, bag, model, by_slide[name])
+            for model, by_slide in runtimes.items()
+        )
+        with open_slide(self.folder.slides / slide.file_name) as opened:
+            write_thumbnail(root / thumbnail, opened, _THUMBNAIL_PX)
+        size = slide.settings.size
+        return replace(known, answers=predictions, thumbnail=thumbnail, mpp=MPP, size=size)
+
+    def _predict_model(
+        self, slide: SyntheticSlide, bag: Bag, model: str, runtime: Runtime
+    ) -> StoredPrediction:
+        prediction = runtime.predict(bag)
+        scores = InstanceScores.from_prediction(prediction, bag.coords, float(bag.patch_size))
+        path = f"scores/{model}/{slide.slide_id}.npz"
+        write_scores(self.folder.results / path, scores)
+        probabilities = tuple(prediction.probabilities.tolist())
+        drawn = self._draw_heatmap(slide, model, scores, probabilities)
+        return StoredPrediction(model, probabilities, None, path, drawn)
+
+    def _draw_heatmap(
+        self,
+        slide: SyntheticSlide,
+        model: str,
+        scores: InstanceScores,
+        probabilities: Sequence[float],
+    ) -> dict[str, str]:
+        if slide not in self.illustrated:
+            return {}
+        winner, truth = CLASSES[int(np.argmax(probabilities))], CLASSES[slide.label]
+        drawn = draw_heatmap(
+            self.folder.results / "heatmaps" / model,
+            slide.slide_id,
+            scores,
+            classes=CLASSES,
+            predicted=winner,
+            slide=self.folder.slides / slide.file_name,
+            truth=read_truth(self.folder.truth, slide.slide_id),
+            note=f"{model}: {winner} {max(probabilities):.2f}; truth: {truth}",
+        )
+        return {"score": drawn["overlay"].relative_to(self.folder.results).as_posix()}
+
+    def measure_localization(self, results: Results) -> dict[str, Localization]:
+        """Return the localisation of the clusters by model."""
+        truth = {name: self._label_tiles(name, path) for name, path in self.bags.items()}
+        return {
+            model.name: measure_localization(self._read_scores(results, model.name), truth)
+            for model in results.models
+        }
+
+    def _label_tiles(self, name: str, path: Path) -> npt.NDArray[np.int64]:
+        outlines = read_truth(self.folder.truth, name)
+        if outlines is None:
+            raise RunError(
+                f"{self.folder.truth}: has no outlines of {name}; delete the slide to draw it again"
+            )
+        bag = read_bag(path)
+        size = float(bag.patch_size)
+        return label_tiles(bag.coords, size, outlines, min_share=_MIN_TUMOR_SHARE)
+
+    def _read_scores(self, results: Results, model: str) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the scores for the predicted class, by slide."""
+        found = {}
+        for slide in results.slides:
+            for one in slide.answers:
+                if one.model == model and one.scores:
+                    scores = read_scores(self.folder.results / one.scores)
+                    predicted = one.find_predicted_class(CLASSES)
+                    shown = select_scores(scores, CLASSES, predicted=predicted)
+                    found[slide.slide_id] = shown.scores.scores
+        return found
+
+    def to_predictions(self, results: Results, seed: int) -> Predictions:
+        """Return the predictions of the exported models as a table of a run."""
+        fold_of = {name: number for number, fold in enumerate(self.folds) for name in fold.test}
+        synthetic = {slide.slide_id: slide for slide in self.slides}
+        rows, probabilities = [], []
+        for slide in results.slides:
+            for prediction in slide.answers:
+                source, fold = synthetic[slide.slide_id], fold_of[slide.slide_id]
+                keys = (slide.slide_id, source.patient_id, "test", fold, seed)
+                rows.append((*keys, prediction.model, source.label))
+                probabilities.append(prediction.probabilities)
+        return Predictions.from_rows(results.classes, rows, probabilities)
