@@ -9,7 +9,7 @@ import pytest
 from answering import write_model
 
 from sacmil.deploy.load import load_ensembles
-from sacmil.workflows.model_summary import ModelSummary
+from sacmil.workflows.slide_report import ModelSummary
 
 
 def facts(folder: Path, *metrics: dict[str, Any] | None) -> dict[str, str]:

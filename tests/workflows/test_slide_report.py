@@ -17,13 +17,13 @@ import pytest
 from PIL import Image
 
 from sacmil.results import ModelInfo, StoredPrediction
-from sacmil.workflows.model_summary import ModelSummary
 from sacmil.workflows.prediction_folder import (
     BagFile,
     PredictionFolder,
     SlidePredictions,
 )
 from sacmil.workflows.slide_report import (
+    ModelSummary,
     describe_prediction,
     format_probability,
     render_slide_report,

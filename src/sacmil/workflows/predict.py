@@ -356,8 +356,7 @@ class _PredictionRun:
         return drawn
 
     def _write_reports(self, records: Sequence[SlidePredictions]) -> None:
-        from sacmil.workflows.model_summary import ModelSummary
-        from sacmil.workflows.slide_report import write_slide_report
+        from sacmil.workflows.slide_report import ModelSummary, write_slide_report
 
         facts = [ModelSummary.from_ensemble(one) for one in self.models.ensembles]
         for record in self.callbacks.track("writing pages", records):
