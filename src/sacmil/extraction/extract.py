@@ -12,9 +12,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,14 +43,14 @@ _DEFAULT_MPP = _DefaultMpp(0.5)
 
 
 def extract(
-    slides: str | Path | Iterable[str | Path],  # a folder is searched recursively
+    slides: str | Path | Iterable[str | Path],
     out: str | Path,
     *,
     encoder: str = "lite0",
     weights: str | Path | None = None,
     download: bool = False,
-    mpp: float | None = _DEFAULT_MPP,  # of tiles; None counts in pixels of the image
-    magnification: float | None = None,  # instead of mpp: 20 is 0.5, 40 is 0.25
+    mpp: float | None = _DEFAULT_MPP,
+    magnification: float | None = None,
     patch_size: int = 256,
     overlap: int = 0,
     min_tissue: float = 0.25,
@@ -66,7 +66,7 @@ def extract(
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     until: Literal["tissue", "tiles"] | None = None,
-    gpus: Sequence[int] | None = None,  # None takes all, an empty list the CPU
+    gpus: Sequence[int] | None = None,
     workers: int = 0,
     threads: int = 0,
     batch_size: int = 0,
@@ -77,35 +77,73 @@ def extract(
     """Make a bag of every slide; files that are up to date are kept.
 
     A slide that fails does not stop the others: the summary and extraction.csv give the reason.
-    docs/extraction.md lists the arguments; ``progress`` is called with the number of slides.
+
+    Args:
+        slides: a file, a folder that is searched recursively, or several.
+        out: the output folder; docs/extraction.md lists its files.
+        encoder: one of list_encoders(), or onnx:FILE.
+        weights: file with the encoder's weights.
+        download: whether to download the encoder's weights.
+        mpp: microns per pixel of tiles; None counts in pixels of the image.
+        magnification: objective power instead of ``mpp``; 20 is 0.5, 40 is 0.25.
+        patch_size: side of a tile in such pixels.
+        overlap: pixels shared by neighbouring tiles.
+        min_tissue: share of a tile that must be tissue.
+        tissue_mode: detect, all (the whole image) or auto; auto means all for small plain images.
+        slide_mpp: microns per pixel of all slides, or a table with columns wsi,mpp.
+        allow_upsampling: whether tiles may be finer than the scan.
+        reader: name of the slide reader; None takes the first that opens the slide.
+        drop_white: leave out tiles that are mostly white.
+        drop_blurred: leave out tiles that are out of focus.
+        dtype: float16 or float32, the type of the features.
+        slide_limit_s: seconds after which a slide fails.
+        tile_limit_s: seconds after which reading a tile fails, and with it the slide.
+        include: patterns of names such as ``*.bmp``; if there are any, a slide must match one.
+        exclude: patterns of slides to leave out.
+        until: stop after tissue or tiles; a later call reuses the files, edited outlines too.
+        gpus: numbers of the GPUs; None takes all, an empty list the CPU.
+        workers: processes that read slides; 0 chooses by cores.
+        threads: batches encoded in parallel; 0 chooses by cores.
+        batch_size: tiles encoded at once; 0 chooses by device.
+        engine: local, or ray for a cluster.
+        address: of the Ray cluster; None uses one that runs here, or starts one.
+        progress: called with the number of slides; returns a context with the callbacks.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from PIL import Image
+        >>> with TemporaryDirectory() as folder:
+        ...     Image.effect_noise((512, 512), 60).convert("RGB").save(f"{folder}/slide.png")
+        ...     summary = extract(f"{folder}/slide.png", f"{folder}/cohort", slide_mpp=0.5)
+        >>> summary.done, summary.failures, summary.rows[0].tiles
+        (['slide'], {}, '4')
     """
-    given = locals()
-    spec = _select_fields(TileSpec, given) | {"mpp": _resolve_mpp(mpp, magnification)}
+    mpp = _resolve_mpp(mpp, magnification)
     settings = ExtractionSettings(
-        **_select_fields(ExtractionSettings, given),
-        tiles=TileSpec(**spec),
+        tiles=TileSpec(mpp=mpp, patch_size=patch_size, overlap=overlap, min_tissue=min_tissue),
+        tissue_mode=tissue_mode,
         resolutions=_parse_resolutions(slide_mpp),
+        allow_upsampling=allow_upsampling,
+        reader=reader,
+        drop_white=drop_white,
+        drop_blurred=drop_blurred,
+        dtype=dtype,
+        slide_limit_s=slide_limit_s,
+        tile_limit_s=tile_limit_s,
     )
-    resources = ExtractionResources(**_select_fields(ExtractionResources, given))
+    resources = ExtractionResources(workers=workers, threads=threads, batch_size=batch_size)
+    out = to_output_folder(out)
     run = _ExtractionRun(
-        **_select_fields(_ExtractionRun, given) | {"out": to_output_folder(out)},
-        settings=settings,
-        resources=resources,
+        out, settings, resources, encoder, weights, download, until, gpus, engine, address
     )
     run.check()
-    found = run.find_slides(list_paths("slides", slides))
+    found = run.find_slides(list_paths("slides", slides), include, exclude)
     _warn_of_unmatched(settings.resolutions, found)
     with progress(len(found)) if progress else nullcontext() as callbacks:
-        return ExtractionSummary(run.out, run.extract(found, callbacks))
+        return ExtractionSummary(out, run.extract(found, callbacks))
 
 
-def _select_fields(kind: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that are fields of a dataclass."""
-    names = [field.name for field in fields(kind)]
-    return {name: arguments[name] for name in names if name in arguments}
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _ExtractionRun:
     """What one call of ``extract`` does, and where."""
 
@@ -115,8 +153,6 @@ class _ExtractionRun:
     encoder: str
     weights: str | Path | None
     download: bool
-    include: str | Sequence[str]
-    exclude: str | Sequence[str]
     until: str | None
     gpus: Sequence[int] | None
     engine: str
@@ -141,13 +177,15 @@ class _ExtractionRun:
         except EncoderError as error:
             raise OptionError(str(error)) from error
 
-    def find_slides(self, items: Sequence[Path]) -> list[Path]:
+    def find_slides(
+        self, items: Sequence[Path], include: str | Sequence[str], exclude: str | Sequence[str]
+    ) -> list[Path]:
         """Return the slides in files and folders, but not this run's own previews."""
-        include, exclude = (
-            [names] if isinstance(names, str) else names for names in (self.include, self.exclude)
+        included, excluded = (
+            [names] if isinstance(names, str) else names for names in (include, exclude)
         )
         previews = [self.out / "tissue"]
-        return find_slides(items, exclude=previews, include_names=include, exclude_names=exclude)
+        return find_slides(items, exclude=previews, include_names=included, exclude_names=excluded)
 
     def extract(
         self, slides: Sequence[Path], progress: ExtractionProgress | None
