@@ -1,4 +1,4 @@
-"""Checks of arguments that public functions share: numbers, paths and output folders."""
+"""What arguments of public functions share: checks of numbers and paths, progress callbacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numbers
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TypeGuard
+from typing import Protocol, TypeGuard
 
 from sacmil.errors import OptionError, check_type, shorten_value
 
@@ -71,3 +71,21 @@ def to_output_folder(out: object) -> Path:
         if folder.exists():
             raise OptionError(f"{folder}: is a file; expected a folder, choose another `out`")
     return path
+
+
+class ProgressCallback(Protocol):
+    """Called as work goes on."""
+
+    def __call__(self, task: str, done: int, total: int, note: str = "") -> None:
+        """Report progress.
+
+        Args:
+            task: what is being done.
+            done: how much of it is finished.
+            total: how much there is.
+            note: the newest value, such as a loss.
+        """
+
+
+def ignore_progress(task: str, done: int, total: int, note: str = "") -> None:
+    """Report nothing: the default of every ``on_progress``."""

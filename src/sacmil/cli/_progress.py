@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 from tqdm import tqdm
 
+from sacmil.arguments import ProgressCallback
 from sacmil.cli._messages import find_cause, name_options
-from sacmil.progress import ProgressCallback
 
 if TYPE_CHECKING:
     from sacmil.extraction import ExtractionRow

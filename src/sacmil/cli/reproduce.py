@@ -21,7 +21,7 @@ from sacmil.reproduce._paper import DATASETS
 from sacmil.reproduce.experiments import DatasetPaths, ReproduceRequest, SyntheticSettings
 
 if TYPE_CHECKING:
-    from sacmil.progress import ProgressCallback
+    from sacmil.arguments import ProgressCallback
 
 SYNTHETIC_OPTIONS = ("task", "difficulty", "slides", "instances")
 """Options of synthetic cohorts."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sacmil.arguments import ProgressCallback
 from sacmil.errors import RunError
 from sacmil.evaluation.summary import summarize
 from sacmil.evaluation.table_format import TableStyle, format_count
 from sacmil.evaluation.tables import make_caption
-from sacmil.progress import ProgressCallback
 from sacmil.reproduce._dataset import ReproduceDataset, load_datasets
 from sacmil.reproduce._paper import DATASETS, METRICS, PaperTable, Variant
 from sacmil.reproduce._report import NOT_RUN, DatasetResult, write_tables

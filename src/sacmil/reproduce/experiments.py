@@ -8,8 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from sacmil.arguments import ProgressCallback, ignore_progress
 from sacmil.errors import ConfigError
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.reproduce._paper import TABLES
 
 FIGURES = {"ecl": "effective_context", "heatmaps": "heatmaps"}

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from sacmil.arguments import ProgressCallback
 from sacmil.atomic import atomic_write
 from sacmil.bag import TILE_SIZE_TOLERANCE, Bag
 from sacmil.cohorts.bags import describe_slide_mismatch, find_outliers
@@ -23,7 +24,6 @@ from sacmil.errors import BagWarning, CohortError, RunError, SacMILError
 from sacmil.formats import read_bag
 from sacmil.limits import BAG_LIMIT_S
 from sacmil.parallel import TaskOutcome, run_each
-from sacmil.progress import ProgressCallback
 
 BAGS_FILE = "bags.csv"
 _MAX_WORKERS = 8

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 
 import torch
 
-from sacmil.arguments import to_integer
+from sacmil.arguments import ProgressCallback, to_integer
 from sacmil.environment import count_cores, count_gpus, select_device
 from sacmil.errors import (
     ConfigError,
@@ -20,7 +20,6 @@ from sacmil.errors import (
     suggest_names,
 )
 from sacmil.parallel import TaskOutcome, WorkerPool
-from sacmil.progress import ProgressCallback
 from sacmil.training.checkpoint import EpochMetrics, read_last_epoch
 from sacmil.training.job import DeviceConfig, TrainingJob, run_job
 from sacmil.training.loading import CacheMode

@@ -12,7 +12,13 @@ from typing import Any
 
 import torch
 
-from sacmil.arguments import is_integer, to_integer, to_output_folder
+from sacmil.arguments import (
+    ProgressCallback,
+    ignore_progress,
+    is_integer,
+    to_integer,
+    to_output_folder,
+)
 from sacmil.card import CARD_FILE
 from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.split_cohort import FoldChoice, split_cohort
@@ -26,7 +32,6 @@ from sacmil.errors import (
     check_type,
     shorten_value,
 )
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,

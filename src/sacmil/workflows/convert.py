@@ -19,7 +19,7 @@ from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
-from sacmil.arguments import list_paths
+from sacmil.arguments import ProgressCallback, ignore_progress, list_paths
 from sacmil.atomic import atomic_write, remove_if_abandoned, report_final_path
 from sacmil.bag import Bag
 from sacmil.csv_text import escape_cells, restore_cell
@@ -34,7 +34,6 @@ from sacmil.errors import (
 )
 from sacmil.formats import check_spacing, find_bags, find_layout, list_formats, read_bag, write_bag
 from sacmil.parallel import run_each
-from sacmil.progress import ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
     import pandas

@@ -10,13 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.arguments import list_paths
+from sacmil.arguments import ProgressCallback, ignore_progress, list_paths
 from sacmil.atomic import atomic_write
 from sacmil.card import ONNX_FILE, find_model_folders, read_card
 from sacmil.csv_text import escape_cell
 from sacmil.errors import InputError, ModelFolderError, OptionError
 from sacmil.limits import BAG_LIMIT_S
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.inputs import (
     BagReading,

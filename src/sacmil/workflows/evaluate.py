@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sacmil.arguments import ProgressCallback, ignore_progress
 from sacmil.card import CARD_FILE
 from sacmil.cohorts.bags import BagIndex, Folders
 from sacmil.cohorts.dataset import Dataset
@@ -17,7 +18,6 @@ from sacmil.evaluation.metrics import list_metrics
 from sacmil.evaluation.report import Report, write_report_folder
 from sacmil.evaluation.summary import DEFAULT_METRICS, check_level_and_draws
 from sacmil.evaluation.table_format import TableStyle, format_count
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import (
     LOCALIZATION_FILE,
     PREDICTIONS_FILE,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.arguments import list_paths
+from sacmil.arguments import ProgressCallback, ignore_progress, list_paths
 from sacmil.atomic import exclusive, remove_partial_files
 from sacmil.bag import Bag
 from sacmil.cohorts.rows import parse_slide_id
@@ -31,7 +31,6 @@ from sacmil.heatmap import (
 )
 from sacmil.heatmap.annotations import check_can_draw
 from sacmil.heatmap.truth import SINGLE_SLIDE_SUFFIXES
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import InstanceScores, Prediction
 from sacmil.slides.search import find_slides
 from sacmil.workflows.input_requirements import InputRequirements

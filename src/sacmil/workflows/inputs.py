@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from sacmil.arguments import list_paths, to_output_folder, to_path
+from sacmil.arguments import (
+    ProgressCallback,
+    ignore_progress,
+    list_paths,
+    to_output_folder,
+    to_path,
+)
 from sacmil.bag import Bag
 from sacmil.card import CARD_FILE, is_exported_run
 from sacmil.errors import (
@@ -26,7 +32,6 @@ from sacmil.formats import find_bags, read_bag
 from sacmil.formats._registry import list_bag_files, list_suffixes
 from sacmil.limits import BAG_LIMIT_S
 from sacmil.parallel import TaskOutcome, WorkerPool
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import Run
 from sacmil.slides.search import find_slides
 

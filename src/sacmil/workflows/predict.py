@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sacmil.arguments import list_paths
+from sacmil.arguments import ProgressCallback, ignore_progress, list_paths
 from sacmil.atomic import exclusive, remove_partial_files
 from sacmil.bag import Bag
 from sacmil.card import anonymized_id
 from sacmil.deploy.load import ENSEMBLE_NAME, LoadedModel, load_ensembles
 from sacmil.errors import InputError, OptionError, RunError, SacMILError
 from sacmil.limits import BAG_LIMIT_S
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import InstanceScores, ModelInfo, Prediction, StoredPrediction, write_scores
 from sacmil.results.prediction import average_predictions, combine_hashes
 from sacmil.slides.search import find_slides

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sacmil.arguments import ProgressCallback, ignore_progress
 from sacmil.atomic import exclusive
 from sacmil.bag import Bag
 from sacmil.card import CARD_FILE, Card, anonymized_id
@@ -22,7 +23,6 @@ from sacmil.environment import select_device
 from sacmil.errors import CohortWarning, InputError, RunError, SacMILError
 from sacmil.evaluation.localization import measure_slide_localization
 from sacmil.formats import read_bag
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.results import (
     LOCALIZATION_FILE,
     Prediction,

@@ -12,13 +12,13 @@ from typing import Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from sacmil.arguments import ProgressCallback, ignore_progress
 from sacmil.atomic import atomic_write
 from sacmil.bag import Bag
 from sacmil.cohorts.cohort import Cohort
 from sacmil.errors import ConfigError
 from sacmil.evaluation.metrics import auc
 from sacmil.formats import write_bag
-from sacmil.progress import ProgressCallback, ignore_progress
 from sacmil.synthetic.bags.labeled_bag import (
     LabeledBag,
     SyntheticBagSettings,
