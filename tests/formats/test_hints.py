@@ -25,10 +25,10 @@ def test_the_layouts_are_these() -> None:
 
 
 @pytest.mark.parametrize("name", ["patch_size", "mpp", "stride"])
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "512", [512]])
-def test_a_hint_that_is_no_length_is_rejected(path: Path, name: str, value: Any) -> None:
-    with pytest.raises(FormatError, match=f"{name}=.*above zero"):
-        read_bag(path, **{name: value})
+def test_a_hint_that_is_no_length_is_rejected(path: Path, name: str) -> None:
+    for value in (0, -1, float("nan"), float("inf"), "512", [512]):
+        with pytest.raises(FormatError, match=f"{name}=.*above zero"):
+            read_bag(path, **{name: value})
 
 
 def test_hints_that_agree_with_the_file_change_nothing(path: Path, bag: Bag) -> None:
@@ -106,12 +106,12 @@ def test_coordinates_that_are_not_there_are_reported(tmp_path: Path, bag: Bag) -
     ],
     ids=["text", "nan", "infinite", "three", "flat", "none", "complex"],
 )
-@pytest.mark.parametrize("hints", [{}, {"patch_size": 512}])
 def test_coordinates_that_are_none_are_reported_by_every_layout(
-    tmp_path: Path, write_h5: Any, layout: str, coords: Any, hints: Any
+    tmp_path: Path, write_h5: Any, layout: str, coords: Any
 ) -> None:
     arrays = {"features": np.ones((3, 4), "f4"), "feats": np.ones((3, 4), "f4"), "coords": coords}
     path = write_h5(tmp_path / "a.h5", arrays)
-    with pytest.raises(FormatError) as raised:
-        read_bag(path, layout=layout, **hints)
-    assert str(raised.value).startswith(f"{path}: ")
+    for hints in ({}, {"patch_size": 512}):
+        with pytest.raises(FormatError) as raised:
+            read_bag(path, layout=layout, **hints)
+        assert str(raised.value).startswith(f"{path}: ")
