@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sacmil import Bag, create_model, list_models, predict
 from sacmil.errors import BagWarning, InputError
 from sacmil.models import MILModel, _checks
+from sacmil.models._registry import get_model_class
 
 DIM = 12
 CELLS = np.argwhere(np.random.default_rng(0).random((20, 20)) < 0.3)
@@ -29,7 +30,9 @@ def _warn_again() -> Iterator[None]:
 
 def model_of(name: str = "sac_mil_local") -> MILModel:
     torch.manual_seed(0)
-    return create_model(name, in_dim=DIM, num_classes=2).eval()
+    return create_model(
+        name, in_dim=DIM, num_classes=2, **get_model_class(name).small_options
+    ).eval()
 
 
 def is_warned_of(coords: np.ndarray) -> bool:

@@ -19,6 +19,7 @@ from sacmil.card import CARD_FILE
 from sacmil.errors import ModelError, ModelFolderError, OptionError
 from sacmil.models import MILModel, Output, _folder, _registry
 from sacmil.models._folder import WEIGHTS
+from sacmil.models._registry import get_model_class
 
 IN_DIM = 12
 SMALL = {"dim": 8, "k": 4, "depth": 2}
@@ -62,7 +63,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_model_comes_back_with_equal_weights_and_equal_answers(
     tmp_path: Path, make_bag: Callable[..., Bag], name: str, num_classes: int
 ) -> None:
-    model = create_model(name, in_dim=IN_DIM, num_classes=num_classes).eval()
+    model = create_model(
+        name, in_dim=IN_DIM, num_classes=num_classes, **get_model_class(name).small_options
+    ).eval()
     save_model(tmp_path / "m", model)
     loaded = load_model(tmp_path / "m")
     assert type(loaded) is type(model)

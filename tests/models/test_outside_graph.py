@@ -11,6 +11,7 @@ import torch
 from sacmil import Bag, create_model, list_models, predict
 from sacmil.errors import InputError
 from sacmil.models import MILModel
+from sacmil.models._registry import get_model_class
 
 DIM = 12
 
@@ -24,7 +25,9 @@ def _compile_anew() -> Iterator[None]:
 
 def model_of(name: str) -> MILModel:
     torch.manual_seed(0)
-    return create_model(name, in_dim=DIM, num_classes=2).eval()
+    return create_model(
+        name, in_dim=DIM, num_classes=2, **get_model_class(name).small_options
+    ).eval()
 
 
 def bag_of(instances: int) -> tuple[torch.Tensor, torch.Tensor]:

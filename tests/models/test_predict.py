@@ -53,7 +53,12 @@ def test_probabilities_are_probabilities_and_scores_are_one_per_instance(
     make_bag: Callable[..., Bag], name: str, num_classes: int
 ) -> None:
     bag = make_bag(50, DIM)
-    answer = predict(create_model(name, in_dim=DIM, num_classes=num_classes), bag)
+    answer = predict(
+        create_model(
+            name, in_dim=DIM, num_classes=num_classes, **get_model_class(name).small_options
+        ),
+        bag,
+    )
     assert answer.slide_id == bag.slide_id
     assert answer.probabilities.shape == (max(2, num_classes),)
     assert answer.columns == tuple(f"p_class_{label}" for label in range(max(2, num_classes)))
@@ -67,7 +72,7 @@ def test_probabilities_are_probabilities_and_scores_are_one_per_instance(
 def test_scores_stay_with_their_instances_when_rows_move(
     make_bag: Callable[..., Bag], name: str
 ) -> None:
-    model = create_model(name, in_dim=DIM, num_classes=2)
+    model = create_model(name, in_dim=DIM, num_classes=2, **get_model_class(name).small_options)
     bag = make_bag(80, DIM)
     order = np.random.default_rng(1).permutation(80)
     scores = predict(model, bag).scores
@@ -82,7 +87,9 @@ def test_a_prediction_is_the_models_answer_in_patch_units(
     make_bag: Callable[..., Bag], name: str
 ) -> None:
     bag = make_bag(40, DIM)
-    model = create_model(name, in_dim=DIM, num_classes=3).eval()
+    model = create_model(
+        name, in_dim=DIM, num_classes=3, **get_model_class(name).small_options
+    ).eval()
     with torch.no_grad():
         output = model(torch.from_numpy(bag.features), torch.from_numpy(bag.coords / 256))
     answer = predict(model, bag)

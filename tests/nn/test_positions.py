@@ -229,7 +229,7 @@ def test_gradients_under_autocast_have_the_types_of_what_they_are_of() -> None:
 
 
 @pytest.mark.parametrize("make", [PEG, PPEG])
-@pytest.mark.parametrize("n", [1, 2, 7, 20, 36, 37])
+@pytest.mark.parametrize("n", [1, 2, 7, 16, 17])
 def test_compilers_get_the_same_and_the_same_gradients(make: type[PEG], n: int) -> None:
     place, h = make(2).double(), torch.randn(n, 2, dtype=torch.float64, requires_grad=True)
     inputs = (h, *(part.detach().requires_grad_() for part in place.merge_kernels()))
