@@ -23,6 +23,7 @@ from sacmil.nn._reference import (
     load_parameters,
 )
 from sacmil.nn._reference import get_shape as get_shape
+from sacmil.nn._reference import read_sizes as read_sizes
 from sacmil.nn._reference import rename_parameters as rename_parameters
 
 SIGMOIDS_NOTE = (

@@ -18,7 +18,7 @@ from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.layers import ACTIVATIONS as PROJECTIONS
 from sacmil.nn.layers import init_xavier_, make_projection
-from sacmil.nn.pooling import ACTIVATIONS, Attention, GatedAttention
+from sacmil.nn.pooling import ACTIVATIONS, Attention
 
 INITS = ("xavier", "torch")
 
@@ -130,8 +130,8 @@ class GatedABMIL(MILModel):
         super().__init__(in_dim, num_classes)
         self.project = make_projection(in_dim, hidden, dropout=dropout)
         dim = hidden or in_dim
-        self.attention = GatedAttention(
-            dim, attention_dim or dim, bias=attention_bias, activation=activation
+        self.attention = Attention(
+            dim, attention_dim or dim, bias=attention_bias, activation=activation, gated=True
         )
         self.head = nn.Linear(dim, num_classes, bias=head_bias)
         if init == "xavier":

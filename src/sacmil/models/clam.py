@@ -28,7 +28,7 @@ from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.layers import make_projection
-from sacmil.nn.pooling import Attention, GatedAttention
+from sacmil.nn.pooling import Attention
 
 # --- The loss of instances -----------------------------------------------------------------------
 
@@ -157,9 +157,8 @@ class CLAMSB(MILModel):
         super().__init__(in_dim, num_classes)
         self.loss = CLAMLoss(k_sample, subtyping, INSTANCE_LOSSES[instance_loss], bag_weight)
         self.project = make_projection(in_dim, hidden, dropout=dropout)
-        attention = GatedAttention if gate else Attention
         rate = 0.25 if dropout else 0.0  # whatever the value, as officially
-        self.attention = attention(hidden, attention_dim, branches=1, dropout=rate)
+        self.attention = Attention(hidden, attention_dim, gated=gate, branches=1, dropout=rate)
         self.head = nn.Linear(hidden, num_classes)
         self.instance_head = nn.Linear(hidden, 2 * num_classes)  # against and for each class
 
@@ -218,9 +217,10 @@ class CLAMMB(MILModel):
         super().__init__(in_dim, num_classes)
         self.loss = CLAMLoss(k_sample, subtyping, INSTANCE_LOSSES[instance_loss], bag_weight)
         self.project = make_projection(in_dim, hidden, dropout=dropout)
-        attention = GatedAttention if gate else Attention
         rate = 0.25 if dropout else 0.0  # whatever the value, as officially
-        self.attention = attention(hidden, attention_dim, branches=num_classes, dropout=rate)
+        self.attention = Attention(
+            hidden, attention_dim, gated=gate, branches=num_classes, dropout=rate
+        )
         self.head = nn.Linear(hidden, num_classes)
         self.instance_head = nn.Linear(hidden, 2 * num_classes)  # against and for each class
 

@@ -26,7 +26,7 @@ from sacmil.models._checks import Count, Size, one_of
 from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
-from sacmil.nn.pooling import GatedAttention
+from sacmil.nn.pooling import Attention
 
 DISTILLATIONS = ("AFS", "MaxS", "MaxMinS", "MAS")
 
@@ -100,7 +100,7 @@ class FirstTier(nn.Module):
     ) -> None:
         super().__init__()
         self.project = nn.Linear(in_dim, dim, bias=False)
-        self.attention = GatedAttention(dim)
+        self.attention = Attention(dim, gated=True)
         self.classifier = nn.Linear(dim, num_classes)
         self.groups, self.take = groups, take
         self.distill, self.independent = distill, independent
@@ -302,7 +302,7 @@ class DTFD(MILModel):
             detach=not joint,
             legacy_ties=legacy_ties,
         )
-        self.tier2 = SecondTier(GatedAttention(dim), nn.Linear(dim, num_classes))
+        self.tier2 = SecondTier(Attention(dim, gated=True), nn.Linear(dim, num_classes))
 
     @property
     def planner(self) -> Planner:

@@ -22,7 +22,7 @@ from sacmil.models._recipe import PAPER, Recipe
 from sacmil.models._reference import get_shape, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.layers import make_projection, recompute_in_backward
-from sacmil.nn.pooling import GatedAttention, scatter_sum
+from sacmil.nn.pooling import Attention, scatter_sum
 
 T = TypeVar("T")
 
@@ -193,7 +193,7 @@ class RegionAttention(nn.Module):
         super().__init__()
         self.side = side
         self.project = make_projection(in_dim, dim, dropout=dropout)
-        self.attention = GatedAttention(dim, dim, dropout=dropout)
+        self.attention = Attention(dim, dim, dropout=dropout, gated=True)
 
     def forward(self, x: Tensor, slots: Tensor) -> RegionSummary:
         """x (M, in_dim), one patch per slot; slots (M,)."""
@@ -268,7 +268,7 @@ class HIPT(MILModel):
             check_divisor("global_heads", global_heads, dim)
             for _ in range(GLOBAL_LAYERS):
                 self.layers.append(nn.TransformerEncoderLayer(dim, global_heads, dim, dropout))
-        self.attention = GatedAttention(dim, dim, dropout=dropout)
+        self.attention = Attention(dim, dim, dropout=dropout, gated=True)
         self.refine = make_projection(dim, dim, dropout=dropout)
         self.head = nn.Linear(dim, num_classes)
 

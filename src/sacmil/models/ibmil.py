@@ -41,7 +41,7 @@ from sacmil.models.dtfd import (
     group_by_tier,
 )
 from sacmil.models.dtfd import OFFICIAL_NAMES as DTFD_NAMES
-from sacmil.nn.pooling import Attention, GatedAttention
+from sacmil.nn.pooling import Attention
 
 Floats = npt.NDArray[np.float64]
 
@@ -261,7 +261,7 @@ class IBMIL(MILModel):
                 legacy_ties=legacy_ties,
             )
             self.tier1.project.requires_grad_(not freeze_projection)
-        attention = Attention(width, width) if self.tier1 is None else GatedAttention(width)
+        attention = Attention(width, width) if self.tier1 is None else Attention(width, gated=True)
         sizes = (width, num_classes)
         head = BackdoorHead(*sizes, self.k, merge) if self.k else PlainHead(*sizes)
         self.tier2 = SecondTier(attention, head)

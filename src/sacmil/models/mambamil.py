@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from sacmil.models._base import MILModel, Output, Reference, classify_mean
 from sacmil.models._checks import Fraction, Size, one_of
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import get_shape, rename_parameters
+from sacmil.models._reference import get_shape, read_sizes, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.layers import init_xavier_, make_projection
 from sacmil.nn.pooling import Attention
@@ -172,17 +172,10 @@ class MambaMIL(MILModel):
         """The names of the authors' MambaMIL; a second direction is taken for srmamba's."""
         depth = len({key.split(".")[1] for key in state if key.startswith("layers.")})
         ours = rename_parameters(state, _map_official_names(depth))
-        dim, in_dim = get_shape(ours, "project.0.weight")
+        sizes = read_sizes(ours)
         second = any(key.startswith("layers.0.mixer.turned.") for key in ours)
         inner, remembered = get_shape(ours, "layers.0.mixer.straight.A_log")
-        options = {
-            "in_dim": in_dim,
-            "num_classes": get_shape(ours, "head.weight")[0],
-            "dim": dim,
-            "depth": depth,
-            "state": remembered,
-            "expand": inner // dim,
-        }
+        options = sizes | {"depth": depth, "state": remembered, "expand": inner // sizes["dim"]}
         if not second:
             return Reference(options | {"kind": "mamba"}, ours)
         return Reference(options, ours, {"kind": "srmamba"})

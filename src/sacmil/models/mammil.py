@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from sacmil.models._base import MILModel, Output, Planner, Reference, classify_mean
 from sacmil.models._checks import Fraction, Size, check_divisor
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import get_shape, rename_parameters
+from sacmil.models._reference import get_shape, read_sizes, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.layers import make_projection, recompute_in_backward
 from sacmil.nn.pooling import Attention
@@ -240,12 +240,9 @@ class MamMIL(MILModel):
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """The names of the authors' MamMIL2; its layers.1 never ran."""
         ours = rename_parameters(state, _map_official_names(), ignored=["layers.1"])
-        dim, in_dim = get_shape(ours, "project.0.weight")
+        sizes = read_sizes(ours)
         inner = get_shape(ours, "mixer.scale")[0]
-        options = {
-            "in_dim": in_dim,
-            "num_classes": get_shape(ours, "head.weight")[0],
-            "dim": dim,
+        options = sizes | {
             "state": (get_shape(ours, "mixer.scans.0.convolution.bias")[0] - inner) // 2,
             "head_dim": inner // get_shape(ours, "mixer.scans.0.D")[0],
         }

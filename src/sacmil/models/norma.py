@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from sacmil.models._base import MILModel, Output, Reference, average_logits, classification_loss
 from sacmil.models._checks import Fraction, Size, check_divisor
 from sacmil.models._recipe import LOOKAHEAD_RADAM, PAPER, Recipe
-from sacmil.models._reference import get_shape, rename_parameters
+from sacmil.models._reference import get_shape, read_sizes, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.layers import make_projection, recompute_in_backward
 from sacmil.nn.pooling import scatter_sum
@@ -136,13 +136,8 @@ class Norma(MILModel):
             parts = {"norm": "norm_again", "to_qkv": "qkv", "to_out.0": "out"}
             names |= {f"{layer}.attn.{k}": f"{layer}.{v}" for k, v in parts.items()}
         ours = rename_parameters(state, names, ignored=["proj", "isbg"])
-        dim, in_dim = get_shape(ours, "project.0.weight")
+        options = read_sizes(ours)
         get_shape(ours, "class_token")
-        options = {
-            "in_dim": in_dim,
-            "num_classes": get_shape(ours, "head.weight")[0],
-            "dim": dim,
-        }
         ours["class_token"] = ours["class_token"].flatten(0, -2)
         return Reference(options, ours)
 

@@ -15,7 +15,7 @@ from sacmil.errors import OptionError
 from sacmil.models._base import MILModel, Output, Planner, Reference, classify_mean
 from sacmil.models._checks import Fraction, Size, check_divisor, one_of
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import get_shape, rename_parameters
+from sacmil.models._reference import get_shape, read_sizes, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.layers import init_xavier_, make_projection
 from sacmil.nn.pooling import ACTIVATIONS, Attention
@@ -228,11 +228,7 @@ class R2TMIL(MILModel):
         if not mlp:
             found["cross.phi.weight"] = found.pop("cross.phi").T
         heads, _, epeg_k, _ = get_shape(found, "regional.attention.epeg.weight")
-        dim, in_dim = get_shape(found, "project.0.weight")
-        options = {
-            "in_dim": in_dim,
-            "num_classes": get_shape(found, "head.weight")[0],
-            "dim": dim,
+        options = read_sizes(found) | {
             "heads": heads,
             "epeg_k": epeg_k,
             "crmsa_k": get_shape(found, "cross.phi.2.weight" if mlp else "cross.phi.weight")[0],

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sacmil.models._base import MILModel, Output, Planner, Reference
 from sacmil.models._checks import Fraction, Size, check_divisor
 from sacmil.models._recipe import LOOKAHEAD_RADAM, PAPER, Recipe
-from sacmil.models._reference import get_shape, rename_parameters
+from sacmil.models._reference import get_shape, read_sizes, rename_parameters
 from sacmil.models._registry import register_model
 from sacmil.nn.layers import make_projection
 from sacmil.nn.nystrom import NystromAttention
@@ -99,14 +99,9 @@ class TransMIL(MILModel):
             parts = {"to_qkv": "qkv", "to_out.0": "out", "res_conv": "residual"}
             names |= {f"{layer}.attn.{k}": f"{layer}.attention.{v}" for k, v in parts.items()}
         ours = rename_parameters(state, names)
-        dim, in_dim = get_shape(ours, "project.0.weight")
+        options = read_sizes(ours)
         get_shape(ours, "class_token")
-        options = {
-            "in_dim": in_dim,
-            "num_classes": get_shape(ours, "head.weight")[0],
-            "dim": dim,
-            "heads": get_shape(ours, "layer1.attention.residual.weight")[0],
-        }
+        options["heads"] = get_shape(ours, "layer1.attention.residual.weight")[0]
         ours["class_token"] = ours["class_token"].flatten(0, -2)
         return Reference(options, ours)
 

@@ -192,6 +192,12 @@ def get_shape(state: Mapping[str, Tensor], name: str) -> torch.Size:
     return state[name].shape
 
 
+def read_sizes(state: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return in_dim, num_classes and dim of a model with ``project`` and ``head``."""
+    dim, in_dim = get_shape(state, "project.0.weight")
+    return {"in_dim": in_dim, "num_classes": get_shape(state, "head.weight")[0], "dim": dim}
+
+
 def _has_prefix(key: str, prefix: str) -> bool:
     return key == prefix or key.startswith(prefix + ".")
 
