@@ -25,6 +25,18 @@ from sacmil.models.longnet import (
 PLACEMENTS = pytest.mark.parametrize("legacy", [False, True], ids=["in_place", "legacy"])
 
 
+def make_tables(branches, n: int, *, legacy: bool = False):
+    return [branch.make_table(n, legacy_placement=legacy) for branch in branches]
+
+
+def mix(q, k, v, branches, *, legacy: bool = False) -> torch.Tensor:
+    return dilated_attention(q, k, v, branches, make_tables(branches, len(q), legacy=legacy))
+
+
+def attend(branch, q, k, v, *, legacy: bool = False):
+    return branch.attend(q, k, v, branch.make_table(len(q), legacy_placement=legacy))
+
+
 def filled(x: torch.Tensor, rows: int, heads: int) -> torch.Tensor:
     """x (n, h, d) with zero rows and zero heads after its own."""
     out = x.new_zeros(rows, heads, x.shape[2])
@@ -89,9 +101,7 @@ CASES = [
 @pytest.mark.parametrize(("n", "heads", "branches"), CASES, ids=str)
 def test_it_is_the_official_procedure_in_a_loop(n, heads, branches, legacy) -> None:
     q, k, v = some(n, heads)
-    found = dilated_attention(
-        q, k, v, [DilatedBranch(*pair) for pair in branches], legacy_placement=legacy
-    )
+    found = mix(q, k, v, [DilatedBranch(*pair) for pair in branches], legacy=legacy)
     wanted = by_loops(q, k, v, branches, legacy=legacy)
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
     direction = torch.randn_like(wanted)
@@ -110,7 +120,7 @@ def test_it_is_the_official_procedure_in_a_loop(n, heads, branches, legacy) -> N
 def test_every_branch_knows_its_log_sum_exp(n, heads, branches, legacy) -> None:
     q, k, v = some(n, heads, seed=1)
     for w, r in branches:
-        out, lse = DilatedBranch(w, r).attend(q, k, v, legacy_placement=legacy)
+        out, lse = attend(DilatedBranch(w, r), q, k, v, legacy=legacy)
         wanted, wanted_lse = branch_by_loops(q, k, v, w, r, legacy=legacy)
         torch.testing.assert_close(out, wanted, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(lse, wanted_lse, rtol=1e-10, atol=1e-12)
@@ -121,13 +131,12 @@ def test_the_placements_differ_exactly_where_an_uneven_segment_has_a_successor()
     for n, w, r in [(20, 5, 1), (20, 6, 2), (20, 6, 3), (20, 20, 3), (5, 7, 3)]:
         q, k, v = some(n, 4)
         ours, theirs = (
-            dilated_attention(q, k, v, [DilatedBranch(w, r)], legacy_placement=legacy)
-            for legacy in (False, True)
+            mix(q, k, v, [DilatedBranch(w, r)], legacy=legacy) for legacy in (False, True)
         )
         assert ours.equal(theirs), (n, w, r)
     q, k, v = some(20, 4)
-    ours, _ = DilatedBranch(5, 3).attend(q, k, v)
-    theirs, _ = DilatedBranch(5, 3).attend(q, k, v, legacy_placement=True)
+    ours, _ = attend(DilatedBranch(5, 3), q, k, v)
+    theirs, _ = attend(DilatedBranch(5, 3), q, k, v, legacy=True)
     assert theirs[:5].equal(ours[:5])
     assert theirs[6:11].equal(ours[5:10])  # row 5 holds the filling
     assert not theirs[5:10].equal(ours[5:10])
@@ -136,7 +145,7 @@ def test_the_placements_differ_exactly_where_an_uneven_segment_has_a_successor()
 def test_one_whole_branch_is_plain_attention() -> None:
     q, k, v = some(30, 4, d=5)
     weights = (torch.einsum("ihd,jhd->hij", q, k) / math.sqrt(5)).softmax(-1)
-    found = dilated_attention(q, k, v, [DilatedBranch(1000, 1)])
+    found = mix(q, k, v, [DilatedBranch(1000, 1)])
     torch.testing.assert_close(found, torch.einsum("hij,jhd->ihd", weights, v))
 
 
@@ -150,19 +159,17 @@ def test_blocks_of_any_size_give_the_same_log_sum_exp(at_once, monkeypatch) -> N
 
 def test_logits_of_hundreds_do_not_overflow() -> None:
     q, k, v = (200 * x.detach().float() for x in some(12, 4))
-    found = dilated_attention(q, k, v, [DilatedBranch(6, 1), DilatedBranch(12, 3)])
-    wanted = dilated_attention(
-        q.double(), k.double(), v.double(), [DilatedBranch(6, 1), DilatedBranch(12, 3)]
-    )
+    found = mix(q, k, v, [DilatedBranch(6, 1), DilatedBranch(12, 3)])
+    wanted = mix(q.double(), k.double(), v.double(), [DilatedBranch(6, 1), DilatedBranch(12, 3)])
     torch.testing.assert_close(found.double(), wanted, rtol=1e-3, atol=1e-2)
 
 
 def test_half_precision_mixes_in_full() -> None:
     q, k, v = (x.detach().bfloat16() for x in some(20, 3))
     branches = [DilatedBranch(4, 2), DilatedBranch(20, 8)]  # some places are in no branch
-    found = dilated_attention(q, k, v, branches)
+    found = mix(q, k, v, branches)
     assert found.dtype == torch.bfloat16
-    wanted = dilated_attention(q.double(), k.double(), v.double(), branches)
+    wanted = mix(q.double(), k.double(), v.double(), branches)
     torch.testing.assert_close(found.double(), wanted, rtol=0.05, atol=0.05)
 
 
@@ -174,7 +181,7 @@ def test_a_norm_stands_before_the_output_layer() -> None:
     q, k, v = (part(x).reshape(14, 4, 3) for part in (block.query, block.key, block.value))
     h = by_loops(q, k, v, [(5, 1), (9, 2)], legacy=False).reshape(14, 12)
     h = (h - h.mean(1, keepdim=True)) / (h.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt()
-    torch.testing.assert_close(block(x), block.out(h))
+    torch.testing.assert_close(block(x, make_tables(block.branches, 14)), block.out(h))
 
 
 BRANCHES = {"segments": [32, 64, 128, 256, 512], "dilations": [1, 2, 4, 8, 16]}
@@ -192,8 +199,9 @@ def loaded(golden, official):
 def class_states(model, features, coords) -> dict[str, torch.Tensor]:
     x = model.embed_tokens(features, coords)
     states = {"layer0": model.norm(x[0])}
+    tables = make_tables(model.branches, len(x), legacy=model.legacy)
     for i, layer in enumerate(model.layers):
-        x = layer(x)
+        x = layer(x, tables)
         states[f"layer{i + 1}"] = model.norm(x[0])
     return states | {"last": x[0]}
 
@@ -278,12 +286,12 @@ def test_a_layer_is_its_equations() -> None:
     part = layer.attention
     inner = normed(x, layer.attention_norm)
     q, k, v = (linear(inner).reshape(21, 4, 4) for linear in (part.query, part.key, part.value))
-    mixed = dilated_attention(q, k, v, part.branches).reshape(21, 16)
+    mixed = mix(q, k, v, part.branches).reshape(21, 16)
     y = x + part.out(normed(mixed, part.norm))
     fc1, _, norm, fc2 = layer.feed
     h = fc1(normed(y, layer.feed_norm))
     h = h * (1 + torch.erf(h / math.sqrt(2))) / 2
-    torch.testing.assert_close(layer(x), y + fc2(normed(h, norm)))
+    torch.testing.assert_close(layer(x, make_tables(part.branches, 21)), y + fc2(normed(h, norm)))
 
 
 def test_each_place_has_its_sines_and_cosines() -> None:
@@ -311,7 +319,9 @@ def test_the_class_token_has_no_place_and_tiles_keep_their_order() -> None:
 def test_scores_are_the_lengths_of_the_last_tokens() -> None:
     model = create_model("longnet", in_dim=6, num_classes=2, **SMALL).eval()
     features, coords = torch.randn(30, 6), torch.randint(0, 9, (30, 2))
-    x = model.layers[1](model.layers[0](model.embed_tokens(features, coords)))
+    x = model.embed_tokens(features, coords)
+    tables = make_tables(model.branches, len(x), legacy=model.legacy)
+    x = model.layers[1](model.layers[0](x, tables), tables)
     torch.testing.assert_close(model(features, coords).scores, x[1:].square().sum(1).sqrt())
 
 

@@ -60,17 +60,9 @@ class DilatedBranch(NamedTuple):
         )
 
     def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        legacy_placement: bool = False,
-        table: AttentionTable | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, table: AttentionTable
     ) -> tuple[Tensor, Tensor]:
         """Return output (n, heads, dim of a head), zero if uncovered, and lse (n, heads)."""
-        if table is None:
-            table = self.make_table(q.shape[0], legacy_placement=legacy_placement)
         tokens, rows = table.tokens.to(q.device), table.rows.to(q.device)
         heads = q.shape[1]
         h, lse = attend_with_lse(*(self._gather(x, tokens) for x in (q, k, v)))
@@ -117,9 +109,7 @@ def dilated_attention(
     k: Tensor,
     v: Tensor,
     branches: Sequence[DilatedBranch],
-    *,
-    legacy_placement: bool = False,
-    tables: Sequence[AttentionTable] | None = None,
+    tables: Sequence[AttentionTable],
 ) -> Tensor:
     """Average the outputs of branches, weighted by the softmax of their lse; all (n, heads, d).
 
@@ -130,13 +120,10 @@ def dilated_attention(
         k: keys.
         v: values.
         branches: segment lengths and dilations.
-        legacy_placement: put the rows of later segments where the official code does.
-        tables: tokens of each branch; made here if not given.
+        tables: tokens of each branch.
     """
-    if not tables:
-        tables = [b.make_table(q.shape[0], legacy_placement=legacy_placement) for b in branches]
     pairs = zip(branches, tables, strict=True)
-    outputs = [branch.attend(q, k, v, table=table) for branch, table in pairs]
+    outputs = [branch.attend(q, k, v, table) for branch, table in pairs]
     weights = torch.stack([lse for _, lse in outputs]).softmax(0).to(v.dtype)
     mixed = torch.zeros_like(v)
     for weight, (out, _) in zip(weights, outputs, strict=True):
@@ -177,32 +164,23 @@ class DilatedAttention(nn.Module):
         dim: width of a token.
         heads: number of attention heads, a divisor of dim.
         branches: segment lengths and dilations.
-        legacy_placement: put the rows of later segments where the official code does.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        *,
-        heads: int,
-        branches: Sequence[DilatedBranch],
-        legacy_placement: bool = False,
-    ) -> None:
+    def __init__(self, dim: int, heads: int, branches: Sequence[DilatedBranch]) -> None:
         super().__init__()
-        self.heads, self.branches, self.legacy_placement = heads, branches, legacy_placement
+        self.heads, self.branches = heads, branches
         self.query = nn.Linear(dim, dim)
         self.key = nn.Linear(dim, dim)
         self.value = nn.Linear(dim, dim)
         self.norm = nn.LayerNorm(dim)
         self.out = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor, tables: Sequence[AttentionTable] | None = None) -> Tensor:
+    def forward(self, x: Tensor, tables: Sequence[AttentionTable]) -> Tensor:
         """x (N, dim); tables as for ``dilated_attention``."""
         q, k, v = (
             layer(x).unflatten(1, (self.heads, -1)) for layer in (self.query, self.key, self.value)
         )
-        legacy = self.legacy_placement
-        h = dilated_attention(q, k, v, self.branches, legacy_placement=legacy, tables=tables)
+        h = dilated_attention(q, k, v, self.branches, tables)
         y: Tensor = self.out(self.norm(h.flatten(1)))
         return y
 
@@ -304,10 +282,7 @@ class LongNet(MILModel):
         self.cls_token = nn.Parameter(torch.empty(1, dim))
         self.project = nn.Linear(in_dim, dim)
         self.layers = nn.ModuleList(
-            LongNetLayer(
-                dim, heads, self.branches, dropout=dropout, legacy_placement=legacy_placement
-            )
-            for _ in range(depth)
+            LongNetLayer(dim, heads, self.branches, dropout) for _ in range(depth)
         )
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(len(self.states) * dim, num_classes)
@@ -401,26 +376,18 @@ class LongNetLayer(nn.Module):
     """x + attention(norm(x)), then x + feed(norm(x)); both with a norm inside (sub-LN)."""
 
     def __init__(
-        self,
-        dim: int,
-        heads: int,
-        branches: Sequence[DilatedBranch],
-        *,
-        dropout: float,
-        legacy_placement: bool,
+        self, dim: int, heads: int, branches: Sequence[DilatedBranch], dropout: float
     ) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(dim)
-        self.attention = DilatedAttention(
-            dim, heads=heads, branches=branches, legacy_placement=legacy_placement
-        )
+        self.attention = DilatedAttention(dim, heads, branches)
         self.feed_norm = nn.LayerNorm(dim)
         self.feed = nn.Sequential(
             nn.Linear(dim, 4 * dim), nn.GELU(), nn.LayerNorm(4 * dim), nn.Linear(4 * dim, dim)
         )
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, tables: Sequence[AttentionTable] | None = None) -> Tensor:
+    def forward(self, x: Tensor, tables: Sequence[AttentionTable]) -> Tensor:
         """x (N, dim); tables as ``DilatedAttention`` takes them."""
         x = x + self.dropout(self.attention(self.attention_norm(x), tables))
         y: Tensor = x + self.dropout(self.feed(self.feed_norm(x)))

@@ -302,15 +302,17 @@ def state_space_duality(
     dtype = torch.promote_types(dt.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False):
         x, dt, A, B, C = (tensor.to(dtype) for tensor in (x, dt, A, B, C))
-        if torch.compiler.is_compiling():  # neither a loop count nor min() can be exported
-            return _scan_one_group(x * dt[..., None], dt * A, B, C, chunk)
-        return _scan(x * dt[..., None], dt * A, B, C, min(chunk, len(x)))
+        if not torch.compiler.is_compiling():  # min() cannot be exported
+            chunk = min(chunk, len(x))
+        return _scan(x * dt[..., None], dt * A, B, C, chunk)
 
 
 def _scan(entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int) -> Tensor:
     # Padded with zeros at the end: they add nothing, decay nothing, and are cut off again.
     chunks = [_split_chunks(tensor, chunk) for tensor in (entering, exponents, B, C)]
-    state = _make_initial_state(entering, B)
+    state = B.new_zeros(1, B.shape[1], entering.shape[1] * entering.shape[2])
+    if torch.compiler.is_compiling():  # in one group: a loop count cannot be exported
+        return _scan_group(state, *chunks)[0].flatten(0, 1)[: B.shape[0]]
     out = []
     # The gradient of split is one concatenation; that of a slice is as long as the bag.
     for group in zip(
@@ -319,19 +321,6 @@ def _scan(entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int)
         y, state = _scan_group(state, *group)
         out.append(y)
     return torch.cat(out).flatten(0, 1)[: len(B)]
-
-
-def _scan_one_group(
-    entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int
-) -> Tensor:
-    """Do the same with all chunks in one group."""
-    chunks = [_split_chunks(tensor, chunk) for tensor in (entering, exponents, B, C)]
-    return _scan_group(_make_initial_state(entering, B), *chunks)[0].flatten(0, 1)[: B.shape[0]]
-
-
-def _make_initial_state(entering: Tensor, B: Tensor) -> Tensor:
-    """Return the state before the first step, (1, state, heads * head_dim)."""
-    return B.new_zeros(1, B.shape[1], entering.shape[1] * entering.shape[2])
 
 
 def _count_chunks_per_group(tensor: Tensor) -> int:
