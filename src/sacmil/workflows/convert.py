@@ -181,9 +181,14 @@ def convert(
         >>> summary.counts, summary.failures
         ({'converted': 1, 'present': 0, 'failed': 0}, {})
     """
-    hints = {"patch_size": patch_size, "mpp": mpp, "stride": stride}
-    place = None if coords is None else str(Path(coords).resolve())
-    settings = ConversionSettings(layout=layout, coords=place, dtype=dtype, **hints)
+    settings = ConversionSettings(
+        layout=layout,
+        patch_size=patch_size,
+        mpp=mpp,
+        stride=stride,
+        coords=None if coords is None else str(Path(coords).resolve()),
+        dtype=dtype,
+    )
     chosen = min(_MAX_WORKERS, os.cpu_count() or 1) if workers is None else workers
     _check_positive("limit_s", limit_s)
     _check_positive("workers", chosen)

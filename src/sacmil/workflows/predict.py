@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sacmil.arguments import ProgressCallback, ignore_progress, list_paths
 from sacmil.atomic import exclusive, remove_partial_files
@@ -118,12 +118,20 @@ def predict_slides(
         >>> len(found.to_frame()), found.failures
         (4, [])
     """
-    settings: dict[str, Any] = {"device": device, "slides": slides, "heatmaps": heatmaps}
-    settings |= {"report": report, "allow_mismatch": allow_mismatch, "limit_s": limit_s}
-    settings |= {"slide_mpp": slide_mpp, "encoder": encoder, "download": download}
-    chosen = PredictionSettings(encoder_weights=encoder_weights, **settings)
+    settings = PredictionSettings(
+        device=device,
+        slides=slides,
+        heatmaps=heatmaps,
+        report=report,
+        allow_mismatch=allow_mismatch,
+        slide_mpp=slide_mpp,
+        encoder=encoder,
+        encoder_weights=encoder_weights,
+        download=download,
+        limit_s=limit_s,
+    )
     callbacks = WorkflowCallbacks(on_progress=on_progress, track_extraction=track_extraction)
-    return _predict_slides(items, models, Path(out), chosen, callbacks)
+    return _predict_slides(items, models, Path(out), settings, callbacks)
 
 
 def _predict_slides(
