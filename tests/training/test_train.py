@@ -274,11 +274,10 @@ FORKS = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
+import torch._dynamo  # torch's first optimiser does so, which takes seconds
 from small_cohort import write_material
-from sacmil.models._folder import create_meta_model
 from sacmil.training.config import make_configs
 from sacmil.training.train import cross_validate
-create_meta_model("sac_mil", in_dim=6, num_classes=2)  # the first takes seconds
 dataset = write_material(Path(sys.argv[2]), patients=8)
 configs = make_configs(["sac_mil"], {}, ["epochs=8", "lr=1e-3", "dim=16", "k=4"])
 for line in sys.stdin:
