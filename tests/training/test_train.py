@@ -97,9 +97,9 @@ def test_wrong_arguments_are_rejected_before_the_folder_is_made(
 
 
 CONFIGS = make_configs(
-    ["sac_mil", "mean_pool"],
+    ["abmil", "mean_pool"],
     {},
-    ["epochs=2", "lr=1e-2", "sac_mil.dim=16", "sac_mil.k=4", "recipe=official"],
+    ["epochs=2", "lr=1e-2", "abmil.hidden=16", "recipe=official"],
 )
 TWO = {"devices": ("cpu", "cpu"), "threads": 1}
 
@@ -274,10 +274,11 @@ FORKS = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-import torch._dynamo  # torch's first optimiser does so, which takes seconds
 from small_cohort import write_material
+from sacmil.models._folder import create_meta_model
 from sacmil.training.config import make_configs
 from sacmil.training.train import cross_validate
+create_meta_model("sac_mil", in_dim=6, num_classes=2)  # the first takes seconds
 dataset = write_material(Path(sys.argv[2]), patients=8)
 configs = make_configs(["sac_mil"], {}, ["epochs=8", "lr=1e-3", "dim=16", "k=4"])
 for line in sys.stdin:

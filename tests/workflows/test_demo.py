@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import csv
 import re
+from functools import partial
 
 import numpy as np
 import pytest
 from inline_workers import use_inline_workers
 from tiny_encoder import write_encoder
 
-from sacmil import load_model, predict, read_bag
+from sacmil import create_model, load_model, predict, read_bag
 from sacmil.card import anonymized_id, read_card
 from sacmil.cohorts.cohort import read_cohort
 from sacmil.cohorts.outlines import label_tiles
 from sacmil.deploy.runtime import load
 from sacmil.errors import RunError
+from sacmil.evaluation.comparison import compare_models
 from sacmil.evaluation.metrics import auc
 from sacmil.evaluation.summary import summarize
 from sacmil.heatmap import read_truth
 from sacmil.results import read_predictions, read_results, read_scores
+from sacmil.workflows import demo_settings
 from sacmil.workflows.demo import run_demo
 from sacmil.workflows.demo_settings import EXPORTED_MODELS, DemoFolder, DemoSettings
 from sacmil.workflows.inputs import WorkflowCallbacks
@@ -27,7 +30,9 @@ from sacmil.workflows.inputs import WorkflowCallbacks
 pytest.importorskip("matplotlib", reason="pip install 'sacmil[plots]'")
 pytest.importorskip("onnxruntime", reason="pip install 'sacmil[runtime]'")
 
-MODELS = {"sac_mil_local", "transmil", "abmil", "mean_pool"}
+MODELS = {"sac_mil_local", "abmil", "mean_pool"}
+"""Without transmil: one model that is not exported is enough, and a slow test trains all."""
+ALL_OPTIONS = demo_settings._MODEL_OPTIONS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,13 +40,18 @@ def _inline_workers(onnx_registry):
     """The command line's own tests, and those of every step, start the processes."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         use_inline_workers(monkeypatch)
+        options = {name: ALL_OPTIONS[name] for name in sorted(MODELS)}
+        monkeypatch.setattr(demo_settings, "_MODEL_OPTIONS", options)
+        for function in (compare_models, summarize):  # intervals of fewer draws: no test reads them
+            fewer = partial(function, draws=50)
+            monkeypatch.setattr(f"sacmil.workflows.demo.{function.__name__}", fewer)
         yield
 
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
     encoder = write_encoder(tmp_path_factory.mktemp("encoder") / "tiny.onnx")
-    return DemoSettings.make_quick(encoder=encoder)
+    return DemoSettings.make_quick(encoder=encoder, slides=6)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +91,20 @@ def test_the_table_and_the_page_hold_the_figures_of_the_predictions(shown, out) 
         assert found.report.estimates[model]["auc"].mean == pytest.approx(mean)
         assert float(rows[model, "auc"]["mean"]) == pytest.approx(mean)
         assert f"{mean:.3f}" in page
+
+
+def test_every_model_of_the_demonstration_takes_its_options() -> None:
+    assert ALL_OPTIONS.keys() > MODELS
+    assert ALL_OPTIONS.keys() >= set(EXPORTED_MODELS)
+    for name, options in ALL_OPTIONS.items():
+        assert create_model(name, in_dim=6, num_classes=2, **options).name == name
+
+
+@pytest.mark.slow
+def test_the_quick_demonstration_trains_every_model(tmp_path, monkeypatch, settings) -> None:
+    monkeypatch.setattr(demo_settings, "_MODEL_OPTIONS", ALL_OPTIONS)
+    found = run_demo(tmp_path / "report", DemoSettings.make_quick(encoder=settings.encoder))
+    assert found.report.estimates.keys() == ALL_OPTIONS.keys()
 
 
 def test_every_slide_is_answered_by_a_part_that_has_not_seen_it(out, settings) -> None:
