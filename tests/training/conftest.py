@@ -11,7 +11,7 @@ from small_cohort import Material, write_material
 
 @pytest.fixture(scope="session")
 def written_once(tmp_path_factory: pytest.TempPathFactory) -> Material:
-    return write_material(tmp_path_factory.mktemp("cohort") / "bags")
+    return write_material(tmp_path_factory.mktemp("cohort") / "bags", patients=8)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from small_cohort import write_material
 
 from sacmil import load_model, predict, read_bag, write_bag
 from sacmil.errors import ConfigError, RunError, SacMILError
@@ -237,8 +238,9 @@ def test_an_unknown_device_is_rejected(dataset, tmp_path) -> None:
     assert torch.get_num_threads() >= 1
 
 
-def test_class_weights_lift_the_rare_class(dataset, tmp_path) -> None:
+def test_class_weights_lift_the_rare_class(tmp_path) -> None:
     """Trained on one slide of class 1 among many of class 0, weights raise its probability."""
+    dataset = write_material(tmp_path / "bags", patients=16)
     job = make_job(dataset, tmp_path / "x")
     common = [s for s in job.train if s.slide.label == 0]
     rare = [s for s in job.train if s.slide.label == 1][:1]

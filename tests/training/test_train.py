@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -109,6 +110,19 @@ def validate(out: Path, dataset: Material, configs=CONFIGS, **arguments) -> Run:
     return cross_validate(dataset.data, configs, out=out, **given)
 
 
+@pytest.fixture(scope="module")
+def trained_once(written_once: Material, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    validate(folder, written_once, {"mean_pool": CONFIGS["mean_pool"]})
+    return folder
+
+
+@pytest.fixture
+def mean_pool_run(trained_once: Path, tmp_path: Path) -> Path:
+    """A finished cross-validation of mean_pool; a copy of its own, as a test may change it."""
+    return Path(shutil.copytree(trained_once, tmp_path / "run"))
+
+
 def weights(run: Path) -> dict[str, bytes]:
     return {
         str(file.relative_to(run)): file.read_bytes() for file in run.rglob("model.safetensors")
@@ -170,25 +184,23 @@ def test_localisation_of_every_part_is_joined_and_an_older_run_stays_finished(
             assert file.read_bytes() == found, file
 
 
-def test_a_run_of_another_command_is_not_changed(dataset, tmp_path) -> None:
+def test_a_run_of_another_command_is_not_changed(dataset, mean_pool_run, tmp_path) -> None:
     config = CONFIGS["mean_pool"]
-    validate(tmp_path / "folds", dataset, {"mean_pool": config})
     train(dataset.data, config, out=tmp_path / "one", folds=dataset.folds)
     before = {path: path.read_bytes() for path in tmp_path.glob("*/*") if path.is_file()}
     with pytest.raises(RunError, match="is a run of sacmil crossval, not of sacmil train"):
-        train(dataset.data, config, out=tmp_path / "folds", folds=dataset.folds)
+        train(dataset.data, config, out=mean_pool_run, folds=dataset.folds)
     with pytest.raises(RunError, match="is a run of sacmil train, not of sacmil crossval"):
         validate(tmp_path / "one", dataset, {"mean_pool": config})
     assert {path: path.read_bytes() for path in tmp_path.glob("*/*") if path.is_file()} == before
 
 
 def test_models_can_join_a_run_that_stands_for_all_of_them_and_other_data_cannot(
-    dataset, tmp_path
+    dataset, mean_pool_run, tmp_path
 ) -> None:
     first = {"mean_pool": CONFIGS["mean_pool"]}
-    validate(tmp_path / "run", dataset, first)
     both = validate(tmp_path / "run", dataset)
-    assert set(both.predictions.model) == {"sac_mil", "mean_pool"}
+    assert set(both.predictions.model) == {"abmil", "mean_pool"}
     cohort, bags, folds = dataset
     other = make_folds(cohort, 2, seed=5)
     with pytest.raises(RunError, match="other folds"):
@@ -205,9 +217,9 @@ def test_models_can_join_a_run_that_stands_for_all_of_them_and_other_data_cannot
     assert (tmp_path / "run" / "config.yaml").read_bytes() == before, "a rejected run is unchanged"
     with pytest.raises(RunError, match="several models"):
         find_model_folders(tmp_path / "run")
-    folders = find_model_folders(tmp_path / "run" / "sac_mil")
+    folders = find_model_folders(tmp_path / "run" / "abmil")
     assert [folder.name for folder in folders] == ["fold_0", "fold_1"]
-    assert all(load_model(folder).name == "sac_mil" for folder in folders)
+    assert all(load_model(folder).name == "abmil" for folder in folders)
 
 
 def test_a_folder_of_something_else_is_not_changed(dataset, tmp_path) -> None:
@@ -239,20 +251,18 @@ def test_a_job_that_fails_is_reported_and_the_others_run(dataset, tmp_path) -> N
     val = tuple(s.slide_id for s in cohort.get_slides(folds[0].val) if s.label == 0)
     folds = [folds[0]._replace(val=val), folds[1]]
     found = validate(tmp_path / "run", dataset, folds=folds)
-    assert sorted(found.failures) == [f"{m}, seed 0, fold 0" for m in ("mean_pool", "sac_mil")]
+    assert sorted(found.failures) == [f"{m}, seed 0, fold 0" for m in ("abmil", "mean_pool")]
     assert all("one class only" in reason for reason in found.failures.values())
     assert set(found.predictions.fold) == {1}
 
 
-def test_a_run_over_other_bags_is_rejected(dataset, tmp_path) -> None:
-    first = {"mean_pool": CONFIGS["mean_pool"]}
-    validate(tmp_path / "run", dataset, first)
-    before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
+def test_a_run_over_other_bags_is_rejected(dataset, mean_pool_run) -> None:
+    before = {f: f.read_bytes() for f in mean_pool_run.rglob("*") if f.is_file()}
     slide_id, path = next(iter(dataset.bags.items()))
     bag = read_bag(path)
     write_bag(path, dataclasses.replace(bag, features=bag.features + 1))
     with pytest.raises(RunError, match=rf"other bags .*{slide_id}"):
-        validate(tmp_path / "run", dataset, {"max_pool": TrainingConfig(model="max_pool")})
+        validate(mean_pool_run, dataset, {"max_pool": TrainingConfig(model="max_pool")})
     assert {f: f.read_bytes() for f in before} | before == before
 
 
@@ -275,10 +285,9 @@ import os, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from small_cohort import write_material
-from sacmil.models._folder import create_meta_model
+import torch._dynamo  # as the first optimizer does, which takes seconds
 from sacmil.training.config import make_configs
 from sacmil.training.train import cross_validate
-create_meta_model("sac_mil", in_dim=6, num_classes=2)  # the first takes seconds
 dataset = write_material(Path(sys.argv[2]), patients=8)
 configs = make_configs(["sac_mil"], {}, ["epochs=8", "lr=1e-3", "dim=16", "k=4"])
 for line in sys.stdin:
