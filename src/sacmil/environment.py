@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import sys
+from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -129,6 +130,11 @@ def _list_requirements() -> list[tuple[str, str | None]]:
 
 def _find_version(package: str) -> str | None:
     try:
-        return metadata.version(package)
+        return _read_version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+@cache  # every training job lists the versions; what is missing is searched again
+def _read_version(package: str) -> str:
+    return metadata.version(package)
