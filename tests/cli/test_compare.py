@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from localised import localised
+from matplotlib.figure import Figure
 from predicted import predicted
 
 from sacmil.results import LOCALIZATION_FILE, Predictions, write_localization, write_predictions
@@ -97,7 +98,11 @@ def test_runs_with_equal_models_get_distinct_names(sacmil: Callable, write: Call
     assert "two/sac_mil" in done.out
 
 
-def test_out_holds_the_report(sacmil: Callable, run: Path, tmp_path: Path) -> None:
+def test_out_holds_the_report(
+    sacmil: Callable, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("roc", "calibration", "confusion"):  # not the point here, and slow
+        monkeypatch.setattr(f"sacmil.evaluation.report.draw_{name}", lambda _: Figure())
     (run / "config.yaml").write_text("epochs: 7\n")
     out = tmp_path / "out"
     done = sacmil("compare", run, "--out", out, *FEW)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,11 +49,27 @@ def test_a_model_is_written_with_its_parity_and_answers_as_torch_does(
     np.testing.assert_allclose(found.probabilities, wanted.probabilities, atol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of a run, and of its export once a test needed it."""
+    folder = tmp_path_factory.mktemp("kept")
+    write_run(folder / "run", 2)
+    return folder
+
+
+@pytest.fixture
+def exported_run(sacmil: Callable, kept: Path) -> Path:
+    """The export of the run beside it, to read or copy."""
+    out = kept / "out"
+    if not out.exists():
+        assert sacmil("export", kept / "run", "--out", out).code == 0
+    return out
+
+
 def test_a_run_and_its_export_give_the_same_answers_under_the_same_hash(
-    sacmil: Callable, tmp_path: Path
+    sacmil: Callable, exported_run: Path, tmp_path: Path
 ) -> None:
-    run, out = write_run(tmp_path / "run", 2), tmp_path / "out"
-    assert sacmil("export", run, "--out", out).code == 0
+    run, out = exported_run.with_name("run"), exported_run
     assert names(out) == {"member_0", "member_1"}
     bags = write_bags(tmp_path / "bags", "a", "b")
     predictions = {}
@@ -71,10 +88,10 @@ def test_a_run_and_its_export_give_the_same_answers_under_the_same_hash(
 
 
 def test_an_older_export_is_replaced_and_anything_else_is_left_unchanged(
-    sacmil: Callable, tmp_path: Path
+    sacmil: Callable, exported_run: Path, tmp_path: Path
 ) -> None:
     model, out = write_model(tmp_path / "m"), tmp_path / "out"
-    assert sacmil("export", write_run(tmp_path / "run", 2), "--out", out).code == 0
+    shutil.copytree(exported_run, out)
     assert sacmil("export", model, "--out", out).code == 0
     assert names(out) == {"card.json", "model.onnx"}
     (tmp_path / "thesis").mkdir()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -22,13 +24,14 @@ from sacmil.formats import _registry
 from sacmil.parallel import run_each
 from sacmil.results import read_predictions
 
+QUICK = ("-o", "dim=16", "-o", "k=4", "-o", "epochs=1", "-o", "lr=1e-2")
 SMALL = ("-o", "dim=16", "-o", "k=4", "-o", "epochs=2", "-o", "lr=1e-2")
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
+def write_material(folder: Path, **facts: Any) -> Path:
+    """Sixteen bags and their table."""
     random = np.random.default_rng(0)
-    path = tmp_path / "table.csv"
+    path = folder / "table.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["case_id", "slide_id", "label"])
@@ -36,9 +39,56 @@ def table(tmp_path: Path) -> Path:
             label = number % 2
             features = random.standard_normal((12, 6)).astype(np.float32) + 2 * label
             coords = np.stack(np.divmod(random.permutation(36)[:12], 6), 1) * 256
-            write_bag(tmp_path / f"bags/s{number}.h5", Bag(f"s{number}", features, coords, 256))
+            bag = Bag(f"s{number}", features, coords, 256, **facts)
+            write_bag(folder / f"bags/s{number}.h5", bag)
             writer.writerow([f"p{number}", f"s{number}.svs", ["low", "high"][label]])
     return path
+
+
+@pytest.fixture(scope="module")
+def kept_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Written once, for tests that change nothing in its folder but add to it."""
+    return write_material(tmp_path_factory.mktemp("material"))
+
+
+@pytest.fixture(scope="module")
+def kept_named_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with the encoder and the scale of its bags."""
+    folder = tmp_path_factory.mktemp("named")
+    return write_material(folder, mpp=0.5, encoder=EncoderId("uni_v1", "abc"))
+
+
+def copied(kept: Path, folder: Path) -> Path:
+    shutil.copytree(kept.parent / "bags", folder / "bags")
+    return Path(shutil.copy(kept, folder))
+
+
+@pytest.fixture
+def table(kept_table: Path, tmp_path: Path) -> Path:
+    return copied(kept_table, tmp_path)
+
+
+@pytest.fixture
+def named_table(kept_named_table: Path, tmp_path: Path) -> Path:
+    return copied(kept_named_table, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def comparison() -> dict[str, Any]:
+    """How the command of ``compared`` ended, once it has."""
+    return {}
+
+
+@pytest.fixture
+def compared(sacmil: Callable, kept_table: Path, comparison: dict[str, Any]) -> Any:
+    """How a cross-validation of two models ended, into the folder "compared" of the table."""
+    if not comparison:
+        splits = kept_table.parent / "splits"
+        assert sacmil("split", kept_table, "--folds", 2, "--out", splits).code == 0
+        models = ("--splits", splits, "--models", "sac_mil,mean_pool", "--seeds", 2)
+        done = sacmil("crossval", *given(kept_table, "compared"), *models, *QUICK)
+        comparison["done"] = done
+    return comparison["done"]
 
 
 def given(table: Path, out: str) -> tuple[object, ...]:
@@ -142,20 +192,34 @@ def test_refitting_on_every_slide_tests_none(sacmil: Callable, table: Path) -> N
     assert notes["training"]["slides"] == {"train": 16, "val": 0, "test": 0}
 
 
-def test_models_are_compared_on_the_same_folds(sacmil: Callable, table: Path) -> None:
-    made = sacmil("split", table, "--folds", 2, "--out", table.parent / "splits")
-    assert made.code == 0
-    splits = ("--splits", table.parent / "splits")
-    models = ("--models", "sac_mil,mean_pool", "--seeds", 2)
-    done = sacmil("crossval", *given(table, "run"), *splits, *models, *SMALL)
+def test_models_are_compared_on_the_same_folds(compared: Any, kept_table: Path) -> None:
+    assert compared.code == 0, compared.err
+    assert "2 folds, 2 seeds" in compared.out
+    names = [line.split()[0] for line in compared.out.splitlines()[2:4]]
+    assert names == ["mean_pool", "sac_mil"]
+    found = read_predictions(kept_table.parent / "compared")
+    tested = [
+        {(s, f) for m, s, f in zip(found.model, found.slide_id, found.fold, strict=True) if m == n}
+        for n in names
+    ]
+    assert tested[0] == tested[1]
+    assert len(tested[0]) == 16
+
+
+@pytest.mark.usefixtures("compared")
+def test_the_configuration_of_a_comparison_makes_the_same_predictions_again(
+    sacmil: Callable, kept_table: Path
+) -> None:
+    folder = kept_table.parent
+    options = ("--splits", folder / "splits", "--config", folder / "compared" / "config.yaml")
+    done = sacmil("crossval", *given(kept_table, "again"), *options)
     assert done.code == 0, done.err
-    assert "2 folds, 2 seeds" in done.out
-    assert [line.split()[0] for line in done.out.splitlines()[2:4]] == ["mean_pool", "sac_mil"]
-    config = table.parent / "run" / "config.yaml"
-    done = sacmil("crossval", *given(table, "again"), *splits, "--seeds", 2, "--config", config)
-    assert done.code == 0, done.err
-    ours, theirs = (table.parent / n / "predictions.csv" for n in ("run", "again"))
-    assert ours.read_bytes() == theirs.read_bytes()
+    ours, theirs = (
+        list(csv.DictReader((folder / name / "predictions.csv").read_text().splitlines()))
+        for name in ("compared", "again")
+    )
+    assert [row for row in ours if row["seed"] == "0"] == theirs
+    assert len(theirs) == 2 * 16
 
 
 def test_everything_wrong_with_the_dataset_is_reported_at_once(
@@ -215,26 +279,29 @@ def test_options_of_new_folds_are_not_ignored(sacmil: Callable, table: Path) -> 
 
 
 def test_slides_without_a_bag_can_be_left_out_of_given_splits(
-    sacmil: Callable, sacmil_process: Callable, table: Path
+    sacmil: Callable, table: Path
 ) -> None:
     splits = table.parent / "splits"
     assert sacmil("split", table, "--folds", 2, "--out", splits).code == 0
     (table.parent / "bags" / "s3.h5").unlink()
     call = ("crossval", *given(table, "run"), "--splits", splits, "--models", "mean_pool")
-    done = sacmil_process(*call, "--drop-missing", "-o", "epochs=1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CohortWarning)
+        done = sacmil(*call, "--drop-missing", "-o", "epochs=1")
     assert done.code == 0, done.err
     assert "s3" in done.err
     assert len(read_predictions(table.parent / "run")) == 15
 
 
-def test_one_model_of_a_runs_configuration_can_be_trained(sacmil: Callable, table: Path) -> None:
-    models = ("--models", "sac_mil,mean_pool")
-    assert sacmil("crossval", *given(table, "run"), "--folds", 2, *models, *SMALL).code == 0
-    config = table.parent / "run" / "config.yaml"
-    call = ("train", *given(table, "one"), "--config", config, "--model", "mean_pool")
+@pytest.mark.usefixtures("compared")
+def test_one_model_of_a_runs_configuration_can_be_trained(
+    sacmil: Callable, kept_table: Path
+) -> None:
+    config = kept_table.parent / "compared" / "config.yaml"
+    call = ("train", *given(kept_table, "one"), "--config", config, "--model", "mean_pool")
     done = sacmil(*call, "--folds", 2)
     assert done.code == 0, done.err
-    assert "mean_pool, epoch 2 of 2 kept" in done.out
+    assert "mean_pool, epoch 1 of 1 kept" in done.out
 
 
 def test_bags_that_need_hints_point_to_convert(sacmil: Callable, table: Path) -> None:
@@ -256,9 +323,10 @@ def rewritten(table: Path, number: int, **changes: object) -> None:
 
 
 @pytest.mark.parametrize("what", ["weights", "tiles", "slide", "twice"])
-def test_bags_that_do_not_go_together_are_refused(sacmil: Callable, table: Path, what: str) -> None:
-    for number in range(16):
-        rewritten(table, number, mpp=0.5, encoder=EncoderId("uni_v1", "abc"))
+def test_bags_that_do_not_go_together_are_refused(
+    sacmil: Callable, named_table: Path, what: str
+) -> None:
+    table = named_table
     bags = table.parent / "bags"
     if what == "weights":
         rewritten(table, 3, encoder=EncoderId("uni_v1", "other"))
