@@ -20,6 +20,7 @@ from benchmarks.accuracy._plans import ARRANGEMENTS
 from benchmarks.accuracy._queue import Clock, work
 from benchmarks.accuracy._tasks import Size, recipe, synthetic
 from benchmarks.accuracy._train import Kept, Place, train
+from inline_workers import InlineWorkers
 
 from sacmil import Bag
 from sacmil.models import Recipe, create_model
@@ -127,7 +128,10 @@ def test_raster_goes_row_by_row() -> None:
     assert ARRANGEMENTS["raster"](coords, coords)["order"].tolist() == [3, 2, 1, 0]
 
 
-def test_work_goes_on_where_it_was_stopped(place: Place, tmp_path: Path) -> None:
+def test_work_goes_on_where_it_was_stopped(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_queue, "WorkerPool", InlineWorkers)
     lines = Lines(tmp_path / "s.csv")
     jobs = [replace(JOB, seed=seed) for seed in range(2)]
     lines.append(jobs[0], {"auc": 0.5, "seconds": 1.0})

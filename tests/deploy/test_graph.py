@@ -90,8 +90,15 @@ def test_onnxruntime_does_not_fuse_it_again(graph: tuple[Norms, Path], tmp_path:
     assert not any("LayerNorm" in kind for kind in kinds)
 
 
-@pytest.mark.parametrize("shape", [(70, 6), (4, 5, 6)])
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "bias"),
+    [
+        ((70, 6), True),
+        ((4, 5, 6), True),
+        ((70, 6), False),
+        pytest.param((4, 5, 6), False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_linear_layer_is_torchs_and_its_bias_stays_out_of_the_product(
     tmp_path: Path, shape: tuple[int, ...], *, bias: bool
 ) -> None:

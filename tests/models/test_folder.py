@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sacmil import Bag, create_model, list_models, load_model, predict, save_model
 from sacmil.card import CARD_FILE
@@ -339,3 +340,29 @@ def test_only_a_model_is_saved(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"`path` is [\s\S]*expected the path of a folder"):
         save_model(small(), tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
+
+
+class Recorded(TorchDispatchMode):
+    """The names of what torch computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["abmil", "longnet"])  # two ways to draw normal values
+def test_a_model_without_memory_gets_no_normal_values(name: str) -> None:
+    with Recorded() as recorded:
+        model = _folder.create_meta_model(name, in_dim=IN_DIM, num_classes=2)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert "empty" in recorded.names
+    assert not {"normal", "normal_"} & recorded.names
+    with Recorded() as recorded:
+        create_model(name, in_dim=IN_DIM, num_classes=2)
+    assert "normal_" in recorded.names

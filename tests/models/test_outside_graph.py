@@ -23,11 +23,10 @@ def _compile_anew() -> Iterator[None]:
     torch.compiler.reset()
 
 
-def model_of(name: str) -> MILModel:
+def model_of(name: str, **options: object) -> MILModel:
     torch.manual_seed(0)
-    return create_model(
-        name, in_dim=DIM, num_classes=2, **get_model_class(name).small_options
-    ).eval()
+    options = {**get_model_class(name).small_options, **options}
+    return create_model(name, in_dim=DIM, num_classes=2, **options).eval()
 
 
 def bag_of(instances: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,9 +36,9 @@ def bag_of(instances: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(features), torch.from_numpy(cells)
 
 
-@pytest.mark.parametrize("name", ["sac_mil", "sac_mil_local"])
+@pytest.mark.parametrize("name", ["sac_mil", pytest.param("sac_mil_local", marks=pytest.mark.slow)])
 def test_a_compiled_model_needs_no_plan(name: str) -> None:
-    model = model_of(name)
+    model = model_of(name, depth=1)
     compiled = torch.compile(model, backend="eager", dynamic=True)
     with torch.no_grad():
         for instances in (20, 31):

@@ -77,10 +77,22 @@ def test_under_autocast_gradients_are_close(call: Callable, *, inside: bool) -> 
         assert float((one - other).norm() / other.norm()) < 0.02
 
 
-def test_a_compiler_has_the_same_gradient() -> None:
-    compiled = torch.compile(convolve_rows, backend="aot_eager", dynamic=True)
-    for rows in (46, 256, 300):
+@pytest.mark.parametrize(
+    "dynamic",
+    [
+        pytest.param(False, id="each number of rows"),
+        pytest.param(None, id="any number of rows"),
+        pytest.param(True, id="any shape", marks=pytest.mark.slow),
+    ],
+)
+def test_a_compiler_has_the_same_gradient(*, dynamic: bool | None) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(convolve_rows, backend="aot_eager", dynamic=dynamic)
+    # One block, whole blocks, and others. One dynamic graph is enough for the last two.
+    for rows in (271, 301) if dynamic is None else (46, 256, 300):
         x, taps, grad = (each.float() for each in along(rows, 33))
+        if dynamic is None:
+            torch._dynamo.mark_dynamic(x, 1)
         x, taps = x.requires_grad_(), taps.requires_grad_()
         both = [
             torch.autograd.grad(call(x, taps), (x, taps), grad)

@@ -73,7 +73,7 @@ def test_it_is_the_loop_over_steps_at_the_chunks_it_really_uses(recurrence, besi
 
 @BOTH
 def test_steps_that_forget_everything_stay_finite_and_exact(recurrence) -> None:
-    u, dt, A, B, C = inputs(300)
+    u, dt, A, B, C = inputs(140)
     A = torch.full_like(A, -11.0).requires_grad_()
     dt = torch.ones_like(dt)
     dt[40:60] = 1e-4  # some that keep nearly all, between those that keep e^-11
@@ -193,7 +193,7 @@ def test_chunks_taken_together_change_nothing(monkeypatch, at_once: int) -> None
 
 
 def test_duality_stays_finite_and_exact_where_steps_forget_everything() -> None:
-    x, dt, A, B, C = dual_inputs(300)
+    x, dt, A, B, C = dual_inputs(140)
     dt = torch.ones_like(dt)
     dt[40:60] = 1e-4  # some that keep nearly all, between those that keep e^-11
     given = (x, dt.requires_grad_(), torch.full_like(A, -11.0).requires_grad_(), B, C)

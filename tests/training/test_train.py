@@ -284,8 +284,8 @@ FORKS = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
+import torch._dynamo  # torch's first optimiser does so, which takes seconds
 from small_cohort import write_material
-import torch._dynamo  # as the first optimizer does, which takes seconds
 from sacmil.training.config import make_configs
 from sacmil.training.train import cross_validate
 dataset = write_material(Path(sys.argv[2]), patients=8)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sacmil.atomic import atomic_directory
@@ -131,19 +131,28 @@ def load_model(path: str | Path) -> MILModel:
     return model.eval()
 
 
-class _NormalWeightsSkipped(TorchFunctionMode):
-    """Draws no normal numbers: without memory they are nowhere, yet torch imports its compiler."""
+class _WithoutNormalValues(TorchFunctionMode):
+    """Draws no normal values for tensors without memory; torch loads its compiler to do so."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        return args[0] if func is Tensor.normal_ else func(*args, **(kwargs or {}))
+        given = kwargs or {}
+        if func in (Tensor.normal_, nn.init.normal_):
+            tensor = args[0] if args else given["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return func(*args, **given)
 
 
 def create_meta_model(name: str, **options: Any) -> MILModel:
     """Create a model to check its sizes; its weights take no memory if its constructor allows."""
     try:
-        with torch.device("meta"), _NormalWeightsSkipped():
+        with torch.device("meta"), _WithoutNormalValues():
             return create_model(name, **options)
     except RuntimeError:  # the constructor reads values of a tensor
         return create_model(name, **options)
