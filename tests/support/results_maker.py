@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -39,8 +40,9 @@ def make_results(folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     pixels = tissue_pixels(*SIZE, seed=3)
-    for name in ("tumour-1", "normal-1", "unscored", "unlabelled"):
-        _write_pyramid(folder / f"slides/{name}.tif", pixels)
+    _write_pyramid(folder / "slides/tumour-1.tif", pixels)
+    for name in ("normal-1", "unscored", "unlabelled"):
+        shutil.copy(folder / "slides/tumour-1.tif", folder / f"slides/{name}.tif")
     (folder / "slides/damaged.tif").write_bytes(b"II*\0 and nothing that follows")
     _write_thumbnail(folder / "thumbnails/thumbnail-only.png", pixels)
     _write_truth(folder / "truth/tumour-1.geojson")

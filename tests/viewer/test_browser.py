@@ -215,8 +215,11 @@ def test_the_wheel_zooms_where_the_pointer_is(show: Callable[..., Page]) -> None
     assert np.abs(on_screen(page, position)[0] - where).max() < 4
 
 
-def test_the_scale_bar_is_as_long_as_it_says(show: Callable[..., Page]) -> None:
+def test_the_scale_bar_is_as_long_as_it_says_and_use_is_for_research(
+    show: Callable[..., Page],
+) -> None:
     page = show()
+    assert "Research use only" in text(page, "footer")
     microns = float(re.search(r"([\d.]+) µm", text(page, ".scale-bar"))[1])
     width = page.locator(".slide-canvas").bounding_box()["width"]
     drawn = page.locator(".scale-bar .bar").bounding_box()["width"]
@@ -310,7 +313,9 @@ def test_another_model_shows_its_own_map(show: Callable[..., Page]) -> None:
 # The list
 
 
-def test_the_list_marks_correct_and_wrong_predictions(show: Callable[..., Page]) -> None:
+def test_the_list_marks_wrong_predictions_and_sorts_both_ways_and_back(
+    show: Callable[..., Page],
+) -> None:
     page = show()
     assert names(page) == SLIDES
     marks = page.locator("#slide-table tbody td:first-child").all_inner_texts()
@@ -319,10 +324,9 @@ def test_the_list_marks_correct_and_wrong_predictions(show: Callable[..., Page])
     page.keyboard.press("2")  # which predicts the opposite
     marks = page.locator("#slide-table tbody td:first-child").all_inner_texts()
     assert marks == ["✗", "✓", "✗", "✗", "✗", "✓", ""]
-
-
-def test_every_column_sorts_both_ways_and_back(show: Callable[..., Page]) -> None:
-    page = show()
+    page.keyboard.press("1")
+    marks = page.locator("#slide-table tbody td:first-child").all_inner_texts()
+    assert marks == ["✓", "✗", "✓", "✓", "✓", "✗", ""]
     by_share = [SLIDES[index] for index in (6, 4, 1, 3, 5, 2, 0)]
     for column, order in {"slide": sorted(SLIDES), "probability": by_share}.items():
         head = page.locator(f"th[data-column={column}] button")
@@ -398,7 +402,7 @@ def test_top_tiles_are_cut_where_they_lie(show: Callable[..., Page]) -> None:
             )
 
 
-def test_two_models_are_compared_side_by_side_and_move_together(
+def test_two_models_side_by_side_move_together_and_the_pointer_shows_both(
     show: Callable[..., Page],
 ) -> None:
     page = show(opacity=1)
@@ -412,6 +416,10 @@ def test_two_models_are_compared_side_by_side_and_move_together(
         tiles = [int(np.flatnonzero((scores.coords == HOT[m]).all(axis=1))[0]) for m in HOT]
         expected = apply_color_scale(normalize_scores(predicted_scores(model), "rank"))[tiles]
         assert np.abs(mean_colors(page, inner, panel) - expected).max() == 0
+    page.mouse.move(*on_screen(page, middles()[[41]])[0])
+    readouts = page.locator(".readout").all_inner_texts()
+    expected = [predicted_scores(model)[41] for model in HOT]
+    assert [float(each.split()[0]) for each in readouts] == pytest.approx(expected, rel=1e-3)
     before = view(page, 0)
     page.mouse.move(*on_screen(page, inner[:1], panel=1)[0])
     page.mouse.wheel(0, -400)  # over the second: now that one leads
@@ -423,14 +431,6 @@ def test_two_models_are_compared_side_by_side_and_move_together(
     assert page.locator("#panel-1 select").input_value() == "0"
     page.locator("#compare").click()
     assert page.locator("#panel-1").is_hidden()
-
-
-def test_the_pointer_shows_both_models(show: Callable[..., Page]) -> None:
-    page = show(beside="mean_pool")
-    page.mouse.move(*on_screen(page, middles()[[41]])[0])
-    readouts = page.locator(".readout").all_inner_texts()
-    expected = [predicted_scores(model)[41] for model in HOT]
-    assert [float(each.split()[0]) for each in readouts] == pytest.approx(expected, rel=1e-3)
 
 
 # Truth
@@ -500,13 +500,6 @@ def test_outlines_of_one_slide_never_lie_on_another(
     assert (around(page, positions, reach=3).max(axis=2).min(axis=1) > 60).all()
 
 
-def test_truth_cannot_be_shown_for_a_slide_without_it(show: Callable[..., Page]) -> None:
-    page = show("normal-1")
-    assert page.locator("#truth").is_disabled()
-    page.keyboard.press("t")
-    assert page.locator("#truth").get_attribute("aria-pressed") == "false"
-
-
 # Keys
 
 
@@ -548,9 +541,14 @@ def test_help_lists_the_keys_and_takes_them_meanwhile(show: Callable[..., Page])
 # What may be missing
 
 
-def test_a_slide_without_scores_says_why_it_has_no_heatmap(show: Callable[..., Page]) -> None:
+def test_a_slide_without_scores_says_so_and_without_truth_shows_none(
+    show: Callable[..., Page],
+) -> None:
     page = show("unscored")
     assert "has no tile scores" in text(page, ".notice")
+    assert page.locator("#truth").is_disabled()
+    page.keyboard.press("t")
+    assert page.locator("#truth").get_attribute("aria-pressed") == "false"
     for control in ("heat", "opacity", "score-class", "scale"):
         assert page.locator(f"#{control}").is_disabled()
     truth = tissue_pixels(*SIZE, seed=3).astype(int)
@@ -736,20 +734,22 @@ def test_a_thousand_slides_and_a_hundred_thousand_tiles(page: Page) -> None:
     assert "of 100,000" in text(page, ".readout")
 
 
-@pytest.mark.parametrize("size", [(1440, 900), (1024, 768)])
-def test_nothing_is_cut_off_or_scrolls(show: Callable[..., Page], size: tuple[int, int]) -> None:
+def test_nothing_is_cut_off_or_scrolls(show: Callable[..., Page]) -> None:
     page = show(beside="mean_pool")
-    page.set_viewport_size({"width": size[0], "height": size[1]})
-    settle(page)
-    beyond = page.evaluate(
-        """() => [...document.querySelectorAll("button, select, .legend, .scale-bar")]
-            .filter((part) => part.checkVisibility() && !part.closest("#top-list, #slide-table"))
-            .map((part) => [part.getBoundingClientRect(), part.id || part.className])
-            .filter(([box]) => box.right > innerWidth || box.bottom > innerHeight || box.left < 0)
-            .map(([, name]) => name)"""
-    )
-    assert beyond == []
-    assert page.evaluate("() => document.documentElement.scrollHeight <= innerHeight")
+    for width, height in ((1440, 900), (1024, 768)):
+        page.set_viewport_size({"width": width, "height": height})
+        settle(page)
+        beyond = page.evaluate(
+            """() => [...document.querySelectorAll("button, select, .legend, .scale-bar")]
+                .filter((part) => part.checkVisibility())
+                .filter((part) => !part.closest("#top-list, #slide-table"))
+                .map((part) => [part.getBoundingClientRect(), part.id || part.className])
+                .filter(([box]) => box.right > innerWidth || box.left < 0
+                    || box.bottom > innerHeight)
+                .map(([, name]) => name)"""
+        )
+        assert beyond == []
+        assert page.evaluate("() => document.documentElement.scrollHeight <= innerHeight")
 
 
 def test_a_long_class_name_never_hides_its_probability(page: Page) -> None:
@@ -768,7 +768,3 @@ def test_a_long_class_name_never_hides_its_probability(page: Page) -> None:
         head = page.locator(f"#panel-{panel} > header").bounding_box()
         share = page.locator(f"#panel-{panel} .predicted > span").last.bounding_box()
         assert share["x"] + share["width"] <= head["x"] + head["width"]
-
-
-def test_the_page_states_that_it_is_for_research(show: Callable[..., Page]) -> None:
-    assert "Research use only" in text(show(), "footer")
