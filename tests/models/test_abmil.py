@@ -154,7 +154,7 @@ def test_a_quarter_of_the_projected_values_drops_in_training_only(name: str) -> 
 
 @pytest.mark.parametrize("name", ["abmil", "abmil_gated"])
 def test_weights_of_twenty_thousand_instances_sum_to_one(name: str) -> None:
-    model = create_model(name, in_dim=16, num_classes=2)
+    model = create_model(name, in_dim=16, num_classes=2, hidden=32, attention_dim=16)
     output = model(torch.randn(20_000, 16), torch.zeros(20_000, 2))
     model.losses(output, torch.tensor(0))["all"].backward()
     assert output.scores.sum().item() == pytest.approx(1, abs=1e-4)

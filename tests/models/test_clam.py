@@ -192,8 +192,8 @@ def test_a_single_output_is_the_positive_class(name: str) -> None:
 @pytest.mark.parametrize("instances", [1, 2, 20_000])
 def test_bags_of_any_size_can_be_learned_from(name: str, instances: int) -> None:
     for num_classes, subtyping in ((1, False), (2, False), (3, True)):
-        options = {"num_classes": num_classes, "subtyping": subtyping, "hidden": 64}
-        model = create_model(name, in_dim=6, attention_dim=32, **options)
+        options = {"num_classes": num_classes, "subtyping": subtyping, "hidden": 16}
+        model = create_model(name, in_dim=6, attention_dim=8, **options)
         output = answer(model, torch.randn(instances, 6))
         model.losses(output, torch.tensor(0))["all"].backward()
         gradients = [p.grad for p in model.parameters() if p.grad is not None]

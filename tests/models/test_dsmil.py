@@ -148,7 +148,8 @@ def test_scores_are_the_attention_of_the_predicted_class() -> None:
 @pytest.mark.parametrize("instances", [1, 2, 20_000])
 def test_bags_of_any_size_can_be_learned_from(loss: str, instances: int) -> None:
     for num_classes in (1, 2, 3):
-        model = create_model("dsmil", in_dim=6, num_classes=num_classes, loss=loss, average=True)
+        options = {"num_classes": num_classes, "loss": loss, "query_dim": 16}
+        model = create_model("dsmil", in_dim=6, average=True, **options)
         output = answer(model, torch.randn(instances, 6))
         model.losses(output, torch.tensor(0))["all"].backward()
         assert all(p.grad.isfinite().all() for p in model.parameters())

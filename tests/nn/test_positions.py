@@ -228,8 +228,15 @@ def test_gradients_under_autocast_have_the_types_of_what_they_are_of() -> None:
     assert float((h.grad - exact).norm() / exact.norm()) < 0.02
 
 
-@pytest.mark.parametrize("make", [PEG, PPEG])
-@pytest.mark.parametrize("n", [1, 2, 7, 16, 17])
+@pytest.mark.parametrize(
+    ("make", "n"),
+    [
+        *((PEG, n) for n in (1, 2, 7, 16, 17)),
+        (PPEG, 2),
+        # On a grid of 7 by 7, as with two instances.
+        *(pytest.param(PPEG, n, marks=pytest.mark.slow) for n in (1, 7, 16, 17)),
+    ],
+)
 def test_compilers_get_the_same_and_the_same_gradients(make: type[PEG], n: int) -> None:
     place, h = make(2).double(), torch.randn(n, 2, dtype=torch.float64, requires_grad=True)
     inputs = (h, *(part.detach().requires_grad_() for part in place.merge_kernels()))
