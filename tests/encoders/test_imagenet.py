@@ -142,10 +142,10 @@ def test_an_encoder_makes_torch_keep_freed_memory_unless_the_user_set_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("MIMALLOC_PURGE_DELAY", raising=False)
-    load_encoder("lite0", engine="torch", random_weights=True)
+    load_encoder("timm:test_vit", engine="torch", random_weights=True)
     assert os.environ["MIMALLOC_PURGE_DELAY"] == "-1"
     monkeypatch.setenv("MIMALLOC_PURGE_DELAY", "50")
-    load_encoder("lite0", engine="torch", random_weights=True)
+    load_encoder("timm:test_vit", engine="torch", random_weights=True)
     assert os.environ["MIMALLOC_PURGE_DELAY"] == "50"
 
 
