@@ -121,7 +121,7 @@ def test_a_table_and_bags_become_a_model_and_figures(sacmil: Callable, table: Pa
 def test_the_configuration_of_a_run_makes_the_same_weights_again(
     sacmil: Callable, table: Path
 ) -> None:
-    done = sacmil("train", *given(table, "first"), "--folds", 2, *SMALL, "--seed", 3)
+    done = sacmil("train", *given(table, "first"), "--folds", 2, *QUICK, "--seed", 3)
     assert done.code == 0, done.err
     config = table.parent / "first" / "config.yaml"
     done = sacmil("train", *given(table, "second"), "--folds", 2, "--config", config)
@@ -361,16 +361,16 @@ def test_problems_in_headers_and_missing_bags_are_one_list(sacmil: Callable, tab
 
 
 def test_crossval_counts_seeds_from_the_given_one(sacmil: Callable, table: Path) -> None:
-    options = ("--folds", 2, "--models", "abmil", "-o", "epochs=1")
+    options = ("--folds", 2, "--models", "mean_pool", "-o", "epochs=1")
     done = sacmil("crossval", *given(table, "run"), *options, "-o", "seed=7", "--seeds", 2)
     assert done.code == 0, done.err
     run = table.parent / "run"
-    assert {folder.name for folder in (run / "abmil").iterdir()} == {"seed_7", "seed_8"}
+    assert {folder.name for folder in (run / "mean_pool").iterdir()} == {"seed_7", "seed_8"}
     assert json.loads((run / "provenance.json").read_text())["seeds"] == [7, 8]
     config = run / "config.yaml"
     done = sacmil("crossval", *given(table, "again"), "--folds", 2, "--config", config)
     assert done.code == 0, done.err
-    weights = "abmil/seed_7/fold_0/model.safetensors"
+    weights = "mean_pool/seed_7/fold_0/model.safetensors"
     again = table.parent / "again" / weights
     assert (run / weights).read_bytes() == again.read_bytes()
 
@@ -399,7 +399,7 @@ def test_a_wrong_call_ends_with_2(
 def test_a_folder_of_another_model_is_not_called_by_the_new_ones_name(
     sacmil: Callable, table: Path
 ) -> None:
-    assert sacmil("train", *given(table, "run"), "--all", *SMALL).code == 0
+    assert sacmil("train", *given(table, "run"), "--all", *QUICK).code == 0
     done = sacmil("train", *given(table, "run"), "--all", "--model", "abmil", "-o", "epochs=1")
     assert done.code == 1
     assert "holds another model, or one trained on other data" in done.err
