@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from importlib import import_module
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
@@ -20,28 +18,9 @@ def interpreter() -> Iterator[None]:
     before = _taken_out()
     with pytest.MonkeyPatch.context() as patch, use_fast_path():
         patch.setenv(INTERPRET_VARIABLE, "1")
-        triton_interpreter = import_module("triton.runtime.interpreter")
-        patch_once = _patch_once(triton_interpreter._patch_lang)
-        patch.setattr(triton_interpreter, "_patch_lang", patch_once)
         yield
     _taken_out()
     sys.modules.update(before)
-
-
-def _patch_once(patch_language: Callable[..., Any]) -> Callable[..., Any]:
-    """Patch Triton's language once for each module of kernels and leave it so.
-
-    Triton itself does it for every launch and every call of a helper, a quarter of the time.
-    """
-    patched: set[str] = set()
-
-    def patch(function: Callable[..., Any]) -> SimpleNamespace:
-        if function.__module__ not in patched:
-            patch_language(function)
-            patched.add(function.__module__)
-        return SimpleNamespace(restore=lambda: None)
-
-    return patch
 
 
 def _taken_out() -> dict[str, ModuleType]:
