@@ -11,9 +11,13 @@ import pytest
 
 @pytest.mark.usefixtures("inline_workers")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows limits no file sizes")
-def test_a_file_that_does_not_fit_is_reported_in_one_line(sacmil: Callable, tmp_path: Path) -> None:
+def test_a_file_that_does_not_fit_is_reported_in_one_line(
+    sacmil: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import resource
 
+    # Python would keep the compiled code of modules cut at the limit, for every later import.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, limits[1]))  # Python ignores the signal
     try:
