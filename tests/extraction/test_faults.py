@@ -140,8 +140,10 @@ def test_three_hundred_mutated_files_have_a_reason_each(cohort, tmp_path, encode
 
 
 @pytest.fixture
-def small_disk() -> Iterator[None]:
+def small_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fails as a full disk does, in the middle of writing: files may have 4,000 bytes."""
+    # Python would keep the compiled code of modules cut at the limit, for every later import.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
