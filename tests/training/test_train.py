@@ -150,13 +150,12 @@ def test_every_job_runs_once_whatever_runs_in_parallel(dataset, tmp_path) -> Non
     assert {file: file.stat().st_mtime_ns for file in before} == before
     assert len(again.predictions) == len(parallel.predictions)
 
-    validate(tmp_path / "single", dataset, seeds=(1,), threads=1)
-    # Up to the last digits: a process that has computed before may choose other kernels.
-    for folder in (tmp_path / "single").glob("*/seed_*/fold_*"):
-        ours = load_model(folder).state_dict()
-        theirs = load_model(tmp_path / "parallel" / folder.relative_to(tmp_path / "single"))
-        for name, value in theirs.state_dict().items():
-            np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-5)
+    single = validate(tmp_path / "single", dataset, seeds=(1,), threads=1)
+    ours, theirs = single.predictions, parallel.predictions
+    assert ours.slide_id.tolist() == theirs.slide_id.tolist()
+    # Up to the last digits: a process that has computed before may choose other kernels. Not the
+    # weights: attention's last bias has no effect, and Adam makes steps of its rounding errors.
+    np.testing.assert_allclose(ours.probabilities, theirs.probabilities, rtol=1e-4, atol=1e-5)
 
 
 def test_localisation_of_every_part_is_joined_and_an_older_run_stays_finished(
