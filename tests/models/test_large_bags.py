@@ -17,12 +17,12 @@ SCRIPT = """
 import json, resource, sys
 import torch
 from sacmil import create_model
-from sacmil.synthetic.tissue_shape import tissue
+from sacmil.synthetic.tissue_shape import make_tissue_coords
 
 name, options = sys.argv[1], json.loads(sys.argv[2])
 torch.manual_seed(0)
 model = create_model(name, in_dim=1024, num_classes=2, **options).train()
-coords = torch.from_numpy(tissue(20_000, seed=0)).double()
+coords = torch.from_numpy(make_tissue_coords(20_000, seed=0)).double()
 output = model(torch.randn(20_000, 1024), coords)
 sum(model.losses(output, torch.tensor(1)).values()).backward()
 assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
