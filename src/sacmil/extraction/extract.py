@@ -1,13 +1,4 @@
-"""Extracts bags from slides: ``sacmil extract``.
-
->>> from tempfile import TemporaryDirectory
->>> from PIL import Image
->>> with TemporaryDirectory() as folder:
-...     Image.effect_noise((512, 512), 60).convert("RGB").save(f"{folder}/slide.png")
-...     summary = extract(f"{folder}/slide.png", f"{folder}/cohort", slide_mpp=0.5)
->>> summary.done, summary.failures, summary.rows[0].tiles
-(['slide'], {}, '4')
-"""
+"""Extracts bags from slides: ``sacmil extract``."""
 
 from __future__ import annotations
 
