@@ -70,7 +70,7 @@ def test_importing_and_asking_for_help_load_nothing_heavy() -> None:
     code = [
         "import sacmil",
         "import sacmil; dir(sacmil)",
-        "import sacmil.errors, sacmil.units, sacmil.atomic, sacmil.card, sacmil.environment",
+        "import sacmil.errors, sacmil.units, sacmil.atomic, sacmil.environment",
         *map(command, ["--help", "--version", *helps]),
     ]
     check = "assert not [name for name in sys.argv[1:] if name in sys.modules], {!r}"

@@ -22,7 +22,7 @@ from torch import Tensor
 from benchmarks.accuracy._bags import Bags, load_bags, read_bags, save_bags
 from benchmarks.accuracy._darkness import DARKNESS
 from benchmarks.accuracy._job import Job, Source, digest
-from benchmarks.accuracy._models import model_of, tuples
+from benchmarks.accuracy._models import model_of
 from benchmarks.accuracy._parts import parts_of
 from benchmarks.accuracy._plans import make_plans, plan_name, read_plans
 from benchmarks.accuracy._replay import ReplayTrainer
@@ -102,7 +102,7 @@ def _learnt(
     fitted = fit(
         model,
         chosen["train"],
-        Recipe(**update_keys(tuples(job.training))),
+        Recipe(**update_keys(job.training)),
         validation=chosen["val"],
         seed=job.seed,
         trainer_class=_trainer(job, place),

@@ -6,42 +6,60 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
 from sacmil._version import __version__
-from sacmil.errors import ModelFolderError, RunError, RunWarning, shorten_value
+from sacmil.errors import (
+    ModelFolderError,
+    RunError,
+    RunWarning,
+    explain_validation_error,
+    shorten_value,
+)
 
 CARD_FILE = "card.json"
 ONNX_FILE = "model.onnx"
 SCHEMA_VERSION = 1
-_REQUIRED_KEYS = {"schema_version": int, "model": str, "options": dict, "weights_sha256": str}
-_KNOWN_KEYS = {*_REQUIRED_KEYS, "sacmil_version", "classes", "notes", "card_sha256"}
 _MEMBER_NAMES = ("member", "part")
 """Folders of an export are member_0, member_1, …; earlier versions wrote part_0, …"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Card:
+class _TrainingNotes(BaseModel):
+    """What must be usable of the notes of training: the slides the model was trained on."""
+
+    seen: tuple[str, ...] = ()
+
+
+class Card(BaseModel):
     """The content of card.json."""
 
+    model_config = ConfigDict(frozen=True)
+
+    schema_version: int = SCHEMA_VERSION
+    sacmil_version: str = __version__
     model: str
     """Registered name."""
-    options: Mapping[str, Any]
+    options: dict[str, Any]
     """Every argument of its constructor."""
-    weights_sha256: str
-    """Of the file of weights, so that the two cannot be mixed up."""
     classes: tuple[str, ...] | None = None
     """Names of the outputs, where they are known."""
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    weights_sha256: str
+    """Of the file of weights, so that the two cannot be mixed up."""
+    notes: dict[str, Any] = {}
     """Anything else JSON can hold."""
-    export: Mapping[str, Any] | None = None
+    export: dict[str, Any] | None = None
     """About model.onnx, in an exported model: see deploy/runtime.py."""
-    sacmil_version: str = __version__
-    schema_version: int = SCHEMA_VERSION
-    has_hash: bool = True
-    """Whether the file states its hash; cards of old models, and edited ones, do not."""
+    card_sha256: str | None = Field(None, exclude=True)
+    """Of the file's other entries; cards of old models, and edited ones, have none."""
+
+    @field_validator("notes")
+    @classmethod
+    def _check_training(cls, notes: dict[str, Any]) -> dict[str, Any]:
+        _TrainingNotes.model_validate(notes.get("training", {}))
+        return notes
 
     @property
     def training(self) -> Mapping[str, Any]:
@@ -75,17 +93,8 @@ class Card:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file, with its hash."""
-        content: dict[str, Any] = {
-            "schema_version": self.schema_version,
-            "sacmil_version": self.sacmil_version,
-            "model": self.model,
-            "options": dict(self.options),
-            "classes": list(self.classes) if self.classes else None,
-            "weights_sha256": self.weights_sha256,
-            "notes": dict(self.notes),
-        }
-        if self.export is not None:
-            content["export"] = dict(self.export)
+        content = self.model_dump(exclude=set() if self.export else {"export"})
+        content["classes"] = list(self.classes) if self.classes else None
         return {**content, "card_sha256": hash_card(content)}
 
     def to_json(self) -> str:
@@ -130,23 +139,13 @@ def read_card(folder: str | Path) -> Card:
         raise ModelFolderError(
             f"{file}: cannot be read as JSON ({error}); copy the folder again"
         ) from error
-    _check_card(file, found)
+    card = _make_card(file, found)
     if found.get("card_sha256", digest) != digest:
         raise ModelFolderError(
             f"{file}: was changed after it was written; copy the folder again. If you changed it "
             "yourself, remove card_sha256 from it"
         )
-    return Card(
-        model=found["model"],
-        options=found["options"],
-        weights_sha256=found["weights_sha256"],
-        classes=tuple(found["classes"]) if found.get("classes") else None,
-        notes=found.get("notes", {}),
-        export=found.get("export"),
-        sacmil_version=str(found.get("sacmil_version", "unknown")),
-        schema_version=found["schema_version"],
-        has_hash="card_sha256" in found,
-    )
+    return card
 
 
 def hash_card(content: Mapping[str, Any]) -> str:
@@ -156,41 +155,28 @@ def hash_card(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _check_card(file: Path, card: Any) -> None:
-    if not isinstance(card, dict):
-        raise ModelFolderError(f"{file}: holds a {type(card).__name__}; expected a model card")
-    wrong = [key for key, kind in _REQUIRED_KEYS.items() if not isinstance(card.get(key), kind)]
-    if card.get("classes") is not None and not _is_list_of_texts(card["classes"]):
-        wrong.append("classes")
-    if not _has_valid_notes(card.get("notes", {})):
-        wrong.append("notes")
-    unknown = [key for key in card if key not in _KNOWN_KEYS]
-    if unknown and "card_sha256" not in card:  # its name may be what was damaged
+def _make_card(file: Path, found: Any) -> Card:
+    if not isinstance(found, dict):
+        raise ModelFolderError(f"{file}: holds a {type(found).__name__}; expected a model card")
+    unknown = found.keys() - Card.model_fields.keys()
+    if unknown and "card_sha256" not in found:  # its name may be what was damaged
         raise ModelFolderError(
-            f"{file}: has the unknown entry {shorten_value(unknown[0])}; expected "
-            f"{', '.join(sorted(_KNOWN_KEYS))}: copy the folder again"
+            f"{file}: has the unknown entry {shorten_value(min(unknown))}; expected "
+            f"{', '.join(sorted(Card.model_fields))}: copy the folder again"
         )
-    if wrong:
+    try:
+        card = Card(**{"schema_version": None, "sacmil_version": "unknown", **found})
+    except ValidationError as error:
         raise ModelFolderError(
-            f"{file}: {', '.join(wrong)} missing or of the wrong kind; expected a sacmil model "
-            "card, copy the folder again"
-        )
-    version = card["schema_version"]
-    if not 1 <= version <= SCHEMA_VERSION:
+            f"{file}: {explain_validation_error(error)}; expected a sacmil model card, copy the "
+            "folder again"
+        ) from None
+    if not 1 <= card.schema_version <= SCHEMA_VERSION:
         raise ModelFolderError(
-            f"{file}: has schema version {version}; this sacmil ({__version__}) reads up to "
-            f"{SCHEMA_VERSION}, install a newer one: pip install -U sacmil"
+            f"{file}: has schema version {card.schema_version}; this sacmil ({__version__}) reads "
+            f"up to {SCHEMA_VERSION}, install a newer one: pip install -U sacmil"
         )
-
-
-def _has_valid_notes(notes: Any) -> bool:
-    """Whether the notes of training can be used: its settings, and the slides it was trained on."""
-    training = notes.get("training", {}) if isinstance(notes, dict) else None
-    return isinstance(training, dict) and _is_list_of_texts(training.get("seen", []))
-
-
-def _is_list_of_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return card
 
 
 def find_model_folders(path: str | Path) -> list[Path]:

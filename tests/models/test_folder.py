@@ -225,7 +225,7 @@ def without_in_dim(folder: Path) -> None:
         (other_weights, "truncated or replaced"),
         (claims(model="sac_mill"), "did you mean 'sac_mil'"),
         (claims(schema_version=2), "has schema version 2"),
-        (claims(weights_sha256=None), "weights_sha256 missing"),
+        (claims(weights_sha256=None), "weights_sha256 is None"),
         (options(dimm=8), "did you mean 'dim'?"),
         (options(pool="maen"), "did you mean 'mean'?"),
         (options(in_dim="wide"), "in_dim='wide'"),

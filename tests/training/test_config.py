@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import yaml
@@ -64,9 +62,9 @@ def test_slow_weights_can_be_set_and_left_out() -> None:
     [
         ("epochz=3", "did you mean 'epochs'"),
         ("epochs=3.5", "expected a whole number"),
-        ("epochs=0", "expected a number from 1 to 1e+06"),
-        ("epochs=99999999999999999999999999", "expected a number from 1 to 1e+06"),
-        ("lr_min=1e400", "lr_min=inf; expected a number from 0 to 1e+06"),
+        ("epochs=0", "expected a whole number from 1 to 1,000,000"),
+        ("epochs=99999999999999999999999999", "expected a whole number from 1 to 1,000,000"),
+        ("lr_min=1e400", "lr_min=inf; expected a number from 0 to 1,000,000"),
         ("weight_decay=.inf", "weight_decay=inf; expected a number"),
         ("lr=true", "expected a number"),
         ("lr=.nan", "expected a number"),
@@ -85,8 +83,8 @@ def test_slow_weights_can_be_set_and_left_out() -> None:
         ("lookahead=3", "steps, alpha"),
         ("k", "expected key=value"),
         ("k=[", "is not YAML"),
-        ("model=[abmil]", "a model is called ['abmil']; expected the name of one"),
-        ("recipe={a: 1}", "no recipe of sac_mil_local {'a': 1}"),
+        ("model=[abmil]", "model=['abmil']; expected text"),
+        ("recipe={a: 1}", "recipe={'a': 1}; expected text"),
         ("seed=1:30:30", "seed='1:30:30'; expected a whole number"),
         ("lr=" + "9" * 5000, "is not YAML"),
     ],
@@ -105,7 +103,7 @@ def test_a_file_that_is_no_configuration_is_rejected(tmp_path) -> None:
         ("options: 3", "expected keys and values under it"),
         ("1: abmil", "line 1 has a key '1'"),
         ("null: abmil", "a key 'null'"),
-        ("model: [abmil]", "expected the name of one"),
+        ("model: [abmil]", "expected text"),
         ("seed: 1\nseed: 2", "line 2 has the key 'seed' again"),
         ("options: {k: " + "[" * 60 + "]" * 60 + "}", "levels of nesting"),
     ]:
@@ -161,7 +159,7 @@ def test_models_are_not_given_twice() -> None:
 @pytest.mark.parametrize("name", list_models())
 def test_no_option_of_a_model_is_called_like_a_setting(name: str) -> None:
     """Otherwise a bare ``key=value`` would mean two things."""
-    settings = {f.name for f in [*dataclasses.fields(Recipe), *dataclasses.fields(TrainingConfig)]}
+    settings = {*Recipe.model_fields, *TrainingConfig.model_fields}
     assert not settings & set(describe_model(name).options)
 
 

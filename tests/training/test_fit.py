@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -263,8 +261,7 @@ PLAIN = {"abmil_gated", "clam_sb", "dsmil"}
 def test_a_run_stopped_after_any_epoch_ends_with_the_same_weights(name: str, tmp_path) -> None:
     bags, labels = cohort(5)
     official = get_model_class(name).recipes["official"]
-    recipe = dataclasses.replace(
-        official,
+    recipe = official.replace(
         epochs=2,
         lr=1e-2,
         patience=None,

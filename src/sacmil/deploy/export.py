@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,7 +135,7 @@ def _export_member(source: Path, folder: Path, sizes: Sequence[int] | None) -> N
 def _write_card(folder: Path, source: Path, facts: Mapping[str, Any]) -> None:
     card = read_card(source)
     notes = {**card.notes, "bags": _add_mpp(card.bags), **_measure_test_metrics(source)}
-    exported = replace(card, notes=notes, export=facts)
+    exported = card.model_copy(update={"notes": notes, "export": facts})
     (folder / CARD_FILE).write_text(exported.to_json(), encoding="utf-8")
 
 

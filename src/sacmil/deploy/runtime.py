@@ -120,7 +120,7 @@ def _read_export_info(folder: Path, card: Card) -> Mapping[str, Any]:
             f"{folder}: has export version {facts.get('schema_version')!r}; this sacmil reads "
             f"version {SCHEMA_VERSION}: export the model again, or pip install -U sacmil"
         )
-    if not card.has_hash:  # read_card has compared it
+    if card.card_sha256 is None:  # read_card has compared it
         raise ModelFolderError(
             f"{folder}: {CARD_FILE} was changed after the export, it has no card_sha256; copy the "
             "folder again, or export the model again"

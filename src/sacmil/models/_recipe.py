@@ -4,77 +4,72 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, Self
 
-from sacmil.errors import ConfigError, shorten_value
+from pydantic import Field, model_validator
+
+from sacmil.errors import ConfigError
+from sacmil.settings import Settings
 
 
-class Lookahead(NamedTuple):
+class Lookahead(Settings):
     """Slow weights that follow the fast ones (Zhang et al. 2019)."""
 
-    steps: int = 6
-    alpha: float = 0.5
+    steps: int = Field(6, ge=1, le=1e6)
+    alpha: float = Field(0.5, ge=0, le=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(Settings):
     """One way of training a model."""
 
     optimizer: Literal["adam", "adamw", "radam"] = "adam"
     """adam decays weights by an L2 term, the other two decoupled from the gradient."""
     lookahead: Lookahead | None = None
-    lr: float = 1e-4
+    lr: float = Field(1e-4, ge=0, le=1e6)
     betas: tuple[float, float] = (0.9, 0.999)
-    weight_decay: float = 0.0
+    weight_decay: float = Field(0.0, ge=0, le=1e6)
     exempt_vectors: bool = False
     """Whether biases and other one-dimensional parameters are spared the weight decay."""
-    layer_decay: float = 1.0
+    layer_decay: float = Field(1.0, ge=0, le=1)
     """Factor on the learning rate for each layer further from the head."""
     schedule: Literal["constant", "cosine", "steps"] = "constant"
     """How the learning rate runs over the epochs."""
-    lr_min: float = 0.0
+    lr_min: float = Field(0.0, ge=0, le=1e6)
     """Where the cosine ends."""
     milestones: tuple[float, ...] = ()
     """Shares of the epochs after which "steps" multiplies the rate by ``gamma``."""
-    gamma: float = 1.0
-    warmup_epochs: float = 0.0
+    gamma: float = Field(1.0, ge=0, le=1)
+    warmup_epochs: float = Field(0.0, ge=0, le=1e6)
     """Epochs over which the rate rises from zero in a straight line."""
-    epochs: int = 200
-    min_steps: int = 0
+    epochs: int = Field(200, ge=1, le=1e6)
+    min_steps: int = Field(0, ge=0, le=1e9)
     """Optimisation steps below which epochs are added: few bags need more of them."""
-    patience: int | None = None
+    patience: int | None = Field(None, ge=1, le=1e9)
     """Epochs without a better one before stopping; None trains to the end."""
-    min_epochs: int = 0
+    min_epochs: int = Field(0, ge=0, le=1e6)
     """Epochs before which training never stops early."""
     monitor: Literal["last", "val_loss", "val_auc"] = "last"
     """Which epoch's weights are kept: the last, or the best on the inner validation part, of equals
     in AUC that with the lowest loss; with "last" there is no such part, and all of it trains."""
-    monitor_from: float = 0.0
+    monitor_from: float = Field(0.0, ge=0, le=0.99)
     """Share of the epochs before which none is kept."""
-    accumulate: int = 1
+    accumulate: int = Field(1, ge=1, le=1e6)
     """Bags per optimisation step."""
     sampler: Literal["shuffle", "balanced"] = "shuffle"
     """balanced draws with replacement so that classes are equally frequent."""
     class_weights: Literal["none", "balanced"] = "none"
     """balanced multiplies the loss of a bag by how rare its class is, one on average."""
-    label_smoothing: float = 0.0
+    label_smoothing: float = Field(0.0, ge=0, le=1)
     """Share of labels taken as drawn at random, every class alike: answers stay less sure."""
-    instance_dropout: float = 0.0
+    instance_dropout: float = Field(0.0, ge=0, le=0.99)
     """Share of a bag's instances left out of each step, drawn anew each time."""
-    clip: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    clip: Mapping[str, float] = {}
     """Largest gradient norm of the parameters whose names begin with the key."""
-    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    options: Mapping[str, Any] = {}
     """Constructor options this way of training asks for, such as the official loss."""
 
-    def __post_init__(self) -> None:
-        for name, (least, most) in _RANGES.items():
-            value = getattr(self, name)
-            if value is not None and not least <= value <= most:
-                raise ConfigError(
-                    f"{name}={shorten_value(value)}; expected a number from {least:g} to {most:,g}"
-                )
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"betas={self.betas!r}; expected two numbers from 0 to below 1")
         if self.patience is not None and self.monitor == "last":
@@ -82,29 +77,13 @@ class Recipe:
                 f"patience={self.patience} needs something to wait for; expected monitor=val_loss "
                 "or monitor=val_auc beside it"
             )
+        return self
 
     def adapt_to_bags(self, count: int) -> Recipe:
         """With as many epochs as so many bags need."""
         steps = math.ceil(count / self.accumulate)
-        return replace(self, epochs=max(self.epochs, math.ceil(self.min_steps / max(steps, 1))))
+        return self.replace(epochs=max(self.epochs, math.ceil(self.min_steps / max(steps, 1))))
 
-
-_RANGES: dict[str, tuple[float, float]] = {
-    "lr": (0, 1e6),
-    "lr_min": (0, 1e6),
-    "weight_decay": (0, 1e6),
-    "layer_decay": (0, 1),
-    "gamma": (0, 1),
-    "warmup_epochs": (0, 1e6),
-    "epochs": (1, 1e6),
-    "min_steps": (0, 1e9),
-    "patience": (1, 1e9),
-    "min_epochs": (0, 1e6),
-    "monitor_from": (0, 0.99),
-    "accumulate": (1, 1e6),
-    "label_smoothing": (0, 1),
-    "instance_dropout": (0, 0.99),
-}
 
 PAPER = Recipe()
 """The training of the SAC-MIL paper: Adam, 1e-4, one bag a step, 200 epochs, last weights."""
@@ -122,7 +101,7 @@ STANDARD = Recipe(
 """What our studies start from before they tune (docs/results.md), with the last weights: every
 model has it, and it is the default."""
 
-PAPER_BEST_EPOCH = replace(PAPER, monitor="val_auc")
+PAPER_BEST_EPOCH = PAPER.replace(monitor="val_auc")
 """The paper's, but the epoch is chosen on the inner validation part."""
 
 LOOKAHEAD_RADAM = Recipe(

@@ -7,7 +7,6 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -129,8 +128,7 @@ def get_recipes(name: str) -> dict[str, Recipe]:
 
 
 def _list_differences(recipe: Recipe) -> dict[str, Any]:
-    values = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
-    return {name: value for name, value in values.items() if value != getattr(PAPER, name)}
+    return {name: value for name, value in recipe if value != getattr(PAPER, name)}
 
 
 def create_model(name: str, *, in_dim: int, num_classes: int, **options: Any) -> MILModel:

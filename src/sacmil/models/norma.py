@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -51,7 +50,7 @@ class Norma(MILModel):
         "paper": PAPER,
         # And in half precision. Eight slides are read in lock-step there, every slide as long as
         # the longest by starting again, and a step is taken after each of two passes.
-        "official": replace(LOOKAHEAD_RADAM, epochs=50, accumulate=8),
+        "official": LOOKAHEAD_RADAM.replace(epochs=50, accumulate=8),
     }
 
     def __init__(

@@ -4,7 +4,6 @@ Pathology (Tang et al. 2024), also known as RRT-MIL: attention inside regions, t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -147,11 +146,10 @@ class R2TMIL(MILModel):
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
         "official": CAMELYON_RECIPE,
-        "nsclc": replace(
-            CAMELYON_RECIPE, patience=20, min_epochs=70, options={"epeg_k": 21, "crmsa_k": 5}
+        "nsclc": CAMELYON_RECIPE.replace(
+            patience=20, min_epochs=70, options={"epeg_k": 21, "crmsa_k": 5}
         ),
-        "brca": replace(
-            CAMELYON_RECIPE,
+        "brca": CAMELYON_RECIPE.replace(
             patience=20,
             min_epochs=70,
             options={"epeg_k": 17, "crmsa_k": 3, "crmsa_heads": 1},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -39,7 +38,7 @@ class TransMIL(MILModel):
     small_options: ClassVar[Mapping[str, Any]] = {"dim": 16, "heads": 2, "landmarks": 4}
     recipes: ClassVar[Mapping[str, Recipe]] = {
         "paper": PAPER,
-        "official": replace(LOOKAHEAD_RADAM, epochs=200, accumulate=2),  # and in half precision
+        "official": LOOKAHEAD_RADAM.replace(epochs=200, accumulate=2),  # and in half precision
     }
 
     def __init__(

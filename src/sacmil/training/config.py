@@ -12,20 +12,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import types
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self
 
-import numpy as np
 import yaml
+from pydantic import Field, field_validator, model_validator
 
 from sacmil.errors import ConfigError, check_type, shorten_value, suggest_names
 from sacmil.models import Recipe, describe_model
-from sacmil.models._recipe import Lookahead
 from sacmil.models._registry import get_recipes, update_key, update_keys, update_model_name
+from sacmil.settings import Settings
 from sacmil.yaml_values import read_yaml
 
 DEFAULT_MODEL = "sac_mil_local"
@@ -34,46 +31,42 @@ DEFAULT_MODEL = "sac_mil_local"
 Precision = Literal["float32", "bfloat16"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
+class TrainingConfig(Settings):
     """One way to train one model; together with the data it determines the weights."""
 
     model: str = DEFAULT_MODEL
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
     """Arguments of the model's constructor."""
     recipe: str = "standard"
     """A name among the model's recipes."""
-    training: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = {}
     """Fields of the recipe to change."""
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     precision: Precision = "float32"
     """Of matrix products; weights stay float32."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "model", update_model_name(self.model))
-        for name in ("options", "training"):
-            values = {
-                # Python's own number for one of numpy, which JSON and YAML cannot hold
-                key: value.item() if isinstance(value, np.generic) else value
-                for key, value in update_keys(getattr(self, name)).items()
-            }
-            object.__setattr__(self, name, values)
-        options = describe_model(self.model).options
-        _check_known(f"option of {self.model}", self.options, options)
+    @field_validator("model", mode="before")
+    @classmethod
+    def _update_model(cls, name: str) -> str:
+        return update_model_name(name)
+
+    @field_validator("options", "training")
+    @classmethod
+    def _update_keys(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        return update_keys(values)
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        _check_known(f"option of {self.model}", self.options, describe_model(self.model).options)
         _check_known(f"recipe of {self.model}", [self.recipe], get_recipes(self.model))
         _check_known("setting of training", self.training, _RECIPE_FIELDS)
-        for name in ("seed", "precision"):
-            object.__setattr__(self, name, _convert_value(name, getattr(self, name), _HINTS[name]))
-        if self.seed < 0:
-            raise ConfigError(f"seed={self.seed}; expected a whole number from 0 up")
         self.to_recipe()
+        return self
 
     def to_recipe(self) -> Recipe:
         """Return the recipe with this configuration's changes."""
-        given = {k: _convert_value(k, v, _RECIPE_HINTS[k]) for k, v in self.training.items()}
-        if "epochs" in given:  # exactly this number
-            given = {"min_steps": 0, **given}
-        return dataclasses.replace(get_recipes(self.model)[self.recipe], **given)
+        given = {"min_steps": 0, **self.training} if "epochs" in self.training else self.training
+        return get_recipes(self.model)[self.recipe].replace(**given)
 
     def model_options(self) -> dict[str, Any]:
         """Return the constructor's arguments: the given options over those of the recipe."""
@@ -81,14 +74,11 @@ class TrainingConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return values that YAML and JSON can hold."""
-        return dataclasses.asdict(self)
+        return self.model_dump()
 
 
-_HINTS = get_type_hints(TrainingConfig)
-_FIELDS = tuple(_HINTS)
-_RECIPE_HINTS = get_type_hints(Recipe)
-_RECIPE_FIELDS = tuple(name for name in _RECIPE_HINTS if name not in ("options", "clip"))
-
+_FIELDS = tuple(TrainingConfig.model_fields)
+_RECIPE_FIELDS = tuple(name for name in Recipe.model_fields if name not in ("options", "clip"))
 
 Overrides = Mapping[str, Any] | str | Iterable[str]
 """Settings to change: values by key, or texts ``key=value`` whose values are YAML."""
@@ -296,7 +286,7 @@ def _set_key(merged: dict[str, Any], key: str, value: Any) -> None:
     elif key in _RECIPE_FIELDS:
         merged["training"][key] = value
     else:
-        options = describe_model(merged.get("model", TrainingConfig.model)).options
+        options = describe_model(merged.get("model", DEFAULT_MODEL)).options
         _check_known("setting", [key], [*_FIELDS, *_RECIPE_FIELDS, *options])
         merged["options"][key] = value
 
@@ -316,42 +306,3 @@ def _check_known(kind: str, given: Iterable[Any], known: Iterable[str]) -> None:
             raise ConfigError(
                 f"there is no {kind} {shorten_value(name)}; {suggest_names(str(name), names)}"
             )
-
-
-def _convert_value(name: str, value: Any, hint: Any) -> Any:
-    """Convert a value to its annotated type: YAML has no tuples, and callers may pass text."""
-    origin, choices = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        if value not in choices:
-            raise ConfigError(
-                f"{name}={shorten_value(value)} is not known; "
-                f"{suggest_names(str(value), map(str, choices))}"
-            )
-        return value
-    if origin in (Union, types.UnionType):
-        return None if value is None else _convert_value(name, value, choices[0])
-    if hint is Lookahead:
-        hints = get_type_hints(Lookahead)
-        if not isinstance(value, dict) or set(value) - set(hints):
-            expected = f"keys among {', '.join(hints)}, or null"
-            raise ConfigError(f"{name}={shorten_value(value)}; expected {expected}")
-        return Lookahead(**{key: _convert_value(key, value[key], hints[key]) for key in value})
-    if origin is tuple:
-        length = None if choices[-1] is Ellipsis else len(choices)
-        if not isinstance(value, list | tuple) or len(value) != (length or len(value)):
-            expected = f"a list of {length or 'some'} numbers"
-            raise ConfigError(f"{name}={shorten_value(value)}; expected {expected}")
-        return tuple(_convert_value(name, item, choices[0]) for item in value)
-    return _convert_number(name, value, hint)
-
-
-def _convert_number(name: str, value: Any, kind: type) -> Any:
-    wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
-    if isinstance(value, bool) == (kind is bool):
-        try:
-            number = kind(value) if not isinstance(value, list | dict) else None
-        except (TypeError, ValueError, OverflowError):
-            number = None
-        if number is not None and (kind is float or number == value):
-            return number
-    raise ConfigError(f"{name}={shorten_value(value)}; expected {wanted}")

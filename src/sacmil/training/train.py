@@ -244,7 +244,7 @@ def make_jobs(plan: RunPlan) -> Iterator[TrainingJob]:
                 yield TrainingJob(
                     folder=folder if plan.fold is None else plan.out,
                     name=name,
-                    config=replace(config, seed=seed),
+                    config=config.replace(seed=seed),
                     classes=plan.dataset.cohort.classes,
                     fold=number,
                     train=train,
@@ -276,7 +276,7 @@ def _resolve_config(
             f"`config` has the models {', '.join(configs)}; name the one to train by `model`"
         )
     (chosen,) = configs.values()
-    return chosen if seed is None else replace(chosen, seed=to_integer("seed", seed, 0))
+    return chosen if seed is None else chosen.replace(seed=to_integer("seed", seed, 0))
 
 
 def _choose_fold(
@@ -300,7 +300,7 @@ def _keep_last_epoch(config: TrainingConfig) -> TrainingConfig:
     if config.to_recipe().monitor == "last":
         return config
     training = {**config.training, "monitor": "last", "patience": None}
-    changed = replace(config, training=training)
+    changed = config.replace(training=training)
     warnings.warn(
         f"the recipe {config.recipe} chooses its epoch on a validation set, and training on every "
         f"slide has none. The last of {changed.to_recipe().epochs} epochs is kept; set epochs to "
