@@ -150,21 +150,21 @@ def confusion_matrix(labels: Labels, probabilities: Floats, weights: Floats) -> 
 
 def binary_auc(positive: Labels, scores: Floats, weights: Floats) -> Floats:
     """Area under the ROC curve, the share of ordered pairs with ties as a half: (B,)."""
-    hits, alarms = _cumulate_counts(positive, scores, weights)
+    hits, alarms = cumulate_counts(positive, scores, weights)
     area = (np.diff(alarms) * (hits[:, 1:] + hits[:, :-1])).sum(1) / 2
     return _ratio(area, _count_pairs(hits, alarms, scores))
 
 
 def binary_average_precision(positive: Labels, scores: Floats, weights: Floats) -> Floats:
     """Precision at each distinct score, averaged over the recall gained there: (B,)."""
-    hits, alarms = _cumulate_counts(positive, scores, weights)
+    hits, alarms = cumulate_counts(positive, scores, weights)
     seen = hits + alarms
     precision = np.divide(hits, seen, out=np.zeros_like(hits), where=seen > 0)
     gained = (np.diff(hits) * precision[:, 1:]).sum(1)
     return _ratio(gained * alarms[:, -1], _count_pairs(hits, alarms, scores))
 
 
-def _cumulate_counts(positive: Labels, scores: Floats, weights: Floats) -> tuple[Floats, Floats]:
+def cumulate_counts(positive: Labels, scores: Floats, weights: Floats) -> tuple[Floats, Floats]:
     """Return cumulative positives and negatives at each distinct score, highest first, from 0."""
     order = np.argsort(-scores, kind="stable")
     ranked, falling = weights[:, order], scores[order]

@@ -23,28 +23,23 @@ from sacmil.atomic import atomic_write
 from sacmil.errors import MissingExtraError
 from sacmil.evaluation.comparison import PairComparison, is_significant
 from sacmil.evaluation.fold_results import average_by_patient, group_rows, select_test_rows
-from sacmil.evaluation.metrics import METRIC_TITLES
-from sacmil.evaluation.plot_style import (
-    COLORS,
-    INK,
-    MAX_MODELS,
-    PALE,
-    Floats,
-    describe_omitted_models,
-    label_axes,
-    line_style,
-    make_square_figure,
-    make_stacked_figure,
-    rank_by_auc,
-    shorten_name,
-)
-from sacmil.evaluation.table_format import DEFAULT_STYLE
+from sacmil.evaluation.metrics import METRIC_TITLES, METRICS, confusion_matrix, cumulate_counts
+from sacmil.evaluation.table_format import DEFAULT_STYLE, UNDEFINED, make_printable
 from sacmil.results import Predictions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Floats = npt.NDArray[np.float64]
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)), (0, (1, 1)), (0, (10, 3)))
+MAX_MODELS = len(COLORS)
+"""Number of models with a colour of their own; the others are grey or omitted."""
+INK, PALE = "#333333", "#bbbbbb"
+MAX_NAME_CHARS = 32
+"""Maximum length of a displayed name."""
 MAX_BANDS = 3
 """Maximum number of bands; more hide one another."""
 ROC_GRID = np.linspace(0, 1, 201)
@@ -93,27 +88,28 @@ def draw_roc(predictions: Predictions) -> Figure:
 
     With more than two classes, the curve is the mean over classes, each against the rest.
     """
-    test = average_by_patient(select_test_rows(predictions))
-    ranked = rank_by_auc(test)
-    figure, axes = make_square_figure()
-    axes.plot([0, 1], [0, 1], color=PALE, linewidth=1, zorder=1)
+    ranked, classes = _rank_by_auc(predictions), predictions.classes
+    figure = _make_figure(6, 6)
+    axes = figure.subplots()
+    axes.set_aspect("equal")
+    _draw_diagonal(axes)
     for _, _, rows in ranked[MAX_MODELS:]:
         _draw_curve(axes, compute_fold_curves(rows), color=_FAINT, linewidth=1, zorder=2)
     for index, (name, auc, rows) in enumerate(ranked[:MAX_MODELS]):
         curves = compute_fold_curves(rows)
-        label = f"{shorten_name(name)}  {DEFAULT_STYLE.format_number(auc)}"
-        _draw_curve(axes, curves, label=label, linewidth=2, zorder=9 - index, **line_style(index))
+        label = f"{_shorten_name(name)}  {DEFAULT_STYLE.format_number(auc)}"
+        _draw_curve(axes, curves, label=label, linewidth=2, zorder=9 - index, **_line_style(index))
         if len(ranked) <= MAX_BANDS and len(curves) > 1:
             _draw_band(axes, curves, COLORS[index])
     if len(ranked) > MAX_MODELS:
         axes.plot([], [], color=_FAINT, label=f"{len(ranked) - MAX_MODELS} others")
-    kind = "AUC" if len(test.classes) == 2 else "AUC, mean over classes"
+    kind = "AUC" if len(classes) == 2 else "AUC, mean over classes"
     axes.legend(loc="lower right", frameon=False, title=kind, alignment="left")
-    positive = f" ({shorten_name(test.classes[1])})" if len(test.classes) == 2 else ""
-    folds = len(np.unique(test.fold))
+    positive = f" ({_shorten_name(classes[1])})" if len(classes) == 2 else ""
+    folds = len(np.unique(select_test_rows(predictions).fold))
     band = ", ± 1 standard deviation" if len(ranked) <= MAX_BANDS else ""
     title = "ROC" if folds == 1 else f"ROC, mean over {folds} folds{band}"
-    label_axes(axes, "1 − specificity", f"sensitivity{positive}", title)
+    _label_axes(axes, "1 − specificity", f"sensitivity{positive}", title)
     return figure
 
 
@@ -138,13 +134,8 @@ def _compute_class_curves(rows: Predictions) -> Iterator[Floats]:
 
 def interpolate_roc(positive: npt.NDArray[np.bool_], scores: Floats) -> Floats:
     """Return the ROC curve at each 1 − specificity of ROC_GRID; ties are one slanted step."""
-    order = np.argsort(-scores, kind="stable")
-    last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
-    hits = np.cumsum(positive[order])[last]
-    alarms = last + 1 - hits
-    x = np.concatenate([[0], alarms / (~positive).sum()])
-    y = np.concatenate([[0], hits / positive.sum()])
-    return np.asarray(np.interp(ROC_GRID, x, y), dtype=np.float64)
+    (hits,), (alarms,) = cumulate_counts(positive, scores, np.ones((1, len(scores))))
+    return np.asarray(np.interp(ROC_GRID, alarms / alarms[-1], hits / hits[-1]), dtype=np.float64)
 
 
 def _draw_curve(axes: Axes, curves: Floats, **style: Any) -> None:
@@ -194,22 +185,21 @@ def draw_calibration(predictions: Predictions) -> Figure:
 
     The area of a point is its bin's share of the predictions.
     """
-    test = average_by_patient(select_test_rows(predictions))
-    ranked = rank_by_auc(test)
-    figure, (axes, below) = make_stacked_figure()
-    axes.plot([0, 1], [0, 1], color=PALE, linewidth=1, zorder=1)
+    ranked, classes = _rank_by_auc(predictions), predictions.classes
+    figure = _make_figure(6, 7)
+    axes, below = figure.subplots(2, sharex=True, height_ratios=[4, 1])
+    _draw_diagonal(axes)
     for index, (name, _, rows) in enumerate(ranked[:MAX_MODELS]):
         found = reliability_curve(rows)
         full = found.share > 0
         x, y, color = found.predicted[full], found.observed[full], COLORS[index]
-        axes.plot(x, y, label=shorten_name(name), linewidth=1.5, zorder=3, **line_style(index))
+        axes.plot(x, y, label=_shorten_name(name), linewidth=1.5, zorder=3, **_line_style(index))
         axes.scatter(x, y, s=8 + 400 * found.share[full], color=color, linewidth=0, zorder=4)
         below.stairs(found.share, np.linspace(0, 1, BINS + 1), color=color, linewidth=1.6)
     axes.legend(loc="upper left", frameon=False)
-    two = len(test.classes) == 2
-    subject = shorten_name(test.classes[1]) if two else "the most probable class"
-    label_axes(axes, "", "observed frequency", f"Calibration{describe_omitted_models(ranked)}")
-    label_axes(below, f"probability of {subject}", "predictions", "")
+    subject = _shorten_name(classes[1]) if len(classes) == 2 else "the most probable class"
+    _label_axes(axes, "", "observed frequency", f"Calibration{_describe_omitted_models(ranked)}")
+    _label_axes(below, f"probability of {subject}", "predictions", "")
     below.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     return figure
 
@@ -219,34 +209,30 @@ def draw_calibration(predictions: Predictions) -> Figure:
 
 def count_confusions(predictions: Predictions) -> npt.NDArray[np.int64]:
     """Return counts over folds and seeds, (C, C): true class by row, predicted by column."""
-    size = len(predictions.classes)
-    predicted = predictions.probabilities.argmax(axis=1)
-    return np.bincount(predictions.label * size + predicted, minlength=size**2).reshape(size, size)
+    once = np.ones((1, len(predictions)))
+    (counts,) = confusion_matrix(predictions.label, predictions.probabilities, once)
+    return np.asarray(counts, dtype=np.int64)
 
 
 def draw_confusion(predictions: Predictions) -> Figure:
     """Draw a matrix per model: shares of each true class, and counts over folds and seeds."""
-    from matplotlib.figure import Figure
-
-    test = average_by_patient(select_test_rows(predictions))
-    everyone = rank_by_auc(test)
+    everyone = _rank_by_auc(predictions)
     ranked = everyone[:MAX_MODELS]
+    names = [_shorten_name(text, 14) for text in predictions.classes]
     columns = min(2, len(ranked))  # more would be too small to read on a phone
     lines = math.ceil(len(ranked) / columns)
-    side = 1.2 + 0.75 * len(test.classes)
-    size = (max(3.6, columns * side + 1), lines * (side + 0.7) + 0.5)
-    figure = Figure(figsize=size, layout="constrained")
+    side = 1.2 + 0.75 * len(names)
+    figure = _make_figure(max(3.6, columns * side + 1), lines * (side + 0.7) + 0.5)
     panels = figure.subplots(lines, columns, squeeze=False)
     for axes in panels.flat[len(ranked) :]:
         axes.remove()
     for number, (name, _, rows) in enumerate(ranked):
         axes = panels.flat[number]
         _draw_matrix(axes, count_confusions(rows))
-        axes.set_title(shorten_name(name), loc="left", fontsize=11, color=INK)
-        names = [shorten_name(text, 14) for text in test.classes]
+        axes.set_title(_shorten_name(name), loc="left", fontsize=11, color=INK)
         axes.set_xticks(range(len(names)), names, rotation=0 if len(names) < 4 else 45)
         axes.set_yticks(range(len(names)), names if number % columns == 0 else [])
-    figure.supxlabel(f"predicted class{describe_omitted_models(everyone)}", fontsize=11, color=INK)
+    figure.supxlabel(f"predicted class{_describe_omitted_models(everyone)}", fontsize=11, color=INK)
     figure.supylabel("true class", fontsize=11, color=INK)
     return figure
 
@@ -280,11 +266,9 @@ def draw_ranks(
         metric: metric of the ranks.
         level: a difference is significant if p after Holm is below 1 - level.
     """
-    from matplotlib.figure import Figure
-
     ordered = sorted(ranks, key=lambda name: (ranks[name], name))
     groups = find_indistinct_groups(ordered, comparisons, level=level)
-    figure = Figure(figsize=(7, 1.3 + 0.34 * len(ordered)), layout="constrained")
+    figure = _make_figure(7, 1.3 + 0.34 * len(ordered))
     axes = figure.subplots()
     for line, name in enumerate(ordered):
         axes.plot([1, ranks[name]], [line, line], color="#e4e4e4", linewidth=1.5, zorder=1)
@@ -295,14 +279,14 @@ def draw_ranks(
     for index, group in enumerate(groups):
         x = right + 0.06 * right * (index + 1.5)
         axes.plot([x, x], [group[0] - 0.25, group[-1] + 0.25], color=INK, linewidth=3.5)
-    axes.set_yticks(range(len(ordered)), [shorten_name(name) for name in ordered])
+    axes.set_yticks(range(len(ordered)), [_shorten_name(name) for name in ordered])
     axes.set_ylim(len(ordered) - 0.5, -0.5)
     axes.set_xlim(0.9, right * (1.06 + 0.06 * (len(groups) + 1)))
     axes.set_xticks(range(1, right + 1, math.ceil(right / 10)))
     note = ": models joined by a bar do not differ significantly" if groups else ""
     if not groups and _has_all_pairs(ordered, comparisons):
         note = ": all models differ significantly"
-    label_axes(axes, f"mean rank by {METRIC_TITLES[metric]} (1 is best)", "", f"Ranks{note}")
+    _label_axes(axes, f"mean rank by {METRIC_TITLES[metric]} (1 is best)", "", f"Ranks{note}")
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     return figure
@@ -332,3 +316,67 @@ def find_indistinct_groups(
 def _has_all_pairs(ordered: Sequence[str], comparisons: Sequence[PairComparison]) -> bool:
     compared = {frozenset((pair.first, pair.second)) for pair in comparisons}
     return len(compared) == len(ordered) * (len(ordered) - 1) // 2
+
+
+# --- style ---------------------------------------------------------------------------------------
+
+
+def _rank_by_auc(predictions: Predictions) -> list[tuple[str, float, Predictions]]:
+    """Return models, their mean AUC and their test rows by unit, best first.
+
+    The order gives a model the same colour in all plots.
+    """
+    models = group_rows(average_by_patient(select_test_rows(predictions)), "model")
+    found = [(name, _mean_fold_auc(rows), rows) for name, rows in models.items()]
+    return sorted(found, key=lambda model: (-np.nan_to_num(model[1], nan=-1.0), model[0]))
+
+
+def _mean_fold_auc(rows: Predictions) -> float:
+    folds = []
+    for fold in group_rows(rows, "fold").values():
+        seeds = group_rows(fold, "seed").values()
+        folds.append(np.mean([METRICS["auc"](seed.label, seed.probabilities) for seed in seeds]))
+    return float(np.mean(folds))
+
+
+def _describe_omitted_models(ranked: Sequence[object]) -> str:
+    """Return a part of a title if only the best models are drawn."""
+    return f": the {MAX_MODELS} best of {len(ranked)} models" if len(ranked) > MAX_MODELS else ""
+
+
+def _shorten_name(name: str, max_chars: int = MAX_NAME_CHARS) -> str:
+    """Return a short name that matplotlib does not read as mathematics."""
+    plain = make_printable(str(name))
+    cut = plain if len(plain) <= max_chars else plain[: max_chars - 1] + "…"
+    # a leading underscore would hide a line from the legend
+    return (" " + cut if cut.startswith("_") else cut or UNDEFINED).replace("$", r"\$")
+
+
+def _line_style(index: int) -> dict[str, Any]:
+    """Return the colour and dashes of a model."""
+    return {"color": COLORS[index], "linestyle": DASHES[index]}
+
+
+def _make_figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _draw_diagonal(axes: Axes) -> None:
+    """Draw the diagonal of axes that go from 0 to 1."""
+    axes.set_xlim(-0.01, 1.01)
+    axes.set_ylim(-0.01, 1.01)
+    axes.grid(color="#f0f0f0")
+    axes.plot([0, 1], [0, 1], color=PALE, linewidth=1, zorder=1)
+
+
+def _label_axes(axes: Axes, x: str, y: str, title: str) -> None:
+    """Write the names of both axes and the title, in the style of all plots."""
+    axes.set_xlabel(x, fontsize=11, color=INK)
+    axes.set_ylabel(y, fontsize=11, color=INK)
+    axes.set_title(title, loc="left", fontsize=12, color=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(PALE)
+    axes.tick_params(color=PALE, labelcolor=INK, labelsize=10)
+    axes.set_axisbelow(True)

@@ -1,37 +1,19 @@
 """Four tasks as cohorts made from a seed, with a known label of every instance."""
 
-from sacmil.synthetic.bags.cohort import (
-    SyntheticCohort,
-    compute_oracle_scores,
-    make_cluster_bags,
-    make_synthetic_cohort,
-    write_synthetic_cohort,
-)
-from sacmil.synthetic.bags.labeled_bag import (
-    LabeledBag,
-    SyntheticBagSettings,
-    draw_truth,
-    make_labeled_bag,
-)
-from sacmil.synthetic.bags.lesion_shape import Polygons, read_shapes
-from sacmil.synthetic.bags.tasks import PRESETS, Cluster, Margin, Metastasis, Subtype, SyntheticTask
-
-__all__ = [
-    "PRESETS",
-    "Cluster",
-    "LabeledBag",
-    "Margin",
-    "Metastasis",
-    "Polygons",
-    "Subtype",
-    "SyntheticBagSettings",
-    "SyntheticCohort",
-    "SyntheticTask",
-    "compute_oracle_scores",
-    "draw_truth",
-    "make_cluster_bags",
-    "make_labeled_bag",
-    "make_synthetic_cohort",
-    "read_shapes",
-    "write_synthetic_cohort",
-]
+from sacmil.synthetic.bags.cohort import SyntheticCohort as SyntheticCohort
+from sacmil.synthetic.bags.cohort import compute_oracle_scores as compute_oracle_scores
+from sacmil.synthetic.bags.cohort import make_cluster_bags as make_cluster_bags
+from sacmil.synthetic.bags.cohort import make_synthetic_cohort as make_synthetic_cohort
+from sacmil.synthetic.bags.cohort import write_synthetic_cohort as write_synthetic_cohort
+from sacmil.synthetic.bags.labeled_bag import LabeledBag as LabeledBag
+from sacmil.synthetic.bags.labeled_bag import SyntheticBagSettings as SyntheticBagSettings
+from sacmil.synthetic.bags.labeled_bag import draw_truth as draw_truth
+from sacmil.synthetic.bags.labeled_bag import make_labeled_bag as make_labeled_bag
+from sacmil.synthetic.bags.lesion_shape import Polygons as Polygons
+from sacmil.synthetic.bags.lesion_shape import read_shapes as read_shapes
+from sacmil.synthetic.bags.tasks import PRESETS as PRESETS
+from sacmil.synthetic.bags.tasks import Cluster as Cluster
+from sacmil.synthetic.bags.tasks import Margin as Margin
+from sacmil.synthetic.bags.tasks import Metastasis as Metastasis
+from sacmil.synthetic.bags.tasks import Subtype as Subtype
+from sacmil.synthetic.bags.tasks import SyntheticTask as SyntheticTask
