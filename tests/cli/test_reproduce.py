@@ -102,7 +102,7 @@ def test_data_that_are_not_there_are_one_sentence(sacmil, tmp_path) -> None:
 
 
 def test_a_figure_heeds_no_option_of_training_and_says_so(sacmil, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(effective_context, "_check_matplotlib", None)  # it is not even begun
+    monkeypatch.setattr(effective_context, "check_matplotlib", None)  # it is not even begun
     done = sacmil("reproduce", "ecl", "--out", tmp_path, "--epochs", 3)
     assert done.code == 2
     assert "ecl trains nothing" in done.err

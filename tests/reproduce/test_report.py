@@ -10,7 +10,7 @@ import pytest
 
 from sacmil.evaluation.summary import MetricEstimate
 from sacmil.reproduce._paper import METRICS, TABLES, PaperTable
-from sacmil.reproduce._report import NOT_RUN, DatasetResult, write_tables
+from sacmil.reproduce._table import NOT_RUN, DatasetResult, write_tables
 
 
 def figure(mean: float, std: float = 0.02) -> MetricEstimate:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sacmil.atomic import atomic_write
 from sacmil.errors import OptionError
+from sacmil.evaluation import tables
 from sacmil.evaluation.comparison import PairComparison, list_conclusions, mean_ranks
 from sacmil.evaluation.html_page import render_page
 from sacmil.evaluation.metrics import METRIC_TITLES, METRICS
@@ -23,15 +24,7 @@ from sacmil.evaluation.plots import (
     save_figure,
 )
 from sacmil.evaluation.table_format import DEFAULT_STYLE, ResultTable, TableStyle, render_table
-from sacmil.evaluation.tables import (
-    Estimates,
-    comparison_table,
-    fold_table,
-    has_intervals,
-    make_caption,
-    misclassified_table,
-    summary_table,
-)
+from sacmil.evaluation.tables import Estimates
 from sacmil.results import Predictions
 
 if TYPE_CHECKING:
@@ -73,15 +66,15 @@ class Report:
     @cached_property
     def summary(self) -> ResultTable:
         """The metrics of each model; the caption has unit, folds, seeds, patients and data."""
-        caption = make_caption(
+        caption = tables.make_caption(
             self.predictions,
             data=self.data,
             level=self.level,
             draws=self.draws,
             style=self.style,
-            with_intervals=has_intervals(self.estimates, self.style),
+            with_intervals=tables.has_intervals(self.estimates, self.style),
         )
-        return summary_table(self.estimates, caption=caption, style=self.style)
+        return tables.summary_table(self.estimates, caption=caption, style=self.style)
 
     @cached_property
     def comparison(self) -> ResultTable:
@@ -92,7 +85,7 @@ class Report:
         )
         if any(math.isfinite(pair.low + pair.high) for pair in self.comparisons):
             text += f" Intervals: patients resampled, {self.draws:,} draws."
-        return comparison_table(self.comparisons, caption=text, style=self.style)
+        return tables.comparison_table(self.comparisons, caption=text, style=self.style)
 
     @property
     def conclusions(self) -> list[str]:
@@ -130,12 +123,12 @@ def write_report_folder(out: Path, report: Report) -> Path:
     """
     if out.exists() and not out.is_dir():
         raise OptionError(f"{out}: is a file; expected a folder for the report")
-    tables = {"summary": report.summary}
+    written = {"summary": report.summary}
     if report.comparisons:
-        tables["comparison"] = report.comparison
+        written["comparison"] = report.comparison
     for heading, table in report.extra_tables.items():
-        tables[heading.lower().replace(" ", "_")] = table
-    for stem, table in tables.items():
+        written[heading.lower().replace(" ", "_")] = table
+    for stem, table in written.items():
         for layout, suffix in _SUFFIXES.items():
             with atomic_write(out / f"{stem}{suffix}") as partial:
                 partial.write_text(render_table(table, layout), encoding="utf-8")
@@ -153,7 +146,7 @@ def write_report_folder(out: Path, report: Report) -> Path:
 def render_report(report: Report) -> str:
     """Return the page as text."""
     fold_tables = {
-        METRIC_TITLES[metric]: fold_table(
+        METRIC_TITLES[metric]: tables.fold_table(
             report.estimates, metric, report.predictions, style=report.style
         )
         for metric in next(iter(report.estimates.values()), {})
@@ -165,5 +158,5 @@ def render_report(report: Report) -> str:
         report=report,
         plot_titles=_PLOT_TITLES,
         fold_tables=fold_tables,
-        misclassified=misclassified_table(report.predictions),
+        misclassified=tables.misclassified_table(report.predictions),
     )

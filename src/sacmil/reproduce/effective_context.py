@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from sacmil.errors import MissingExtraError
+from sacmil.evaluation.plots import check_matplotlib
 from sacmil.models.sac_mil import SACBlock
 from sacmil.nn.correlations import ChordMixerBlock, CycleBlock
 
@@ -46,7 +46,7 @@ class EffectiveContextRow(NamedTuple):
 def run(out: Path, request: ReproduceRequest) -> Iterator[Path]:
     """Write the table and the three figures, and yield each file."""
     request.check_no_options(NAME)
-    _check_matplotlib()
+    check_matplotlib()
     rows = [
         EffectiveContextRow(name, length, DEPTH, count_changed_outputs(name, length)[-1])
         for length in LENGTHS
@@ -167,13 +167,6 @@ def _label_axes(axes: Axes, x: str, y: str, title: str) -> None:
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, loc="best")
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _check_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401 - report a missing package now, not after a minute
-    except ImportError as error:
-        raise MissingExtraError("plots", "drawing figures") from error
 
 
 def _make_figure(panels: int = 1) -> tuple[Figure, list[Axes]]:

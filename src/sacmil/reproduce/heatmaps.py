@@ -20,26 +20,11 @@ from sacmil.cohorts.outlines import Outlines, label_tiles
 from sacmil.cohorts.splits import make_folds
 from sacmil.csv_text import escape_cell
 from sacmil.errors import CohortError, RunError
-from sacmil.evaluation.localization import measure_localization
 from sacmil.evaluation.metrics import auc
 from sacmil.formats import read_bag
-from sacmil.heatmap.annotations import (
-    TEXT_COLOR,
-    TEXT_PX,
-    ColorBar,
-    Panel,
-    check_can_draw,
-    compose_figure,
-    draw_scale_bar,
-    draw_text,
-)
-from sacmil.heatmap.canvas import (
-    Viewport,
-    check_slide_matches,
-    fit_viewport,
-    rasterize,
-    read_viewport,
-)
+from sacmil.heatmap import annotations as figure_parts
+from sacmil.heatmap import canvas
+from sacmil.heatmap.annotations import TEXT_COLOR, TEXT_PX, draw_text
 from sacmil.heatmap.colors import normalize_scores
 from sacmil.heatmap.overlay import blend_colors, draw_truth
 from sacmil.heatmap.truth import read_truth
@@ -79,7 +64,7 @@ class ScoredSlide(NamedTuple):
 
 def run(out: Path, request: ReproduceRequest) -> Iterator[Path]:
     """Train each model on the first fold, and draw the test slides with instance labels."""
-    check_can_draw()
+    figure_parts.check_can_draw()
     dataset = _load_dataset(out, request)
     folder = out / RUNS / f"{dataset.name}-{NAME}"
     done = cross_validate_rows(folder, dataset, ROWS, replace(request, seeds=1))
@@ -87,11 +72,7 @@ def run(out: Path, request: ReproduceRequest) -> Iterator[Path]:
         listed = "\n".join(f"  - {job}: {why}" for job, why in done.failures.items())
         raise RunError(f"training failed for a model of the figure:\n{listed}")
     slides = _score_slides(folder, dataset, request)
-    truth = {slide.bag.slide_id: slide.labels for slide in slides}
-    found = {
-        row: measure_localization({s.bag.slide_id: s.scores[row] for s in slides}, truth).auc
-        for row in ROWS
-    }
+    found = {row: float(np.mean([auc(s.labels, s.scores[row]) for s in slides])) for row in ROWS}
     yield _write_table(out / f"{NAME}.csv", slides, found)
     with atomic_write(out / f"{NAME}.png") as partial:
         _draw_figure(slides, dataset, found, request.images).save(partial, format="PNG")
@@ -182,7 +163,8 @@ def _draw_figure(
         "over all of these slides. Colours: rank of the score within each slide."
     )
     title = "Models' tile scores beside the annotations"
-    return compose_figure(title, note, [Panel("", sheet)], ColorBar(0, 1, "rank"))
+    panel, legend = figure_parts.Panel("", sheet), figure_parts.ColorBar(0, 1, "rank")
+    return figure_parts.compose_figure(title, note, [panel], legend)
 
 
 def _draw_sheet(
@@ -211,27 +193,27 @@ def _draw_cells(slide: ScoredSlide, images: Path | None) -> Iterator[tuple[str, 
 
     bag = slide.bag
     instances = InstanceScores(bag.coords, float(bag.patch_size), np.zeros(len(bag), np.float32))
-    view = fit_viewport(instances, slide_size=bag.slide_size, longer_side=CELL_PX)
+    view = canvas.fit_viewport(instances, slide_size=bag.slide_size, longer_side=CELL_PX)
     pixels = _read_pixels(bag, instances, view, images)
     truth = slide.labels if slide.outlines is None else slide.outlines
     first = Image.fromarray(draw_truth(instances, truth, pixels, view))
-    draw_scale_bar(first, view.downsample, bag.mpp)
+    figure_parts.draw_scale_bar(first, view.downsample, bag.mpp)
     yield f"{bag.slide_id}: {slide.labels.mean():.1%} positive", first
     for scores in slide.scores.values():
-        means, covered = rasterize(instances, normalize_scores(scores, "rank"), view)
+        means, covered = canvas.rasterize(instances, normalize_scores(scores, "rank"), view)
         overlay = Image.fromarray(blend_colors(pixels, means, covered))
         yield f"AUC {auc(slide.labels, scores):.2f}", overlay
 
 
 def _read_pixels(
-    bag: Bag, instances: InstanceScores, view: Viewport, images: Path | None
+    bag: Bag, instances: InstanceScores, view: canvas.Viewport, images: Path | None
 ) -> npt.NDArray[np.uint8] | None:
     paths = {path.stem: path for path in find_slides([images])} if images else {}
     if bag.slide_id not in paths:
         return None
     with open_slide(paths[bag.slide_id]) as slide:
-        check_slide_matches(instances, slide, bag.slide_size)
-        return read_viewport(slide, view)
+        canvas.check_slide_matches(instances, slide, bag.slide_size)
+        return canvas.read_viewport(slide, view)
 
 
 def _write_table(path: Path, slides: Sequence[ScoredSlide], mean_auc: Mapping[str, float]) -> Path:
