@@ -62,9 +62,7 @@ def test_picked_instances_and_losses_are_the_official_ones(name, golden) -> None
     for case, options, label in cases(file):
         model = load_reference(name, official(file), **options)
         output = answer(model, torch.from_numpy(file["x"]))
-        logits, labels = zip(
-            *model.loss.instance_terms(output, label, model.instance_head), strict=True
-        )
+        logits, labels = zip(*model.iter_instance_terms(output, label), strict=True)
         instances_only = load_reference(name, official(file), bag_weight=0.0, **options)
         ours = {
             "inst_preds": torch.cat(logits).argmax(1),
@@ -163,7 +161,7 @@ def test_no_instance_stands_for_and_against_its_class(name: str, instances: int)
     model = create_model(name, in_dim=6, num_classes=2).eval()
     output = answer(model, torch.randn(instances, 6))
     attention = output.extras["attention"][:, 1].detach()
-    terms = model.loss.instance_terms(output, torch.tensor(1), model.instance_head)
+    terms = model.iter_instance_terms(output, torch.tensor(1))
     [(logits, labels)] = terms
     k = max(1, min(8, instances // 2))
     order = attention.sort(descending=True).indices
@@ -180,7 +178,7 @@ def test_a_single_output_is_the_positive_class(name: str) -> None:
     def labels_of(label: int, *, subtyping: bool) -> list[list[int]]:
         model = create_model(name, in_dim=6, num_classes=1, k_sample=2, subtyping=subtyping)
         output = answer(model, torch.randn(9, 6))
-        terms = model.loss.instance_terms(output, torch.tensor(label), model.instance_head)
+        terms = model.iter_instance_terms(output, torch.tensor(label))
         return [labels.tolist() for _, labels in terms]
 
     assert labels_of(1, subtyping=False) == labels_of(1, subtyping=True) == [[1, 1, 0, 0]]

@@ -54,8 +54,11 @@ def test_a_wrong_option_is_rejected_with_what_was_expected(
 
 
 @every_model
-def test_a_model_subclasses_milmodel_and_nothing_else(name: str) -> None:
-    assert get_model_class(name).__bases__ == (MILModel,)
+def test_a_model_is_final_and_what_it_inherits_from_is_abstract(name: str) -> None:
+    model, *bases = get_model_class(name).__mro__
+    above = bases[: bases.index(MILModel)]
+    assert all(inspect.isabstract(base) and "name" not in vars(base) for base in above)
+    assert not model.__subclasses__()
 
 
 @every_model

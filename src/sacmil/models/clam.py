@@ -8,8 +8,9 @@ the bag's class, those with the least as evidence against it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, ClassVar, NamedTuple
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -62,29 +63,83 @@ def _cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
 INSTANCE_LOSSES = {"svm": smooth_top1_svm, "ce": _cross_entropy}
 
 
-class CLAMLoss(NamedTuple):
-    """The loss of a bag and of the instances its attention picks."""
+# --- CLAM ----------------------------------------------------------------------------------------
 
-    k_sample: int
-    subtyping: bool
-    instance_loss: Callable[[Tensor, Tensor], Tensor]
-    bag_weight: float
+OFFICIAL_RECIPE = Recipe(
+    lr=2e-4,
+    weight_decay=1e-5,
+    epochs=200,
+    patience=20,
+    min_epochs=51,
+    monitor="val_loss",
+    sampler="balanced",
+)
 
-    def compute(self, output: Output, target: Tensor | int, instance_head: nn.Linear) -> Tensor:
-        """Return the weighted sum of both losses."""
+
+class _CLAM(MILModel):
+    """What both variants share, all but how bag vectors are classified."""
+
+    coords_matter = False
+    needs_losses = frozenset({"instance_head"})
+    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": OFFICIAL_RECIPE}
+    has_class_attention: ClassVar[bool]
+    """Whether each class has an attention, and a bag vector, of its own."""
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        num_classes: int,
+        hidden: Size = 512,
+        attention_dim: Size = 256,
+        gate: bool = True,
+        dropout: Fraction = 0.25,
+        k_sample: Size = 8,
+        subtyping: bool = False,
+        instance_loss: Annotated[str, one_of(INSTANCE_LOSSES)] = "svm",
+        bag_weight: Fraction = 0.7,
+    ) -> None:
+        super().__init__(in_dim, num_classes)
+        self.k_sample, self.subtyping, self.bag_weight = k_sample, subtyping, bag_weight
+        self.instance_loss = INSTANCE_LOSSES[instance_loss]
+        self.project = make_projection(in_dim, hidden, dropout=dropout)
+        rate = 0.25 if dropout else 0.0  # whatever the value, as officially
+        branches = num_classes if self.has_class_attention else 1
+        self.attention = Attention(
+            hidden, attention_dim, gated=gate, branches=branches, dropout=rate
+        )
+        self.head = nn.Linear(hidden, num_classes)
+        self.instance_head = nn.Linear(hidden, 2 * num_classes)  # against and for each class
+
+    @abstractmethod
+    def classify_bags(self, bags: Tensor) -> Tensor:
+        """Bag vectors, (1, hidden) or (C, hidden), to logits (C,)."""
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        """Scores are the attention before the softmax, of the predicted class if there are more."""
+        h = self.project(features)  # (N, hidden)
+        attention = self.attention(h)  # (N, 1) or (N, C)
+        bags = attention.softmax(0).T @ h
+        logits = self.classify_bags(bags)
+        by_class = attention.expand(-1, logits.shape[0])
+        class_scores = attention if attention.shape == by_class.shape else None
+        extras = {"instances": h, "attention": by_class, "bags": bags}
+        scores = select_predicted_class(by_class, logits)
+        return Output(logits, scores, class_scores, extras, bags.flatten())
+
+    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
+        """The weighted sum of the bag's loss and that of the instances the attention picked."""
         target = to_target(target, output.logits)
-        terms = [
-            self.instance_loss(logits, labels).mean()
-            for logits, labels in self.instance_terms(output, target, instance_head)
-        ]
-        instances = sum(terms, output.logits.new_zeros(()))
+        terms = self.iter_instance_terms(output, target)
+        picked = [self.instance_loss(logits, labels).mean() for logits, labels in terms]
+        instances = sum(picked, output.logits.new_zeros(()))
         if self.subtyping:
             instances = instances / output.logits.shape[-1]
         bag = classification_loss(output.logits, target)
-        return self.bag_weight * bag + (1 - self.bag_weight) * instances
+        return {"all": self.bag_weight * bag + (1 - self.bag_weight) * instances}
 
-    def instance_terms(
-        self, output: Output, target: Tensor, instance_head: nn.Linear
+    def iter_instance_terms(
+        self, output: Output, target: Tensor
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield logits (R, 2) and labels (R,) of picked instances, for each class that has any.
 
@@ -102,25 +157,29 @@ class CLAMLoss(NamedTuple):
             labels = torch.zeros_like(rows)
             labels[: len(strongest)] = int(c == own)
             pair = slice(2 * c, 2 * c + 2)
-            weight, bias = instance_head.weight[pair], instance_head.bias[pair]
+            weight, bias = self.instance_head.weight[pair], self.instance_head.bias[pair]
             yield F.linear(output.extras["instances"].index_select(0, rows), weight, bias), labels
 
-
-# --- CLAM ----------------------------------------------------------------------------------------
-
-OFFICIAL_RECIPE = Recipe(
-    lr=2e-4,
-    weight_decay=1e-5,
-    epochs=200,
-    patience=20,
-    min_epochs=51,
-    monitor="val_loss",
-    sampler="balanced",
-)
+    @classmethod
+    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
+        """The names of CLAM_SB and CLAM_MB, of 2021 and later."""
+        for name in ("attention_net.0.weight", "instance_classifiers.0.weight"):
+            get_shape(state, name)
+        stacked = _stack_layers(_stack_layers(state, "classifiers"), "instance_classifiers")
+        ours = rename_parameters(stacked, _map_official_names(), ignored=["instance_loss_fn"])
+        hidden, in_dim = get_shape(ours, "project.0.weight")
+        options = {
+            "in_dim": in_dim,
+            "num_classes": get_shape(ours, "head.weight")[0],
+            "hidden": hidden,
+            "attention_dim": get_shape(ours, "attention.value.weight")[0],
+            "gate": "attention.gate.weight" in ours,
+        }
+        return Reference(options, ours)
 
 
 @register_model("clam_sb")
-class CLAMSB(MILModel):
+class CLAMSB(_CLAM):
     """CLAM-SB (Lu et al. 2021): gated attention that also sorts its strongest instances.
 
     Train it with ``losses``: cross-entropy on the logits never trains the instance heads.
@@ -136,51 +195,16 @@ class CLAMSB(MILModel):
         bag_weight: weight of the bag's loss; the instances' has the rest.
     """
 
-    coords_matter = False
-    needs_losses = frozenset({"instance_head"})
-    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": OFFICIAL_RECIPE}
+    has_class_attention = False
 
-    def __init__(
-        self,
-        *,
-        in_dim: int,
-        num_classes: int,
-        hidden: Size = 512,
-        attention_dim: Size = 256,
-        gate: bool = True,
-        dropout: Fraction = 0.25,
-        k_sample: Size = 8,
-        subtyping: bool = False,
-        instance_loss: Annotated[str, one_of(INSTANCE_LOSSES)] = "svm",
-        bag_weight: Fraction = 0.7,
-    ) -> None:
-        super().__init__(in_dim, num_classes)
-        self.loss = CLAMLoss(k_sample, subtyping, INSTANCE_LOSSES[instance_loss], bag_weight)
-        self.project = make_projection(in_dim, hidden, dropout=dropout)
-        rate = 0.25 if dropout else 0.0  # whatever the value, as officially
-        self.attention = Attention(hidden, attention_dim, gated=gate, branches=1, dropout=rate)
-        self.head = nn.Linear(hidden, num_classes)
-        self.instance_head = nn.Linear(hidden, 2 * num_classes)  # against and for each class
-
-    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
-        """Scores are the attention before the softmax."""
-        h = self.project(features)  # (N, hidden)
-        attention = self.attention(h)  # (N, 1)
-        bags = attention.softmax(0).T @ h  # (1, hidden)
-        return _make_output(h, attention, bags, self.head(bags[0]))
-
-    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
-        """The bag's loss, and that of the instances the attention picked."""
-        return {"all": self.loss.compute(output, target, self.instance_head)}
-
-    @classmethod
-    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
-        """The names of CLAM_SB, of 2021 and later."""
-        return _parse_state(state)
+    def classify_bags(self, bags: Tensor) -> Tensor:
+        """All classes see the only bag vector."""
+        logits: Tensor = self.head(bags[0])
+        return logits
 
 
 @register_model("clam_mb")
-class CLAMMB(MILModel):
+class CLAMMB(_CLAM):
     """CLAM-MB (Lu et al. 2021): CLAM with an attention, and a bag vector, for each class.
 
     Train it with ``losses``: cross-entropy on the logits never trains the instance heads.
@@ -196,76 +220,11 @@ class CLAMMB(MILModel):
         bag_weight: weight of the bag's loss; the instances' has the rest.
     """
 
-    coords_matter = False
-    needs_losses = frozenset({"instance_head"})
-    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": OFFICIAL_RECIPE}
+    has_class_attention = True
 
-    def __init__(
-        self,
-        *,
-        in_dim: int,
-        num_classes: int,
-        hidden: Size = 512,
-        attention_dim: Size = 256,
-        gate: bool = True,
-        dropout: Fraction = 0.25,
-        k_sample: Size = 8,
-        subtyping: bool = False,
-        instance_loss: Annotated[str, one_of(INSTANCE_LOSSES)] = "svm",
-        bag_weight: Fraction = 0.7,
-    ) -> None:
-        super().__init__(in_dim, num_classes)
-        self.loss = CLAMLoss(k_sample, subtyping, INSTANCE_LOSSES[instance_loss], bag_weight)
-        self.project = make_projection(in_dim, hidden, dropout=dropout)
-        rate = 0.25 if dropout else 0.0  # whatever the value, as officially
-        self.attention = Attention(
-            hidden, attention_dim, gated=gate, branches=num_classes, dropout=rate
-        )
-        self.head = nn.Linear(hidden, num_classes)
-        self.instance_head = nn.Linear(hidden, 2 * num_classes)  # against and for each class
-
-    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
-        """Scores are the attention of the predicted class before the softmax."""
-        h = self.project(features)  # (N, hidden)
-        attention = self.attention(h)  # (N, C)
-        bags = attention.softmax(0).T @ h  # (C, hidden)
-        # class c sees bag c only
-        logits = (bags * self.head.weight).sum(1) + self.head.bias
-        return _make_output(h, attention, bags, logits)
-
-    def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
-        """The bag's loss, and that of the instances the attention picked."""
-        return {"all": self.loss.compute(output, target, self.instance_head)}
-
-    @classmethod
-    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
-        """The names of CLAM_MB, of 2021 and later."""
-        return _parse_state(state)
-
-
-def _make_output(h: Tensor, attention: Tensor, bags: Tensor, logits: Tensor) -> Output:
-    """Scores are the attention of the predicted class, or the only one there is."""
-    by_class = attention.expand(-1, logits.shape[0])
-    class_scores = attention if attention.shape == by_class.shape else None
-    extras = {"instances": h, "attention": by_class, "bags": bags}
-    scores = select_predicted_class(by_class, logits)
-    return Output(logits, scores, class_scores, extras, bags.flatten())
-
-
-def _parse_state(state: Mapping[str, Tensor]) -> Reference:
-    for name in ("attention_net.0.weight", "instance_classifiers.0.weight"):
-        get_shape(state, name)
-    stacked = _stack_layers(_stack_layers(state, "classifiers"), "instance_classifiers")
-    ours = rename_parameters(stacked, _map_official_names(), ignored=["instance_loss_fn"])
-    hidden, in_dim = get_shape(ours, "project.0.weight")
-    options = {
-        "in_dim": in_dim,
-        "num_classes": get_shape(ours, "head.weight")[0],
-        "hidden": hidden,
-        "attention_dim": get_shape(ours, "attention.value.weight")[0],
-        "gate": "attention.gate.weight" in ours,
-    }
-    return Reference(options, ours)
+    def classify_bags(self, bags: Tensor) -> Tensor:
+        """Class c sees bag c only."""
+        return (bags * self.head.weight).sum(1) + self.head.bias
 
 
 def _select_extremes(attention: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -34,28 +34,12 @@ from sacmil.nn.layers import embed_in_order
 from sacmil.nn.pooling import POOLS, Pool
 
 
-@register_model("sac_mil_local")
-class SACMILLocal(MILModel):
-    """SAC-MIL in small regions: the paper's block among direct neighbors.
-
-    ``class_scores`` add up to the logits, but for the bias and what all classes share. ``scores``
-    are those of the predicted class.
-
-    Args:
-        dim: width of the hidden layers.
-        k: instances per region, and channel folds.
-        depth: blocks; block l correlates rings of k^(l+1) instances.
-        position: encoding, besides the regions: none, or any that sac_mil has.
-        centers: how regions are found: peel, fps, fps_free or kd (see sacmil.regions).
-        region_order: how regions follow each other, for PEG and deeper blocks: hilbert or fps.
-        mlp: W1 and W2 as single layers with a GELU between (linear), or two layers each (mlp).
-        pool: how instances become one vector: even, attention, mean or max.
-        zero_start: whether blocks add nothing before they are trained.
-        start: size of the weights a block begins with (W1), as a multiple of the usual.
-    """
+class LocalSACMIL(MILModel):
+    """What both models share: the paper's parts, and how they begin."""
 
     plan_keys = frozenset({"order"})
     small_options: ClassVar[Mapping[str, Any]] = {"dim": 16, "k": 4}
+    has_two_heads: ClassVar[bool]
 
     def __init__(
         self,
@@ -79,6 +63,9 @@ class SACMILLocal(MILModel):
         self.regions, self.project, self.position = paper.regions, paper.project, paper.position
         self.blocks, self.pool, self.head = paper.blocks, paper.pool, paper.head
         self._init_blocks(start, zero_start=zero_start)
+        if self.has_two_heads:
+            self.pool_alone = POOLS[pool](dim)  # the names are in users' files
+            self.head_alone = nn.Linear(dim, num_classes)
 
     @torch.no_grad()
     def _init_blocks(self, start: float, *, zero_start: bool) -> None:
@@ -98,6 +85,29 @@ class SACMILLocal(MILModel):
         """(N, dim), in arranged order."""
         return embed_in_order(self.project, self.position, features, coords, order)
 
+
+@register_model("sac_mil_local")
+class SACMILLocal(LocalSACMIL):
+    """SAC-MIL in small regions: the paper's block among direct neighbors.
+
+    ``class_scores`` add up to the logits, but for the bias and what all classes share. ``scores``
+    are those of the predicted class.
+
+    Args:
+        dim: width of the hidden layers.
+        k: instances per region, and channel folds.
+        depth: blocks; block l correlates rings of k^(l+1) instances.
+        position: encoding, besides the regions: none, or any that sac_mil has.
+        centers: how regions are found: peel, fps, fps_free or kd (see sacmil.regions).
+        region_order: how regions follow each other, for PEG and deeper blocks: hilbert or fps.
+        mlp: W1 and W2 as single layers with a GELU between (linear), or two layers each (mlp).
+        pool: how instances become one vector: even, attention, mean or max.
+        zero_start: whether blocks add nothing before they are trained.
+        start: size of the weights a block begins with (W1), as a multiple of the usual.
+    """
+
+    has_two_heads = False
+
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """h (N, dim) stands in arranged order until the scores go back."""
         order = plan["order"]
@@ -106,7 +116,7 @@ class SACMILLocal(MILModel):
 
 
 @register_model("sac_mil_dual")
-class SACMILDual(MILModel):
+class SACMILDual(LocalSACMIL):
     """SAC-MIL in small regions, the mean of two heads: before the blocks and after them.
 
     ``class_scores`` add up to the logits, but for the biases and what all classes share. ``scores``
@@ -125,40 +135,7 @@ class SACMILDual(MILModel):
         start: size of the weights a block begins with (W1), as a multiple of the usual.
     """
 
-    plan_keys = frozenset({"order"})
-    small_options: ClassVar[Mapping[str, Any]] = {"dim": 16, "k": 4}
-
-    def __init__(
-        self,
-        *,
-        in_dim: int,
-        num_classes: int,
-        dim: int = 256,
-        k: int = 8,
-        depth: int = 1,
-        position: str = "none",
-        centers: str = "peel",
-        region_order: str = "hilbert",
-        mlp: str = "linear",
-        pool: str = "even",
-        zero_start: bool = True,
-        start: Annotated[float, check_positive] = 1.0,
-    ) -> None:
-        super().__init__(in_dim, num_classes)
-        local = SACMILLocal(**self.options)
-        self.regions, self.project, self.position = local.regions, local.project, local.position
-        self.blocks, self.pool, self.head = local.blocks, local.pool, local.head
-        self.pool_alone = POOLS[pool](dim)  # the names are in users' files
-        self.head_alone = nn.Linear(dim, num_classes)
-
-    @property
-    def planner(self) -> Planner:
-        """Regions of k neighbors."""
-        return Planner("arrangement", self.regions)
-
-    def embed_instances(self, features: Tensor, coords: Tensor, order: Tensor) -> Tensor:
-        """(N, dim), in arranged order."""
-        return embed_in_order(self.project, self.position, features, coords, order)
+    has_two_heads = True
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Instances (N, dim) stand in arranged order until the scores go back."""
@@ -166,10 +143,8 @@ class SACMILDual(MILModel):
         h = self.embed_instances(features, coords, order)
         before, from_before, slide_before = pool_and_classify(h, self.pool_alone, self.head_alone)
         after, from_after, slide_after = pool_and_classify(self.blocks(h), self.pool, self.head)
-        contributions, slide = (
-            (from_before + from_after) / 2,
-            torch.cat([slide_before, slide_after]),
-        )
+        contributions = (from_before + from_after) / 2
+        slide = torch.cat([slide_before, slide_after])
         output = to_output((before + after) / 2, contributions, slide, order)
         heads = {"before": before, "after": after}
         # not _replace, which torch 2.11 does not compile
@@ -178,9 +153,7 @@ class SACMILDual(MILModel):
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """Train each head by itself."""
         assert output.extras is not None
-        before, after = (
-            classification_loss(output.extras[head], target) for head in ("before", "after")
-        )
+        before, after = (classification_loss(output.extras[h], target) for h in ("before", "after"))
         return {"all": (before + after) / 2}
 
 
