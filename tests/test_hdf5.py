@@ -12,7 +12,6 @@ import pytest
 from sacmil import Bag, read_bag, write_bag
 from sacmil.errors import FormatError
 from sacmil.hdf5 import open_hdf5
-from sacmil.slides.tiling import read_tiles
 
 SECRET = np.arange(24, dtype=np.float32).reshape(6, 4)
 
@@ -54,17 +53,6 @@ def test_a_bag_whose_data_is_in_another_file_is_rejected(
         way(file, name, secret)
     with pytest.raises(FormatError, match=f"'{name}' (is|has) .*; expected a file that holds all"):
         read_bag(path)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_tiles_whose_data_is_in_another_file_are_rejected(
-    secret: Path, way: Callable[[h5py.File, str, Path], None]
-) -> None:
-    path = secret.parent / "tiles.h5"
-    with h5py.File(path, "w") as file:
-        way(file, "coords", secret)
-    with pytest.raises(FormatError, match="expected a file that holds all its data itself"):
-        read_tiles(path)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -113,9 +113,7 @@ def _hold_partial(final: Path, create: Callable[[Path], None]) -> Iterator[Path]
 
 def _create_and_lock(final: Path, create: Callable[[Path], None]) -> tuple[Path, int]:
     # A file's partial name is always the same, so that the next writer finds an abandoned one.
-    partial = (
-        _make_partial_path(final, "0" * 8) if create is _create_file else _make_partial_path(final)
-    )
+    partial = _make_partial_path(final, "0" * 8 if create is _create_file else "")
     while True:
         remove_if_abandoned(partial)
         try:
@@ -156,9 +154,8 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def _make_partial_path(final: Path, unique: str = "") -> Path:
-    return (
-        final.parent / f".{_shorten_name(final)}.{unique or uuid.uuid4().hex[:8]}{_PARTIAL_SUFFIX}"
-    )
+    unique = unique or uuid.uuid4().hex[:8]
+    return final.with_name(f".{_shorten_name(final)}.{unique}{_PARTIAL_SUFFIX}")
 
 
 def _find_partials(final: Path) -> Iterator[Path]:
@@ -206,7 +203,7 @@ def _exchange_paths(one: Path, other: Path) -> bool:
 
 @contextmanager
 def exclusive(folder: Path, *, purpose: str = "extraction") -> Iterator[None]:
-    """Hold the exclusive lock of a folder for one purpose.
+    """Hold the exclusive lock of a folder for one purpose; remove partial files left there.
 
     Raises:
         SacMILError: another process holds it, or it is a file.
@@ -216,18 +213,15 @@ def exclusive(folder: Path, *, purpose: str = "extraction") -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f".{purpose}.lock").open("a") as lock:
         try:
-            import fcntl
-        except ModuleNotFoundError:  # Windows: two runs at once are not detected there
-            yield
-            return
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
+            if fcntl is not None:  # Windows: two runs at once are not detected there
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
         except BlockingIOError:
             raise SacMILError(
                 f"another {purpose} is running in {folder}; wait for it, or give another `out`"
             ) from None
         except OSError:  # a file system without locks
             pass
+        remove_partial_files(folder)
         yield
 
 

@@ -1,21 +1,77 @@
-"""Open untrusted HDF5 files: only if their data is in the file itself and fits the limits."""
+"""Open untrusted HDF5 files, and make files of bags and tiles, which TRIDENT reads too.
+
+A file is opened only if its data is in the file itself and fits the limits.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import h5py
 
 from sacmil.errors import FormatError
 from sacmil.limits import check_declared_size
+from sacmil.units import MicronsPerPixel, nominal_magnification
+
+UNKNOWN = "None"
+"""What TRIDENT writes for an unknown value."""
 
 _BAG_ARRAYS = ("features", "feats", "coords", "labels", "patch_labels", "inst_labels")
-"""The arrays that readers of bags and tiles load; only their size is limited."""
+"""The arrays that readers of bags load; only their size is limited."""
 _MAX_DEPTH, _MAX_LINKS = 16, 10_000
 """Depth of groups, and entries in total: visiting more can take minutes."""
+_HDF5_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 has checksums of its metadata
+
+
+def make_hdf5(write: Callable[[h5py.File], None]) -> bytes:
+    """Return the bytes of a file, made in memory: on a full disk HDF5 would crash the process."""
+    in_memory = {"driver": "core", "backing_store": False, "libver": _HDF5_VERSIONS}
+    with h5py.File("memory", "w", **in_memory) as file:
+        write(file)
+        file.flush()
+        image: bytes = file.id.get_file_image()
+    return image
+
+
+def make_trident_attributes(
+    name: str,
+    tile_px: int,
+    patch_size: float,
+    stride: float,
+    mpp: MicronsPerPixel | None,
+    slide_size: tuple[int, int] | None,
+) -> dict[str, Any]:
+    """Return the attributes of coordinates that TRIDENT reads.
+
+    Args:
+        name: of the slide.
+        tile_px: side of a tile in its own pixels.
+        patch_size: its side in level-0 pixels.
+        stride: distance between neighbours in level-0 pixels.
+        mpp: microns per level-0 pixel.
+        slide_size: width and height of level 0.
+    """
+    power, shrink = nominal_magnification(mpp) if mpp else None, tile_px / patch_size
+    width, height = slide_size or (UNKNOWN, UNKNOWN)
+    return {
+        "name": name,
+        "savetodir": UNKNOWN,
+        "patch_size": tile_px,
+        "patch_size_level0": _to_int_if_whole(patch_size),
+        "overlap": round((patch_size - stride) * shrink),
+        "level0_magnification": power or UNKNOWN,
+        "target_magnification": _to_int_if_whole(power * shrink) if power else UNKNOWN,
+        "level0_width": width,
+        "level0_height": height,
+    }
+
+
+def _to_int_if_whole(value: float) -> int | float:
+    return int(value) if float(value).is_integer() else value
 
 
 @contextmanager

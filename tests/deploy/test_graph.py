@@ -14,7 +14,7 @@ from small_models import WIDTH, make_model
 from torch import Tensor, nn
 
 from sacmil.deploy.graph import fold_norms, make_translation_table
-from sacmil.encoders._export import silence_exporter
+from sacmil.encoders.onnx_file import silence_exporter
 from sacmil.models.sac_mil import SACBlock
 from sacmil.nn.peg import PEG
 

@@ -12,8 +12,7 @@ import torch
 
 from sacmil.encoders import EncoderCard
 from sacmil.encoders._base import EncoderRequest
-from sacmil.encoders._network import NetworkSource
-from sacmil.encoders._weights import WeightsOrigin
+from sacmil.encoders._network import NetworkSource, WeightsOrigin
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import sacmil
-from sacmil.encoders import _export, export_encoder, load_encoder
+from sacmil.encoders import export_encoder, load_encoder, onnx_file
 from sacmil.encoders._base import EncoderRequest
 from sacmil.encoders._network import NetworkSource
 from sacmil.encoders.onnx_file import GRAPH_FILE, card_path
@@ -43,7 +43,7 @@ def test_the_exported_encoder_gives_the_same_features(
 def test_the_newer_exporter_gives_the_same_with_weights_beside_the_graph(
     tiny: NetworkSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_tiles: Callable
 ) -> None:
-    monkeypatch.setattr(_export, "_MAX_ONE_FILE_BYTES", 0)
+    monkeypatch.setattr(onnx_file, "_MAX_ONE_FILE_BYTES", 0)
     folder = tiny.export(EncoderRequest(random_weights=True), tmp_path / "large")
     assert (folder / f"{GRAPH_FILE}.data").exists()
     check_no_paths(folder / GRAPH_FILE)
@@ -61,7 +61,7 @@ def test_a_graph_that_differs_from_torch_is_not_written(
     tiny: NetworkSource, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {file.name: file.read_bytes() for file in exported.iterdir()}
-    monkeypatch.setattr(_export, "PARITY_TOLERANCE", 0.0)
+    monkeypatch.setattr(onnx_file, "PARITY_TOLERANCE", 0.0)
     with pytest.raises(EncoderError, match=r"differs from torch by .*nothing was written"):
         tiny.export(EncoderRequest(random_weights=True), exported)
     assert {file.name: file.read_bytes() for file in exported.iterdir()} == before
@@ -74,7 +74,7 @@ def test_an_interrupted_export_leaves_no_folder(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_export, "_check_parity", interrupt)
+    monkeypatch.setattr(onnx_file, "_check_parity", interrupt)
     with pytest.raises(KeyboardInterrupt):
         tiny.export(EncoderRequest(random_weights=True), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

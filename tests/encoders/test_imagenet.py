@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 
 from sacmil.encoders import find_encoder_weights, load_encoder
 from sacmil.encoders._efficientnet_lite import EfficientNetLite0
+from sacmil.encoders._network import hash_weights, read_state
 from sacmil.encoders._torch import TorchEncoder
-from sacmil.encoders._weights import hash_weights, read_state
 from sacmil.encoders.timm_model import import_timm
 from sacmil.errors import EncoderError
 

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 
 from sacmil.encoders import find_encoder_weights, load_encoder
 from sacmil.encoders._base import EncoderRequest
-from sacmil.encoders._network import NetworkSource
-from sacmil.encoders._weights import (
+from sacmil.encoders._network import (
+    NetworkSource,
     WeightsOrigin,
     get_weights,
     hash_weights,

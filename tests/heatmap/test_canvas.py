@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sacmil.heatmap.canvas import Viewport, fit_viewport, rasterize
 from sacmil.heatmap.colors import apply_color_scale
-from sacmil.heatmap.overlay import OPACITY, blend_colors
+from sacmil.heatmap.pictures import OPACITY, blend_colors
 from sacmil.results import InstanceScores
 
 few = settings(deadline=None, max_examples=30, derandomize=True)

@@ -14,8 +14,7 @@ from sacmil.heatmap import draw_heatmap, find_top_tiles
 from sacmil.heatmap.annotations import ColorBar, PictureText, _format_ticks
 from sacmil.heatmap.canvas import Canvas, Viewport, fit_viewport, open_canvas, read_viewport
 from sacmil.heatmap.colors import COLOR_SCALE
-from sacmil.heatmap.overlay import _place_numbers, draw_overlay
-from sacmil.heatmap.pictures import draw_pictures
+from sacmil.heatmap.pictures import _place_numbers, draw_overlay, draw_pictures
 from sacmil.results import InstanceScores
 from sacmil.slides.readers import open_slide
 

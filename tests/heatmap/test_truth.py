@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from sacmil.errors import CohortError
-from sacmil.heatmap.canvas import Viewport, make_truth_mask
-from sacmil.heatmap.truth import read_truth
+from sacmil.heatmap.canvas import Viewport, make_truth_mask, read_truth
 from sacmil.results import InstanceScores
 
 SQUARE = [[0, 0], [60, 0], [60, 60], [0, 60]]

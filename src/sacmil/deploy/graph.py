@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import sacmil.nn.peg  # noqa: F401  it registers an operation that is translated here
 from sacmil.deploy.runtime import Runtime
-from sacmil.encoders._export import silence_exporter, strip_metadata
+from sacmil.encoders.onnx_file import silence_exporter, strip_metadata
 from sacmil.errors import MissingExtraError, ModelError
 from sacmil.models._base import MILModel
 from sacmil.models.sac_mil import SACBlock

@@ -44,7 +44,7 @@ class EncoderCard:
 class EncoderRequest:
     """How to load an encoder."""
 
-    weights: Path | None = None
+    weights: str | Path | None = None
     device: str = "cpu"
     engine: str | None = None
     """One of "onnxruntime" and "torch"; None means the fastest that is installed."""

@@ -15,9 +15,8 @@ from types import ModuleType
 
 import sacmil.encoders
 from sacmil.encoders._base import Encoder, EncoderCard, EncoderRequest
-from sacmil.encoders._export import check_replaceable
 from sacmil.encoders._network import NetworkSource
-from sacmil.encoders.onnx_file import OnnxFile
+from sacmil.encoders.onnx_file import OnnxFile, check_replaceable
 from sacmil.environment import keep_freed_memory
 from sacmil.errors import EncoderError, suggest_names
 from sacmil.plugins import load_plugins
@@ -109,12 +108,12 @@ def load_encoder(
     """
     keep_freed_memory()
     request = EncoderRequest(
-        weights=None if weights is None else Path(weights),
+        weights=weights,
+        random_weights=random_weights,
+        download=download,
         device=device,
         engine=engine,
         precision=precision,
-        random_weights=random_weights,
-        download=download,
     )
     return find_source(name).load(request)
 
@@ -140,9 +139,5 @@ def export_encoder(
     if not isinstance(source, NetworkSource):
         raise EncoderError(f"{name} is an ONNX file already; copy it with its card")
     check_replaceable(Path(out_dir))
-    request = EncoderRequest(
-        weights=None if weights is None else Path(weights),
-        random_weights=random_weights,
-        download=download,
-    )
+    request = EncoderRequest(weights=weights, random_weights=random_weights, download=download)
     return source.export(request, Path(out_dir))

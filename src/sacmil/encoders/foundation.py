@@ -9,8 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sacmil.encoders._base import EncoderCard
-from sacmil.encoders._network import NetworkSource
-from sacmil.encoders._weights import WeightsOrigin
+from sacmil.encoders._network import NetworkSource, WeightsOrigin
 from sacmil.encoders.timm_model import import_timm
 
 if TYPE_CHECKING:

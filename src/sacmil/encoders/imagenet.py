@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sacmil.encoders._base import EncoderCard
-from sacmil.encoders._network import NetworkSource
-from sacmil.encoders._weights import WeightsOrigin
+from sacmil.encoders._network import NetworkSource, WeightsOrigin
 from sacmil.encoders.timm_model import import_after_torchvision
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sacmil.encoders._base import EncoderCard
-from sacmil.encoders._network import NetworkSource
-from sacmil.encoders._weights import WeightsOrigin
+from sacmil.encoders._network import NetworkSource, WeightsOrigin
 from sacmil.errors import EncoderError, MissingExtraError, suggest_names
 
 if TYPE_CHECKING:

@@ -1,8 +1,7 @@
 """Extraction of bags: one slide by a pure function, a cohort by a pipeline that can resume."""
 
 from sacmil.extraction.extract import extract
-from sacmil.extraction.extract_slides import extract_slide, extract_slides
-from sacmil.extraction.on_ray import extract_on_ray
+from sacmil.extraction.extract_slides import extract_on_ray, extract_slide, extract_slides
 from sacmil.extraction.pipeline import ExtractionResources
 from sacmil.extraction.slide_request import ExtractionSettings
 from sacmil.extraction.table import ExtractionRow, ExtractionSummary

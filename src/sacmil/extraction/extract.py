@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +12,15 @@ from sacmil.arguments import list_paths, to_output_folder
 from sacmil.encoders import describe_encoder, load_encoder
 from sacmil.environment import count_gpus
 from sacmil.errors import CohortWarning, EncoderError, OptionError, ResolutionError, suggest_names
-from sacmil.extraction.extract_slides import STAGES, ExtractionProgress, extract_slides
-from sacmil.extraction.on_ray import extract_on_ray
+from sacmil.extraction.extract_slides import (
+    STAGES,
+    ExtractionProgress,
+    extract_on_ray,
+    extract_slides,
+)
 from sacmil.extraction.pipeline import ExtractionResources
 from sacmil.extraction.slide_request import ExtractionSettings
-from sacmil.extraction.table import ExtractionRow, ExtractionSummary
+from sacmil.extraction.table import ExtractionSummary
 from sacmil.slides.readers import list_readers
 from sacmil.slides.resolution import SlideResolutions, magnification_to_mpp
 from sacmil.slides.search import find_slides
@@ -109,94 +112,75 @@ def extract(
         >>> summary.done, summary.failures, summary.rows[0].tiles
         (['slide'], {}, '4')
     """
-    mpp = _resolve_mpp(mpp, magnification)
-    settings = ExtractionSettings(
-        tiles=TileSpec(mpp=mpp, patch_size=patch_size, overlap=overlap, min_tissue=min_tissue),
-        tissue_mode=tissue_mode,
-        resolutions=_parse_resolutions(slide_mpp),
-        allow_upsampling=allow_upsampling,
-        reader=reader,
-        drop_white=drop_white,
-        drop_blurred=drop_blurred,
-        dtype=dtype,
-        slide_limit_s=slide_limit_s,
-        tile_limit_s=tile_limit_s,
-    )
+    with _reject_options():
+        mpp = _resolve_mpp(mpp, magnification)
+        settings = ExtractionSettings(
+            tiles=TileSpec(mpp=mpp, patch_size=patch_size, overlap=overlap, min_tissue=min_tissue),
+            tissue_mode=tissue_mode,
+            resolutions=SlideResolutions.parse(slide_mpp),
+            allow_upsampling=allow_upsampling,
+            reader=reader,
+            drop_white=drop_white,
+            drop_blurred=drop_blurred,
+            dtype=dtype,
+            slide_limit_s=slide_limit_s,
+            tile_limit_s=tile_limit_s,
+        )
     resources = ExtractionResources(workers=workers, threads=threads, batch_size=batch_size)
     out = to_output_folder(out)
-    run = _ExtractionRun(
-        out, settings, resources, encoder, weights, download, until, gpus, engine, address
-    )
-    run.check()
-    found = run.find_slides(list_paths("slides", slides), include, exclude)
-    _warn_of_unmatched(settings.resolutions, found)
+    _check_choices(until, engine, reader, address, gpus)
+    with _reject_options():
+        describe_encoder(encoder)
+    items, previews = list_paths("slides", slides), [out / "tissue"]
+    found = find_slides(items, exclude=previews, include_names=include, exclude_names=exclude)
+    for name in settings.resolutions.find_unmatched(found):
+        warnings.warn(f"`slide_mpp`: no slide is named {name}", CohortWarning, stacklevel=2)
+    shared: dict[str, Any] = {"settings": settings, "resources": resources}
+    options: dict[str, Any] = {"weights": weights, "download": download}
     with progress(len(found)) if progress else nullcontext() as callbacks:
-        return ExtractionSummary(out, run.extract(found, callbacks))
+        shared["progress"] = callbacks
+        if until:
+            return ExtractionSummary(out, extract_slides(found, out, until=until, **shared))
+        numbers = range(count_gpus()) if gpus is None else gpus
+        if engine == "ray":
+            shared |= {"address": address, "gpus": len(numbers)}
+            return ExtractionSummary(out, extract_on_ray(found, out, encoder, options, **shared))
+        devices = [f"cuda:{number}" for number in numbers] or ["cpu"]
+        encoders = [load_encoder(encoder, device=device, **options) for device in devices]
+        return ExtractionSummary(out, extract_slides(found, out, encoders=encoders, **shared))
 
 
-@dataclass(frozen=True)
-class _ExtractionRun:
-    """What one call of ``extract`` does, and where."""
+@contextmanager
+def _reject_options() -> Iterator[None]:
+    """Report wrong arguments as such, not as problems of slides and encoders."""
+    try:
+        yield
+    except (EncoderError, ResolutionError) as error:
+        raise OptionError(str(error)) from error
 
-    out: Path
-    settings: ExtractionSettings
-    resources: ExtractionResources
-    encoder: str
-    weights: str | Path | None
-    download: bool
-    until: str | None
-    gpus: Sequence[int] | None
-    engine: str
-    address: str | None
 
-    def check(self) -> None:
-        """Reject wrong arguments before slides are searched for."""
-        known = {"until": STAGES, "engine": ENGINES, "reader": list_readers()}
-        given = {"until": self.until, "engine": self.engine, "reader": self.settings.reader}
-        for argument, name in given.items():
-            if name is not None and name not in known[argument]:
-                hint = suggest_names(name, known[argument])
-                raise OptionError(f"`{argument}={name}`; {hint}")
-        if self.address and self.engine != "ray":
-            raise OptionError("`address` names a Ray cluster; add `engine='ray'`")
-        if self.until and self.engine == "ray":
-            raise OptionError("`until` runs on this machine only; leave `engine='ray'` out")
-        if self.gpus is not None and not _are_gpu_numbers(self.gpus):
-            raise OptionError(f"`gpus` is {self.gpus!r}; expected a list of numbers such as [0, 1]")
-        try:
-            describe_encoder(self.encoder)
-        except EncoderError as error:
-            raise OptionError(str(error)) from error
-
-    def find_slides(
-        self, items: Sequence[Path], include: str | Sequence[str], exclude: str | Sequence[str]
-    ) -> list[Path]:
-        """Return the slides in files and folders, but not this run's own previews."""
-        included, excluded = (
-            [names] if isinstance(names, str) else names for names in (include, exclude)
-        )
-        previews = [self.out / "tissue"]
-        return find_slides(items, exclude=previews, include_names=included, exclude_names=excluded)
-
-    def extract(
-        self, slides: Sequence[Path], progress: ExtractionProgress | None
-    ) -> list[ExtractionRow]:
-        """Extract on this machine or on Ray."""
-        shared: dict[str, Any] = {
-            "settings": self.settings,
-            "resources": self.resources,
-            "progress": progress,
-        }
-        if self.until:
-            return extract_slides(slides, self.out, until=self.until, **shared)
-        gpus = range(count_gpus()) if self.gpus is None else self.gpus
-        options: dict[str, Any] = {"weights": self.weights, "download": self.download}
-        if self.engine == "ray":
-            shared |= {"address": self.address, "gpus": len(gpus)}
-            return extract_on_ray(slides, self.out, self.encoder, options, **shared)
-        devices = [f"cuda:{number}" for number in gpus] or ["cpu"]
-        encoders = [load_encoder(self.encoder, device=device, **options) for device in devices]
-        return extract_slides(slides, self.out, encoders=encoders, **shared)
+def _check_choices(
+    until: str | None,
+    engine: str,
+    reader: str | None,
+    address: str | None,
+    gpus: Sequence[int] | None,
+) -> None:
+    """Reject wrong arguments before slides are searched for."""
+    known = {
+        "until": (until, STAGES),
+        "engine": (engine, ENGINES),
+        "reader": (reader, list_readers()),
+    }
+    for argument, (name, names) in known.items():
+        if name is not None and name not in names:
+            raise OptionError(f"`{argument}={name}`; {suggest_names(name, names)}")
+    if address and engine != "ray":
+        raise OptionError("`address` names a Ray cluster; add `engine='ray'`")
+    if until and engine == "ray":
+        raise OptionError("`until` runs on this machine only; leave `engine='ray'` out")
+    if gpus is not None and not _are_gpu_numbers(gpus):
+        raise OptionError(f"`gpus` is {gpus!r}; expected a list of numbers such as [0, 1]")
 
 
 def _are_gpu_numbers(gpus: object) -> bool:
@@ -209,22 +193,4 @@ def _resolve_mpp(mpp: float | None, magnification: float | None) -> float | None
         return float(_DEFAULT_MPP) if is_default else mpp
     if not is_default:
         raise OptionError("`mpp` and `magnification` both set the resolution; give one of them")
-    try:
-        return magnification_to_mpp(magnification)
-    except ResolutionError as error:
-        raise OptionError(str(error)) from error
-
-
-def _parse_resolutions(slide_mpp: float | str | Path | None) -> SlideResolutions:
-    if slide_mpp is None:
-        return SlideResolutions()
-    try:
-        return SlideResolutions.parse(str(slide_mpp))
-    except ResolutionError as error:
-        raise OptionError(str(error)) from error
-
-
-def _warn_of_unmatched(resolutions: SlideResolutions, slides: Sequence[Path]) -> None:
-    for name in resolutions.find_unmatched(slides):
-        message = f"`slide_mpp`: no slide is named {name}"
-        warnings.warn(message, CohortWarning, stacklevel=3)
+    return magnification_to_mpp(magnification)

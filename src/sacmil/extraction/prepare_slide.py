@@ -1,7 +1,7 @@
 """Finds the resolution, tissue and tiles of a slide, and reads its tiles, in a worker process.
 
-Existing files are used: an outline edited by hand is read and never replaced. Tiles are laid again
-only if the outline or the tile settings have changed.
+Existing files are used: an outline edited by hand is read and never replaced. Files whose content
+would stay the same are not written again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sacmil.slides.pixels import is_blurred, is_white, read_tile
 from sacmil.slides.preview import draw_preview, read_metadata
 from sacmil.slides.readers import Pixels, Slide, open_slide
 from sacmil.slides.resolution import check_target_mpp, find_slide_mpp
-from sacmil.slides.tiling import SlideTiles, Tiles, lay_tiles, read_tiles, write_tiles
+from sacmil.slides.tiling import Tiles, lay_tiles, write_tiles
 from sacmil.slides.tissue import Tissue
 from sacmil.units import Level0Px, MicronsPerPixel, TilePx
 
@@ -195,18 +195,15 @@ class _Preparation:
         return tissue
 
     def find_tiles(self, tissue: Tissue) -> Tiles:
-        """Return the tiles in the folder, or new ones if the outline or the settings changed."""
-        request, path = self._request, self._request.tiles_path
-        facts = (request.settings.tiles, self.mpp, self._slide.size, tissue.hash)
-        tiles = _read_current_tiles(path, facts) if path else None
-        if tiles is None:
-            try:
-                tiles = lay_tiles(tissue, self.mpp, request.settings.tiles)
-            except NoTissueError as error:
-                self._draw_preview(tissue, None)
-                raise NoTissueError(f"{request.path}: {error}") from error
-            if path:
-                write_tiles(path, SlideTiles(request.slide_id, tiles, *facts))
+        """Lay the tiles; write their positions if the outline or the settings changed."""
+        request, path, spec = self._request, self._request.tiles_path, self._request.settings.tiles
+        try:
+            tiles = lay_tiles(tissue, self.mpp, spec)
+        except NoTissueError as error:
+            self._draw_preview(tissue, None)
+            raise NoTissueError(f"{request.path}: {error}") from error
+        if path:
+            write_tiles(path, request.slide_id, tiles, tissue, self.mpp, spec)
         self._draw_preview(tissue, tiles)
         return tiles
 
@@ -255,15 +252,6 @@ def _make_outline(request: SlideRequest, slide: Slide, mpp: MicronsPerPixel) -> 
             raise
         return _EMPTY_OUTLINE  # a file that tissue can be drawn into
     return add_tissue_mode(to_geojson(tissue, slide.bounds_origin), mode).encode()
-
-
-def _read_current_tiles(path: Path, facts: tuple[object, ...]) -> Tiles | None:
-    """Return the tiles of a file; None if it is missing, damaged, or made from other facts."""
-    with suppress(FormatError):
-        old = read_tiles(path)
-        if (old.spec, old.slide_mpp, old.slide_size, old.mask_hash) == facts:
-            return old.tiles
-    return None
 
 
 # Pixels ----------------------------------------------------------------------------------------

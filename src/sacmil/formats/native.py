@@ -42,13 +42,12 @@ from sacmil.atomic import atomic_write
 from sacmil.bag import Bag, EncoderId
 from sacmil.errors import BagError, FormatError, OptionError, check_type
 from sacmil.formats._files import has_dataset, is_hdf5, list_names, open_file
-from sacmil.units import Level0Px, nominal_magnification
+from sacmil.hdf5 import UNKNOWN, make_hdf5, make_trident_attributes
+from sacmil.units import Level0Px
 
 LAYOUT = "sacmil bag"
 SCHEMA_VERSION = 1
-_UNKNOWN = "None"
-_DAMAGE_ERRORS = (LookupError, RecursionError, AttributeError, TypeError, ValueError, OverflowError)
-_HDF5_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 has checksums of its metadata
+_DAMAGE_ERRORS = (KeyError, RecursionError, AttributeError, TypeError, ValueError, OverflowError)
 CHECKSUM_ATTRIBUTE = "checksum"
 
 # Everything that changes a prediction or a heatmap. Existing files were written with this list:
@@ -81,24 +80,18 @@ def write(path: str | Path, bag: Bag) -> None:
     if Path(path).is_dir():
         raise OptionError(f"{path}: is a folder; expected a file in `path`, such as slide.h5")
     with atomic_write(path) as partial:
-        partial.write_bytes(_make_file_bytes(bag))
+        partial.write_bytes(make_hdf5(lambda file: _write_content(file, bag)))
 
 
-def _make_file_bytes(bag: Bag) -> bytes:
-    """Build the file in memory: on a full disk HDF5 itself would crash the process."""
+def _write_content(file: h5py.File, bag: Bag) -> None:
     stored = {"features": bag.features, "coords": bag.coords, "labels": bag.labels}
     arrays = {name: values for name, values in stored.items() if values is not None}
     attributes = _make_attributes(bag)
-    in_memory = {"driver": "core", "backing_store": False, "libver": _HDF5_VERSIONS}
-    with h5py.File("bag", "w", **in_memory) as file:
-        file.attrs.update(attributes["/"])
-        for name, values in arrays.items():
-            array = file.create_dataset(name, data=values, track_times=False)
-            array.attrs.update(attributes.get(name, {}))
-        file.attrs[CHECKSUM_ATTRIBUTE] = compute_checksum(file, arrays)
-        file.flush()
-        image: bytes = file.id.get_file_image()
-    return image
+    file.attrs.update(attributes["/"])
+    for name, values in arrays.items():
+        array = file.create_dataset(name, data=values, track_times=False)
+        array.attrs.update(attributes.get(name, {}))
+    file.attrs[CHECKSUM_ATTRIBUTE] = compute_checksum(file, arrays)
 
 
 def matches(path: Path) -> bool:
@@ -125,14 +118,7 @@ def read(path: Path) -> Bag:
         return _make_bag(arrays, feature_attributes, attributes, provenance)
     except BagError as error:
         raise FormatError(f"{path}: {error}") from error
-    except (
-        KeyError,
-        RecursionError,
-        AttributeError,
-        TypeError,
-        ValueError,
-        OverflowError,
-    ) as error:
+    except _DAMAGE_ERRORS as error:
         reason = f"an attribute is of the wrong kind ({error}); expected the native layout"
         if isinstance(error, LookupError):
             reason = f"attribute {error} is missing; expected the native layout"
@@ -171,39 +157,27 @@ def _check_file(path: Path, file: h5py.File) -> None:
 
 def _make_attributes(bag: Bag) -> dict[str, dict[str, Any]]:
     """Return the attributes of the file and of its arrays: TRIDENT's, then ours."""
-    encoder, digest = bag.encoder or EncoderId(_UNKNOWN)
+    encoder, digest = bag.encoder or EncoderId(UNKNOWN)
     tile_px = bag.tile_px or round(bag.patch_size)
-    shrink = tile_px / bag.patch_size
-    magnification = nominal_magnification(bag.mpp) if bag.mpp else None
-    target = _to_int_if_whole(magnification * shrink) if magnification else _UNKNOWN
-    width, height = bag.slide_size or (_UNKNOWN, _UNKNOWN)
-    x, y = bag.bounds_origin or (None, None)
-    provenance = bag.provenance
+    given, (x, y) = bag.provenance, bag.bounds_origin or (None, None)
+    size, stride = bag.patch_size, bag.stride or bag.patch_size
     attributes: dict[str, dict[str, Any]] = {
         "/": {
             "layout": LAYOUT,
             "schema_version": SCHEMA_VERSION,
             "sacmil_version": __version__,
-            "provenance": None
-            if provenance is None
-            else json.dumps(dict(provenance), sort_keys=True),
+            "provenance": None if given is None else json.dumps(dict(given), sort_keys=True),
         },
         "features": {
             "name": bag.slide_id,
-            "savetodir": _UNKNOWN,
+            "savetodir": UNKNOWN,
             "encoder": encoder,
             "encoder_hash": digest or None,
         },
-        "coords": {
-            "name": bag.slide_id,
-            "savetodir": _UNKNOWN,
-            "patch_size": tile_px,
-            "patch_size_level0": _to_int_if_whole(bag.patch_size),
-            "overlap": round((bag.patch_size - (bag.stride or bag.patch_size)) * shrink),
-            "level0_magnification": magnification or _UNKNOWN,
-            "target_magnification": target,
-            "level0_width": width,
-            "level0_height": height,
+        "coords": make_trident_attributes(
+            bag.slide_id, tile_px, size, stride, bag.mpp, bag.slide_size
+        )
+        | {
             "mpp_level0": bag.mpp,
             "patch_size_um": bag.patch_size_um,
             "stride_level0": bag.stride,
@@ -227,9 +201,9 @@ def _make_bag(
     known = {
         name: value
         for name, value in attributes.items()
-        if not (isinstance(value, str) and value == _UNKNOWN)
+        if not (isinstance(value, str) and value == UNKNOWN)
     }
-    name = str(feature_attributes.get("encoder", _UNKNOWN))
+    name = str(feature_attributes.get("encoder", UNKNOWN))
     encoder = EncoderId(name, feature_attributes.get("encoder_hash"))
     return Bag(
         slide_id=str(feature_attributes["name"]),
@@ -242,7 +216,7 @@ def _make_bag(
         bounds_origin=_get_pair(known, "bounds_x", "bounds_y"),
         stride=_get_number(known, "stride_level0"),
         tile_px=_get_number(known, "tile_px"),
-        encoder=None if encoder.name == _UNKNOWN else encoder,
+        encoder=None if encoder.name == UNKNOWN else encoder,
         provenance=None if provenance is None else json.loads(provenance),
     )
 
@@ -253,10 +227,6 @@ def _get_number(known: dict[str, Any], name: str) -> Any:
 
 def _get_pair(known: dict[str, Any], first: str, second: str) -> tuple[int, int] | None:
     return (int(known[first]), int(known[second])) if first in known else None
-
-
-def _to_int_if_whole(value: float) -> int | float:
-    return int(value) if float(value).is_integer() else value
 
 
 def compute_checksum(file: h5py.File, arrays: Mapping[str, npt.NDArray[Any]]) -> str:

@@ -1,10 +1,9 @@
 """Heatmaps of tile scores as pictures, GeoJSON and tables; needs no model weights."""
 
+from sacmil.heatmap.canvas import Truth, read_truth
 from sacmil.heatmap.colors import NORMALIZATIONS, Normalization, normalize_scores
-from sacmil.heatmap.overlay import find_top_tiles
-from sacmil.heatmap.pictures import ShownScores, draw_heatmap, select_scores
+from sacmil.heatmap.pictures import ShownScores, draw_heatmap, find_top_tiles, select_scores
 from sacmil.heatmap.score_files import safe_file_name, write_csv, write_geojson
-from sacmil.heatmap.truth import Truth, read_truth
 
 __all__ = [
     "NORMALIZATIONS",

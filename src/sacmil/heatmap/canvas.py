@@ -1,25 +1,42 @@
-"""The background of scores: the region of a slide that has tiles, or white; and what covers it."""
+"""The background of scores: the region of a slide that has tiles, or white; tiles and truth on it.
+
+The truth is an expert's outlines, or a label for every tile.
+"""
 
 from __future__ import annotations
 
+import gzip
+import json
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.cohorts.outlines import Outlines
+from sacmil.cohorts.outlines import Outlines, make_outlines, read_asap, read_outlines
 from sacmil.errors import CohortError, SlideError
-from sacmil.heatmap.truth import Truth
 from sacmil.results import InstanceScores
 from sacmil.slides.pixels import make_thumbnail
 from sacmil.slides.readers import Pixels, Slide, open_slide
 
+Truth = Outlines | npt.NDArray[np.integer]
+"""Outlines in level-0 pixels, or (N,) labels of the tiles, positive if above zero."""
+
+SINGLE_SLIDE_SUFFIXES = (".xml", ".geojson", ".geojson.gz")
+"""Suffixes of ASAP and QuPath files, which are of one slide each."""
+SUFFIXES = (*SINGLE_SLIDE_SUFFIXES, ".json", ".json.gz")
+"""All suffixes; JSON outlines may be of many slides."""
 LONGER_SIDE_PX = 1100
 """Length of a picture's longer side, in pixels."""
 _MARGIN = 0.03
+_CHILDREN = {
+    "FeatureCollection": "features",
+    "Feature": "geometry",
+    "GeometryCollection": "geometries",
+}
 _FIXED_POINT_SCALE = 2**32  # whole numbers, because their sums are exact in any order
 
 
@@ -223,3 +240,72 @@ def _fill_outlines(outlines: Outlines, viewport: Viewport) -> npt.NDArray[np.boo
             points = viewport.to_pixels(polygon) - 0.5  # pixel positions are at their centers
             draw.polygon([(x, y) for x, y in points.tolist()], fill=inside)
     return np.array(mask, dtype=bool)
+
+
+# --- files of the truth --------------------------------------------------------------------------
+
+
+def read_truth(
+    path: str | Path, slide_id: str, *, bounds_origin: tuple[int, int] | None = None
+) -> Outlines | None:
+    """Read the outlines of one slide; None if it has none.
+
+    Args:
+        path: ASAP's XML, GeoJSON, or JSON outlines of many slides; or a folder of such files,
+            named after their slides.
+        slide_id: the slide.
+        bounds_origin: upper left corner of the scanned area, from which GeoJSON counts.
+    """
+    path = Path(path)
+    if path.is_dir():
+        files = [path / f"{slide_id}{suffix}" for suffix in SUFFIXES]
+        # a slide's id may be any text, also ../x
+        files = [file for file in files if file.parent == path and file.is_file()]
+        return read_truth(files[0], slide_id, bounds_origin=bounds_origin) if files else None
+    if path.suffix == ".xml":
+        return read_asap(path)
+    found = _read_json(path)
+    if isinstance(found, list) or (isinstance(found, dict) and "type" in found):
+        return _parse_geojson(path, found, bounds_origin or (0, 0))
+    return read_outlines(path).get(slide_id)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        raw = path.read_bytes()
+        return json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    except FileNotFoundError:
+        raise CohortError(path, ["there is no such file; check the path"]) from None
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+        problem = f"cannot be read as JSON or GeoJSON ({error}); ASAP's files end in .xml"
+        raise CohortError(path, [problem]) from error
+
+
+def _parse_geojson(path: Path, found: Any, origin: tuple[int, int]) -> Outlines:
+    try:
+        polygons = [_move_rings(polygon, origin) for polygon in _iter_polygons(found)]
+        outer = [rings[0] for rings in polygons if rings]
+        return make_outlines(outer, [hole for rings in polygons for hole in rings[1:]])
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise CohortError(path, [f"cannot be understood as GeoJSON ({error!r})"]) from error
+    except (RecursionError, OverflowError) as error:
+        problem = f"has too many levels or too large numbers for outlines ({error})"
+        raise CohortError(path, [problem]) from error
+
+
+def _iter_polygons(found: Any) -> Iterator[Any]:
+    """Yield the rings of every polygon; points and lines enclose nothing."""
+    if isinstance(found, list):
+        for item in found:
+            yield from _iter_polygons(item)
+    elif found is not None:  # a feature may have no geometry
+        kind = found["type"]
+        if kind in _CHILDREN:
+            yield from _iter_polygons(found[_CHILDREN[kind]])
+        elif kind in ("Polygon", "MultiPolygon"):
+            rings = found["coordinates"]
+            yield from rings if kind == "MultiPolygon" else [rings]
+
+
+def _move_rings(rings: Any, origin: tuple[int, int]) -> list[npt.NDArray[np.float64]]:
+    return [np.asarray(ring, dtype=np.float64)[:, :2] + origin for ring in rings]

@@ -45,15 +45,18 @@ class SlideResolutions:
                 _check_plausible(float(value), "the slide mpp given")
 
     @classmethod
-    def parse(cls, slide_mpp: str) -> SlideResolutions:
-        """Read a number as text, or the path of a CSV file with columns wsi,mpp."""
+    def parse(cls, slide_mpp: float | str | Path | None) -> SlideResolutions:
+        """Read a number, also as text, or the path of a CSV file with columns wsi,mpp."""
+        if slide_mpp is None:
+            return cls()
+        slide_mpp = str(slide_mpp)
         number = _parse_number(slide_mpp)
         if number is not None:
             return cls(everywhere=_check_plausible(number, f"`slide_mpp={slide_mpp}`"))
         path = Path(slide_mpp)
         try:
             content = path.read_text(encoding="utf-8-sig")
-        except (FileNotFoundError, ValueError, OSError) as error:
+        except (ValueError, OSError) as error:
             raise ResolutionError(
                 f"`slide_mpp` is {slide_mpp!r}: neither a number nor a CSV file that can be read "
                 f"({_describe_error(error)}); expected `slide_mpp=0.25` or `slide_mpp=FILE.csv`"

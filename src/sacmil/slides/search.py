@@ -28,8 +28,8 @@ def find_slides(
     items: Iterable[str | Path],
     *,
     exclude: Iterable[str | Path] = (),
-    include_names: Sequence[str] = (),
-    exclude_names: Sequence[str] = (),
+    include_names: str | Sequence[str] = (),
+    exclude_names: str | Sequence[str] = (),
 ) -> list[Path]:
     """Return every slide once, in a fixed order.
 
@@ -39,6 +39,9 @@ def find_slides(
         include_names: patterns such as ``*.bmp``; if there are any, a slide must match one.
         exclude_names: patterns of slides to leave out.
     """
+    include_names, exclude_names = (
+        [names] if isinstance(names, str) else names for names in (include_names, exclude_names)
+    )
     paths = [Path(item) for item in items]
     excluded = {os.path.realpath(folder) for folder in exclude}
     found: dict[str, Path] = {}

@@ -34,16 +34,13 @@ import numpy.typing as npt
 from sacmil._version import __version__
 from sacmil.arguments import is_integer
 from sacmil.atomic import atomic_write
-from sacmil.errors import FormatError, NoTissueError, OptionError, SlideError
-from sacmil.hdf5 import open_hdf5
+from sacmil.errors import NoTissueError, OptionError, SlideError
+from sacmil.hdf5 import UNKNOWN, make_hdf5, make_trident_attributes
 from sacmil.slides.tissue import Tissue
-from sacmil.units import Level0Px, MicronsPerPixel, TilePx, nominal_magnification
+from sacmil.units import Level0Px, MicronsPerPixel, TilePx
 
 LAYOUT = "sacmil tiles"
 SCHEMA_VERSION = 1
-_UNKNOWN = "None"
-_HDF5_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 has checksums of its metadata
-_FIX_HINT = "delete the file and run sacmil extract again"
 _MAX_TILES = 20_000_000
 _DEFAULT_TILE_UM = 128.0  # 256 pixels of 0.5 µm
 _CHUNK_ROWS = 1024  # rows of tiles processed at a time, to bound the memory
@@ -208,137 +205,41 @@ def _interpolate_rows(
 # Files -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class SlideTiles:
-    """The tiles of a slide and everything they depend on."""
+def write_tiles(
+    path: str | Path,
+    slide_id: str,
+    tiles: Tiles,
+    tissue: Tissue,
+    slide_mpp: MicronsPerPixel | None,
+    spec: TileSpec,
+) -> None:
+    """Write the tiles and what they depend on; a file with the same content is left as it is.
 
-    slide_id: str
-    tiles: Tiles
-    spec: TileSpec
-    slide_mpp: MicronsPerPixel | None
-    """Microns per level-0 pixel; None if tiles are counted in pixels."""
-    slide_size: tuple[int, int]
-    """Width and height of level 0."""
-    mask_hash: str
-    """Hash of the tissue mask; with another mask the tiles are out of date."""
-
-
-def write_tiles(path: str | Path, slide_tiles: SlideTiles) -> None:
-    """Write the tiles; the file appears only when it is complete."""
-    # made in memory: on a full disk HDF5 would crash the process
-    in_memory = {"driver": "core", "backing_store": False, "libver": _HDF5_VERSIONS}
-    with h5py.File("tiles", "w", **in_memory) as file:
-        file.attrs.update(layout=LAYOUT, schema_version=SCHEMA_VERSION, sacmil_version=__version__)
-        coords = file.create_dataset("coords", data=slide_tiles.tiles.coords, track_times=False)
-        coords.attrs.update(_make_attributes(slide_tiles))
-        file.flush()
-        content: bytes = file.id.get_file_image()
-    with atomic_write(path) as partial:
-        partial.write_bytes(content)
-
-
-def read_tiles(path: str | Path) -> SlideTiles:
-    """Read a file that ``write_tiles`` wrote; any other file is a FormatError."""
-    try:
-        with open_hdf5(path) as file:
-            _check_layout(path, file)
-            coords, attributes = file["coords"][()], dict(file["coords"].attrs)
-        slide_tiles = _parse_slide_tiles(path, coords, attributes)
-    except FormatError:
-        raise
-    except OptionError as error:
-        raise FormatError(f"{path}: {error}; {_FIX_HINT}") from error
-    # for damaged files h5py raises any of these
-    except (OSError, RuntimeError, LookupError, ValueError, TypeError, MemoryError) as error:
-        detail = " ".join(str(error).split()) or type(error).__name__
-        raise FormatError(f"{path}: cannot be read as tiles ({detail}); {_FIX_HINT}") from error
-    _check_consistent(path, slide_tiles)
-    return slide_tiles
-
-
-def _make_attributes(slide_tiles: SlideTiles) -> dict[str, Any]:
-    tiles, spec, mpp = slide_tiles.tiles, slide_tiles.spec, slide_tiles.slide_mpp
-    magnification = None if mpp is None else nominal_magnification(mpp)
-    shrink = tiles.tile_px / tiles.side
-    return {
-        "name": slide_tiles.slide_id,
-        "savetodir": _UNKNOWN,
-        "patch_size": tiles.tile_px,
-        "patch_size_level0": _to_int_if_whole(tiles.side),
-        "overlap": spec.overlap,
-        "level0_magnification": magnification or _UNKNOWN,
-        "target_magnification": _to_int_if_whole(magnification * shrink)
-        if magnification
-        else _UNKNOWN,
-        "level0_width": slide_tiles.slide_size[0],
-        "level0_height": slide_tiles.slide_size[1],
-        # from here on, TRIDENT does not know them
-        "mpp_level0": _UNKNOWN if mpp is None else float(mpp),
-        "mpp": _UNKNOWN if spec.mpp is None else float(spec.mpp),
+    Args:
+        path: of the file, which appears only when it is complete.
+        slide_id: name of the slide.
+        tiles: as ``lay_tiles`` returns them for the other arguments.
+        tissue: the tissue of the slide.
+        slide_mpp: microns per level-0 pixel; None if tiles are counted in pixels.
+        spec: resolution, size, overlap and least tissue of tiles.
+    """
+    attributes = make_trident_attributes(
+        slide_id, tiles.tile_px, tiles.side, tiles.stride, slide_mpp, tissue.slide_size
+    ) | {
+        "mpp_level0": UNKNOWN if slide_mpp is None else float(slide_mpp),
+        "mpp": UNKNOWN if spec.mpp is None else float(spec.mpp),
         "side_level0": float(tiles.side),
         "stride_level0": float(tiles.stride),
         "min_tissue": float(spec.min_tissue),
-        "mask_hash": slide_tiles.mask_hash,
+        "mask_hash": tissue.hash,
     }
 
+    def write(file: h5py.File) -> None:
+        file.attrs.update(layout=LAYOUT, schema_version=SCHEMA_VERSION, sacmil_version=__version__)
+        coords = file.create_dataset("coords", data=tiles.coords, track_times=False)
+        coords.attrs.update(attributes)
 
-def _check_layout(path: str | Path, file: h5py.File) -> None:
-    layout = file.attrs.get("layout")
-    if not isinstance(layout, str) or layout != LAYOUT:
-        raise FormatError(f"{path}: has layout {layout!r}; expected {LAYOUT!r}; {_FIX_HINT}")
-    version = int(file.attrs.get("schema_version", 0))
-    if not 1 <= version <= SCHEMA_VERSION:
-        raise FormatError(
-            f"{path}: has schema version {version}; this sacmil ({__version__}) reads up to "
-            f"{SCHEMA_VERSION}, install a newer one: pip install -U sacmil"
-        )
-
-
-def _parse_slide_tiles(path: str | Path, coords: Any, attributes: dict[str, Any]) -> SlideTiles:
-    if coords.dtype != np.int64 or coords.ndim != 2 or coords.shape[1] != 2 or not len(coords):
-        raise FormatError(
-            f"{path}: 'coords' are {coords.dtype} of shape {coords.shape}; expected int64 (N, 2); "
-            f"{_FIX_HINT}"
-        )
-    patch_size = int(attributes["patch_size"])
-    side, stride = (Level0Px(float(attributes[f"{name}_level0"])) for name in ("side", "stride"))
-    spec = TileSpec(
-        mpp=_parse_number(attributes["mpp"]),
-        patch_size=patch_size,
-        overlap=int(attributes["overlap"]),
-        min_tissue=float(attributes["min_tissue"]),
-    )
-    mpp = _parse_number(attributes["mpp_level0"])
-    return SlideTiles(
-        str(attributes["name"]),
-        Tiles(coords, side, stride, TilePx(patch_size)),
-        spec,
-        None if mpp is None else MicronsPerPixel(mpp),
-        (int(attributes["level0_width"]), int(attributes["level0_height"])),
-        str(attributes["mask_hash"]),
-    )
-
-
-def _check_consistent(path: str | Path, slide_tiles: SlideTiles) -> None:
-    """Reject contradictory values: damage may leave a file readable."""
-    tiles, spec, mpp = slide_tiles.tiles, slide_tiles.spec, slide_tiles.slide_mpp
-    is_mpp_valid = (mpp is None) == (spec.mpp is None) and (mpp is None or 0 < mpp < math.inf)
-    if not is_mpp_valid or (tiles.side, tiles.stride) != (spec.side(mpp), spec.stride(mpp)):
-        raise FormatError(
-            f"{path}: tiles of {tiles.side:g} level-0 pixels every {tiles.stride:g} do not follow "
-            f"from {spec} on a slide of {mpp or 'unknown'} µm per pixel; {_FIX_HINT}"
-        )
-    width, height = slide_tiles.slide_size
-    if tiles.coords.min() < 0 or (tiles.coords + tiles.side > (width, height)).any():
-        raise FormatError(
-            f"{path}: a tile lies beyond the slide's {width} x {height} pixels; {_FIX_HINT}"
-        )
-
-
-def _parse_number(value: Any) -> float | None:
-    is_unknown = isinstance(value, str) and value == _UNKNOWN
-    return None if is_unknown else float(value)
-
-
-def _to_int_if_whole(value: float) -> int | float:
-    return int(value) if float(value).is_integer() else float(value)
+    content, file = make_hdf5(write), Path(path)
+    if not file.is_file() or file.read_bytes() != content:
+        with atomic_write(file) as partial:
+            partial.write_bytes(content)

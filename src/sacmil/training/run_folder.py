@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from sacmil.atomic import atomic_write, exclusive, remove_partial_files
+from sacmil.atomic import atomic_write, exclusive
 from sacmil.cohorts.cohort import Cohort
 from sacmil.cohorts.split_cohort import write_splits
 from sacmil.cohorts.splits import Fold
@@ -36,7 +36,6 @@ def open_run(
     """
     _check_is_run_folder(out)
     with exclusive(out, purpose="run"):
-        remove_partial_files(out)
         before = _read_provenance(out)
         recorded = before.get("command", command)
         if recorded != command:  # both use the same file names

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.atomic import exclusive, remove_partial_files
+from sacmil.atomic import exclusive
 from sacmil.bag import Bag
 from sacmil.card import find_model_folders, read_card
 from sacmil.cohorts.cohort import Cohort, write_cohort
@@ -93,7 +93,6 @@ def run_demo(
     check_matplotlib("the demonstration's report")
     folder = DemoFolder(out)
     with exclusive(out, purpose="demonstration"):
-        remove_partial_files(out)
         folder.claim(settings)
         found = _DemoRun(folder, settings, callbacks or WorkflowCallbacks()).run()
         write_page(found)

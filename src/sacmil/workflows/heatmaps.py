@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.arguments import ProgressCallback, ignore_progress, list_paths
-from sacmil.atomic import exclusive, remove_partial_files
+from sacmil.atomic import exclusive
 from sacmil.bag import Bag
 from sacmil.cohorts.rows import parse_slide_id
 from sacmil.deploy.load import load_ensemble
@@ -30,7 +30,7 @@ from sacmil.heatmap import (
     write_geojson,
 )
 from sacmil.heatmap.annotations import check_can_draw
-from sacmil.heatmap.truth import SINGLE_SLIDE_SUFFIXES
+from sacmil.heatmap.canvas import SINGLE_SLIDE_SUFFIXES
 from sacmil.results import InstanceScores, Prediction
 from sacmil.slides.search import find_slides
 from sacmil.workflows.input_requirements import InputRequirements
@@ -165,7 +165,6 @@ class _HeatmapDrawer:
     def run(self, on_progress: ProgressCallback) -> HeatmapSummary:
         summary = self.summary
         with exclusive(self.out, purpose="heatmap"):
-            remove_partial_files(self.out)
             for done, path in enumerate(self.bags, start=1):
                 try:
                     scored = self._score_bag(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sacmil.arguments import ProgressCallback, ignore_progress, list_paths
-from sacmil.atomic import exclusive, remove_partial_files
+from sacmil.atomic import exclusive
 from sacmil.bag import Bag
 from sacmil.card import anonymized_id
 from sacmil.deploy.load import ENSEMBLE_NAME, LoadedModel, load_ensembles
@@ -150,7 +150,6 @@ def _predict_slides(
     found = find_inputs(paths, outside=out)
     loaded = _LoadedModels.load(list_model_paths(models), settings)
     with exclusive(out, purpose="prediction"):
-        remove_partial_files(out)
         return _PredictionRun(folder, loaded, settings, callbacks).run(found.bags, found.slides)
 
 

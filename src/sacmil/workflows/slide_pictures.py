@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from sacmil.atomic import atomic_write
 from sacmil.heatmap.annotations import PictureText, check_can_draw
 from sacmil.heatmap.canvas import Canvas, open_canvas
-from sacmil.heatmap.overlay import draw_overlay
-from sacmil.heatmap.pictures import draw_pictures, save_picture, select_scores
+from sacmil.heatmap.pictures import draw_overlay, draw_pictures, save_picture, select_scores
 from sacmil.heatmap.score_files import safe_file_name
 from sacmil.results import InstanceScores, StoredPrediction, read_scores
 from sacmil.slides.pixels import make_thumbnail
