@@ -30,20 +30,21 @@ def to_integer(name: str, value: object, minimum: int | None = None) -> int:
     raise OptionError(f"`{name}` is {shorten_value(value)}; expected a whole number{limit}")
 
 
-def list_paths(name: str, value: object) -> list[Path]:
+def list_paths(name: str, value: object, noun: str = "path") -> list[Path]:
     """Return the paths of a path or of several; reject an empty list and empty paths.
 
     Args:
         name: of the argument.
         value: what was given.
+        noun: what the paths are of, for the message.
     """
-    expected = "a path, or a list of paths"
+    expected = f"a {noun}, or a list of {noun}s"
     given = [value] if isinstance(value, str | os.PathLike) else value
     if isinstance(given, Mapping) or not isinstance(given, Iterable):
         raise OptionError(f"`{name}` is {shorten_value(value)}; expected {expected}")
     paths = [to_path(name, item, expected) for item in given]
     if not paths:
-        raise OptionError(f"`{name}` is {shorten_value(value)}; expected at least one path")
+        raise OptionError(f"`{name}` is {shorten_value(value)}; expected at least one {noun}")
     return paths
 
 

@@ -43,7 +43,7 @@ CALLS: dict[str, Callable[[Path], Any]] = {
         at / "bags", at / "model", at / "bags" / "a.h5"
     ),
     "bags: is a folder": lambda at: sacmil.embed_bags(at / "bags", at / "model", at / "bags"),
-    "runs` is empty": lambda at: sacmil.compare([]),
+    "runs` is \\[\\]": lambda at: sacmil.compare([]),
     "runs` is 3": lambda at: sacmil.evaluate(3),
     "no metric 'nope'": lambda at: sacmil.evaluate(at / "run", metrics="nope"),
     "metrics` is empty": lambda at: sacmil.evaluate(at / "run", metrics=[]),

@@ -71,6 +71,10 @@ class Run:
                 "expected one that train or cross_validate wrote"
             )
 
+    def __fspath__(self) -> str:
+        """Return the folder, so that a run is accepted wherever its path is."""
+        return str(self.folder)
+
     @cached_property
     def models(self) -> tuple[str, ...]:
         """Names of the models, in the order of the configuration."""

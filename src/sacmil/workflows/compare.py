@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sacmil.arguments import list_paths
 from sacmil.errors import RunError
 from sacmil.evaluation.comparison import (
     PairComparison,
@@ -20,15 +21,7 @@ from sacmil.evaluation.report import Report, write_report_folder
 from sacmil.evaluation.summary import DEFAULT_METRICS, check_level_and_draws
 from sacmil.evaluation.table_format import TableStyle
 from sacmil.results import LOCALIZATION_FILE, Predictions, SlideLocalization
-from sacmil.workflows.runs import (
-    ModelResults,
-    RunPath,
-    describe_runs,
-    list_runs,
-    read_run_settings,
-    read_runs,
-    to_path,
-)
+from sacmil.workflows.runs import ModelResults, RunPath, read_run_results
 
 if TYPE_CHECKING:
     import pandas
@@ -113,8 +106,8 @@ def compare(
     """
     resampling: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
     check_level_and_draws(**resampling)
-    paths = list(map(to_path, list_runs(runs)))
-    predictions, localization = read_runs(paths)
+    found = read_run_results("Comparison", list_paths("runs", runs, "run"))
+    predictions, localization = found["predictions"], found["localization"]
     _check_models(metric, predictions, localization)
     if metric in LOCALIZATION_TITLES:
         pairs = compare_localization(localization, metric=metric, against=against, **resampling)
@@ -125,12 +118,8 @@ def compare(
     return Comparison(
         metric=metric,
         pairs=pairs,
-        predictions=predictions,
-        localization=localization,
-        title=f"Comparison of {describe_runs(paths)}",
-        data=", ".join(map(str, paths)),
-        settings=read_run_settings(paths),
         metrics=default if metrics is None else list_metrics(metrics),
+        **found,
         **resampling,
     )
 

@@ -12,19 +12,17 @@ import glob
 import math
 import numbers
 import os
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from sacmil.arguments import ProgressCallback, ignore_progress, list_paths
-from sacmil.atomic import atomic_write, remove_if_abandoned, report_final_path
+from sacmil.arguments import ProgressCallback, ignore_progress, list_paths, to_output_folder
+from sacmil.atomic import atomic_write, force_to_disk, remove_if_abandoned, report_final_path
 from sacmil.bag import Bag
 from sacmil.csv_text import escape_cells, restore_cell
 from sacmil.errors import (
-    BagWarning,
     FormatError,
     MissingExtraError,
     ModelError,
@@ -34,6 +32,7 @@ from sacmil.errors import (
 )
 from sacmil.formats import check_spacing, find_bags, find_layout, list_formats, read_bag, write_bag
 from sacmil.parallel import run_each
+from sacmil.workflows.inputs import collect_bag_warnings
 
 if TYPE_CHECKING:
     import pandas
@@ -87,9 +86,9 @@ class ConversionRow:
     """Why it failed, or warnings."""
     instances: str = ""
     layout: str = ""
-    size: str
+    size: str = ""
     """Bytes of the source; with the next two, shows whether it has changed since."""
-    modified_ns: str
+    modified_ns: str = ""
     settings: str
 
 
@@ -124,17 +123,9 @@ class ConversionSummary:
 class ConversionJob(NamedTuple):
     """One file to convert."""
 
-    source: Path
+    row: ConversionRow
     target: Path
     settings: ConversionSettings
-
-
-class ConvertedBag(NamedTuple):
-    """Result of a converted file."""
-
-    layout: str
-    instances: int
-    warnings: str
 
 
 def convert(
@@ -181,19 +172,15 @@ def convert(
         >>> summary.counts, summary.failures
         ({'converted': 1, 'present': 0, 'failed': 0}, {})
     """
+    located = None if coords is None else str(Path(coords).resolve())
     settings = ConversionSettings(
-        layout=layout,
-        patch_size=patch_size,
-        mpp=mpp,
-        stride=stride,
-        coords=None if coords is None else str(Path(coords).resolve()),
-        dtype=dtype,
+        layout=layout, patch_size=patch_size, mpp=mpp, stride=stride, coords=located, dtype=dtype
     )
     chosen = min(_MAX_WORKERS, os.cpu_count() or 1) if workers is None else workers
     _check_positive("limit_s", limit_s)
     _check_positive("workers", chosen)
-    given, target = list_paths("items", items), Path(out)
-    _check_paths(given, target, settings.coords)
+    given, target = list_paths("items", items), to_output_folder(out)
+    _check_exist([*given, *([] if located is None else [Path(located)])])
     older = read_table(target / CONVERT_CSV)
     planned = [
         _plan_conversion(source, target, settings, older, overwrite=overwrite)
@@ -216,14 +203,11 @@ def _convert_bags(
     table, rows = out / CONVERT_CSV, {row.file: row for row in planned}
     write_table(table, {**older, **rows})
     started = [row for row in rows.values() if row.status == "started"]
-    jobs = [ConversionJob(Path(row.file), _target_path(row, out), settings) for row in started]
+    jobs = [ConversionJob(row, _target_path(row, out), settings) for row in started]
     on_progress("converting", 0, len(jobs))
     outcomes = run_each(convert_bag, jobs, workers=workers, limit_s=limit_s)
     for done, outcome in enumerate(outcomes, start=1):
-        number = cast("int", outcome.key)
-        row = _finish_row(started[number], outcome.value, outcome.failure)
-        if outcome.failure:
-            _remove_partial(jobs[number].target)
+        row = outcome.value or _fail_job(jobs[outcome.key], str(outcome.failure))
         rows[row.file] = row
         append_row(table, row)
         on_progress("converting", done, len(jobs))
@@ -236,33 +220,30 @@ def _check_positive(name: str, value: object) -> None:
         raise OptionError(f"`{name}` is {value!r}; expected a number above zero")
 
 
-def _check_paths(items: Sequence[Path], out: Path, coords: str | None) -> None:
-    if out.exists() and not out.is_dir():
-        raise OptionError(f"`out` {out} is a file; expected a folder")
-    for path in [*items, *([] if coords is None else [Path(coords)])]:
+def _check_exist(paths: Sequence[Path]) -> None:
+    for path in paths:
         if not path.exists():
             raise OptionError(f"{path}: does not exist; check the path")
 
 
-def convert_bag(job: ConversionJob) -> ConvertedBag:
-    """Read and write one bag; runs in a worker process."""
-    hints = asdict(job.settings)
-    dtype, layout = hints.pop("dtype"), hints.pop("layout") or find_layout(job.source)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", BagWarning)
-        bag = read_bag(job.source, layout=layout, **hints)
+def convert_bag(job: ConversionJob) -> ConversionRow:
+    """Read and write one bag, and return its row; runs in a worker process."""
+    source, hints = Path(job.row.file), asdict(job.settings)
+    dtype, layout = hints.pop("dtype"), hints.pop("layout") or find_layout(source)
+    with collect_bag_warnings() as messages:
+        bag = read_bag(source, layout=layout, **hints)
         if layout == "native":  # the others are checked whenever they are read
             check_spacing(bag)
         if dtype is not None and bag.features.dtype != dtype:
             bag = _cast_features(bag, dtype)
     if bag.slide_id != job.target.stem:
         raise FormatError(
-            f"{job.source}: holds the slide {bag.slide_id!r}; expected a file with the name of "
+            f"{source}: holds the slide {bag.slide_id!r}; expected a file with the name of "
             "its slide, rename it"
         )
     write_bag(job.target, bag)
-    messages = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, BagWarning))
-    return ConvertedBag(layout, len(bag), "; ".join(messages))
+    found = {"layout": layout, "instances": str(len(bag)), "reason": "; ".join(messages)}
+    return replace(job.row, status="converted", **found)
 
 
 def _cast_features(bag: Bag, dtype: str) -> Bag:
@@ -289,12 +270,7 @@ def _plan_conversion(
     """Return the row of a file to convert, with the status started, present or failed."""
     path = Path(os.path.realpath(source))  # unlike resolve, works for a link to itself
     row = ConversionRow(
-        file=str(path),
-        slide_id=source.stem,
-        status="started",
-        size="",
-        modified_ns="",
-        settings=str(settings),
+        file=str(path), slide_id=source.stem, status="started", settings=str(settings)
     )
     try:
         facts = source.stat()
@@ -327,21 +303,12 @@ def _target_path(row: ConversionRow, out: Path) -> Path:
     return out / f"{row.slide_id}.h5"
 
 
-def _finish_row(
-    row: ConversionRow, value: ConvertedBag | None, failure: str | None
-) -> ConversionRow:
-    if value is None:
-        reason = str(failure)  # such as a killed process, which does not name the file
-        named = reason if row.file in reason else f"{row.file}: {reason}"
-        return _fail(row, named)
-    found = {"layout": value.layout, "instances": str(value.instances)}
-    return replace(row, status="converted", reason=value.warnings, **found)
-
-
-def _remove_partial(target: Path) -> None:
-    """Remove what a worker that was killed while writing left beside the target."""
-    for partial in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
+def _fail_job(job: ConversionJob, reason: str) -> ConversionRow:
+    """Return the row of a failure; remove what a worker that was killed left beside the target."""
+    for partial in job.target.parent.glob(f".{glob.escape(job.target.name)}.*.partial"):
         remove_if_abandoned(partial)
+    file = job.row.file  # the reason of a killed process does not name it
+    return _fail(job.row, reason if file in reason else f"{file}: {reason}")
 
 
 def read_table(path: Path) -> dict[str, ConversionRow]:
@@ -379,10 +346,10 @@ def write_table(path: Path, rows: Mapping[str, ConversionRow]) -> None:
 
 def append_row(path: Path, row: ConversionRow) -> None:
     """Append a row, and force it to disk."""
-    with report_final_path(path), _open_csv(path, "a") as file:
-        csv.writer(file).writerow(escape_cells(astuple(row)))
-        file.flush()
-        os.fsync(file.fileno())
+    with report_final_path(path):
+        with _open_csv(path, "a") as file:
+            csv.writer(file).writerow(escape_cells(astuple(row)))
+        force_to_disk(path)
 
 
 def convert_model(

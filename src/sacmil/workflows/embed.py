@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.arguments import ProgressCallback, ignore_progress, list_paths
+from sacmil.arguments import ProgressCallback, ignore_progress, list_paths, to_path
 from sacmil.atomic import atomic_write
 from sacmil.card import ONNX_FILE, find_model_folders, read_card
 from sacmil.csv_text import escape_cell
@@ -18,13 +18,13 @@ from sacmil.errors import InputError, ModelFolderError, OptionError
 from sacmil.limits import BAG_LIMIT_S
 from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.inputs import (
+    MODEL_PATH,
     BagReading,
     ModelPath,
     Paths,
     find_inputs,
     make_printable_path,
     process_bags,
-    to_model_path,
 )
 
 
@@ -79,7 +79,7 @@ def embed_bags(
 
     target = Path(out)
     _check_output_file(target)
-    folder = _find_single_model(to_model_path(model))
+    folder = _find_single_model(to_path("model", model, MODEL_PATH))
     found = _find_bags(list_paths("bags", bags), target)
     requirements = InputRequirements.from_card(read_card(folder), folder.name)
     loaded = load_model(folder).to(select_device(device))

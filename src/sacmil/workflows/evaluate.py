@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sacmil.arguments import ProgressCallback, ignore_progress
+from sacmil.arguments import ProgressCallback, ignore_progress, list_paths
 from sacmil.card import CARD_FILE
 from sacmil.cohorts.bags import BagIndex, Folders
 from sacmil.cohorts.dataset import Dataset
@@ -31,15 +31,7 @@ from sacmil.workflows.predict_dataset import (
     measure_run_localization,
     predict_dataset,
 )
-from sacmil.workflows.runs import (
-    ModelResults,
-    RunPath,
-    describe_runs,
-    list_runs,
-    read_run_settings,
-    read_runs,
-    to_path,
-)
+from sacmil.workflows.runs import ModelResults, RunPath, describe_runs, read_run_results
 
 if TYPE_CHECKING:
     import pandas
@@ -127,8 +119,7 @@ def evaluate(
             a dataset: model folders, exported models, or runs, each the mean of its models.
         dataset: slides to predict; its classes must be among those of the models, in any order. A
             bad bag does not stop the others, see ``Evaluation.failures``.
-        bags: without a dataset: folders of the runs' bags, to measure localisation again after
-            they got instance labels. It is stored in the runs.
+        bags: without a dataset: folders of labelled bags, to measure the runs' localisation again.
         metrics: names, such as auc; or all.
         level: confidence level of the intervals.
         draws: number of resamples of patients.
@@ -151,7 +142,7 @@ def evaluate(
     """
     check_level_and_draws(level=level, draws=draws, seed=seed)
     chosen = list_metrics(metrics)
-    listed = list(map(to_path, list_runs(runs_or_models)))
+    listed = list_paths("runs", runs_or_models, "run")
     if dataset is None:
         if out is not None:
             raise OptionError("`out` is for predictions on a `dataset`; give one, or leave it out")
@@ -161,8 +152,10 @@ def evaluate(
         if bags is not None:
             raise OptionError("`bags` is for runs; the `dataset` has its own, leave `bags` out")
         folder = None if out is None else check_output_folder(out)
-        paths = [model for path in listed for model in _list_models(path)]
-        found = _evaluate_models(paths, dataset, device, on_progress)
+        models = [model for path in listed for model in _list_models(path)]
+        predicted = predict_dataset(models, dataset, device, on_progress)._asdict()
+        described = describe_runs("Evaluation", models, f"{len(dataset)} slides")
+        found = Evaluation(**predicted, **described)
         if folder is not None:  # write first what took longest to compute
             _write_predictions(folder, found)
     return replace(found, metrics=chosen, level=level, draws=draws, seed=seed)
@@ -181,25 +174,7 @@ def _read_evaluation(
         index = BagIndex(bags)
         for path in paths:
             measure_run_localization(path, index, device=device, progress=on_progress)
-    predictions, localization = read_runs(paths)
-    return Evaluation(
-        predictions=predictions,
-        localization=localization,
-        title=f"Evaluation of {describe_runs(paths)}",
-        data=", ".join(map(str, paths)),
-        settings=read_run_settings(paths),
-    )
-
-
-def _evaluate_models(
-    models: Sequence[Path], dataset: Dataset, device: str, on_progress: ProgressCallback
-) -> Evaluation:
-    return Evaluation(
-        **predict_dataset(models, dataset, device, on_progress)._asdict(),
-        title=f"Evaluation of {describe_runs(models)}",
-        data=f"{len(dataset)} slides",
-        settings=read_run_settings(models),
-    )
+    return Evaluation(**read_run_results("Evaluation", paths))
 
 
 def _list_models(path: Path) -> list[Path]:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.arguments import ProgressCallback, ignore_progress, list_paths
-from sacmil.atomic import exclusive
+from sacmil.arguments import ProgressCallback, ignore_progress, list_paths, to_integer, to_path
+from sacmil.atomic import exclusive, remove_partial_files
 from sacmil.bag import Bag
 from sacmil.cohorts.rows import parse_slide_id
 from sacmil.deploy.load import load_ensemble
-from sacmil.errors import ConfigError, FormatError, OptionError, shorten_value, suggest_names
+from sacmil.errors import ConfigError, FormatError, suggest_names
 from sacmil.formats import find_bags, read_bag
 from sacmil.formats._registry import list_suffixes
 from sacmil.heatmap import (
@@ -36,29 +36,15 @@ from sacmil.slides.search import find_slides
 from sacmil.workflows.input_requirements import InputRequirements
 from sacmil.workflows.inputs import (
     INPUT_ERRORS,
+    MODEL_PATH,
     ModelPath,
     Paths,
     check_output_folder,
     describe_error,
-    to_model_path,
 )
 
 SCORE_NAMES = {"sac_mil": "L2 norm after the last block"}
 """Names of models' scores, where the paper has one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _HeatmapSettings:
-    """Files to write for every bag; draw_heatmaps describes the settings."""
-
-    slides: Path | None
-    classes: tuple[str, ...]
-    normalization: Normalization
-    geojson: bool
-    csv: bool
-    top: int
-    truth: Path | None
-    allow_mismatch: bool
 
 
 @dataclass
@@ -124,48 +110,61 @@ def draw_heatmaps(
         >>> len(drawn.written), drawn.failures
         (4, {})
     """
-    settings = _HeatmapSettings(
-        slides=None if slides is None else Path(slides),
+    drawer = _HeatmapDrawer(
+        out=check_output_folder(out),
         classes=(classes,) if isinstance(classes, str) else tuple(classes),
         normalization=normalization,
         geojson=geojson,
         csv=csv,
-        top=_check_top(top),
+        top=to_integer("top", top, 0),
         truth=None if truth is None else Path(truth),
         allow_mismatch=allow_mismatch,
     )
-    folder, items = check_output_folder(out), list_paths("bags", bags)
-    drawer = _HeatmapDrawer(items, to_model_path(model), folder, settings, device)
-    return drawer.run(on_progress)
+    found = drawer.collect_bags(list_paths("bags", bags))
+    drawer.load(to_path("model", model, MODEL_PATH), device, slides)
+    return drawer.run(found, on_progress)
 
 
-def _check_top(top: object) -> int:
-    if isinstance(top, bool) or not isinstance(top, int) or top < 0:
-        raise OptionError(f"`top` is {shorten_value(top)}; expected a number of tiles from 0 up")
-    return top
-
-
+@dataclass(kw_only=True)
 class _HeatmapDrawer:
-    def __init__(
-        self, items: list[Path], model: Path, out: Path, settings: _HeatmapSettings, device: str
-    ) -> None:
+    """Draws and writes the files of every bag; draw_heatmaps describes the settings."""
+
+    out: Path
+    classes: tuple[str, ...]
+    normalization: Normalization
+    geojson: bool
+    csv: bool
+    top: int
+    truth: Path | None
+    allow_mismatch: bool
+    summary: HeatmapSummary = field(default_factory=HeatmapSummary)
+
+    def collect_bags(self, items: Sequence[Path]) -> list[Path]:
         check_can_draw()
-        self.out, self.settings, self.summary = out, settings, HeatmapSummary()
-        self.bags = _collect_bags(items, out)
-        _check_truth(settings.truth, len(self.bags))
-        self.slides = {} if settings.slides is None else _slides_by_name(settings.slides)
+        for item in items:
+            if item.is_file() and item.suffix.lower() not in list_suffixes():
+                raise FormatError(
+                    f"{item}: is not a bag ({', '.join(list_suffixes())}); to predict a "
+                    "slide and draw its heatmap, use sacmil predict"
+                )
+        bags = find_bags(items, exclude=self.out)
+        _check_truth(self.truth, len(bags))
+        return bags
+
+    def load(self, model: Path, device: str, slides: str | Path | None) -> None:
+        self.slides = {} if slides is None else _slides_by_name(Path(slides))
         self.ensemble = load_ensemble(model, device=device)
-        for which in settings.classes:
+        for which in self.classes:
             if which not in self.ensemble.classes:
                 hint = suggest_names(which, self.ensemble.classes)
                 raise ConfigError(f"{self.ensemble.path}: has no class {which!r}; {hint}")
-        self.card = self.ensemble.members[0].card
-        self.requirements = InputRequirements.from_card(self.card, str(model))
+        self.requirements = InputRequirements.from_card(self.ensemble.card, str(model))
 
-    def run(self, on_progress: ProgressCallback) -> HeatmapSummary:
+    def run(self, bags: Sequence[Path], on_progress: ProgressCallback) -> HeatmapSummary:
         summary = self.summary
         with exclusive(self.out, purpose="heatmap"):
-            for done, path in enumerate(self.bags, start=1):
+            remove_partial_files(self.out)
+            for done, path in enumerate(bags, start=1):
                 try:
                     scored = self._score_bag(path)
                     written = [*self._draw_pictures(scored), *self._write_tables(scored)]
@@ -174,15 +173,15 @@ class _HeatmapDrawer:
                     raise
                 except INPUT_ERRORS as error:
                     summary.failures[path] = describe_error(error)
-                on_progress("heatmaps", done, len(self.bags))
+                on_progress("heatmaps", done, len(bags))
         return summary
 
     def _score_bag(self, path: Path) -> _ScoredBag:
         bag = read_bag(path)
-        name, allow_mismatch = bag.slide_id, self.settings.allow_mismatch
+        name = bag.slide_id
         if name in self.summary.written:
             raise FormatError(f"{path}: is a second bag of {name}; expected one per slide")
-        wrong = self.requirements.require(bag, name, allow_mismatch=allow_mismatch).problems
+        wrong = self.requirements.require(bag, name, allow_mismatch=self.allow_mismatch).problems
         if wrong:
             self.summary.notes.append(f"{name}: {'; '.join(wrong)}")
         prediction = self.ensemble.predict(bag)
@@ -190,16 +189,15 @@ class _HeatmapDrawer:
         return _ScoredBag(bag, scores, prediction)
 
     def _draw_pictures(self, scored: _ScoredBag) -> Iterator[Path]:
-        bag, settings = scored.bag, self.settings
-        slide = self.slides.get(bag.slide_id)
-        if slide is None and settings.top:
-            why = "it is not in `slides`" if settings.slides else "`slides` was not given"
+        bag, slide = scored.bag, self.slides.get(scored.bag.slide_id)
+        if slide is None and self.top:
+            why = "it is not in `slides`" if self.slides else "`slides` was not given"
             self.summary.notes.append(
                 f"{bag.slide_id}: the slide was not found ({why}); the map is on white, without "
                 "top tiles"
             )
         truth = self._load_truth(bag)
-        for which in settings.classes or (None,):
+        for which in self.classes or (None,):
             pictures = draw_heatmap(
                 self.out,
                 bag.slide_id,
@@ -207,47 +205,44 @@ class _HeatmapDrawer:
                 classes=self.ensemble.classes,
                 class_name=which,
                 predicted=scored.prediction.predicted_class,
-                normalization=settings.normalization,
+                normalization=self.normalization,
                 slide=slide,
                 mpp=bag.mpp,
                 slide_size=bag.slide_size,
                 truth=truth,
                 name=self._name_score(),
                 note=self._describe_prediction(scored.prediction),
-                top=settings.top,
+                top=self.top,
             )
             yield from pictures.values()
 
     def _load_truth(self, bag: Bag) -> Truth | None:
-        path = self.settings.truth
-        if path is None:
+        if self.truth is None:
             return bag.labels
-        found = read_truth(path, bag.slide_id, bounds_origin=bag.bounds_origin)
+        found = read_truth(self.truth, bag.slide_id, bounds_origin=bag.bounds_origin)
         if found is None and bag.labels is None:
-            self.summary.notes.append(f"{bag.slide_id}: {path} has no annotation of it")
+            self.summary.notes.append(f"{bag.slide_id}: {self.truth} has no annotation of it")
         return bag.labels if found is None else found
 
     def _write_tables(self, scored: _ScoredBag) -> Iterator[Path]:
         """Write GeoJSON and CSV of every score, coloured by the first given or predicted class."""
-        bag, settings, classes = scored.bag, self.settings, self.ensemble.classes
-        shown = select_scores(
-            scored.scores,
-            classes,
-            predicted=scored.prediction.predicted_class,
-            class_name=settings.classes[0] if settings.classes else None,
+        bag, classes, predicted = (
+            scored.bag,
+            self.ensemble.classes,
+            scored.prediction.predicted_class,
         )
-        how, stem = settings.normalization, safe_file_name(bag.slide_id)
+        which = self.classes[0] if self.classes else None
+        shown = select_scores(scored.scores, classes, predicted=predicted, class_name=which)
+        how, stem = self.normalization, safe_file_name(bag.slide_id)
         values = normalize_scores(shown.scores.scores, how)
         columns = _make_columns(scored.scores, classes, values, shown.class_name, how)
         common: dict[str, Any] = {"normalization": how, "measurements": columns}
-        if settings.geojson:
+        if self.geojson:
             path = self.out / f"{stem}.geojson.gz"
-            origin, name = bag.bounds_origin, bag.slide_id
-            write_geojson(
-                path, scored.scores, values, bounds_origin=origin, slide_id=name, **common
-            )
+            known: dict[str, Any] = {"bounds_origin": bag.bounds_origin, "slide_id": bag.slide_id}
+            write_geojson(path, scored.scores, values, **known, **common)
             yield path
-        if settings.csv:
+        if self.csv:
             path = self.out / f"{stem}.csv"
             write_csv(path, scored.scores, values, labels=bag.labels, **common)
             yield path
@@ -255,24 +250,14 @@ class _HeatmapDrawer:
     def _name_score(self) -> str:
         if len(self.ensemble.members) > 1:
             return f"mean rank of {len(self.ensemble.members)} models' scores"
-        return SCORE_NAMES.get(self.card.model, "score")
+        return SCORE_NAMES.get(self.ensemble.card.model, "score")
 
     def _describe_prediction(self, prediction: Prediction) -> str:
         """Return the model's name and its probabilities of the slide."""
         pairs = zip(self.ensemble.classes, prediction.probabilities.tolist(), strict=True)
         probabilities = ", ".join(f"{name} {p:.2f}" for name, p in pairs)
-        kind, name = self.card.model, self.ensemble.name
+        kind, name = self.ensemble.card.model, self.ensemble.name
         return f"{kind if kind == name else f'{kind} ({name})'} · {probabilities}"
-
-
-def _collect_bags(items: Sequence[Path], out: Path) -> list[Path]:
-    for item in items:
-        if item.is_file() and item.suffix.lower() not in list_suffixes():
-            raise FormatError(
-                f"{item}: is not a bag ({', '.join(list_suffixes())}); to predict a "
-                "slide and draw its heatmap, use sacmil predict"
-            )
-    return find_bags(items, exclude=out)
 
 
 def _check_truth(path: Path | None, bags: int) -> None:
@@ -297,11 +282,9 @@ def _make_columns(
     normalization: str,
 ) -> dict[str, npt.ArrayLike]:
     """Return the columns by name; the score of a class is named after it."""
-    columns: dict[str, npt.ArrayLike]
     name = f"score {which}" if which else "score"
-    if scores.class_scores is None:
-        columns = {name: scores.scores}
-    else:
+    columns: dict[str, npt.ArrayLike] = {name: scores.scores}
+    if scores.class_scores is not None:
         by_class = zip(classes, scores.class_scores.T, strict=True)
         columns = {f"score {each}": column for each, column in by_class}
     if normalization != "raw":

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from sacmil.bag import TILE_SIZE_TOLERANCE, Bag
 from sacmil.card import Card
+from sacmil.deploy.load import LoadedModel
 from sacmil.encoders import Encoder, list_encoders, list_families, load_encoder
 from sacmil.errors import EncoderError, InputError, ModelFolderError, OptionError
 from sacmil.slides.tissue import TISSUE_MODES
-from sacmil.workflows.inputs import PredictionSettings, WorkflowCallbacks
+from sacmil.workflows.inputs import BagSettings, WorkflowCallbacks
 
 if TYPE_CHECKING:
     from sacmil.extraction import ExtractionSettings
@@ -88,6 +89,19 @@ class InputRequirements:
                 )
             known[field.name] = next(iter(values.values()), None)
         return cls(**known)
+
+    @classmethod
+    def from_ensembles(cls, ensembles: Iterable[LoadedModel]) -> InputRequirements:
+        """Return the common requirements of all members of ensembles."""
+        return cls.merge(
+            {
+                f"{one.name} ({number})" if number else one.name: cls.from_card(
+                    member.card, str(one.path)
+                )
+                for one in ensembles
+                for number, member in enumerate(one.members)
+            }
+        )
 
     @property
     def mpp(self) -> float | None:
@@ -215,7 +229,7 @@ def extract_missing(
     slides: Mapping[str, Path],
     out: Path,
     requirements: InputRequirements,
-    settings: PredictionSettings,
+    settings: BagSettings,
     callbacks: WorkflowCallbacks,
 ) -> ExtractedBags:
     """Extract slides into a folder; skip slides that are done.
@@ -241,7 +255,7 @@ def extract_missing(
 
 
 def _make_extraction_settings(
-    slides: Mapping[str, Path], requirements: InputRequirements, settings: PredictionSettings
+    slides: Mapping[str, Path], requirements: InputRequirements, settings: BagSettings
 ) -> ExtractionSettings:
     from sacmil.extraction import ExtractionSettings
     from sacmil.slides.resolution import SlideResolutions
@@ -267,9 +281,7 @@ def _make_extraction_settings(
     )
 
 
-def _load_required_encoder(
-    requirements: InputRequirements, settings: PredictionSettings
-) -> Encoder:
+def _load_required_encoder(requirements: InputRequirements, settings: BagSettings) -> Encoder:
     name = settings.encoder or requirements.encoder
     assert name is not None
     try:

@@ -5,18 +5,12 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from sacmil.arguments import (
-    ProgressCallback,
-    ignore_progress,
-    list_paths,
-    to_output_folder,
-    to_path,
-)
+from sacmil.arguments import ProgressCallback, ignore_progress, to_output_folder
 from sacmil.bag import Bag
 from sacmil.card import CARD_FILE, is_exported_run
 from sacmil.errors import (
@@ -49,24 +43,21 @@ Paths = str | Path | Iterable[str | Path]
 ModelPath = str | Path | Run
 """A model folder, an exported model, or a run of one model."""
 ModelPaths = ModelPath | Iterable[ModelPath]
+MODEL_PATH = "the path of a model folder, an export or a run"
 ExtractionTracker: TypeAlias = "Callable[[int], AbstractContextManager[ExtractionProgress]]"
 """Called with the number of slides; returns a context with the progress of extraction."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PredictionSettings:
-    """Settings of prediction; predict_slides describes them."""
+@dataclass(frozen=True)
+class BagSettings:
+    """How slides become bags that models accept; predict_slides describes the settings."""
 
     device: str
-    slides: str | Path | None
-    heatmaps: bool
-    report: bool
-    allow_mismatch: bool
     slide_mpp: str | None
     encoder: str | None
     encoder_weights: str | Path | None
     download: bool
-    limit_s: float
+    allow_mismatch: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,20 +89,6 @@ def check_output_folder(out: str | Path) -> Path:
     if is_exported_run(folder):
         raise OptionError(f"{folder}: holds an exported run; choose another `out`")
     return folder
-
-
-def to_model_path(model: object, name: str = "model") -> Path:
-    """Return the path of a model or run."""
-    if isinstance(model, Run):
-        return model.folder
-    return to_path(name, model, "the path of a model folder, an export or a run")
-
-
-def list_model_paths(models: ModelPaths) -> list[Path]:
-    """Return the paths of one or several models or runs."""
-    if isinstance(models, Iterable) and not isinstance(models, str):
-        models = [one.folder if isinstance(one, Run) else one for one in models]
-    return list_paths("models", models.folder if isinstance(models, Run) else models)
 
 
 class PredictionInputs(NamedTuple):
@@ -174,11 +151,18 @@ class BagReading(NamedTuple):
 
 def read_input_bag(path: Path) -> BagReading:
     """Read one bag; runs in a worker process."""
+    with collect_bag_warnings() as messages:
+        return BagReading(read_bag(path), messages)
+
+
+@contextmanager
+def collect_bag_warnings() -> Iterator[list[str]]:
+    """Yield a list that holds each warning about a bag once, after the block."""
+    messages: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BagWarning)
-        bag = read_bag(path)
-    messages = [str(w.message) for w in caught if issubclass(w.category, BagWarning)]
-    return BagReading(bag, list(dict.fromkeys(messages)))
+        yield messages
+    messages += dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, BagWarning))
 
 
 def process_bags(

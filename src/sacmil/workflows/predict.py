@@ -21,14 +21,14 @@ from sacmil.slides.search import find_slides
 from sacmil.workflows.input_requirements import InputRequirements, extract_missing
 from sacmil.workflows.inputs import (
     BagReading,
+    BagSettings,
     ExtractionTracker,
     ModelPaths,
     Paths,
-    PredictionSettings,
+    PredictionInputs,
     WorkflowCallbacks,
     describe_error,
     find_inputs,
-    list_model_paths,
     make_printable_path,
     process_bags,
 )
@@ -118,39 +118,25 @@ def predict_slides(
         >>> len(found.to_frame()), found.failures
         (4, [])
     """
-    settings = PredictionSettings(
-        device=device,
-        slides=slides,
-        heatmaps=heatmaps,
-        report=report,
-        allow_mismatch=allow_mismatch,
-        slide_mpp=slide_mpp,
-        encoder=encoder,
-        encoder_weights=encoder_weights,
-        download=download,
-        limit_s=limit_s,
-    )
+    if not limit_s > 0:
+        raise OptionError(f"`limit_s` is {limit_s}; expected seconds above 0")
+    found, folder = _find_inputs(items, Path(out)), PredictionFolder(Path(out))
+    loaded = _LoadedModels.load(list_paths("models", models), device)
     callbacks = WorkflowCallbacks(on_progress=on_progress, track_extraction=track_extraction)
-    return _predict_slides(items, models, Path(out), settings, callbacks)
+    settings = BagSettings(device, slide_mpp, encoder, encoder_weights, download, allow_mismatch)
+    run = _PredictionRun(folder, loaded, settings, callbacks, limit_s)
+    with exclusive(folder.out, purpose="prediction"):
+        remove_partial_files(folder.out)
+        return run.run(found, slides, heatmaps=heatmaps, report=report)
 
 
-def _predict_slides(
-    items: Paths,
-    models: ModelPaths,
-    out: Path,
-    settings: PredictionSettings,
-    callbacks: WorkflowCallbacks,
-) -> PredictionSummary:
-    if not settings.limit_s > 0:
-        raise OptionError(f"`limit_s` is {settings.limit_s}; expected seconds above 0")
-    folder, paths = PredictionFolder(out), list_paths("items", items)
+def _find_inputs(items: Paths, out: Path) -> PredictionInputs:
+    """Return the slides and bags; reject a folder that must not be written to."""
+    paths = list_paths("items", items)
     if out.resolve() in (item.resolve() for item in paths):
         raise RunError(f"{out}: is one of the inputs; choose another `out`")
-    folder.check_is_prediction_folder()
-    found = find_inputs(paths, outside=out)
-    loaded = _LoadedModels.load(list_model_paths(models), settings)
-    with exclusive(out, purpose="prediction"):
-        return _PredictionRun(folder, loaded, settings, callbacks).run(found.bags, found.slides)
+    PredictionFolder(out).check_is_prediction_folder()
+    return find_inputs(paths, outside=out)
 
 
 class _LoadedModels(NamedTuple):
@@ -162,20 +148,13 @@ class _LoadedModels(NamedTuple):
     """Models in the tables; with several, their ensemble is last."""
 
     @classmethod
-    def load(cls, paths: Sequence[Path], settings: PredictionSettings) -> _LoadedModels:
-        ensembles = load_ensembles(paths, device=settings.device)
-        needs = {
-            f"{one.name} ({number})" if number else one.name: InputRequirements.from_card(
-                member.card, one.name
-            )
-            for one in ensembles
-            for number, member in enumerate(one.members)
-        }
+    def load(cls, paths: Sequence[Path], device: str) -> _LoadedModels:
+        ensembles = load_ensembles(paths, device=device)
         models = [ModelInfo(one.name, one.hash, len(one.members)) for one in ensembles]
         if len(models) > 1:
             combined = combine_hashes([model.hash for model in models])
             models.append(ModelInfo(ENSEMBLE_NAME, combined, len(models)))
-        return cls(ensembles, InputRequirements.merge(needs), tuple(models))
+        return cls(ensembles, InputRequirements.from_ensembles(ensembles), tuple(models))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -203,23 +182,26 @@ class _LoadedModels(NamedTuple):
 class _PredictionRun:
     folder: PredictionFolder
     models: _LoadedModels
-    settings: PredictionSettings
+    settings: BagSettings
     callbacks: WorkflowCallbacks
+    limit_s: float
     failures: list[PredictionFailure] = field(default_factory=list)
 
-    def run(self, bags: Mapping[str, Path], slides: Mapping[str, Path]) -> PredictionSummary:
-        slides_to_draw = dict(slides) | self._find_slides_of(bags)
-        made = self._extract_slides(slides) if slides else {}
-        items = {name: str(path) for name, path in (*bags.items(), *slides.items())}
-        records = self._predict_bags({**bags, **made}, items)
-        if self.settings.heatmaps:
+    def run(
+        self, found: PredictionInputs, slides: str | Path | None, *, heatmaps: bool, report: bool
+    ) -> PredictionSummary:
+        given = find_slides([Path(slides)]) if slides is not None and found.bags else []
+        slides_to_draw = {slide.stem: slide for slide in given} | found.slides
+        made = self._extract_slides(found.slides) if found.slides else {}
+        records = self._predict_bags(found.bags | made, found.bags | found.slides)
+        if heatmaps:
             self._write_tables(records)  # if images fill the disk, the predictions are there
             tracked = self.callbacks.track("drawing", records)
             records = [self._draw_record(one, slides_to_draw.get(one.slide_id)) for one in tracked]
-        pages = [record.slide_id for record in records] if self.settings.report else []
+        pages = [record.slide_id for record in records] if report else []
         removed = self.folder.remove_old_reports(keep=pages)
         self._write_tables(records)
-        if self.settings.report:
+        if report:
             self._write_reports(records)
         models = self.models
         return PredictionSummary(models.classes, models.models, records, self.failures, removed)
@@ -231,14 +213,6 @@ class _PredictionRun:
     def _add_failure(self, item: str | Path, reason: str) -> None:
         self.failures.append(PredictionFailure(make_printable_path(item), reason))
 
-    # Slides.
-
-    def _find_slides_of(self, bags: Mapping[str, Path]) -> dict[str, Path]:
-        if self.settings.slides is None or not bags:
-            return {}
-        found = {slide.stem: slide for slide in find_slides([Path(self.settings.slides)])}
-        return {name: found[name] for name in bags if name in found}
-
     def _extract_slides(self, slides: Mapping[str, Path]) -> dict[str, Path]:
         """Return the bags of slides that could be extracted."""
         needs = self.models.requirements
@@ -247,22 +221,20 @@ class _PredictionRun:
             self._add_failure(slides[name], reason)
         return made.bags
 
-    # Predictions.
-
     def _predict_bags(
-        self, bags: Mapping[str, Path], items: Mapping[str, str]
+        self, bags: Mapping[str, Path], items: Mapping[str, Path]
     ) -> list[SlidePredictions]:
         """Return the predictions of every readable bag, sorted by name."""
         current = {name: self._read_existing(name, path) for name, path in sorted(bags.items())}
 
         def predict_bag(name: str, reading: BagReading) -> None:
-            current[name] = self._predict_bag(name, items[name], bags[name], reading)
+            current[name] = self._predict_bag(name, str(items[name]), bags[name], reading)
 
         failures = process_bags(
             {name: bags[name] for name, record in current.items() if record is None},
             predict_bag,
             task="predicting",
-            limit_s=self.settings.limit_s,
+            limit_s=self.limit_s,
             on_progress=self.callbacks.on_progress,
         )
         for name, reason in failures.items():
@@ -342,8 +314,6 @@ class _PredictionRun:
         return StoredPrediction.from_prediction(
             prediction, model, scores=path, seconds=round(seconds, 6)
         )
-
-    # Heatmaps and pages.
 
     def _draw_record(self, record: SlidePredictions, file: Path | None) -> SlidePredictions:
         """Return the record with its heatmaps; add a warning if they cannot be drawn."""

@@ -97,7 +97,10 @@ def predict_dataset(
     cohort = _add_missing_classes(dataset.cohort, named[0][1].members[0].card)
     prepared = [
         _EvaluatedModel(
-            name, one, _match_classes(name, one, cohort.classes), _merge_requirements(one)
+            name,
+            one,
+            _match_classes(name, one, cohort.classes),
+            InputRequirements.from_ensembles([one]),
         )
         for name, one in named
     ]
@@ -122,17 +125,6 @@ def _load_models(models: Sequence[Path], device: str) -> list[tuple[str, LoadedM
         [(path, one.members[0].card.model) for path, one in zip(models, loaded, strict=True)]
     )
     return list(zip(names, loaded, strict=True))
-
-
-def _merge_requirements(ensemble: LoadedModel) -> InputRequirements:
-    return InputRequirements.merge(
-        {
-            f"{ensemble.path}, member {number}": InputRequirements.from_card(
-                member.card, str(ensemble.path)
-            )
-            for number, member in enumerate(ensemble.members)
-        }
-    )
 
 
 def _add_missing_classes(cohort: Cohort, card: Card) -> Cohort:

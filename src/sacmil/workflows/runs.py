@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sacmil.card import CARD_FILE
-from sacmil.errors import OptionError, RunError, check_type, shorten_value
+from sacmil.errors import RunError
 from sacmil.evaluation.comparison import PairComparison
 from sacmil.evaluation.fold_results import select_test_rows
 from sacmil.evaluation.localization import summarize_localization
@@ -104,38 +104,42 @@ class ModelResults:
         return {LOCALIZATION_HEADING: localization_table(found, folds=folds, **shown)}
 
 
-def to_path(run: RunPath) -> Path:
-    """Return the path of a run."""
-    if isinstance(run, Run):
-        return run.folder
-    check_type("runs", run, (str, Path), "a run, its path, or a list of these")
-    return Path(run)
+def read_run_results(kind: str, paths: Sequence[Path]) -> dict[str, Any]:
+    """Return the fields of ModelResults that are read from runs; arguments as of describe_runs."""
+    predictions, localization = read_runs(paths)
+    described = describe_runs(kind, paths, ", ".join(map(str, paths)))
+    return {"predictions": predictions, "localization": localization, **described}
 
 
-def list_runs(runs: RunPath | Sequence[RunPath]) -> list[RunPath]:
-    """Return one or several runs as a list."""
-    if isinstance(runs, str | Path | Run):
-        return [runs]
-    if not isinstance(runs, Iterable):
-        raise OptionError(f"`runs` is {shorten_value(runs)}; expected a run, or a list of runs")
-    if not (found := list(runs)):
-        raise OptionError("`runs` is empty; expected at least one run or model")
-    return found
+def describe_runs(kind: str, paths: Sequence[Path], data: str) -> dict[str, Any]:
+    """Return title, data and settings of results.
+
+    Args:
+        kind: what the results are, such as Evaluation.
+        paths: of runs or models.
+        data: short description of the data.
+    """
+    names = ", ".join(path.name or str(path) for path in paths)
+    return {"title": f"{kind} of {names}", "data": data, "settings": read_run_settings(paths)}
 
 
-def read_runs(runs: Sequence[RunPath]) -> tuple[Predictions, list[SlideLocalization]]:
+def read_runs(paths: Sequence[Path]) -> tuple[Predictions, list[SlideLocalization]]:
     """Read predictions and localisation of several runs, with a distinct name for every model.
 
     Args:
-        runs: run folders or files like predictions.csv; their classes must have the same names.
+        paths: run folders or files like predictions.csv; their classes must have the same names.
     """
-    paths = list(map(to_path, runs))
     found = [read_predictions(path) for path in paths]
     folders = list(map(_find_run_folder, paths))
-    names = _make_distinct_models(folders, found)
+    runs = list(zip(folders, found, strict=True))
+    models = [(folder, str(name)) for folder, one in runs for name in np.unique(one.model)]
+    names = dict(zip(models, make_distinct_names(models), strict=True))
     predictions = Predictions.concatenate(
-        _rename_models(reorder_classes(one, found[0].classes), folder, names)
-        for folder, one in zip(folders, found, strict=True)
+        replace(
+            reorder_classes(one, found[0].classes),
+            model=np.array([names[folder, str(name)] for name in one.model], dtype=np.str_),
+        )
+        for folder, one in runs
     )
     localization = [
         row._replace(model=names[folder, row.model])
@@ -146,17 +150,6 @@ def read_runs(runs: Sequence[RunPath]) -> tuple[Predictions, list[SlideLocalizat
     return predictions, localization
 
 
-def _make_distinct_models(
-    folders: Sequence[Path], runs: Sequence[Predictions]
-) -> dict[tuple[Path, str], str]:
-    models = [
-        (folder, str(model))
-        for folder, predictions in zip(folders, runs, strict=True)
-        for model in np.unique(predictions.model)
-    ]
-    return dict(zip(models, make_distinct_names(models), strict=True))
-
-
 def _find_run_folder(path: Path) -> Path:
     """Return the run folder of a file; another file's path without suffix serves as one."""
     if path.is_file():
@@ -164,15 +157,10 @@ def _find_run_folder(path: Path) -> Path:
     return path
 
 
-def describe_runs(paths: Sequence[Path]) -> str:
-    """Return the names of runs for a title."""
-    return ", ".join(path.name or str(path) for path in paths)
-
-
-def read_run_settings(paths: Sequence[RunPath]) -> dict[str, str]:
+def read_run_settings(paths: Sequence[Path]) -> dict[str, str]:
     """Return the text of the files with settings and versions of runs or models, by path."""
     texts = {}
-    for path in map(to_path, paths):
+    for path in paths:
         folder = path.parent if path.is_file() else path
         for file in (folder / name for name in _SETTINGS_FILES):
             if file.is_file():
@@ -219,10 +207,3 @@ def reorder_classes(predictions: Predictions, classes: tuple[str, ...]) -> Predi
         label=new_labels[predictions.label],
         probabilities=predictions.probabilities[:, columns],
     )
-
-
-def _rename_models(
-    predictions: Predictions, folder: Path, names: Mapping[tuple[Path, str], str]
-) -> Predictions:
-    renamed = [names[folder, str(model)] for model in predictions.model]
-    return replace(predictions, model=np.array(renamed, dtype=np.str_))
