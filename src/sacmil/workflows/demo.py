@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,10 @@ from sacmil.card import find_model_folders, read_card
 from sacmil.cohorts.cohort import Cohort, write_cohort
 from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.outlines import label_tiles
-from sacmil.cohorts.splits import Fold, make_folds
+from sacmil.cohorts.splits import make_folds
 from sacmil.deploy.runtime import Runtime
 from sacmil.encoders import load_encoder
+from sacmil.environment import count_cores
 from sacmil.errors import RunError, SacMILError
 from sacmil.evaluation.comparison import compare_models
 from sacmil.evaluation.localization import Localization, measure_localization
@@ -111,23 +111,21 @@ class _DemoRun:
         folder, slides, steps = self.folder, self.slides, self.steps_done
         steps["slides drawn"] = self._draw_slides(slides, folder.slides, folder.truth)
         write_cohort(folder.out / "table.csv", make_cohort(slides))
-        bags = self._extract_bags()
-        cohort = make_cohort(slides).restrict_to(bags.files)
-        folds = make_folds(cohort, self.settings.folds, seed=self.settings.seed)
-        report = self._cross_validate(cohort, bags, folds)
+        self.bags = self._extract_bags()
+        cohort = make_cohort(slides).restrict_to(self.bags.files)
+        self.folds = make_folds(cohort, self.settings.folds, seed=self.settings.seed)
+        report = self._cross_validate(cohort)
         steps["models exported"] = self._export_models()
-        illustrated = self._select_illustrated_slides(bags)
-        predictor = _DemoPredictor(folder, slides, bags.files, folds, illustrated)
-        results, steps["slides predicted"] = predictor.predict_slides(self.callbacks)
-        predictions = predictor.to_predictions(results, self.settings.seed)
-        write_predictions(folder.out / PREDICTIONS_FILE, predictions)
+        self.illustrated = self._select_illustrated_slides()
+        results, steps["slides predicted"] = self._predict_slides()
+        write_predictions(folder.out / PREDICTIONS_FILE, self._to_predictions(results))
         return DemoResult(
             folder=folder,
             report=report,
-            localization=predictor.measure_localization(results),
-            bags=bags,
+            localization=self._measure_localization(results),
+            bags=self.bags,
             slides=slides,
-            illustrated_slides=illustrated,
+            illustrated_slides=self.illustrated,
             new_predictions=self._predict_new_slides(),
             steps_done=steps,
         )
@@ -138,7 +136,7 @@ class _DemoRun:
         if not missing:
             return 0
         limit_s = _DRAWING_LIMIT_S
-        with WorkerPool(min(_count_cores(), len(missing))) as workers:
+        with WorkerPool(min(count_cores(), len(missing))) as workers:
             for slide in missing:
                 workers.submit(slide.slide_id, write_slide, slide, slides, truth, limit_s=limit_s)
             for _ in self.callbacks.track("drawing slides", missing):
@@ -167,21 +165,21 @@ class _DemoRun:
         self.steps_done["bags made"] = len(set(files.values()) - before)
         return DemoBags(files, failures, sum(int(row.tiles or 0) for row in done))
 
-    def _cross_validate(self, cohort: Cohort, bags: DemoBags, folds: Sequence[Fold]) -> Report:
+    def _cross_validate(self, cohort: Cohort) -> Report:
         """Cross-validate every model and write the report."""
         run, settings = self.folder.out / "run", self.settings
         before = len(_list_finished_jobs(run))
         configs = settings.make_configs()
         parallel = settings.epochs > _MAX_SERIAL_EPOCHS
-        workers = min(_count_cores(), len(configs)) if parallel else 1
+        workers = min(count_cores(), len(configs)) if parallel else 1
         validated = cross_validate(
-            Dataset(cohort, bags.files),
+            Dataset(cohort, self.bags.files),
             configs,
             out=run,
-            folds=folds,
+            folds=self.folds,
             seeds=(settings.seed,),
             devices=("cpu",) * workers,
-            on_progress=self._report_progress,
+            on_progress=self.callbacks.on_progress,
         )
         for job, reason in validated.failures.items():
             raise RunError(f"{job}: {reason}; run the command again to retry")
@@ -196,9 +194,6 @@ class _DemoRun:
         )
         write_report_folder(self.folder.out / "evaluation", report)
         return report
-
-    def _report_progress(self, task: str, done: int, total: int, note: str = "") -> None:
-        self.callbacks.on_progress(task, done, total)
 
     def _export_models(self) -> int:
         """Write the missing models as ONNX, every fold; return how many were written."""
@@ -218,9 +213,9 @@ class _DemoRun:
         except (SacMILError, KeyError):
             return False
 
-    def _select_illustrated_slides(self, bags: DemoBags) -> list[SyntheticSlide]:
+    def _select_illustrated_slides(self) -> list[SyntheticSlide]:
         """Return the first slides of each class that have a bag."""
-        usable = [slide for slide in self.slides if slide.slide_id in bags.files]
+        usable = [slide for slide in self.slides if slide.slide_id in self.bags.files]
         labels = sorted({slide.label for slide in usable})
         each = [[slide for slide in usable if slide.label == label] for label in labels]
         return [slide for slides in each for slide in slides[: self.settings.pictures]]
@@ -253,34 +248,12 @@ class _DemoRun:
             for one in record.select_models(predicted.models)
         }
 
+    def _predict_slides(self) -> tuple[Results, int]:
+        """Predict each slide with exported models not trained on it; write the viewer's results.
 
-def _count_cores() -> int:
-    """Return the number of cores this process may use."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return count or 1
-
-
-def _list_finished_jobs(run: Path) -> list[Path]:
-    return list(run.glob("*/seed_*/fold_*/card.json"))
-
-
-def _list_hashes(models: Path) -> list[str]:
-    return [read_card(member).weights_sha256 for member in find_model_folders(models)]
-
-
-@dataclass(frozen=True)
-class _DemoPredictor:
-    """Predicts each slide with an exported model not trained on it; writes the viewer's results."""
-
-    folder: DemoFolder
-    slides: Sequence[SyntheticSlide]
-    bags: Mapping[str, Path]
-    folds: Sequence[Fold]
-    illustrated: Sequence[SyntheticSlide]
-    """Slides with heatmaps."""
-
-    def predict_slides(self, callbacks: WorkflowCallbacks) -> tuple[Results, int]:
-        """Return the results of every slide, and how many slides were predicted now."""
+        Returns:
+            The results, and how many slides were predicted now.
+        """
         models = tuple(
             # no ensemble: one member predicts each slide
             ModelInfo(name, combine_hashes(_list_hashes(self.folder.out / "onnx" / name)))
@@ -290,11 +263,11 @@ class _DemoPredictor:
         if known is not None:
             return known, 0
         runtimes = {name: self._load_runtimes(name) for name in EXPORTED_MODELS}
-        tracked = callbacks.track("predicting, drawing", self.slides)
+        tracked = self.callbacks.track("predicting, drawing", self.slides)
         slides = tuple(self._predict_slide(slide, runtimes) for slide in tracked)
         results = Results(CLASSES, models, slides)
         write_results(self.folder.results, results)
-        return results, len(self.bags)
+        return results, len(self.bags.files)
 
     def _read_existing(self, models: tuple[ModelInfo, ...]) -> Results | None:
         """Return the results of an earlier run of these models; results.json is written last."""
@@ -324,9 +297,9 @@ class _DemoPredictor:
             slide=f"slides/{slide.file_name}",
             truth=truth if (root / truth).is_file() else None,
         )
-        if name not in self.bags:
+        if name not in self.bags.files:
             return known
-        bag = read_bag(self.bags[name])
+        bag = read_bag(self.bags.files[name])
         predictions = tuple(
             self._predict_model(slide, bag, model, by_slide[name])
             for model, by_slide in runtimes.items()
@@ -369,9 +342,9 @@ class _DemoPredictor:
         )
         return {"score": drawn["overlay"].relative_to(self.folder.results).as_posix()}
 
-    def measure_localization(self, results: Results) -> dict[str, Localization]:
+    def _measure_localization(self, results: Results) -> dict[str, Localization]:
         """Return the localisation of the clusters by model."""
-        truth = {name: self._label_tiles(name, path) for name, path in self.bags.items()}
+        truth = {name: self._label_tiles(name, path) for name, path in self.bags.files.items()}
         return {
             model.name: measure_localization(self._read_scores(results, model.name), truth)
             for model in results.models
@@ -399,7 +372,7 @@ class _DemoPredictor:
                     found[slide.slide_id] = shown.scores.scores
         return found
 
-    def to_predictions(self, results: Results, seed: int) -> Predictions:
+    def _to_predictions(self, results: Results) -> Predictions:
         """Return the predictions of the exported models as a table of a run."""
         fold_of = {name: number for number, fold in enumerate(self.folds) for name in fold.test}
         synthetic = {slide.slide_id: slide for slide in self.slides}
@@ -407,7 +380,15 @@ class _DemoPredictor:
         for slide in results.slides:
             for prediction in slide.answers:
                 source, fold = synthetic[slide.slide_id], fold_of[slide.slide_id]
-                keys = (slide.slide_id, source.patient_id, "test", fold, seed)
+                keys = (slide.slide_id, source.patient_id, "test", fold, self.settings.seed)
                 rows.append((*keys, prediction.model, source.label))
                 probabilities.append(prediction.probabilities)
         return Predictions.from_rows(results.classes, rows, probabilities)
+
+
+def _list_finished_jobs(run: Path) -> list[Path]:
+    return list(run.glob("*/seed_*/fold_*/card.json"))
+
+
+def _list_hashes(models: Path) -> list[str]:
+    return [read_card(member).weights_sha256 for member in find_model_folders(models)]

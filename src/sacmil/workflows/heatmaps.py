@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.arguments import ProgressCallback, ignore_progress, list_paths, to_integer, to_path
-from sacmil.atomic import exclusive, remove_partial_files
+from sacmil.atomic import exclusive
 from sacmil.bag import Bag
 from sacmil.cohorts.rows import parse_slide_id
 from sacmil.deploy.load import load_ensemble
@@ -163,7 +163,6 @@ class _HeatmapDrawer:
     def run(self, bags: Sequence[Path], on_progress: ProgressCallback) -> HeatmapSummary:
         summary = self.summary
         with exclusive(self.out, purpose="heatmap"):
-            remove_partial_files(self.out)
             for done, path in enumerate(bags, start=1):
                 try:
                     scored = self._score_bag(path)

@@ -84,11 +84,15 @@ class WorkflowCallbacks:
 def check_output_folder(out: str | Path) -> Path:
     """Return the path of a folder to write to; reject a file, and a run or model folder."""
     folder = to_output_folder(out)
-    if any((folder / name).exists() for name in ("config.yaml", CARD_FILE)):
+    if holds_model(folder):
         raise OptionError(f"{folder}: holds a run or a model; choose another `out`")
-    if is_exported_run(folder):
-        raise OptionError(f"{folder}: holds an exported run; choose another `out`")
     return folder
+
+
+def holds_model(folder: Path) -> bool:
+    """Whether a folder is that of a model or a run, exported or not."""
+    has_file = any((folder / name).exists() for name in ("config.yaml", CARD_FILE))
+    return has_file or is_exported_run(folder)
 
 
 class PredictionInputs(NamedTuple):

@@ -126,7 +126,6 @@ def predict_slides(
     settings = BagSettings(device, slide_mpp, encoder, encoder_weights, download, allow_mismatch)
     run = _PredictionRun(folder, loaded, settings, callbacks, limit_s)
     with exclusive(folder.out, purpose="prediction"):
-        remove_partial_files(folder.out)
         return run.run(found, slides, heatmaps=heatmaps, report=report)
 
 

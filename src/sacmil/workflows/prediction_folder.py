@@ -31,7 +31,6 @@ from pydantic import TypeAdapter
 
 from sacmil._version import __version__
 from sacmil.atomic import atomic_write
-from sacmil.card import CARD_FILE, is_exported_run
 from sacmil.csv_text import escape_cells
 from sacmil.errors import RunError
 from sacmil.formats._registry import list_bag_files
@@ -44,11 +43,10 @@ from sacmil.results import (
     StoredPrediction,
     write_results,
 )
+from sacmil.workflows.inputs import holds_model
 
 SCHEMA_VERSION = 1
 PREDICTIONS_JSON = "predictions.json"
-_TRAINING_FILES = (CARD_FILE, "config.yaml")
-"""Files in folders of models and runs."""
 _UNREADABLE = (
     *(OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError),
     RuntimeError,  # a document too deep, and a link to itself before Python 3.13
@@ -115,14 +113,12 @@ class PredictionFolder:
         """Reject a folder of a model, a run (whose predictions.csv would be replaced) or bags."""
         has_predictions = (self.out / PREDICTIONS_JSON).exists()
         is_run = (self.out / PREDICTIONS_FILE).exists() and not has_predictions
-        is_model = any((self.out / name).exists() for name in _TRAINING_FILES)
-        if is_run or is_model or is_exported_run(self.out):
+        if is_run or holds_model(self.out):
             raise RunError(
                 f"{self.out}: holds a model or a run; expected a folder for predictions only, "
                 "choose another `out`"
             )
-        others = [] if has_predictions else list_bag_files(self.out, self.bags)
-        if others:
+        if not has_predictions and (others := list_bag_files(self.out, self.bags)):
             raise RunError(
                 f"{self.out}: holds bags such as {others[0].name}; expected a folder for "
                 "predictions only, choose another `out`"
@@ -136,10 +132,6 @@ class PredictionFolder:
     def scores_path(self, model: str, slide_id: str) -> str:
         """Return the path relative to the folder."""
         return f"scores/{safe_file_name(model)}/{safe_file_name(slide_id)}.npz"
-
-    def heatmap_folder(self, model: str) -> Path:
-        """Return the folder of a model's heatmaps."""
-        return self.out / "heatmaps" / safe_file_name(model)
 
     def thumbnail_path(self, slide_id: str) -> str:
         """Return the path relative to the folder."""
@@ -164,10 +156,6 @@ class PredictionFolder:
         for page in old:
             page.unlink()
         return len(old)
-
-    def to_relative_path(self, path: Path) -> str:
-        """Return a path relative to the folder, as stored in its files."""
-        return path.relative_to(self.out).as_posix()
 
     def _record_path(self, slide_id: str) -> Path:
         return self.out / "answers" / f"{safe_file_name(slide_id)}.json"

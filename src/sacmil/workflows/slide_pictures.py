@@ -64,13 +64,14 @@ def _draw_model_pictures(
     name = "score" if members == 1 else f"mean rank of {members} models' scores"
     shown = select_scores(scores, classes, predicted=predicted)
     words = PictureText(record.slide_id, note, shown.describe(name))
-    heatmaps, stem = folder.heatmap_folder(answer.model), safe_file_name(record.slide_id)
+    heatmaps, stem = f"heatmaps/{safe_file_name(answer.model)}", safe_file_name(record.slide_id)
 
-    def save(path: Path, picture: Image) -> str:
-        return folder.to_relative_path(save_picture(path, picture))
+    def save(path: str, picture: Image) -> str:
+        save_picture(folder.out / path, picture)
+        return path
 
     pictures = {
-        kind: save(heatmaps / f"{stem}_{kind}.png", picture)
+        kind: save(f"{heatmaps}/{stem}_{kind}.png", picture)
         for kind, picture in draw_pictures(shown.scores, canvas, words).items()
     }
     by_class = {}
@@ -78,7 +79,7 @@ def _draw_model_pictures(
         one = select_scores(scores, classes, predicted=predicted, class_name=which)
         text = words._replace(name=one.describe(name))
         overlay = draw_overlay(one.scores, canvas, text, show_slide=False)
-        path = heatmaps / "classes" / safe_file_name(which) / f"{stem}_overlay.png"
+        path = f"{heatmaps}/classes/{safe_file_name(which)}/{stem}_overlay.png"
         by_class[which] = save(path, overlay)
     return replace(answer, pictures=pictures, class_pictures=by_class, score_class=shown.class_name)
 
