@@ -21,17 +21,41 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 EXISTING = click.Path(exists=True, path_type=Path)
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+COUNT = click.IntRange(1)
+NATURAL = click.IntRange(0)
 POSITIVE = click.FloatRange(min=0, min_open=True)
-ENGINES = click.Choice(["local", "ray"])
-DTYPES = click.Choice(["float16", "float32"])
+ENGINES = ["local", "ray"]
+DTYPES = ["float16", "float32"]
+
+
+def option(
+    name: str, text: str, kind: Any = None, *, to: str | None = None, **settings: Any
+) -> Callable[[Command], Command]:
+    """Return an option of a command.
+
+    Args:
+        name: on the command line.
+        text: help.
+        kind: type of its value, or a list of its values; None is the type of the default.
+        to: argument of the command that gets the value, if the name differs.
+        settings: further settings of ``click.option``.
+    """
+    names = (name,) if to is None else (name, to)
+    values = click.Choice(kind) if isinstance(kind, list) else kind
+    return click.option(*names, type=values, help=text, **settings)
+
+
+def flag(name: str, text: str, *, to: str | None = None) -> Callable[[Command], Command]:
+    """Return an option without a value; arguments as of ``option``."""
+    return option(name, text, to=to, is_flag=True)
 
 
 def join_options(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
     """Return one decorator that adds all these options, in this order."""
 
     def add_options(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
+        for add_option in reversed(options):
+            command = add_option(command)
         return command
 
     return add_options
@@ -39,27 +63,23 @@ def join_options(*options: Callable[[Any], Any]) -> Callable[[Command], Command]
 
 def device_option(default: str) -> Callable[[Command], Command]:
     """Return the option of the device that models run on."""
-    return click.option("--device", default=default, help="Device: auto, cpu, cuda:0, …")
+    return option("--device", "Device: auto, cpu, cuda:0, …", default=default)
 
 
-address_option = click.option(
-    "--address", help="Ray cluster to use.  [default: RAY_ADDRESS, a running one, or a new one]"
+address_option = option(
+    "--address", "Ray cluster to use.  [default: RAY_ADDRESS, a running one, or a new one]"
 )
-allow_mismatch_option = click.option(
-    "--allow-mismatch",
-    is_flag=True,
-    help="Only warn if a bag's encoder or tile size differs from the model's.",
+allow_mismatch_option = flag(
+    "--allow-mismatch", "Only warn if a bag's encoder or tile size differs from the model's."
 )
-download_option = click.option("--download", is_flag=True, help="Download the encoder's weights.")
-drop_missing_option = click.option(
-    "--drop-missing", is_flag=True, help="Skip slides without a bag."
-)
-slide_mpp_option = click.option(
+download_option = flag("--download", "Download the encoder's weights.")
+drop_missing_option = flag("--drop-missing", "Skip slides without a bag.")
+slide_mpp_option = option(
     "--slide-mpp",
+    "Microns per pixel of the slides, or a table with columns wsi,mpp.",
     metavar="X|FILE.csv",
-    help="Microns per pixel of the slides, or a table with columns wsi,mpp.",
 )
-weights_option = click.option("--weights", type=FILE, help="File with the encoder's weights.")
+weights_option = option("--weights", "File with the encoder's weights.", FILE)
 
 
 def check_engine(engine: str | None, address: str | None) -> None:
@@ -93,28 +113,24 @@ def _parse_class_names(
 
 
 cohort_options = join_options(
-    click.option(
-        "--slide-column", "slide", metavar="NAME", help="Column of slide names, if not found."
+    option("--slide-column", "Column of slide names, if not found.", to="slide", metavar="NAME"),
+    option(
+        "--patient-column", "Column of patient names, if not found.", to="patient", metavar="NAME"
     ),
-    click.option(
-        "--patient-column", "patient", metavar="NAME", help="Column of patient names, if not found."
-    ),
-    click.option("--label-column", "label", metavar="NAME", help="Column of labels, if not found."),
-    click.option(
+    option("--label-column", "Column of labels, if not found.", to="label", metavar="NAME"),
+    option(
         "--classes",
+        "Class names in order; other labels are an error.",
         metavar="A,B",
         callback=_parse_class_names,
-        help="Class names in order; other labels are an error.",
     ),
-    click.option(
-        "--slide-table", type=EXISTING_FILE, help="STAMP's slide table (PATIENT, FILENAME)."
-    ),
-    click.option("--sheet", metavar="NAME", help="Sheet of an Excel file to read."),
-    click.option(
+    option("--slide-table", "STAMP's slide table (PATIENT, FILENAME).", EXISTING_FILE),
+    option("--sheet", "Sheet of an Excel file to read.", metavar="NAME"),
+    option(
         "--preserve",
-        "site",
+        "Column of sites to keep in one fold; barcode: sites from TCGA barcodes.",
+        to="site",
         metavar="COLUMN",
-        help="Column of sites to keep in one fold; barcode: sites from TCGA barcodes.",
     ),
 )
 """Options by the names of read_cohort's arguments."""
@@ -123,28 +139,23 @@ cohort_options = join_options(
 # --- evaluate and compare ------------------------------------------------------------------------
 
 evaluation_options = join_options(
-    click.option(
+    option(
         "--level",
+        "Confidence level; a difference is significant if p < 1 - level.",
+        click.FloatRange(0, 0.9999, min_open=True),
         default=0.95,
-        type=click.FloatRange(0, 0.9999, min_open=True),
-        help="Confidence level; a difference is significant if p < 1 - level.",
     ),
-    click.option(
-        "--draws",
-        default=2000,
-        type=click.IntRange(1),
-        help="Number of bootstrap resamples of patients.",
-    ),
-    click.option("--seed", default=0, type=click.IntRange(0), help="Seed of the resampling."),
-    click.option(
+    option("--draws", "Number of bootstrap resamples of patients.", COUNT, default=2000),
+    option("--seed", "Seed of the resampling.", NATURAL, default=0),
+    option(
         "--format",
-        "table_format",
+        "Format of the printed table.",
+        ["text", "markdown", "latex", "csv"],
+        to="table_format",
         default="text",
-        type=click.Choice(["text", "markdown", "latex", "csv"]),
-        help="Format of the printed table.",
     ),
-    click.option("--percent", is_flag=True, help="Print percentages with one decimal."),
-    click.option("--out", type=FOLDER, help="Folder to write report.html, tables and plots to."),
+    flag("--percent", "Print percentages with one decimal."),
+    option("--out", "Folder to write report.html, tables and plots to.", FOLDER),
 )
 
 
@@ -168,37 +179,35 @@ def check_can_report(out: Path | None) -> None:
 
 training_options = join_options(
     cohort_options,
-    click.option(
+    option(
         "--bags",
+        "Folder of bags in any layout; repeatable.",
+        EXISTING_FOLDER,
         required=True,
         multiple=True,
-        type=EXISTING_FOLDER,
-        help="Folder of bags in any layout; repeatable.",
     ),
     drop_missing_option,
-    click.option("--out", required=True, type=PATH, help="Run folder to write."),
-    click.option("--splits", type=EXISTING, help="Splits to use instead of new ones."),
-    click.option("--folds", type=click.IntRange(2), help="Number of new folds.  [default: 5]"),
-    click.option("--split-seed", type=click.IntRange(0), help="Seed of new folds.  [default: 0]"),
-    click.option(
+    option("--out", "Run folder to write.", PATH, required=True),
+    option("--splits", "Splits to use instead of new ones.", EXISTING),
+    option("--folds", "Number of new folds.  [default: 5]", click.IntRange(2)),
+    option("--split-seed", "Seed of new folds.  [default: 0]", NATURAL),
+    option(
         "--recipe",
-        help="standard, paper, official, or another recipe of the model.  [default: standard]",
+        "standard, paper, official, or another recipe of the model.  [default: standard]",
     ),
-    click.option(
-        "--config", type=EXISTING, help="YAML file with model, options, recipe, training, …"
-    ),
-    click.option(
+    option("--config", "YAML file with model, options, recipe, training, …", EXISTING),
+    option(
         "-o",
-        "options",
+        "Training setting or model option, such as lr=2e-4; repeatable.",
+        to="options",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Training setting or model option, such as lr=2e-4; repeatable.",
     ),
-    click.option(
+    option(
         "--cache",
+        "Where to keep bags between epochs; gpu: on the training device.",
+        ["auto", "none", "memory", "gpu"],
         default="auto",
-        type=click.Choice(["auto", "none", "memory", "gpu"]),
-        help="Where to keep bags between epochs; gpu: on the training device.",
     ),
 )
 

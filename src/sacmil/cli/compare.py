@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sacmil.cli import _options as opt
 from sacmil.cli._messages import render_summary
-from sacmil.cli._options import PATH, check_can_report, check_metric_name, evaluation_options
 
 if TYPE_CHECKING:
     from sacmil.evaluation.report import Report
@@ -19,15 +19,15 @@ def _parse_metric(ctx: click.Context, parameter: click.Parameter, value: str) ->
 
     if "," in value or value == "all":
         raise click.BadParameter(f"{value!r}; expected the name of one metric")
-    check_metric_name(value.strip(), list(METRIC_TITLES))
+    opt.check_metric_name(value.strip(), list(METRIC_TITLES))
     return value.strip()
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, type=PATH)
-@click.option("--metric", default="auc", callback=_parse_metric, help="Metric to compare.")
-@click.option("--against", metavar="MODEL", help="Compare the other models with this one only.")
-@evaluation_options
+@click.argument("runs", nargs=-1, required=True, type=opt.PATH)
+@opt.option("--metric", "Metric to compare.", default="auc", callback=_parse_metric)
+@opt.option("--against", "Compare the other models with this one only.", metavar="MODEL")
+@opt.evaluation_options
 def command(
     runs: tuple[Path, ...],
     metric: str,
@@ -47,7 +47,7 @@ def command(
     from sacmil.evaluation.table_format import TableStyle
     from sacmil.workflows.compare import compare
 
-    check_can_report(out)
+    opt.check_can_report(out)
     only_compared = out is None and metric not in LOCALIZATION_TITLES
     metrics = (metric,) if only_compared else None
     comparison = compare(runs, metric=metric, metrics=metrics, **resampling)

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from sacmil.cli import _options as opt
 from sacmil.cli._messages import name_options
-from sacmil.cli._options import DTYPES, EXISTING, PATH, POSITIVE
 
 
 def _parse_options(
@@ -34,31 +34,29 @@ def _parse_options(
 
 
 @click.command()
-@click.argument("items", nargs=-1, required=True, type=EXISTING)
-@click.option(
+@click.argument("items", nargs=-1, required=True, type=opt.EXISTING)
+@opt.option(
     "--out",
+    "Folder for native bags and convert.csv; with --model, the model folder.",
+    opt.PATH,
     required=True,
-    type=PATH,
-    help="Folder for native bags and convert.csv; with --model, the model folder.",
 )
-@click.option("--from", "layout", help="Layout of all ITEMS.  [default: detected]")
-@click.option("--patch-size", type=POSITIVE, help="Tile side in level-0 pixels.")
-@click.option("--mpp", type=POSITIVE, help="Microns per level-0 pixel.")
-@click.option(
-    "--stride", type=POSITIVE, help="Level-0 pixels between tiles.  [default: patch size]"
-)
-@click.option("--coords", type=EXISTING, help="Coordinate file, or a folder with one per slide.")
-@click.option("--dtype", type=DTYPES, help="Type of the features.")
-@click.option("--overwrite", is_flag=True, help="Replace existing output.")
-@click.option("--limit", "limit_s", default=300.0, type=POSITIVE, help="Seconds per file.")
-@click.option("--workers", type=click.IntRange(1), help="Files converted at once.")
-@click.option("--model", help="Convert an official checkpoint of this model.")
-@click.option(
+@opt.option("--from", "Layout of all ITEMS.  [default: detected]", to="layout")
+@opt.option("--patch-size", "Tile side in level-0 pixels.", opt.POSITIVE)
+@opt.option("--mpp", "Microns per level-0 pixel.", opt.POSITIVE)
+@opt.option("--stride", "Level-0 pixels between tiles.  [default: patch size]", opt.POSITIVE)
+@opt.option("--coords", "Coordinate file, or a folder with one per slide.", opt.EXISTING)
+@opt.option("--dtype", "Type of the features.", opt.DTYPES)
+@opt.flag("--overwrite", "Replace existing output.")
+@opt.option("--limit", "Seconds per file.", opt.POSITIVE, to="limit_s", default=300.0)
+@opt.option("--workers", "Files converted at once.", opt.COUNT)
+@opt.option("--model", "Convert an official checkpoint of this model.")
+@opt.option(
     "-o",
-    "options",
+    "Model option as key=value; repeatable.",
+    to="options",
     multiple=True,
     callback=_parse_options,
-    help="Model option as key=value; repeatable.",
 )
 def command(
     items: tuple[Path, ...], out: Path, model: str | None, options: dict[str, Any], **given: Any
@@ -101,8 +99,8 @@ def _convert_model(
         raise click.UsageError("--model converts one checkpoint; expected one file as ITEM")
     for name in ("layout", "patch_size", "mpp", "stride", "coords", "dtype"):
         if given[name] is not None:
-            option = "from" if name == "layout" else name.replace("_", "-")
-            raise click.UsageError(f"--{option} is for bags; leave it out with --model")
+            flag = "from" if name == "layout" else name.replace("_", "-")
+            raise click.UsageError(f"--{flag} is for bags; leave it out with --model")
     overwrite = given["overwrite"]
     loaded = convert_model(items[0], out, model=model, options=options, overwrite=overwrite)
     for title, options in (

@@ -7,40 +7,27 @@ from typing import Any
 
 import click
 
+from sacmil.cli import _options as opt
 from sacmil.cli._messages import name_options, print_summary
-from sacmil.cli._options import (
-    ENGINES,
-    EXISTING_FILE,
-    address_option,
-    check_engine,
-    load_dataset,
-    training_options,
-)
 
 _JOB_OPTIONS = ("out", "seeds", "per_gpu", "cache", "engine", "address")
 
 
 @click.command()
-@click.argument("table", type=EXISTING_FILE)
-@click.option(
-    "--models",
-    help="Comma-separated names, or all.  [default: those of --config, or sac_mil_local]",
+@click.argument("table", type=opt.EXISTING_FILE)
+@opt.option(
+    "--models", "Comma-separated names, or all.  [default: those of --config, or sac_mil_local]"
 )
-@click.option(
-    "--seeds",
-    default=1,
-    type=click.IntRange(1),
-    help="Number of seeds, counted from the configuration's seed.",
+@opt.option(
+    "--seeds", "Number of seeds, counted from the configuration's seed.", opt.COUNT, default=1
 )
-@click.option(
-    "--repeats", type=click.IntRange(1), help="Number of times to make new folds.  [default: 1]"
-)
-@click.option("--gpus", help="GPU numbers, such as 0,1.  [default: all]")
-@click.option("--per-gpu", default=1, type=click.IntRange(1), help="Jobs at once per GPU.")
-@click.option("--workers", type=click.IntRange(1), help="Jobs at once on the CPU.  [default: 1]")
-@click.option("--engine", default="local", type=ENGINES, help="Run jobs on this machine or on Ray.")
-@address_option
-@training_options
+@opt.option("--repeats", "Number of times to make new folds.  [default: 1]", opt.COUNT)
+@opt.option("--gpus", "GPU numbers, such as 0,1.  [default: all]")
+@opt.option("--per-gpu", "Jobs at once per GPU.", opt.COUNT, default=1)
+@opt.option("--workers", "Jobs at once on the CPU.  [default: 1]", opt.COUNT)
+@opt.option("--engine", "Run jobs on this machine or on Ray.", opt.ENGINES, default="local")
+@opt.address_option
+@opt.training_options
 def command(
     table: Path, models: str | None, gpus: str | None, workers: int | None, **given: Any
 ) -> None:
@@ -50,12 +37,12 @@ def command(
     from sacmil.training.config import resolve_configs
     from sacmil.training.train import cross_validate
 
-    check_engine(given["engine"], given["address"])
+    opt.check_engine(given["engine"], given["address"])
     names, devices = _parse_models(models), _parse_devices(gpus, workers)
     settings = {name: given.pop(name) for name in ("config", "recipe", "options")}
     jobs = {name: given.pop(name) for name in _JOB_OPTIONS}
     resolve_configs(names, **settings)  # reject wrong ones before reading bags
-    dataset, folds = load_dataset(table, **given)
+    dataset, folds = opt.load_dataset(table, **given)
     assert folds is not None
     with progress_bars() as progress:
         run = cross_validate(

@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sacmil.cli import _options as opt
 from sacmil.cli._messages import render_summary
-from sacmil.cli._options import FOLDER
 
 if TYPE_CHECKING:
     from sacmil.workflows.demo_settings import DemoResult
 
 
 @click.command()
-@click.option("--out", default="report", type=FOLDER, help="Folder to write the report to.")
-@click.option("--quick", is_flag=True, help="Run every step on a few small slides.")
-@click.option(
-    "--slides", type=click.IntRange(12), help="Slides in the cohort, an even number.  [default: 60]"
-)
-@click.option("--epochs", type=click.IntRange(1), help="Epochs per model.  [default: 16]")
-@click.option("--seed", type=click.IntRange(0), help="Seed of cohort and training.  [default: 1]")
+@opt.option("--out", "Folder to write the report to.", opt.FOLDER, default="report")
+@opt.flag("--quick", "Run every step on a few small slides.")
+@opt.option("--slides", "Slides in the cohort, an even number.  [default: 60]", click.IntRange(12))
+@opt.option("--epochs", "Epochs per model.  [default: 16]", opt.COUNT)
+@opt.option("--seed", "Seed of cohort and training.  [default: 1]", opt.NATURAL)
 def command(out: Path, *, quick: bool, **given: int | None) -> None:
     """Make a synthetic cohort, extract, cross-validate, export, predict, and write a report.
 

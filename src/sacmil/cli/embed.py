@@ -7,21 +7,17 @@ from typing import Any
 
 import click
 
+from sacmil.cli import _options as opt
 from sacmil.cli._messages import name_options
-from sacmil.cli._options import EXISTING, FILE, device_option
 
 
 @click.command()
-@click.argument("model", type=EXISTING)
-@click.argument("bags", nargs=-1, required=True, type=EXISTING)
-@click.option(
-    "--out", required=True, type=FILE, help="CSV file with the columns slide_id, e_0, e_1, …"
-)
-@device_option("auto")
-@click.option(
-    "--allow-mismatch",
-    is_flag=True,
-    help="Also embed bags whose encoder or tile size differs from the model's.",
+@click.argument("model", type=opt.EXISTING)
+@click.argument("bags", nargs=-1, required=True, type=opt.EXISTING)
+@opt.option("--out", "CSV file with the columns slide_id, e_0, e_1, …", opt.FILE, required=True)
+@opt.device_option("auto")
+@opt.flag(
+    "--allow-mismatch", "Also embed bags whose encoder or tile size differs from the model's."
 )
 def command(model: Path, bags: tuple[Path, ...], out: Path, **settings: Any) -> None:
     """Write the vector of each slide in BAGS that the head of MODEL, a model folder, sees."""

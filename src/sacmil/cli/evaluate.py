@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sacmil.cli import _options as opt
 from sacmil.cli._messages import exit_with_errors, name_options, render_summary
-from sacmil.cli._options import (
-    PATH,
-    check_can_report,
-    check_metric_name,
-    cohort_options,
-    drop_missing_option,
-    evaluation_options,
-    get_option_name,
-)
 
 if TYPE_CHECKING:
     from sacmil.cohorts.dataset import Dataset
@@ -33,36 +25,36 @@ def _parse_metrics(ctx: click.Context, parameter: click.Parameter, value: str) -
             raise click.BadParameter(
                 f"{name} is printed whenever bags have instance labels; leave it out of the list"
             )
-        check_metric_name(name, list(METRICS))
+        opt.check_metric_name(name, list(METRICS))
     return list(dict.fromkeys(names))
 
 
 @click.command()
-@click.argument("items", nargs=-1, required=True, type=PATH)
-@click.option("--table", type=PATH, help="Table of slides and labels to test models on.")
-@click.option(
+@click.argument("items", nargs=-1, required=True, type=opt.PATH)
+@opt.option("--table", "Table of slides and labels to test models on.", opt.PATH)
+@opt.option(
     "--bags",
-    multiple=True,
-    type=PATH,
-    help="Folder of the cohort's bags; repeatable. Without --table: the bags of the run, to "
+    "Folder of the cohort's bags; repeatable. Without --table: the bags of the run, to "
     "measure localisation with instance labels.",
+    opt.PATH,
+    multiple=True,
 )
-@drop_missing_option
-@cohort_options
-@click.option("--device", help="Device: cpu, cuda:0, …  [default: cpu]")
-@click.option(
+@opt.drop_missing_option
+@opt.cohort_options
+@opt.option("--device", "Device: cpu, cuda:0, …  [default: cpu]")
+@opt.option(
     "--metrics",
+    "Comma-separated names, or all.",
     default="accuracy,auc,f1",
     callback=_parse_metrics,
-    help="Comma-separated names, or all.",
 )
-@click.option(
+@opt.option(
     "--spread",
+    "Print the standard deviation, the interval, or both.",
+    ["both", "std", "interval", "none"],
     default="both",
-    type=click.Choice(["both", "std", "interval", "none"]),
-    help="Print the standard deviation, the interval, or both.",
 )
-@evaluation_options
+@opt.evaluation_options
 def command(
     items: tuple[Path, ...],
     table: Path | None,
@@ -86,7 +78,7 @@ def command(
 
     settings = {name: given.pop(name) for name in ("metrics", "level", "draws", "seed")}
     _check_call(items, table, bags, out, given)
-    check_can_report(out)
+    opt.check_can_report(out)
     settings["device"] = given.pop("device") or "cpu"
     if table is None:
         dataset, settings["bags"] = None, bags or None
@@ -120,7 +112,7 @@ def _check_call(
     given = [name for name, value in cohort.items() if value and not (bags and name == "device")]
     if table is None and given:
         raise click.UsageError(
-            f"{get_option_name(given[0])} needs a cohort; add --table, the slides and labels"
+            f"{opt.get_option_name(given[0])} needs a cohort; add --table, the slides and labels"
         )
     if table is not None and not bags:
         raise click.UsageError("--table needs bags; add --bags, the folder of the slides' bags")

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from sacmil.cli._options import FOLDER, PATH, download_option, weights_option
+from sacmil.cli import _options as opt
 
 
 @click.command()
-@click.argument("model", required=False, type=PATH)
-@click.option("--encoder", help="Encoder to export instead; see sacmil encoders.")
-@click.option("--out", required=True, type=FOLDER, help="Folder for the ONNX file and its card.")
-@weights_option
-@download_option
+@click.argument("model", required=False, type=opt.PATH)
+@opt.option("--encoder", "Encoder to export instead; see sacmil encoders.")
+@opt.option("--out", "Folder for the ONNX file and its card.", opt.FOLDER, required=True)
+@opt.weights_option
+@opt.download_option
 def command(
     model: Path | None, encoder: str | None, out: Path, weights: Path | None, *, download: bool
 ) -> None:

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sacmil.cli import _options as opt
 from sacmil.cli._messages import print_failures
-from sacmil.cli._options import (
-    DTYPES,
-    ENGINES,
-    FOLDER,
-    PATH,
-    address_option,
-    download_option,
-    slide_mpp_option,
-    weights_option,
-)
 
 if TYPE_CHECKING:
     from sacmil.extraction import ExtractionSummary
@@ -30,74 +21,65 @@ _TISSUE_WORDS = {"detect": "detected", "all": "whole image", "outline": "outline
 
 def _count_option(name: str, text: str) -> Callable[[Any], Any]:
     """Return an option whose default, 0, means the number that the help names."""
-    return click.option(name, default=0, show_default=False, type=click.IntRange(0), help=text)
+    return opt.option(name, text, opt.NATURAL, default=0, show_default=False)
 
 
 @click.command()
-@click.argument("slides", nargs=-1, required=True, type=PATH)
-@click.option(
-    "--out", required=True, type=FOLDER, help="Folder for bags, tiles, outlines and extraction.csv."
+@click.argument("slides", nargs=-1, required=True, type=opt.PATH)
+@opt.option(
+    "--out", "Folder for bags, tiles, outlines and extraction.csv.", opt.FOLDER, required=True
 )
-@click.option("--encoder", default="lite0", help="Encoder of tiles; see sacmil encoders.")
-@weights_option
-@download_option
-@click.option(
-    "--include",
-    multiple=True,
-    metavar="PATTERN",
-    help="Only slides named like '*.bmp'; repeatable.",
+@opt.option("--encoder", "Encoder of tiles; see sacmil encoders.", default="lite0")
+@opt.weights_option
+@opt.download_option
+@opt.option(
+    "--include", "Only slides named like '*.bmp'; repeatable.", multiple=True, metavar="PATTERN"
 )
-@click.option(
-    "--exclude",
-    multiple=True,
-    metavar="PATTERN",
-    help="Skip slides named like '*_anno*'; repeatable.",
+@opt.option(
+    "--exclude", "Skip slides named like '*_anno*'; repeatable.", multiple=True, metavar="PATTERN"
 )
-@click.option(
+@opt.option(
     "--mpp",
+    "Microns per pixel of tiles; none: pixels of the image.  [default: 0.5]",
     metavar="X|none",
-    help="Microns per pixel of tiles; none: pixels of the image.  [default: 0.5]",
 )
-@click.option(
-    "--mag",
-    "magnification",
-    type=float,
-    help="Objective power instead of --mpp: 20 is 0.5, 40 is 0.25.",
+@opt.option(
+    "--mag", "Objective power instead of --mpp: 20 is 0.5, 40 is 0.25.", float, to="magnification"
 )
-@click.option(
+@opt.option(
     "--patch-size",
+    "Tile side in pixels at --mpp; with --mpp none, in pixels of the image.",
     default="256",
     metavar="N[px]",
-    help="Tile side in pixels at --mpp; with --mpp none, in pixels of the image.",
 )
-@click.option("--overlap", default=0, help="Pixels shared by neighbouring tiles.")
-@slide_mpp_option
-@click.option("--allow-upsampling", is_flag=True, help="Allow tiles finer than the scan.")
-@click.option("--min-tissue", default=0.25, help="Minimum share of tissue in a tile.")
-@click.option(
+@opt.option("--overlap", "Pixels shared by neighbouring tiles.", default=0)
+@opt.slide_mpp_option
+@opt.flag("--allow-upsampling", "Allow tiles finer than the scan.")
+@opt.option("--min-tissue", "Minimum share of tissue in a tile.", default=0.25)
+@opt.option(
     "--tissue",
-    "tissue_mode",
-    type=click.Choice(["auto", "detect", "all"]),
+    "all: the whole image; auto: the same for small plain images mostly covered by tissue.",
+    ["auto", "detect", "all"],
+    to="tissue_mode",
     default="auto",
-    help="all: the whole image; auto: the same for small plain images mostly covered by tissue.",
 )
-@click.option("--drop-white", is_flag=True, help="Skip tiles that are mostly white.")
-@click.option("--drop-blurred", is_flag=True, help="Skip tiles that are out of focus.")
-@click.option(
+@opt.flag("--drop-white", "Skip tiles that are mostly white.")
+@opt.flag("--drop-blurred", "Skip tiles that are out of focus.")
+@opt.option(
     "--until",
-    type=click.Choice(["tissue", "tiles"]),
-    help="Stop after this step; a later run reuses the files, edited outlines too.",
+    "Stop after this step; a later run reuses the files, edited outlines too.",
+    ["tissue", "tiles"],
 )
-@click.option("--dtype", type=DTYPES, default="float16", help="Type of the features.")
-@click.option("--reader", help="Slide reader.  [default: the first that opens the slide]")
-@click.option("--gpus", metavar="0,1", help="GPU numbers.  [default: all; without a GPU, the CPU]")
+@opt.option("--dtype", "Type of the features.", opt.DTYPES, default="float16")
+@opt.option("--reader", "Slide reader.  [default: the first that opens the slide]")
+@opt.option("--gpus", "GPU numbers.  [default: all; without a GPU, the CPU]", metavar="0,1")
 @_count_option("--batch-size", "Tiles encoded at once.  [default: 32, GPU 256]")
 @_count_option("--workers", "Processes that read slides.  [default: by cores]")
 @_count_option("--threads", "Batches encoded in parallel.  [default: by cores]")
-@click.option("--slide-limit", "slide_limit_s", default=7200.0, help="Seconds per slide.")
-@click.option("--tile-limit", "tile_limit_s", default=60.0, help="Seconds per tile.")
-@click.option("--engine", type=ENGINES, default="local", help="Extract on this machine or on Ray.")
-@address_option
+@opt.option("--slide-limit", "Seconds per slide.", to="slide_limit_s", default=7200.0)
+@opt.option("--tile-limit", "Seconds per tile.", to="tile_limit_s", default=60.0)
+@opt.option("--engine", "Extract on this machine or on Ray.", opt.ENGINES, default="local")
+@opt.address_option
 def command(slides: tuple[Path, ...], out: Path, **options: Any) -> None:
     """Make a bag of every slide in SLIDES: files, or folders, which are searched recursively.
 

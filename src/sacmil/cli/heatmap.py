@@ -7,14 +7,8 @@ from typing import Any
 
 import click
 
+from sacmil.cli import _options as opt
 from sacmil.cli._messages import name_options
-from sacmil.cli._options import (
-    EXISTING,
-    EXISTING_FOLDER,
-    FOLDER,
-    allow_mismatch_option,
-    device_option,
-)
 
 
 def _require_one_model(
@@ -26,26 +20,26 @@ def _require_one_model(
 
 
 @click.command()
-@click.argument("bags", nargs=-1, required=True, type=EXISTING)
-@click.option(
+@click.argument("bags", nargs=-1, required=True, type=opt.EXISTING)
+@opt.option(
     "--model",
+    "Model folder, exported model, or run; a run is the mean of its models.",
+    opt.EXISTING,
     required=True,
     multiple=True,
-    type=EXISTING,
     callback=_require_one_model,
-    help="Model folder, exported model, or run; a run is the mean of its models.",
 )
-@click.option("--out", required=True, type=FOLDER, help="Folder for the pictures.")
-@click.option(
+@opt.option("--out", "Folder for the pictures.", opt.FOLDER, required=True)
+@opt.option(
     "--slides",
-    type=EXISTING_FOLDER,
-    help="Folder of the slides; without it, maps are on white and show no tiles.",
+    "Folder of the slides; without it, maps are on white and show no tiles.",
+    opt.EXISTING_FOLDER,
 )
-@click.option(
+@opt.option(
     "--class",
-    "classes",
+    "Draw the scores of this class, if the model has them; repeatable.",
+    to="classes",
     multiple=True,
-    help="Draw the scores of this class, if the model has them; repeatable.",
 )
 @click.option(
     "--normalization",
@@ -55,16 +49,16 @@ def _require_one_model(
     type=click.Choice(["raw", "minmax", "rank"]),
     help="Normalisation of the overlay per slide; the map always shows raw scores.",
 )
-@click.option("--geojson", is_flag=True, help="Also write tiles for QuPath.")
-@click.option("--csv", is_flag=True, help="Also write a table of the tiles.")
-@click.option("--top", default=8, type=click.IntRange(0, 100), help="Number of top tiles.")
-@click.option(
+@opt.flag("--geojson", "Also write tiles for QuPath.")
+@opt.flag("--csv", "Also write a table of the tiles.")
+@opt.option("--top", "Number of top tiles.", click.IntRange(0, 100), default=8)
+@opt.option(
     "--truth",
-    type=EXISTING,
-    help="Annotations as ASAP XML, GeoJSON or JSON, or a folder.  [default: labels in bags]",
+    "Annotations as ASAP XML, GeoJSON or JSON, or a folder.  [default: labels in bags]",
+    opt.EXISTING,
 )
-@device_option("cpu")
-@allow_mismatch_option
+@opt.device_option("cpu")
+@opt.allow_mismatch_option
 def command(bags: tuple[Path, ...], model: Path, out: Path, **settings: Any) -> None:
     """Draw a model's scores of the tiles of BAGS: files, or folders of bags."""
     from sacmil.cli._progress import progress_bars

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sacmil.cli import _options as opt
 from sacmil.cli._messages import name_options
-from sacmil.cli._options import PATH
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,8 +20,8 @@ _SEPARATORS = {"slide_size": " x ", "x": " to ", "y": " to "}
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per file.")
+@click.argument("files", nargs=-1, required=True, type=opt.PATH)
+@opt.flag("--json", "Print one JSON object per file.", to="as_json")
 def command(files: tuple[Path, ...], *, as_json: bool) -> None:
     """Describe each of FILES: bags or model folders."""
     from sacmil.errors import SacMILError

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sacmil.cli import _options as opt
 from sacmil.cli._messages import find_cause, name_options
-from sacmil.cli._options import (
-    EXISTING,
-    EXISTING_FOLDER,
-    FOLDER,
-    POSITIVE,
-    allow_mismatch_option,
-    device_option,
-    download_option,
-    slide_mpp_option,
-)
 from sacmil.limits import BAG_LIMIT_S
 
 if TYPE_CHECKING:
@@ -32,35 +23,31 @@ _MAX_SHOWN = 20
 
 
 @click.command()
-@click.argument("items", nargs=-1, required=True, type=EXISTING)
-@click.option(
+@click.argument("items", nargs=-1, required=True, type=opt.EXISTING)
+@opt.option(
     "--model",
-    "models",
+    "Model folder, exported model, or run (the mean of its models); repeatable.",
+    opt.EXISTING,
+    to="models",
     required=True,
     multiple=True,
-    type=EXISTING,
-    help="Model folder, exported model, or run (the mean of its models); repeatable.",
 )
-@click.option(
+@opt.option(
     "--out",
+    "Folder for predictions.csv, predictions.json, results.json, heatmaps and bags.",
+    opt.FOLDER,
     required=True,
-    type=FOLDER,
-    help="Folder for predictions.csv, predictions.json, results.json, heatmaps and bags.",
 )
-@click.option("--report", is_flag=True, help="Also write one HTML page per slide.")
-@click.option(
-    "--slides", type=EXISTING_FOLDER, help="Folder of the bags' slides, to draw heatmaps on."
-)
-@click.option("--heatmaps/--no-heatmaps", default=True, help="Draw heatmaps.")
-@device_option("auto")
-@slide_mpp_option
-@click.option("--encoder", help="Encoder, such as onnx:FILE.  [default: the model's]")
-@click.option("--encoder-weights", type=EXISTING, help="File with the encoder's weights.")
-@download_option
-@allow_mismatch_option
-@click.option(
-    "--limit", "limit_s", default=BAG_LIMIT_S, type=POSITIVE, help="Seconds to read one bag."
-)
+@opt.flag("--report", "Also write one HTML page per slide.")
+@opt.option("--slides", "Folder of the bags' slides, to draw heatmaps on.", opt.EXISTING_FOLDER)
+@opt.option("--heatmaps/--no-heatmaps", "Draw heatmaps.", default=True)
+@opt.device_option("auto")
+@opt.slide_mpp_option
+@opt.option("--encoder", "Encoder, such as onnx:FILE.  [default: the model's]")
+@opt.option("--encoder-weights", "File with the encoder's weights.", opt.EXISTING)
+@opt.download_option
+@opt.allow_mismatch_option
+@opt.option("--limit", "Seconds to read one bag.", opt.POSITIVE, to="limit_s", default=BAG_LIMIT_S)
 def command(items: tuple[Path, ...], models: tuple[Path, ...], out: Path, **options: Any) -> None:
     """Predict the class of ITEMS: slides, bags, or folders of them. For research use only.
 

@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sacmil.cli._options import (
-    ENGINES,
-    EXISTING,
-    EXISTING_FOLDER,
-    FOLDER,
-    PATH,
-    address_option,
-    check_engine,
-)
+from sacmil.cli import _options as opt
 from sacmil.reproduce import experiments
 from sacmil.reproduce._paper import DATASETS
 from sacmil.reproduce.experiments import DatasetPaths, ReproduceRequest, SyntheticSettings
@@ -31,69 +23,63 @@ QUICK_DEFAULTS: dict[str, Any] = {"epochs": 2, "folds": 2, "slides": 20, "instan
 
 @click.command()
 @click.argument("experiment", type=click.Choice(experiments.list_experiments()))
-@click.option(
+@opt.option(
     "--out",
+    "Folder for tables, figures and runs; tables in one folder share trained models.",
+    opt.FOLDER,
     default="reproduced",
-    type=FOLDER,
-    help="Folder for tables, figures and runs; tables in one folder share trained models.",
 )
-@click.option(
+@opt.option(
     "--data",
-    type=(click.Choice(list(DATASETS)), PATH, PATH),
-    metavar="DATASET TABLE BAGS",
-    multiple=True,
-    help="A dataset's label table and folder of bags; repeatable. Without it, synthetic cohorts "
+    "A dataset's label table and folder of bags; repeatable. Without it, synthetic cohorts "
     "are used.",
+    (click.Choice(list(DATASETS)), opt.PATH, opt.PATH),
+    multiple=True,
+    metavar="DATASET TABLE BAGS",
 )
-@click.option(
+@opt.option(
     "--dataset",
-    "only",
-    type=click.Choice(list(DATASETS)),
+    "Only this dataset of the table; repeatable.",
+    list(DATASETS),
+    to="only",
     multiple=True,
-    help="Only this dataset of the table; repeatable.",
 )
-@click.option("--quick", is_flag=True, help="Use 20 small slides, 2 epochs and 2 folds.")
-@click.option("--epochs", type=click.IntRange(1), help="Epochs per training.  [default: 200]")
-@click.option(
-    "--folds", type=click.IntRange(2), help="Folds of the cross-validation.  [default: 5]"
-)
-@click.option("--seeds", type=click.IntRange(1), help="Seeds per fold.  [default: 1]")
-@click.option(
+@opt.flag("--quick", "Use 20 small slides, 2 epochs and 2 folds.")
+@opt.option("--epochs", "Epochs per training.  [default: 200]", opt.COUNT)
+@opt.option("--folds", "Folds of the cross-validation.  [default: 5]", click.IntRange(2))
+@opt.option("--seeds", "Seeds per fold.  [default: 1]", opt.COUNT)
+@opt.option(
     "--task",
-    type=click.Choice(["metastasis", "subtype", "cluster", "margin"]),
-    help="Task of the synthetic cohort.  [default: the one most like each dataset]",
+    "Task of the synthetic cohort.  [default: the one most like each dataset]",
+    ["metastasis", "subtype", "cluster", "margin"],
 )
-@click.option(
+@opt.option(
     "--difficulty",
-    type=click.Choice(["easy", "medium", "hard"]),
-    help="Difficulty of the synthetic cohort.  [default: medium]",
+    "Difficulty of the synthetic cohort.  [default: medium]",
+    ["easy", "medium", "hard"],
 )
-@click.option(
-    "--slides", type=click.IntRange(4), help="Slides in the synthetic cohort.  [default: 200]"
-)
-@click.option(
+@opt.option("--slides", "Slides in the synthetic cohort.  [default: 200]", click.IntRange(4))
+@opt.option(
     "--instances",
-    type=(click.IntRange(1), click.IntRange(1)),
+    "Instances of a synthetic slide.  [default: 500 5000]",
+    (opt.COUNT, opt.COUNT),
     metavar="MIN MAX",
-    help="Instances of a synthetic slide.  [default: 500 5000]",
 )
-@click.option(
+@opt.option(
     "--device",
-    "devices",
+    "Device: auto, cpu, cuda:0, …; repeatable.  [default: auto]",
+    to="devices",
     multiple=True,
-    help="Device: auto, cpu, cuda:0, …; repeatable.  [default: auto]",
 )
-@click.option("--workers", type=click.IntRange(1), help="Jobs at once per device.  [default: 1]")
-@click.option("--engine", type=ENGINES, help="Train on this machine or on Ray.  [default: local]")
-@address_option
-@click.option(
+@opt.option("--workers", "Jobs at once per device.  [default: 1]", opt.COUNT)
+@opt.option("--engine", "Train on this machine or on Ray.  [default: local]", opt.ENGINES)
+@opt.address_option
+@opt.option(
     "--truth",
-    type=EXISTING,
-    help="For heatmaps: annotations, as in sacmil heatmap.  [default: labels in bags]",
+    "For heatmaps: annotations, as in sacmil heatmap.  [default: labels in bags]",
+    opt.EXISTING,
 )
-@click.option(
-    "--images", type=EXISTING_FOLDER, help="For heatmaps: folder of the slides to draw on."
-)
+@opt.option("--images", "For heatmaps: folder of the slides to draw on.", opt.EXISTING_FOLDER)
 def command(experiment: str, out: Path, **options: Any) -> None:
     """Reproduce a table or figure of the paper; run again to resume."""
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
@@ -111,7 +97,7 @@ def _make_request(options: dict[str, Any], progress: ProgressCallback) -> Reprod
     """Return the request; options that are not given keep their default."""
     quick = QUICK_DEFAULTS if options.pop("quick") else {}
     _check_data(options)
-    check_engine(options["engine"], options["address"])
+    opt.check_engine(options["engine"], options["address"])
     given = {**quick, **{name: value for name, value in options.items() if value}}
     data = {dataset: DatasetPaths(table, bags) for dataset, table, bags in given.pop("data", ())}
     synthetic = SyntheticSettings(

@@ -7,41 +7,41 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sacmil.cli._options import EXISTING, EXISTING_FILE, PATH, cohort_options, get_option_name
+from sacmil.cli import _options as opt
 
 if TYPE_CHECKING:
     from sacmil.cohorts.cohort import Cohort
     from sacmil.cohorts.split_cohort import CohortSplit, SetCounts
 
-DATASETS = ("camelyon16", "tcga-lung", "tcga-brca")
+DATASETS = ["camelyon16", "tcga-lung", "tcga-brca"]
 
 
 @click.command()
-@click.argument("table", type=EXISTING)
-@click.option("--folds", default=5, type=click.IntRange(2), help="Number of folds.")
-@click.option("--seed", default=0, help="Seed of the folds.")
-@click.option("--out", type=PATH, help="Folder for splits_<fold>.csv.")
-@click.option("--repeats", default=1, type=click.IntRange(1), help="Sets of folds.")
-@click.option(
+@click.argument("table", type=opt.EXISTING)
+@opt.option("--folds", "Number of folds.", click.IntRange(2), default=5)
+@opt.option("--seed", "Seed of the folds.", default=0)
+@opt.option("--out", "Folder for splits_<fold>.csv.", opt.PATH)
+@opt.option("--repeats", "Sets of folds.", opt.COUNT, default=1)
+@opt.option(
     "--validation",
+    "Share of the non-test patients used for validation.",
+    click.FloatRange(0, 1, max_open=True),
     default=0.15,
-    type=click.FloatRange(0, 1, max_open=True),
-    help="Share of the non-test patients used for validation.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace existing splits in --out.")
-@click.option(
+@opt.flag("--overwrite", "Replace existing splits in --out.")
+@opt.option(
     "--check",
-    type=EXISTING,
-    help="Check splits of CLAM, STAMP, TransMIL, Patho-Bench or torchmil; --out converts them.",
+    "Check splits of CLAM, STAMP, TransMIL, Patho-Bench or torchmil; --out converts them.",
+    opt.EXISTING,
 )
-@click.option(
+@opt.option(
     "--dataset",
-    type=click.Choice(DATASETS),
-    help="TABLE is this dataset's download: a label table, a GDC sample sheet or CAMELYON16's "
+    "TABLE is this dataset's download: a label table, a GDC sample sheet or CAMELYON16's "
     "folder. Also writes table.csv.",
+    DATASETS,
 )
-@click.option("--clinical", type=EXISTING_FILE, help="For tcga-brca: table of histological types.")
-@cohort_options
+@opt.option("--clinical", "For tcga-brca: table of histological types.", opt.EXISTING_FILE)
+@opt.cohort_options
 def command(
     table: Path,
     folds: int,
@@ -88,8 +88,8 @@ def _check_call(
         raise click.UsageError("CAMELYON16 does not name its sites; leave --preserve out")
     for name, value in columns.items():
         if dataset is not None and value is not None and name != "site":
-            option = get_option_name(name)
-            raise click.UsageError(f"--dataset sets columns and classes; leave {option} out")
+            given = opt.get_option_name(name)
+            raise click.UsageError(f"--dataset sets columns and classes; leave {given} out")
 
 
 def _read_camelyon16(

@@ -7,18 +7,18 @@ from typing import Any
 
 import click
 
+from sacmil.cli import _options as opt
 from sacmil.cli._messages import print_summary
-from sacmil.cli._options import EXISTING_FILE, device_option, load_dataset, training_options
 
 
 @click.command()
-@click.argument("table", type=EXISTING_FILE)
-@click.option("--model", help="Model; see `sacmil models`.  [default: sac_mil_local]")
-@click.option("--fold", type=click.IntRange(0), help="Fold to test on.  [default: 0]")
-@click.option("--all", "every_slide", is_flag=True, help="Train on every slide without testing.")
-@click.option("--seed", type=click.IntRange(0), help="Seed of weights and order.  [default: 0]")
-@device_option("auto")
-@training_options
+@click.argument("table", type=opt.EXISTING_FILE)
+@opt.option("--model", "Model; see `sacmil models`.  [default: sac_mil_local]")
+@opt.option("--fold", "Fold to test on.  [default: 0]", opt.NATURAL)
+@opt.flag("--all", "Train on every slide without testing.", to="every_slide")
+@opt.option("--seed", "Seed of weights and order.  [default: 0]", opt.NATURAL)
+@opt.device_option("auto")
+@opt.training_options
 def command(table: Path, model: str | None, *, every_slide: bool, **given: Any) -> None:
     """Train a model on the slides of TABLE; run again to resume."""
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
@@ -30,7 +30,7 @@ def command(table: Path, model: str | None, *, every_slide: bool, **given: Any) 
     settings = {name: given.pop(name) for name in ("config", "recipe", "options")}
     job = {name: given.pop(name) for name in ("out", "fold", "seed", "device", "cache")}
     resolve_configs(model, **settings, argument="model")  # reject wrong ones before reading bags
-    dataset, folds = load_dataset(table, every_slide=every_slide, **given)
+    dataset, folds = opt.load_dataset(table, every_slide=every_slide, **given)
     job |= {"folds": folds, "every_slide": every_slide}
     with progress_bars() as progress:
         run = train(dataset, model, on_progress=progress, **job, **settings)

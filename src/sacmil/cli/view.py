@@ -6,29 +6,24 @@ from pathlib import Path
 
 import click
 
-from sacmil.cli._options import EXISTING_FOLDER
+from sacmil.cli import _options as opt
 from sacmil.errors import MissingExtraError, RunError
 
 
 @click.command()
-@click.argument("results", type=EXISTING_FOLDER)
-@click.option(
+@click.argument("results", type=opt.EXISTING_FOLDER)
+@opt.option(
     "--slides",
+    "Folder of slides to show besides those in RESULTS; repeatable.",
+    opt.EXISTING_FOLDER,
     multiple=True,
-    type=EXISTING_FOLDER,
-    help="Folder of slides to show besides those in RESULTS; repeatable.",
 )
-@click.option("--host", default="127.0.0.1", help="Address to listen on.")
-@click.option(
-    "--port",
-    default=8765,
-    type=click.IntRange(0, 65_535),
-    help="Port to listen on; 0 for any free port.",
+@opt.option("--host", "Address to listen on.", default="127.0.0.1")
+@opt.option(
+    "--port", "Port to listen on; 0 for any free port.", click.IntRange(0, 65_535), default=8765
 )
-@click.option(
-    "--token", help="Access token.  [default: random if other machines can reach the address]"
-)
-@click.option("--open/--no-open", "open_browser", default=False, help="Open a browser.")
+@opt.option("--token", "Access token.  [default: random if other machines can reach the address]")
+@opt.option("--open/--no-open", "Open a browser.", to="open_browser", default=False)
 def command(
     results: Path,
     slides: tuple[Path, ...],
