@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -82,6 +82,22 @@ slide_mpp_option = option(
 weights_option = option("--weights", "File with the encoder's weights.", FILE)
 
 
+def _parse_gpus(
+    ctx: click.Context, parameter: click.Parameter, value: str | None
+) -> list[int] | None:
+    if value is None:
+        return None
+    try:
+        return [int(number) for number in value.split(",") if number.strip()]
+    except ValueError:
+        raise click.UsageError(f"--gpus {value!r}; expected numbers such as 0,1") from None
+
+
+def gpus_option(text: str) -> Callable[[Command], Command]:
+    """Return the option of the numbers of GPUs."""
+    return option("--gpus", text, metavar="0,1", callback=_parse_gpus)
+
+
 def check_engine(engine: str | None, address: str | None) -> None:
     """Reject the address of a Ray cluster for another engine."""
     if address and engine != "ray":
@@ -157,14 +173,6 @@ evaluation_options = join_options(
     flag("--percent", "Print percentages with one decimal."),
     option("--out", "Folder to write report.html, tables and plots to.", FOLDER),
 )
-
-
-def check_metric_name(name: str, known: Sequence[str]) -> None:
-    """Reject an unknown name and suggest a similar one."""
-    from sacmil.errors import suggest_names
-
-    if name not in known:
-        raise click.BadParameter(f"there is no metric {name!r}; {suggest_names(name, known)}")
 
 
 def check_can_report(out: Path | None) -> None:

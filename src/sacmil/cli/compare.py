@@ -14,18 +14,9 @@ if TYPE_CHECKING:
     from sacmil.evaluation.report import Report
 
 
-def _parse_metric(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
-    from sacmil.evaluation.metrics import METRIC_TITLES
-
-    if "," in value or value == "all":
-        raise click.BadParameter(f"{value!r}; expected the name of one metric")
-    opt.check_metric_name(value.strip(), list(METRIC_TITLES))
-    return value.strip()
-
-
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=opt.PATH)
-@opt.option("--metric", "Metric to compare.", default="auc", callback=_parse_metric)
+@opt.option("--metric", "Metric to compare.", default="auc")
 @opt.option("--against", "Compare the other models with this one only.", metavar="MODEL")
 @opt.evaluation_options
 def command(

@@ -22,14 +22,14 @@ _JOB_OPTIONS = ("out", "seeds", "per_gpu", "cache", "engine", "address")
     "--seeds", "Number of seeds, counted from the configuration's seed.", opt.COUNT, default=1
 )
 @opt.option("--repeats", "Number of times to make new folds.  [default: 1]", opt.COUNT)
-@opt.option("--gpus", "GPU numbers, such as 0,1.  [default: all]")
+@opt.gpus_option("GPU numbers.  [default: all]")
 @opt.option("--per-gpu", "Jobs at once per GPU.", opt.COUNT, default=1)
 @opt.option("--workers", "Jobs at once on the CPU.  [default: 1]", opt.COUNT)
 @opt.option("--engine", "Run jobs on this machine or on Ray.", opt.ENGINES, default="local")
 @opt.address_option
 @opt.training_options
 def command(
-    table: Path, models: str | None, gpus: str | None, workers: int | None, **given: Any
+    table: Path, models: str | None, gpus: list[int] | None, workers: int | None, **given: Any
 ) -> None:
     """Train and test models on every fold of TABLE; run again to resume."""
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
@@ -38,7 +38,7 @@ def command(
     from sacmil.training.train import cross_validate
 
     opt.check_engine(given["engine"], given["address"])
-    names, devices = _parse_models(models), _parse_devices(gpus, workers)
+    names, devices = _parse_models(models), _list_devices(gpus, workers)
     settings = {name: given.pop(name) for name in ("config", "recipe", "options")}
     jobs = {name: given.pop(name) for name in _JOB_OPTIONS}
     resolve_configs(names, **settings)  # reject wrong ones before reading bags
@@ -67,11 +67,8 @@ def _parse_models(models: str | None) -> list[str] | None:
     return None if models is None else [name.strip() for name in models.split(",")]
 
 
-def _parse_devices(gpus: str | None, workers: int | None) -> str | list[str]:
+def _list_devices(gpus: list[int] | None, workers: int | None) -> str | list[str]:
     """Return the device of each job at a time; auto takes all GPUs, or the CPU."""
     if gpus is None:
         return "auto" if workers is None else ["cpu"] * workers
-    numbers = [number.strip() for number in gpus.split(",")]
-    if not all(number.isdecimal() for number in numbers):
-        raise click.UsageError(f"--gpus {gpus}; expected numbers such as 0,1")
-    return [f"cuda:{number}" for number in numbers]
+    return [f"cuda:{number}" for number in gpus]

@@ -17,15 +17,11 @@ if TYPE_CHECKING:
 @click.argument("name", required=False)
 def command(name: str | None) -> None:
     """List the encoders, or show the card of the encoder NAME."""
-    if name is None:
-        _print_list()
-    else:
-        _print_card(name)
-
-
-def _print_list() -> None:
     from sacmil.encoders import describe_encoder, list_encoders, list_families
 
+    if name is not None:
+        _print_card(describe_encoder(name))
+        return
     click.echo(f"{'NAME':<12}{'WIDTH':>5}{'INPUT':>7}{'MPP':>6}  {'WEIGHTS':<9}LICENSE")
     for name in list_encoders():
         card = describe_encoder(name)
@@ -36,10 +32,19 @@ def _print_list() -> None:
         click.echo(f"also {summary}")
 
 
-def _print_card(name: str) -> None:
-    from sacmil.encoders import describe_encoder
-
-    rows = {**_make_rows(describe_encoder(name)), "file": _find_weights(name)}
+def _print_card(card: EncoderCard) -> None:
+    rows = {
+        "encoder": card.name,
+        "width": card.width,
+        "input": f"{card.input_px} x {card.input_px} pixels, {card.resample}",
+        "mpp": f"{card.mpp:g} µm per pixel",
+        "pooling": card.pooling,
+        "mean": ", ".join(f"{value:.6g}" for value in card.mean),
+        "std": ", ".join(f"{value:.6g}" for value in card.std),
+        "license": card.license,
+        "weights": card.weights,
+        "file": _find_weights(card.name),
+    }
     for label, value in rows.items():
         click.echo(f"{label:<15}{value}")
 
@@ -52,17 +57,3 @@ def _find_weights(name: str) -> Path | EncoderError:
         return find_encoder_weights(name)
     except EncoderError as error:
         return error
-
-
-def _make_rows(card: EncoderCard) -> dict[str, object]:
-    return {
-        "encoder": card.name,
-        "width": card.width,
-        "input": f"{card.input_px} x {card.input_px} pixels, {card.resample}",
-        "mpp": f"{card.mpp:g} µm per pixel",
-        "pooling": card.pooling,
-        "mean": ", ".join(f"{value:.6g}" for value in card.mean),
-        "std": ", ".join(f"{value:.6g}" for value in card.std),
-        "license": card.license,
-        "weights": card.weights,
-    }

@@ -16,17 +16,15 @@ if TYPE_CHECKING:
     from sacmil.evaluation.report import Report
 
 
-def _parse_metrics(ctx: click.Context, parameter: click.Parameter, value: str) -> list[str]:
-    from sacmil.evaluation.metrics import LOCALIZATION_TITLES, METRICS
+def _parse_metrics(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    from sacmil.evaluation.metrics import LOCALIZATION_TITLES, list_metrics
 
-    names = list(METRICS) if value == "all" else [name.strip() for name in value.split(",")]
-    for name in names:
-        if name in LOCALIZATION_TITLES:
-            raise click.BadParameter(
-                f"{name} is printed whenever bags have instance labels; leave it out of the list"
-            )
-        opt.check_metric_name(name, list(METRICS))
-    return list(dict.fromkeys(names))
+    names = [name.strip() for name in value.split(",")]
+    for name in LOCALIZATION_TITLES.keys() & names:
+        raise click.BadParameter(
+            f"{name} is printed whenever bags have instance labels; leave it out of the list"
+        )
+    return list_metrics("all" if value == "all" else names)
 
 
 @click.command()

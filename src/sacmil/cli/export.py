@@ -27,13 +27,13 @@ def command(
         raise click.UsageError("expected either a MODEL folder or --encoder NAME")
     if encoder is None and (weights or download):
         raise click.UsageError("--weights and --download need --encoder")
-    if encoder is not None:
+    if model is not None:
+        _export_model(model, out)
+    elif encoder is not None:
         from sacmil.encoders import export_encoder
 
         export_encoder(encoder, out, weights=weights, download=download)
         click.echo(f"{out}: use it with --encoder onnx:{out}")
-    elif model is not None:
-        _export_model(model, out)
 
 
 def _export_model(model: Path, out: Path) -> None:

@@ -72,7 +72,7 @@ def _count_option(name: str, text: str) -> Callable[[Any], Any]:
 )
 @opt.option("--dtype", "Type of the features.", opt.DTYPES, default="float16")
 @opt.option("--reader", "Slide reader.  [default: the first that opens the slide]")
-@opt.option("--gpus", "GPU numbers.  [default: all; without a GPU, the CPU]", metavar="0,1")
+@opt.gpus_option("GPU numbers.  [default: all; without a GPU, the CPU]")
 @_count_option("--batch-size", "Tiles encoded at once.  [default: 32, GPU 256]")
 @_count_option("--workers", "Processes that read slides.  [default: by cores]")
 @_count_option("--threads", "Batches encoded in parallel.  [default: by cores]")
@@ -98,10 +98,10 @@ def command(slides: tuple[Path, ...], out: Path, **options: Any) -> None:
 
 def _parse_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options as arguments of the function, which has its own default of ``mpp``."""
-    mpp, gpus = options.pop("mpp"), options.pop("gpus")
+    mpp = options.pop("mpp")
     resolution_given = mpp is not None or options["magnification"] is not None
     size = _parse_patch_size(options["patch_size"], resolution_given=resolution_given)
-    arguments = options | {"patch_size": size, "gpus": _parse_gpus(gpus)}
+    arguments = options | {"patch_size": size}
     return arguments if mpp is None else arguments | {"mpp": _parse_mpp(mpp)}
 
 
@@ -128,15 +128,6 @@ def _parse_patch_size(text: str, *, resolution_given: bool) -> int:
             "image, or --mpp 0.5 for pixels of 0.5 µm"
         )
     return size
-
-
-def _parse_gpus(text: str | None) -> list[int] | None:
-    try:
-        return (
-            None if text is None else [int(number) for number in text.split(",") if number.strip()]
-        )
-    except ValueError:
-        raise click.UsageError(f"--gpus {text!r}; expected numbers such as 0,1") from None
 
 
 def _print_results(summary: ExtractionSummary) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sacmil.cli import _options as opt
-from sacmil.cli._messages import name_options
+from sacmil.cli._messages import exit_with_errors, name_options
 
 
 def _require_one_model(
@@ -72,7 +72,4 @@ def command(bags: tuple[Path, ...], model: Path, out: Path, **settings: Any) -> 
             click.echo(path)
     for note in drawn.notes:
         click.echo(f"Note: {make_printable(name_options(note))}", err=True)
-    for reason in drawn.failures.values():
-        click.echo(f"Error: {make_printable(name_options(reason))}", err=True)
-    if drawn.failures:
-        raise SystemExit(1)
+    exit_with_errors(map(make_printable, drawn.failures.values()))

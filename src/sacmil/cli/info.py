@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sacmil.cli import _options as opt
-from sacmil.cli._messages import name_options
+from sacmil.cli._messages import exit_with_errors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,17 +26,14 @@ def command(files: tuple[Path, ...], *, as_json: bool) -> None:
     """Describe each of FILES: bags or model folders."""
     from sacmil.errors import SacMILError
 
-    failed = 0
+    errors = []
     for file in files:
         try:
             facts = _describe_path(file)
+            click.echo(json.dumps(facts) if as_json else _format_table(facts))
         except SacMILError as error:
-            failed += 1
-            click.echo(f"Error: {name_options(error)}", err=True)
-            continue
-        click.echo(json.dumps(facts) if as_json else _format_table(facts))
-    if failed:
-        raise SystemExit(1)
+            errors.append(error)
+    exit_with_errors(errors)
 
 
 def _describe_path(file: Path) -> dict[str, Any]:
@@ -90,8 +87,8 @@ def _count_labels(labels: npt.NDArray[np.integer]) -> dict[str, int]:
 
 
 def _format_table(facts: dict[str, Any]) -> str:
-    known = {key: value for key, value in facts.items() if value is not None}
-    return "\n".join(f"{key:<16}{_format_value(key, value)}" for key, value in known.items())
+    known = [(key, value) for key, value in facts.items() if value is not None]
+    return "\n".join(f"{key:<16}{_format_value(key, value)}" for key, value in known)
 
 
 def _format_value(key: str, value: Any) -> str:

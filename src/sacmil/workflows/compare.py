@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sacmil.arguments import list_paths
-from sacmil.errors import RunError
+from sacmil.errors import ConfigError, RunError, suggest_names
 from sacmil.evaluation.comparison import (
     PairComparison,
     compare_models,
@@ -16,7 +16,7 @@ from sacmil.evaluation.comparison import (
     list_conclusions,
 )
 from sacmil.evaluation.localization import compare_localization
-from sacmil.evaluation.metrics import LOCALIZATION_TITLES, METRICS, list_metrics
+from sacmil.evaluation.metrics import LOCALIZATION_TITLES, METRIC_TITLES, METRICS, list_metrics
 from sacmil.evaluation.report import Report, write_report_folder
 from sacmil.evaluation.summary import DEFAULT_METRICS, check_level_and_draws
 from sacmil.evaluation.table_format import TableStyle
@@ -106,6 +106,9 @@ def compare(
     """
     resampling: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
     check_level_and_draws(**resampling)
+    if metric not in METRIC_TITLES:
+        hint = suggest_names(metric, METRIC_TITLES)
+        raise ConfigError(f"there is no metric {metric!r}; expected the name of one metric, {hint}")
     found = read_run_results("Comparison", list_paths("runs", runs, "run"))
     predictions, localization = found["predictions"], found["localization"]
     _check_models(metric, predictions, localization)
