@@ -37,13 +37,9 @@ def command(
 
 
 def _export_model(model: Path, out: Path) -> None:
-    try:
-        from sacmil.deploy.export import export_model, read_parity
-    except ImportError:
-        from sacmil.errors import MissingExtraError
-
-        raise MissingExtraError("torch", "exporting a model") from None
+    from sacmil import export_model  # says how to get torch if it is missing
     from sacmil.card import find_model_folders
+    from sacmil.deploy.export import read_parity
 
     export_model(model, out)
     for folder in find_model_folders(out):

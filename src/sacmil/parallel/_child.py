@@ -25,7 +25,6 @@ import numpy.typing as npt
 
 from sacmil.errors import SacMILError, explain_os_error
 
-_INTEGER_BYTES = 8
 _MIN_SHARED_BYTES = 2**16
 
 ByteArray = npt.NDArray[np.uint8]
@@ -144,9 +143,7 @@ def send(stream: BinaryIO, message: Any, shared: SharedMemory | None = None) -> 
     if shared is not None and through_memory:
         shared.write(raw, sum(sizes))  # before the message that announces it
         raw = []
-    numbers = [int(through_memory), len(head), len(sizes), *sizes]
-    stream.write(b"".join(number.to_bytes(_INTEGER_BYTES, "little") for number in numbers))
-    stream.write(head)
+    pickle.dump((through_memory, head, sizes), stream)
     for view in raw:
         stream.write(view)
     stream.flush()
@@ -167,26 +164,16 @@ def receive(
         shared: the memory of large arrays.
         allocate: returns the memory they are copied to.
     """
-    through_memory, head_size, count = (_read_integer(stream) for _ in range(3))
-    sizes = [_read_integer(stream) for _ in range(count)]
-    head = _read_exactly(stream, head_size)
+    through_memory, head, sizes = pickle.load(stream)  # noqa: S301 - of our own child or parent
     if through_memory and shared is not None:
         buffers: Sequence[Any] = shared.read(sizes, allocate)
     else:
         buffers = [_read_exactly(stream, size) for size in sizes]
-    return pickle.loads(head, buffers=buffers)  # noqa: S301 - written by our own child or parent
-
-
-def _read_integer(stream: BufferedReader) -> int:
-    return int.from_bytes(_read_exactly(stream, _INTEGER_BYTES), "little")
+    return pickle.loads(head, buffers=buffers)  # noqa: S301 - so is this
 
 
 def _read_exactly(stream: BufferedReader, size: int) -> bytearray:
-    data = bytearray(size)
-    view, filled = memoryview(data), 0
-    while filled < size:
-        got = stream.readinto(view[filled:])
-        if not got:
-            raise EOFError
-        filled += got
+    data = bytearray(size)  # not bytes: arrays over them can be written to
+    if stream.readinto(data) < size:
+        raise EOFError
     return data

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import queue
 import signal
 import subprocess
@@ -85,7 +86,7 @@ class _WorkerProcess:
         try:
             while True:
                 results.put((self, receive(stdout, self._shared, allocate)))
-        except (EOFError, OSError, ValueError):
+        except (EOFError, OSError, ValueError, pickle.UnpicklingError):
             results.put((self, None))
 
     @property

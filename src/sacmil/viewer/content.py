@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,31 +57,22 @@ class ByteCache:
             if key in self._stored:
                 self._stored.move_to_end(key)
                 return self._stored[key]
-            shared = self._making.get(key)
-            if shared is None:
-                made = self._making[key] = Future()
-        if shared is not None:
-            return shared.result()
-        return self._make(key, make, made)
-
-    def _make(self, key: Hashable, make: Callable[[], bytes], made: Future[bytes]) -> bytes:
-        try:
-            made.set_result(make())
-            self._store(key, made.result())
-        except BaseException as error:
-            made.set_exception(error)
-            raise
-        finally:
-            with self._lock:
-                del self._making[key]
+            is_first = key not in self._making
+            made = self._making.setdefault(key, Future())
+        if is_first:
+            self._make(key, make, made)
         return made.result()
 
-    def _store(self, key: Hashable, made: bytes) -> None:
+    def _make(self, key: Hashable, make: Callable[[], bytes], made: Future[bytes]) -> None:
+        try:
+            made.set_result(make())
+        except BaseException as error:
+            made.set_exception(error)
         with self._lock:
-            if len(made) > self._max_bytes or key in self._stored:
-                return
-            self._stored[key] = made
-            self.used_bytes += len(made)
+            del self._making[key]
+            if made.exception() is None and len(made.result()) <= self._max_bytes:
+                self._stored[key] = made.result()
+                self.used_bytes += len(made.result())
             while self.used_bytes > self._max_bytes:
                 self.used_bytes -= len(self._stored.popitem(last=False)[1])
 
@@ -201,10 +193,7 @@ class ResultsApi:
         return {
             "title": self._root.name,
             "classes": list(self._results.classes),
-            "models": [
-                {"name": model.name, "hash": model.hash, "members": model.members}
-                for model in self._results.models
-            ],
+            "models": [asdict(model) for model in self._results.models],
             "colors": COLOR_SCALE.tolist(),
             "slides": [self._describe_slide(slide, resolve) for slide in self._results.slides],
         }
@@ -229,12 +218,11 @@ class ResultsApi:
         }
 
     def _describe_prediction(self, found: StoredPrediction, resolve: Resolve) -> dict[str, Any]:
-        best = found.probabilities.index(max(found.probabilities))
         return {
             "model": [model.name for model in self._results.models].index(found.model),
             "probabilities": found.probabilities,
             "spread": found.spread,
-            "predicted": self._results.classes[best],
+            "predicted": found.find_predicted_class(self._results.classes),
             "has_scores": self._has_file(found.scores, resolve),
         }
 

@@ -125,16 +125,12 @@ class InputRequirements:
             unknown.append("encoder")
         else:
             wrong += self.check_encoder(bag.encoder.name, bag.encoder.hash)
-        if in_pixels := self._check_pixel_size(bag):
-            wrong += in_pixels
-        elif self.patch_px is not None and bag.patch_size_px is not None:
-            pass  # both are counted in pixels, and the same
-        elif self.patch_um is None or bag.patch_size_um is None:
+        found = _describe_tiles(bag.patch_size_um, bag.patch_size_px)
+        expected = _describe_tiles(self.patch_um, self.patch_px)
+        if not found or not expected:
             unknown.append("size of a tile in µm")
-        elif abs(bag.patch_size_um / self.patch_um - 1) > TILE_SIZE_TOLERANCE:
-            wrong.append(
-                f"its tiles are {bag.patch_size_um:.4g} µm wide, the model's {self.patch_um:.4g} µm"
-            )
+        elif found != expected and not _are_close(bag.patch_size_um, self.patch_um):
+            wrong.append(f"its tiles are {found}, the model's {expected}")
         return InputCheck(wrong, unknown)
 
     def require(
@@ -157,15 +153,6 @@ class InputRequirements:
     def has_other_dim(self, bag: Bag) -> bool:
         """Whether the model cannot run on the bag."""
         return self.dim not in (None, bag.dim)
-
-    def _check_pixel_size(self, bag: Bag) -> list[str]:
-        """Compare tile sizes if the model's or the bag's are counted in pixels."""
-        found = _describe_tiles(bag.patch_size_um, bag.patch_size_px)
-        expected = _describe_tiles(self.patch_um, self.patch_px)
-        one_in_pixels = self.patch_px is not None or bag.patch_size_px is not None
-        if not one_in_pixels or not found or not expected or found == expected:
-            return []
-        return [f"its tiles are {found}, the model's {expected}"]
 
     def fix_hint(self, bag: Bag) -> str:
         """Return what to do about a bag that does not meet the requirements."""
@@ -200,6 +187,13 @@ def _describe_tiles(um: float | None, px: float | None) -> str:
     if px is not None:
         return f"{px:g} pixels of an image of unknown µm per pixel"
     return "" if um is None else f"{um:.4g} µm wide"
+
+
+def _are_close(found: float | None, expected: float | None) -> bool:
+    """Whether two sizes in µm are the same; a size in pixels is None here."""
+    if found is None or expected is None:
+        return False
+    return abs(found / expected - 1) <= TILE_SIZE_TOLERANCE
 
 
 def _is_known_encoder(encoder: str) -> bool:
