@@ -22,9 +22,8 @@ from sacmil.evaluation.metrics import auc
 from sacmil.evaluation.summary import summarize
 from sacmil.heatmap import read_truth
 from sacmil.results import read_predictions, read_results, read_scores
-from sacmil.workflows import demo_settings
-from sacmil.workflows.demo import run_demo
-from sacmil.workflows.demo_settings import EXPORTED_MODELS, DemoFolder, DemoSettings
+from sacmil.workflows import demo
+from sacmil.workflows.demo import EXPORTED_MODELS, DemoFolder, DemoSettings, run_demo
 from sacmil.workflows.inputs import WorkflowCallbacks
 
 pytest.importorskip("matplotlib", reason="pip install 'sacmil[plots]'")
@@ -32,7 +31,7 @@ pytest.importorskip("onnxruntime", reason="pip install 'sacmil[runtime]'")
 
 MODELS = {"sac_mil_local", "abmil", "mean_pool"}
 """Without transmil: one model that is not exported is enough, and a slow test trains all."""
-ALL_OPTIONS = demo_settings._MODEL_OPTIONS
+ALL_OPTIONS = demo._MODEL_OPTIONS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,7 +40,7 @@ def _inline_workers(onnx_registry):
     with pytest.MonkeyPatch.context() as monkeypatch:
         use_inline_workers(monkeypatch)
         options = {name: ALL_OPTIONS[name] for name in sorted(MODELS)}
-        monkeypatch.setattr(demo_settings, "_MODEL_OPTIONS", options)
+        monkeypatch.setattr(demo, "_MODEL_OPTIONS", options)
         for function in (compare_models, summarize):  # intervals of fewer draws: no test reads them
             fewer = partial(function, draws=50)
             monkeypatch.setattr(f"sacmil.workflows.demo.{function.__name__}", fewer)
@@ -102,7 +101,7 @@ def test_every_model_of_the_demonstration_takes_its_options() -> None:
 
 @pytest.mark.slow
 def test_the_quick_demonstration_trains_every_model(tmp_path, monkeypatch, settings) -> None:
-    monkeypatch.setattr(demo_settings, "_MODEL_OPTIONS", ALL_OPTIONS)
+    monkeypatch.setattr(demo, "_MODEL_OPTIONS", ALL_OPTIONS)
     found = run_demo(tmp_path / "report", DemoSettings.make_quick(encoder=settings.encoder))
     assert found.report.estimates.keys() == ALL_OPTIONS.keys()
 

@@ -170,10 +170,7 @@ class ExtractionProgressBar:
         self._bar.close()
 
     def _print_line(self, line: str) -> None:
-        if self._terminal:
-            self._bar.write(line, file=sys.stderr)
-        else:
-            click.echo(line, err=True)
+        self._bar.write(line, file=sys.stderr)
 
 
 @contextmanager

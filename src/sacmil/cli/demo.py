@@ -11,7 +11,7 @@ from sacmil.cli import _options as opt
 from sacmil.cli._messages import render_summary
 
 if TYPE_CHECKING:
-    from sacmil.workflows.demo_settings import DemoResult
+    from sacmil.workflows.demo import DemoResult
 
 
 @click.command()
@@ -28,8 +28,7 @@ def command(out: Path, *, quick: bool, **given: int | None) -> None:
     """
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
     from sacmil.cli._progress import progress_bars, show_extraction_progress
-    from sacmil.workflows.demo import run_demo
-    from sacmil.workflows.demo_settings import DemoSettings
+    from sacmil.workflows.demo import DemoSettings, run_demo
     from sacmil.workflows.inputs import WorkflowCallbacks
 
     changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
@@ -43,7 +42,7 @@ def command(out: Path, *, quick: bool, **given: int | None) -> None:
 
 
 def _print_results(out: Path, result: DemoResult) -> None:
-    from sacmil.workflows.demo_settings import list_next_commands
+    from sacmil.workflows.demo import list_next_commands
 
     click.echo(render_summary(result.report))
     for name, measured in result.localization.items():

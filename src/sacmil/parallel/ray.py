@@ -13,6 +13,7 @@ import sysconfig
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,8 +125,6 @@ class _RayActor:
         working_directory: str,
     ) -> None:
         self._factory, self._arguments = factory, arguments
-        self._call: Callable[[Any], Any] | None = None
-        self._failure: str | None = None
         with contextlib.suppress(OSError):  # a machine may lack it; relative paths fail there
             os.chdir(working_directory)
 
@@ -138,21 +137,14 @@ class _RayActor:
     def run(self, item: Any) -> tuple[Any, str | None]:
         """Return the value and None, or None and the reason of the failure."""
         try:
-            return self._get_callable()(item), None
+            return self._call(item), None
         except SacMILError as error:
             return None, str(error)
 
-    def _get_callable(self) -> Callable[[Any], Any]:
-        """Return the function; it is made at the first item, so that a crash counts for one."""
-        if self._failure is not None:
-            raise SacMILError(self._failure)
-        if self._call is None:
-            try:
-                self._call = self._factory(*self._arguments)
-            except SacMILError as error:
-                self._failure = str(error)
-                raise
-        return self._call
+    @cached_property
+    def _call(self) -> Callable[[Any], Any]:
+        """The function; it is made at the first item, so that a crash counts for one."""
+        return self._factory(*self._arguments)
 
 
 class _StartedActor(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import Counter
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -78,11 +77,13 @@ class Connections:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._open: dict[Address, _Connection] = {}
-        self._per_client: Counter[str] = Counter()
         self._waiting: dict[Address, None] = {}  # for their clients, the longest waiting first
-        self._holders: Counter[int] = Counter()  # connections by id of the body they hold
-        self.held_bytes = 0
-        """Size of all bodies that are being sent."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Size of all bodies that are being sent; one that several clients share counts once."""
+        bodies = {id(each.body): len(each.body) for each in self._open.values()}
+        return sum(bodies.values())
 
     def __len__(self) -> int:
         return len(self._open)
@@ -93,9 +94,8 @@ class Connections:
     def add(self, address: Address, transport: asyncio.Transport) -> None:
         """Add a new connection; if there are too many, drop the one waiting longest."""
         self._open[address] = _Connection(transport)
-        self._per_client[address[0]] += 1
         self.start_deadline(address, self.limits.request_timeout_s)
-        if self._per_client[address[0]] > self.limits.max_per_client:
+        if sum(each[0] == address[0] for each in self._open) > self.limits.max_per_client:
             self._drop_first(each for each in self._waiting if each[0] == address[0])
         elif len(self._open) > self.limits.max_connections:
             self._drop_first(self._waiting)
@@ -103,14 +103,9 @@ class Connections:
     def discard(self, address: Address, transport: asyncio.Transport) -> None:
         """Remove a connection that has ended; its address may have been reused since."""
         connection = self._open.get(address)
-        if connection is None or connection.transport is not transport:
-            return
-        self.mark_busy(address)
-        self._release(connection)
-        del self._open[address]
-        self._per_client[address[0]] -= 1
-        if not self._per_client[address[0]]:
-            del self._per_client[address[0]]
+        if connection is not None and connection.transport is transport:
+            self.mark_busy(address)
+            del self._open[address]
 
     def start_deadline(self, address: Address, seconds: float) -> None:
         """Start waiting for the client: it must act in time, and may be dropped before."""
@@ -133,7 +128,7 @@ class Connections:
         """Wait for the next request, and for the client to read the rest of the last response."""
         connection = self._open.get(address)
         if connection is not None:
-            self._release(connection)
+            connection.body = b""
             is_sent = connection.transport.get_write_buffer_size() == 0
             seconds = self.limits.request_timeout_s if is_sent else self.limits.read_timeout_s
             self.start_deadline(address, seconds)
@@ -148,23 +143,10 @@ class Connections:
         connection = self._open.get(address)
         if connection is None or connection.body is body:
             return
-        self._release(connection)
-        if body:
-            connection.body = body
-            self._holders[id(body)] += 1
-            self.held_bytes += len(body) if self._holders[id(body)] == 1 else 0
+        connection.body = body
         while self.held_bytes > self.limits.max_unsent_bytes:
             if not self._drop_first(each for each in self._waiting if self._open[each].body):
                 break
-
-    def _release(self, connection: _Connection) -> None:
-        body, connection.body = connection.body, b""
-        if not body:
-            return
-        self._holders[id(body)] -= 1
-        if not self._holders[id(body)]:
-            del self._holders[id(body)]
-            self.held_bytes -= len(body)
 
     def _drop_first(self, addresses: Iterable[Address]) -> bool:
         address = next(iter(addresses), None)

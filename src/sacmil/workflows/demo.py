@@ -1,15 +1,34 @@
-"""Runs the demonstration: draw, extract, cross-validate, export, predict, report."""
+"""Runs the demonstration: draw, extract, cross-validate, export, predict, report.
+
+::
+
+    OUT/
+    ├── index.html                 the report
+    ├── predictions.csv            predictions of exported models; sacmil evaluate reads it
+    ├── table.csv                  slides, patients, labels; sacmil crossval reads it
+    ├── settings.json              settings; other settings need another folder
+    ├── cohort/                    tissue, tiles, bags: see extraction/slide_request.py
+    ├── run/                       the cross-validation: see results/__init__.py
+    ├── evaluation/                tables and plots of it, report.html
+    ├── onnx/<model>/part_<fold>/  exported models
+    ├── new/                       unlabelled slides, and the output of sacmil predict
+    └── results/                   for sacmil view: see results/results_folder.py
+        ├── slides/<slide>.tif
+        └── truth/<slide>.geojson
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.atomic import exclusive
+from sacmil.atomic import atomic_write, exclusive
 from sacmil.bag import Bag
 from sacmil.card import find_model_folders, read_card
 from sacmil.cohorts.cohort import Cohort, write_cohort
@@ -21,6 +40,7 @@ from sacmil.encoders import load_encoder
 from sacmil.environment import count_cores
 from sacmil.errors import RunError, SacMILError
 from sacmil.evaluation.comparison import compare_models
+from sacmil.evaluation.html_page import render_page
 from sacmil.evaluation.localization import Localization, measure_localization
 from sacmil.evaluation.plots import check_matplotlib
 from sacmil.evaluation.report import Report, write_report_folder
@@ -45,28 +65,43 @@ from sacmil.results import (
 )
 from sacmil.results.prediction import combine_hashes
 from sacmil.slides.readers import open_slide
+from sacmil.slides.tiling import TileSpec
 from sacmil.synthetic.slides import (
     CLASSES,
+    LayoutSettings,
     SyntheticSlide,
     make_cohort,
     make_slide_cohort,
     write_slide,
 )
 from sacmil.synthetic.slides.layout import MPP
+from sacmil.training.config import DEFAULT_MODEL, TrainingConfig
 from sacmil.training.train import cross_validate
-from sacmil.workflows.demo_settings import (
-    EXPORTED_MODELS,
-    DemoBags,
-    DemoFolder,
-    DemoResult,
-    DemoSettings,
-    write_page,
-)
 from sacmil.workflows.inputs import WorkflowCallbacks
 from sacmil.workflows.predict import predict_slides
 from sacmil.workflows.runs import read_run_settings
 from sacmil.workflows.slide_pictures import write_thumbnail
 
+EXPORTED_MODELS = (DEFAULT_MODEL, "abmil")
+"""Models that are exported, drawn and shown in the viewer."""
+
+_QUICK_LAYOUT = LayoutSettings(
+    size=(1120, 1120),
+    tissue_radius=520,
+    cluster_radii=(80, 74, 70),
+    glands=1,
+    gland_radius=50,
+    fat_radius=80,
+    fat_cell=26,
+    stroma_cells=300,
+    lymphocytes=80,
+)
+_MODEL_OPTIONS: dict[str, dict[str, Any]] = {
+    DEFAULT_MODEL: {},
+    "transmil": {"dim": 64, "heads": 4},
+    "abmil": {"hidden": 64, "attention_dim": 32},
+    "mean_pool": {"hidden": 64},
+}
 _NUM_NEW_SLIDES = 2
 """Number of unlabelled slides."""
 _DRAWING_LIMIT_S = 600.0
@@ -80,13 +115,122 @@ _MIN_TUMOR_SHARE = 0.25
 """Minimum share of tumour for a tile to count as tumour."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class DemoSettings:
+    """Settings of the demonstration."""
+
+    slides: int = 60
+    """Slides with tissue; two more fail on purpose."""
+    folds: int = 3
+    epochs: int = 16
+    seed: int = 1
+    """Of slides, folds and weights. Not 0, because models were chosen on slides of seed 0."""
+    pictures: int = 3
+    """Number of slides per class with heatmaps: the first ones, not the best."""
+    amounts: LayoutSettings = field(default_factory=LayoutSettings)
+    tiles: TileSpec = field(default_factory=lambda: TileSpec(mpp=0.5, patch_size=224))
+    encoder: str = "lite0"
+
+    @classmethod
+    def make_quick(cls, **changed: Any) -> DemoSettings:
+        """Return a small demonstration: every step, but its metrics mean nothing."""
+        small: dict[str, Any] = {"slides": 8, "folds": 2, "epochs": 2, "pictures": 1}
+        return cls(**{**small, "amounts": _QUICK_LAYOUT, **changed})
+
+    def make_configs(self) -> dict[str, TrainingConfig]:
+        """Return our model with its defaults and the others small, all trained in the same way."""
+        training = {"epochs": self.epochs}
+        return {
+            name: TrainingConfig(model=name, options=options, training=training, seed=self.seed)
+            for name, options in _MODEL_OPTIONS.items()
+        }
+
+    def to_json(self) -> str:
+        """Return the settings as JSON, to recognise a folder of the same demonstration."""
+        return json.dumps(asdict(self) | {"models": _MODEL_OPTIONS}, indent=1) + "\n"
+
+
+@dataclass(frozen=True)
+class DemoFolder:
+    """The paths of one demonstration."""
+
+    out: Path
+
+    @property
+    def page(self) -> Path:
+        """The report."""
+        return self.out / "index.html"
+
+    @property
+    def results(self) -> Path:
+        """Folder that the viewer opens."""
+        return self.out / "results"
+
+    @property
+    def slides(self) -> Path:
+        """The synthetic slides."""
+        return self.results / "slides"
+
+    @property
+    def truth(self) -> Path:
+        """The outlines of their tumour clusters."""
+        return self.results / "truth"
+
+    def claim(self, settings: DemoSettings) -> None:
+        """Reserve the folder for these settings; reject a folder with other contents."""
+        stored, wanted = self.out / "settings.json", settings.to_json()
+        if stored.is_file():
+            found = stored.read_text(encoding="utf-8", errors="replace")
+            if found.replace('"nest_radii"', '"cluster_radii"') != wanted:  # renamed since
+                raise RunError(
+                    f"{self.out}: holds a demonstration with other settings (see {stored.name}); "
+                    "choose another `out`, or remove that folder"
+                )
+            return
+        foreign = sorted(file.name for file in self.out.glob("*") if file.name[0] != ".")
+        if foreign:
+            raise RunError(
+                f"{self.out}: holds {foreign[0]} and is not a demonstration; choose another `out`"
+            )
+        with atomic_write(stored) as partial:
+            partial.write_text(wanted, encoding="utf-8")
+
+
+class DemoBags(NamedTuple):
+    """Bags of the slides, and slides without one."""
+
+    files: dict[str, Path]
+    """By slide."""
+    failures: dict[str, str]
+    """Reason by slide, for slides without a bag."""
+    tiles: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoResult:
+    """Results of the demonstration."""
+
+    folder: DemoFolder
+    report: Report
+    """Of the cross-validation."""
+    localization: Mapping[str, Localization]
+    """By exported model."""
+    bags: DemoBags
+    slides: Sequence[SyntheticSlide]
+    illustrated_slides: Sequence[SyntheticSlide]
+    new_predictions: Mapping[str, str]
+    """Predictions of unlabelled slides, by slide."""
+    steps_done: Mapping[str, int]
+    """Amount of each step done by this run; 0 if everything existed."""
+
+
 def run_demo(
     out: Path, settings: DemoSettings, callbacks: WorkflowCallbacks | None = None
 ) -> DemoResult:
     """Do everything that is missing in a folder, and write its page.
 
     Args:
-        out: see demo_settings.py for its contents.
+        out: the top of this file lists its contents.
         settings: size and seed.
         callbacks: progress.
     """
@@ -392,3 +536,29 @@ def _list_finished_jobs(run: Path) -> list[Path]:
 
 def _list_hashes(models: Path) -> list[str]:
     return [read_card(member).weights_sha256 for member in find_model_folders(models)]
+
+
+def write_page(result: DemoResult) -> None:
+    """Write index.html atomically."""
+    first_slides = {slide.label: slide for slide in reversed(result.illustrated_slides)}
+    page = render_page(
+        "demo.html",
+        title="Where, not how many",
+        result=result,
+        classes=CLASSES,
+        exported_models=EXPORTED_MODELS,
+        first_slides=[slide for _, slide in sorted(first_slides.items())],
+        marked=", ".join(s.slide_id for s in result.slides if s.artefact == "pen mark"),
+        next_commands=list_next_commands(result.folder.out),
+    )
+    with atomic_write(result.folder.page) as partial:
+        partial.write_text(page, encoding="utf-8")
+
+
+def list_next_commands(out: Path) -> list[str]:
+    """Return commands to run next."""
+    return [
+        f"sacmil view {out / 'results'}",
+        f"sacmil evaluate {out / 'run'}",
+        f"sacmil compare {out / 'run'}",
+    ]

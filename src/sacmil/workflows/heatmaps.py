@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sacmil import heatmap
 from sacmil.arguments import ProgressCallback, ignore_progress, list_paths, to_integer, to_path
 from sacmil.atomic import exclusive
 from sacmil.bag import Bag
@@ -18,17 +19,6 @@ from sacmil.deploy.load import load_ensemble
 from sacmil.errors import ConfigError, FormatError, suggest_names
 from sacmil.formats import find_bags, read_bag
 from sacmil.formats._registry import list_suffixes
-from sacmil.heatmap import (
-    Normalization,
-    Truth,
-    draw_heatmap,
-    normalize_scores,
-    read_truth,
-    safe_file_name,
-    select_scores,
-    write_csv,
-    write_geojson,
-)
 from sacmil.heatmap.annotations import check_can_draw
 from sacmil.heatmap.canvas import SINGLE_SLIDE_SUFFIXES
 from sacmil.results import InstanceScores, Prediction
@@ -71,7 +61,7 @@ def draw_heatmaps(
     *,
     slides: str | Path | None = None,
     classes: Sequence[str] = (),
-    normalization: Normalization = "rank",
+    normalization: heatmap.Normalization = "rank",
     geojson: bool = False,
     csv: bool = False,
     top: int = 8,
@@ -131,7 +121,7 @@ class _HeatmapDrawer:
 
     out: Path
     classes: tuple[str, ...]
-    normalization: Normalization
+    normalization: heatmap.Normalization
     geojson: bool
     csv: bool
     top: int
@@ -197,7 +187,7 @@ class _HeatmapDrawer:
             )
         truth = self._load_truth(bag)
         for which in self.classes or (None,):
-            pictures = draw_heatmap(
+            pictures = heatmap.draw_heatmap(
                 self.out,
                 bag.slide_id,
                 scored.scores,
@@ -215,10 +205,10 @@ class _HeatmapDrawer:
             )
             yield from pictures.values()
 
-    def _load_truth(self, bag: Bag) -> Truth | None:
+    def _load_truth(self, bag: Bag) -> heatmap.Truth | None:
         if self.truth is None:
             return bag.labels
-        found = read_truth(self.truth, bag.slide_id, bounds_origin=bag.bounds_origin)
+        found = heatmap.read_truth(self.truth, bag.slide_id, bounds_origin=bag.bounds_origin)
         if found is None and bag.labels is None:
             self.summary.notes.append(f"{bag.slide_id}: {self.truth} has no annotation of it")
         return bag.labels if found is None else found
@@ -231,19 +221,19 @@ class _HeatmapDrawer:
             scored.prediction.predicted_class,
         )
         which = self.classes[0] if self.classes else None
-        shown = select_scores(scored.scores, classes, predicted=predicted, class_name=which)
-        how, stem = self.normalization, safe_file_name(bag.slide_id)
-        values = normalize_scores(shown.scores.scores, how)
+        shown = heatmap.select_scores(scored.scores, classes, predicted=predicted, class_name=which)
+        how, stem = self.normalization, heatmap.safe_file_name(bag.slide_id)
+        values = heatmap.normalize_scores(shown.scores.scores, how)
         columns = _make_columns(scored.scores, classes, values, shown.class_name, how)
         common: dict[str, Any] = {"normalization": how, "measurements": columns}
         if self.geojson:
             path = self.out / f"{stem}.geojson.gz"
             known: dict[str, Any] = {"bounds_origin": bag.bounds_origin, "slide_id": bag.slide_id}
-            write_geojson(path, scored.scores, values, **known, **common)
+            heatmap.write_geojson(path, scored.scores, values, **known, **common)
             yield path
         if self.csv:
             path = self.out / f"{stem}.csv"
-            write_csv(path, scored.scores, values, labels=bag.labels, **common)
+            heatmap.write_csv(path, scored.scores, values, labels=bag.labels, **common)
             yield path
 
     def _name_score(self) -> str:
