@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from sacmil.evaluation.report import Report
     from sacmil.results import Predictions
 
 _ARGUMENT = re.compile(r"(?<!`)`([a-z][a-z0-9_]*)(?:=([^`\n]*))?`(?!`)")
@@ -130,14 +129,8 @@ def print_summary(predictions: Predictions, data: str) -> None:
     """Print accuracy, AUC and F1 of every model over the test folds, as `sacmil evaluate` does."""
     from sacmil.evaluation.report import Report
     from sacmil.evaluation.summary import summarize
+    from sacmil.evaluation.table_format import render_table
 
     estimates = summarize(predictions, metrics=("accuracy", "auc", "f1"))
     report = Report(title="", predictions=predictions, estimates=estimates, data=data)
-    click.echo(render_summary(report), nl=False)
-
-
-def render_summary(report: Report, table_format: str = "text") -> str:
-    """Return the table of a report's models and metrics."""
-    from sacmil.evaluation.table_format import render_table
-
-    return render_table(report.summary, table_format)
+    click.echo(render_table(report.summary), nl=False)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sacmil.cli import _options as opt
-from sacmil.cli._messages import render_summary
 
 if TYPE_CHECKING:
     from sacmil.evaluation.report import Report
@@ -54,9 +53,8 @@ def _print_report(report: Report, table_format: str) -> None:
     from sacmil.workflows.runs import LOCALIZATION_HEADING
 
     if table_format == "text":
-        if report.metric in LOCALIZATION_TITLES:
-            click.echo(render_table(report.extra_tables[LOCALIZATION_HEADING]))
-        else:
-            click.echo(render_summary(report))
+        of_tiles = report.metric in LOCALIZATION_TITLES
+        table = report.extra_tables[LOCALIZATION_HEADING] if of_tiles else report.summary
+        click.echo(render_table(table))
         click.echo("".join(f"{sentence}\n" for sentence in report.conclusions))
     click.echo(render_table(report.comparison, table_format), nl=False)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sacmil.cli import _options as opt
-from sacmil.cli._messages import render_summary
 
 if TYPE_CHECKING:
     from sacmil.workflows.demo import DemoResult
@@ -42,9 +41,10 @@ def command(out: Path, *, quick: bool, **given: int | None) -> None:
 
 
 def _print_results(out: Path, result: DemoResult) -> None:
+    from sacmil.evaluation.table_format import render_table
     from sacmil.workflows.demo import list_next_commands
 
-    click.echo(render_summary(result.report))
+    click.echo(render_table(result.report.summary))
     for name, measured in result.localization.items():
         click.echo(f"{name}: tile scores separate tumour from other tissue, AUC {measured.auc:.3f}")
     for name, prediction in result.new_predictions.items():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sacmil.cli import _options as opt
-from sacmil.cli._messages import exit_with_errors, name_options, render_summary
+from sacmil.cli._messages import exit_with_errors, name_options
 
 if TYPE_CHECKING:
     from sacmil.cohorts.dataset import Dataset
@@ -132,7 +132,7 @@ def _read_dataset(
 def _print_report(report: Report, table_format: str) -> None:
     from sacmil.evaluation.table_format import render_table
 
-    click.echo(render_summary(report, table_format), nl=False)
+    click.echo(render_table(report.summary, table_format), nl=False)
     for extra in report.extra_tables.values() if table_format == "text" else ():
         click.echo()
         click.echo(render_table(extra), nl=False)

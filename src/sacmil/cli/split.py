@@ -58,10 +58,8 @@ def command(
     numbers = {name: options.pop(name) for name in ("seed", "repeats", "validation")}
     out, columns = target["out"], options
     _check_call(out, check, dataset, clinical, columns)
-    if dataset == "camelyon16":
-        cohort, given = _read_camelyon16(table, folds, numbers)
-    elif dataset is not None:
-        cohort, given = _read_tcga(dataset, table, clinical), {"folds": folds}
+    if dataset is not None:
+        cohort, given = _read_download(dataset, table, folds, clinical, numbers)
     else:
         cohort, given = read_cohort(table, **columns), {"folds": check or folds}
     target |= {"preserve_sites": bool(columns["site"]), "with_table": dataset is not None}
@@ -92,20 +90,19 @@ def _check_call(
             raise click.UsageError(f"--dataset sets columns and classes; leave {given} out")
 
 
-def _read_camelyon16(
-    source: Path, folds: int, arguments: dict[str, Any]
+def _read_download(
+    dataset: str, source: Path, folds: int, clinical: Path | None, numbers: dict[str, Any]
 ) -> tuple[Cohort, dict[str, Any]]:
-    """Return the cohort, and the folds of its training slides with the official split."""
+    """Return the cohort, and its folds: those of CAMELYON16 come with the official split."""
     from sacmil.cohorts.camelyon16 import read_camelyon16
-
-    found = read_camelyon16(source, folds=folds, **arguments)
-    return found.cohort, {"folds": found.folds, "official": found.official}
-
-
-def _read_tcga(name: str, source: Path, clinical: Path | None) -> Cohort:
     from sacmil.cohorts.tcga import read_tcga_brca, read_tcga_lung
 
-    return read_tcga_lung(source) if name == "tcga-lung" else read_tcga_brca(source, clinical)
+    if dataset == "camelyon16":
+        found = read_camelyon16(source, folds=folds, **numbers)
+        return found.cohort, {"folds": found.folds, "official": found.official}
+    is_lung = dataset == "tcga-lung"
+    cohort = read_tcga_lung(source) if is_lung else read_tcga_brca(source, clinical)
+    return cohort, {"folds": folds}
 
 
 def _print_counts(split: CohortSplit) -> None:
@@ -121,9 +118,9 @@ def _print_counts(split: CohortSplit) -> None:
 
 
 def _format_counts(counts: SetCounts) -> tuple[str, ...]:
-    pairs = zip(counts.patients_by_class, counts.slides_by_class, strict=True)
-    by_class = (f"{patients}/{slides}" for patients, slides in pairs)
-    return (str(counts.fold), counts.name, f"{counts.patients}/{counts.slides}", *by_class)
+    patients = (counts.patients, *counts.patients_by_class)
+    slides = (counts.slides, *counts.slides_by_class)
+    return (str(counts.fold), counts.name, *map("{}/{}".format, patients, slides))
 
 
 def _print_files(split: CohortSplit, out: Path, *, official: bool, with_table: bool) -> None:

@@ -120,13 +120,8 @@ def _resize_area(pixels: Pixels, area: Box, origin: tuple[int, int], box: Box) -
     if pixels.shape[1::-1] == size:
         return pixels
     height, width = pixels.shape[:2]
-    left, top = origin
-    crop = (
-        max(area.left - left, 0),
-        max(area.top - top, 0),
-        min(area.right - left, width),
-        min(area.bottom - top, height),
-    )
+    corners = np.subtract(area, (*origin, *origin))
+    crop = tuple(np.clip(corners, 0, (width, height, width, height)).tolist())
     enlarged = crop[2] - crop[0] < 0.9 * size[0]
     method = Image.Resampling.BILINEAR if enlarged else Image.Resampling.BOX
     return np.asarray(Image.fromarray(pixels).resize(size, method, box=crop))

@@ -61,7 +61,7 @@ class Comparison(ModelResults):
         Args:
             style: number format of tables.
         """
-        return self._build_report(style, self.pairs, metric=self.metric)
+        return self._build_report(style, comparisons=self.pairs, metric=self.metric)
 
     def write_report(self, folder: str | Path, *, style: TableStyle | None = None) -> Path:
         """Write report.html, tables and plots to a folder; return the path of the page."""

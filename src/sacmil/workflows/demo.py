@@ -150,31 +150,16 @@ class DemoSettings:
         return json.dumps(asdict(self) | {"models": _MODEL_OPTIONS}, indent=1) + "\n"
 
 
-@dataclass(frozen=True)
 class DemoFolder:
-    """The paths of one demonstration."""
+    """The paths of one demonstration; the top of this file lists all of them.
 
-    out: Path
+    Args:
+        out: the folder.
+    """
 
-    @property
-    def page(self) -> Path:
-        """The report."""
-        return self.out / "index.html"
-
-    @property
-    def results(self) -> Path:
-        """Folder that the viewer opens."""
-        return self.out / "results"
-
-    @property
-    def slides(self) -> Path:
-        """The synthetic slides."""
-        return self.results / "slides"
-
-    @property
-    def truth(self) -> Path:
-        """The outlines of their tumour clusters."""
-        return self.results / "truth"
+    def __init__(self, out: Path) -> None:
+        self.out, self.page, self.results = out, out / "index.html", out / "results"
+        self.slides, self.truth = self.results / "slides", self.results / "truth"
 
     def claim(self, settings: DemoSettings) -> None:
         """Reserve the folder for these settings; reject a folder with other contents."""

@@ -69,7 +69,8 @@ class Evaluation(ModelResults):
             style: number format of tables.
             comparisons: of pairs of models.
         """
-        return self._build_report(style, comparisons, warnings=self._list_report_warnings())
+        warnings = self._list_report_warnings()
+        return self._build_report(style, comparisons=comparisons, warnings=warnings)
 
     def write_report(self, folder: str | Path, *, style: TableStyle | None = None) -> Path:
         """Write report.html, tables and plots to a folder; return the path of the page.

@@ -13,7 +13,6 @@ import numpy as np
 
 from sacmil.card import CARD_FILE
 from sacmil.errors import RunError
-from sacmil.evaluation.comparison import PairComparison
 from sacmil.evaluation.fold_results import select_test_rows
 from sacmil.evaluation.localization import summarize_localization
 from sacmil.evaluation.report import Report
@@ -34,6 +33,8 @@ RunPath = str | Path | Run
 """A run, its folder, or its predictions.csv."""
 LOCALIZATION_HEADING = "Localisation"
 """Heading of the table of localisation."""
+_REPORT_FIELDS = ("title", "predictions", "estimates", "settings", "data", "level", "draws")
+"""Fields of reports that results have too."""
 _SETTINGS_FILES = ("config.yaml", "provenance.json", CARD_FILE)
 
 
@@ -67,29 +68,12 @@ class ModelResults:
     def _resampling(self) -> dict[str, Any]:
         return {"level": self.level, "draws": self.draws, "seed": self.seed}
 
-    def _build_report(
-        self,
-        style: TableStyle | None,
-        pairs: Sequence[PairComparison],
-        *,
-        metric: str = "auc",
-        warnings: Sequence[str] = (),
-    ) -> Report:
+    def _build_report(self, style: TableStyle | None, **content: Any) -> Report:
+        """Return a report of these results; its other fields are the content."""
         style = style or TableStyle()
-        return Report(
-            title=self.title,
-            predictions=self.predictions,
-            estimates=self.estimates,
-            comparisons=pairs,
-            metric=metric,
-            settings=self.settings,
-            warnings=warnings,
-            extra_tables=self._make_localization_tables(style),
-            data=self.data,
-            level=self.level,
-            draws=self.draws,
-            style=style,
-        )
+        tables = self._make_localization_tables(style)
+        shared = {name: getattr(self, name) for name in _REPORT_FIELDS}
+        return Report(**shared, **content, extra_tables=tables, style=style)
 
     def _make_localization_tables(self, style: TableStyle) -> dict[str, ResultTable]:
         """Return the table by its heading; none unless slides have both kinds of instances."""
