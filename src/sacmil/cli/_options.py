@@ -45,6 +45,13 @@ def option(
     return click.option(*names, type=values, help=text, **settings)
 
 
+def repeatable(
+    name: str, text: str, kind: Any = None, **settings: Any
+) -> Callable[[Command], Command]:
+    """Return an option that may be given several times; arguments as of ``option``."""
+    return option(name, text, kind, multiple=True, **settings)
+
+
 def flag(name: str, text: str, *, to: str | None = None) -> Callable[[Command], Command]:
     """Return an option without a value; arguments as of ``option``."""
     return option(name, text, to=to, is_flag=True)
@@ -187,12 +194,8 @@ def check_can_report(out: Path | None) -> None:
 
 training_options = join_options(
     cohort_options,
-    option(
-        "--bags",
-        "Folder of bags in any layout; repeatable.",
-        EXISTING_FOLDER,
-        required=True,
-        multiple=True,
+    repeatable(
+        "--bags", "Folder of bags in any layout; repeatable.", EXISTING_FOLDER, required=True
     ),
     drop_missing_option,
     option("--out", "Run folder to write.", PATH, required=True),
@@ -204,11 +207,10 @@ training_options = join_options(
         "standard, paper, official, or another recipe of the model.  [default: standard]",
     ),
     option("--config", "YAML file with model, options, recipe, training, …", EXISTING),
-    option(
+    repeatable(
         "-o",
         "Training setting or model option, such as lr=2e-4; repeatable.",
         to="options",
-        multiple=True,
         metavar="KEY=VALUE",
     ),
     option(

@@ -51,12 +51,8 @@ def _parse_options(
 @opt.option("--limit", "Seconds per file.", opt.POSITIVE, to="limit_s", default=300.0)
 @opt.option("--workers", "Files converted at once.", opt.COUNT)
 @opt.option("--model", "Convert an official checkpoint of this model.")
-@opt.option(
-    "-o",
-    "Model option as key=value; repeatable.",
-    to="options",
-    multiple=True,
-    callback=_parse_options,
+@opt.repeatable(
+    "-o", "Model option as key=value; repeatable.", to="options", callback=_parse_options
 )
 def command(
     items: tuple[Path, ...], out: Path, model: str | None, options: dict[str, Any], **given: Any

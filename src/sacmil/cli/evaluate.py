@@ -30,12 +30,11 @@ def _parse_metrics(ctx: click.Context, parameter: click.Parameter, value: str) -
 @click.command()
 @click.argument("items", nargs=-1, required=True, type=opt.PATH)
 @opt.option("--table", "Table of slides and labels to test models on.", opt.PATH)
-@opt.option(
+@opt.repeatable(
     "--bags",
     "Folder of the cohort's bags; repeatable. Without --table: the bags of the run, to "
     "measure localisation with instance labels.",
     opt.PATH,
-    multiple=True,
 )
 @opt.drop_missing_option
 @opt.cohort_options

@@ -32,12 +32,8 @@ def _count_option(name: str, text: str) -> Callable[[Any], Any]:
 @opt.option("--encoder", "Encoder of tiles; see sacmil encoders.", default="lite0")
 @opt.weights_option
 @opt.download_option
-@opt.option(
-    "--include", "Only slides named like '*.bmp'; repeatable.", multiple=True, metavar="PATTERN"
-)
-@opt.option(
-    "--exclude", "Skip slides named like '*_anno*'; repeatable.", multiple=True, metavar="PATTERN"
-)
+@opt.repeatable("--include", "Only slides named like '*.bmp'; repeatable.", metavar="PATTERN")
+@opt.repeatable("--exclude", "Skip slides named like '*_anno*'; repeatable.", metavar="PATTERN")
 @opt.option(
     "--mpp",
     "Microns per pixel of tiles; none: pixels of the image.  [default: 0.5]",

@@ -21,12 +21,11 @@ def _require_one_model(
 
 @click.command()
 @click.argument("bags", nargs=-1, required=True, type=opt.EXISTING)
-@opt.option(
+@opt.repeatable(
     "--model",
     "Model folder, exported model, or run; a run is the mean of its models.",
     opt.EXISTING,
     required=True,
-    multiple=True,
     callback=_require_one_model,
 )
 @opt.option("--out", "Folder for the pictures.", opt.FOLDER, required=True)
@@ -35,11 +34,8 @@ def _require_one_model(
     "Folder of the slides; without it, maps are on white and show no tiles.",
     opt.EXISTING_FOLDER,
 )
-@opt.option(
-    "--class",
-    "Draw the scores of this class, if the model has them; repeatable.",
-    to="classes",
-    multiple=True,
+@opt.repeatable(
+    "--class", "Draw the scores of this class, if the model has them; repeatable.", to="classes"
 )
 @click.option(
     "--normalization",

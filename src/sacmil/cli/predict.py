@@ -24,13 +24,12 @@ _MAX_SHOWN = 20
 
 @click.command()
 @click.argument("items", nargs=-1, required=True, type=opt.EXISTING)
-@opt.option(
+@opt.repeatable(
     "--model",
     "Model folder, exported model, or run (the mean of its models); repeatable.",
     opt.EXISTING,
     to="models",
     required=True,
-    multiple=True,
 )
 @opt.option(
     "--out",

@@ -29,20 +29,15 @@ QUICK_DEFAULTS: dict[str, Any] = {"epochs": 2, "folds": 2, "slides": 20, "instan
     opt.FOLDER,
     default="reproduced",
 )
-@opt.option(
+@opt.repeatable(
     "--data",
     "A dataset's label table and folder of bags; repeatable. Without it, synthetic cohorts "
     "are used.",
     (click.Choice(list(DATASETS)), opt.PATH, opt.PATH),
-    multiple=True,
     metavar="DATASET TABLE BAGS",
 )
-@opt.option(
-    "--dataset",
-    "Only this dataset of the table; repeatable.",
-    list(DATASETS),
-    to="only",
-    multiple=True,
+@opt.repeatable(
+    "--dataset", "Only this dataset of the table; repeatable.", list(DATASETS), to="only"
 )
 @opt.flag("--quick", "Use 20 small slides, 2 epochs and 2 folds.")
 @opt.option("--epochs", "Epochs per training.  [default: 200]", opt.COUNT)
@@ -65,11 +60,8 @@ QUICK_DEFAULTS: dict[str, Any] = {"epochs": 2, "folds": 2, "slides": 20, "instan
     (opt.COUNT, opt.COUNT),
     metavar="MIN MAX",
 )
-@opt.option(
-    "--device",
-    "Device: auto, cpu, cuda:0, …; repeatable.  [default: auto]",
-    to="devices",
-    multiple=True,
+@opt.repeatable(
+    "--device", "Device: auto, cpu, cuda:0, …; repeatable.  [default: auto]", to="devices"
 )
 @opt.option("--workers", "Jobs at once per device.  [default: 1]", opt.COUNT)
 @opt.option("--engine", "Train on this machine or on Ray.  [default: local]", opt.ENGINES)

@@ -12,11 +12,10 @@ from sacmil.errors import MissingExtraError, RunError
 
 @click.command()
 @click.argument("results", type=opt.EXISTING_FOLDER)
-@opt.option(
+@opt.repeatable(
     "--slides",
     "Folder of slides to show besides those in RESULTS; repeatable.",
     opt.EXISTING_FOLDER,
-    multiple=True,
 )
 @opt.option("--host", "Address to listen on.", default="127.0.0.1")
 @opt.option(
