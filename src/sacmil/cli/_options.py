@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -119,6 +119,18 @@ def get_option_name(parameter: str) -> str:
     """
     parameters = click.get_current_context().command.params
     return next(found.opts[0] for found in parameters if found.name == parameter)
+
+
+def reject_given(options: Mapping[str, Any], sentence: str) -> None:
+    """Reject the first of these options that was given.
+
+    Args:
+        options: values by Python name.
+        sentence: what is wrong with it; {} stands for the option.
+    """
+    for name, value in options.items():
+        if value not in (None, ()) and value is not False:
+            raise click.UsageError(sentence.format(get_option_name(name)))
 
 
 # --- the table of a cohort -----------------------------------------------------------------------
@@ -262,9 +274,4 @@ def _check_fold_options(given: dict[str, Any], splits: Path | None, *, every_sli
     if not every_slide and splits is None:
         return
     other = "--all" if every_slide else "--splits"
-    for name, value in given.items():
-        if value is not None:
-            raise click.UsageError(
-                f"{get_option_name(name)} is for new folds, which {other} does not make; "
-                "leave it out"
-            )
+    reject_given(given, f"{{}} is for new folds, which {other} does not make; leave it out")

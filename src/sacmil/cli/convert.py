@@ -93,10 +93,9 @@ def _convert_model(
 
     if len(items) != 1:
         raise click.UsageError("--model converts one checkpoint; expected one file as ITEM")
-    for name in ("layout", "patch_size", "mpp", "stride", "coords", "dtype"):
-        if given[name] is not None:
-            flag = "from" if name == "layout" else name.replace("_", "-")
-            raise click.UsageError(f"--{flag} is for bags; leave it out with --model")
+    for_bags = ("layout", "patch_size", "mpp", "stride", "coords", "dtype")
+    unused = {name: given[name] for name in for_bags}
+    opt.reject_given(unused, "{} is for bags; leave it out with --model")
     overwrite = given["overwrite"]
     loaded = convert_model(items[0], out, model=model, options=options, overwrite=overwrite)
     for title, options in (

@@ -106,12 +106,10 @@ def _check_call(
 ) -> None:
     from sacmil.workflows.inputs import check_output_folder
 
-    given = [name for name, value in cohort.items() if value and not (bags and name == "device")]
-    if table is None and given:
-        raise click.UsageError(
-            f"{opt.get_option_name(given[0])} needs a cohort; add --table, the slides and labels"
-        )
-    if table is not None and not bags:
+    if table is None:
+        unused = cohort | ({"device": None} if bags else {})
+        opt.reject_given(unused, "{} needs a cohort; add --table, the slides and labels")
+    elif not bags:
         raise click.UsageError("--table needs bags; add --bags, the folder of the slides' bags")
     if out is not None and (table is not None or out.resolve() not in map(Path.resolve, items)):
         check_output_folder(out)

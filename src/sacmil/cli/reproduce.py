@@ -77,8 +77,9 @@ def command(experiment: str, out: Path, **options: Any) -> None:
     from sacmil import create_model  # noqa: F401 - says at once if torch is missing
     from sacmil.cli._progress import progress_bars
 
-    if experiment != "heatmaps" and (options["truth"] or options["images"]):
-        raise click.UsageError("--truth and --images are for heatmaps; leave them out")
+    if experiment != "heatmaps":
+        unused = {name: options[name] for name in ("truth", "images")}
+        opt.reject_given(unused, "{} is for heatmaps; leave it out")
     with progress_bars() as progress:
         request = _make_request(options, progress)
         for path in experiments.run_experiment(experiment, out, request):
@@ -105,9 +106,7 @@ def _check_data(options: dict[str, Any]) -> None:
         raise click.UsageError(
             "--data names a dataset twice; expected one table and one folder per dataset"
         )
-    wrong = [name for name in SYNTHETIC_OPTIONS if options[name]]
-    if names and wrong:
-        raise click.UsageError(
-            f"--{wrong[0]} is for synthetic cohorts, which are not used with --data; "
-            "leave one of the two out"
-        )
+    if names:
+        unused = {name: options[name] for name in SYNTHETIC_OPTIONS}
+        sentence = "{} is for synthetic cohorts, which are not used with --data"
+        opt.reject_given(unused, f"{sentence}; leave one of the two out")

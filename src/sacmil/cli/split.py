@@ -84,10 +84,9 @@ def _check_call(
         raise click.UsageError("--clinical is for --dataset tcga-brca only")
     if dataset == "camelyon16" and columns["site"]:
         raise click.UsageError("CAMELYON16 does not name its sites; leave --preserve out")
-    for name, value in columns.items():
-        if dataset is not None and value is not None and name != "site":
-            given = opt.get_option_name(name)
-            raise click.UsageError(f"--dataset sets columns and classes; leave {given} out")
+    if dataset is not None:
+        others = {name: value for name, value in columns.items() if name != "site"}
+        opt.reject_given(others, "--dataset sets columns and classes; leave {} out")
 
 
 def _read_download(
