@@ -49,13 +49,7 @@ class _QueuedCall(NamedTuple):
 class _WorkerProcess:
     """One child process, its current task and the deadline of that task."""
 
-    def __init__(
-        self,
-        results: queue.SimpleQueue[tuple[_WorkerProcess, Any]],
-        memory_limit: int,
-        threads: int,
-        allocate: Allocator,
-    ) -> None:
+    def __init__(self, pool: WorkerPool) -> None:
         self.task: _QueuedCall | None = None
         self.deadline = float("inf")
         self.stop_reason: str | None = None
@@ -63,31 +57,27 @@ class _WorkerProcess:
         self._shared = SharedMemory.create()
         passed = [self._shared.descriptor] if self._shared else []
         environment = os.environ | {
-            "OMP_NUM_THREADS": str(threads),
+            "OMP_NUM_THREADS": str(pool.threads),
             "PYTHONPATH": os.pathsep.join(list_import_folders()),
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _CHILD_PROGRAM, *map(str, [memory_limit, *passed])],
+            [sys.executable, "-P", "-c", _CHILD_PROGRAM, *map(str, [pool.memory_limit, *passed])],
             pass_fds=passed,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=environment,
         )
-        self._listener = threading.Thread(
-            target=self._listen, args=(results, allocate), daemon=True
-        )
+        self._listener = threading.Thread(target=self._listen, args=(pool,), daemon=True)
         self._listener.start()
 
-    def _listen(
-        self, results: queue.SimpleQueue[tuple[_WorkerProcess, Any]], allocate: Allocator
-    ) -> None:
+    def _listen(self, pool: WorkerPool) -> None:
         stdout = cast("BufferedReader", self.process.stdout)
         try:
             while True:
-                results.put((self, receive(stdout, self._shared, allocate)))
+                pool.results.put((self, receive(stdout, self._shared, pool.allocate)))
         except (EOFError, OSError, ValueError, pickle.UnpicklingError):
-            results.put((self, None))
+            pool.results.put((self, None))
 
     @property
     def is_idle(self) -> bool:
@@ -140,12 +130,12 @@ class WorkerPool:
         threads: int = 1,
         allocate: Allocator | None = None,
     ) -> None:
-        self._results: queue.SimpleQueue[tuple[_WorkerProcess, Any]] = queue.SimpleQueue()
+        self.count, self.threads = count, threads
+        self.memory_limit = max_worker_bytes() if memory_limit is None else memory_limit
+        self.allocate = allocate or allocate_bytes
+        self.results: queue.SimpleQueue[tuple[_WorkerProcess, Any]] = queue.SimpleQueue()
+        """What the processes return; None for one that has ended."""
         self._waiting: deque[_QueuedCall] = deque()
-        self.count = count
-        self._memory_limit = max_worker_bytes() if memory_limit is None else memory_limit
-        self._threads = threads
-        self._allocate = allocate or allocate_bytes
         self._workers: list[_WorkerProcess] = []
 
     def __enter__(self) -> Self:
@@ -189,14 +179,14 @@ class WorkerPool:
     def _wait_for_result(self, until: float) -> TaskOutcome | None:
         now = time.monotonic()
         with contextlib.suppress(queue.Empty):  # a result in the queue came in time
-            return self._finish_task(*self._results.get_nowait())
+            return self._finish_task(*self.results.get_nowait())
         for worker in self._workers:
             if worker.deadline <= now and worker.task is not None:
                 worker.stop(f"took longer than {worker.task.limit_s:g} s")
         nearest = min([until, *(worker.deadline for worker in self._workers)])
         timeout = None if nearest == float("inf") else max(nearest - now, 0.0)
         with contextlib.suppress(queue.Empty):
-            return self._finish_task(*self._results.get(timeout=timeout))
+            return self._finish_task(*self.results.get(timeout=timeout))
         return None
 
     def _finish_task(
@@ -213,9 +203,7 @@ class WorkerPool:
         while self._waiting:
             idle = next((worker for worker in self._workers if worker.is_idle), None)
             if idle is None and len(self._workers) < self.count:
-                idle = _WorkerProcess(
-                    self._results, self._memory_limit, self._threads, self._allocate
-                )
+                idle = _WorkerProcess(self)
                 self._workers.append(idle)
             if idle is None:
                 return

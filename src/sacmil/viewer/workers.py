@@ -109,9 +109,8 @@ class SlideProcesses:
             raise SlideError(self._crashed[allowed_path])
         workers = self._idle.get()
         try:
-            workers.submit(
-                None, _catch_errors, read, allowed_path, *arguments, limit_s=self._limit_s
-            )
+            call = (_catch_errors, read, allowed_path, *arguments)
+            workers.submit(None, *call, limit_s=self._limit_s)
             outcome = workers.next_outcome()
         finally:
             self._idle.put(workers)
