@@ -30,7 +30,8 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -128,6 +129,15 @@ class MissingExtraError(SacMILError, ImportError):
             f"{purpose} needs the extra {extra!r}, which is not installed: "
             f"pip install 'sacmil[{extra}]'"
         )
+
+
+@contextmanager
+def require_extra(extra: str, purpose: str) -> Iterator[None]:
+    """Name the extra to install if an import in the block fails."""
+    try:
+        yield
+    except ImportError:
+        raise MissingExtraError(extra, purpose) from None
 
 
 class BagWarning(UserWarning):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sacmil.csv_text import restore_cell
-from sacmil.errors import CohortError, MissingExtraError, suggest_names
+from sacmil.errors import CohortError, require_extra, suggest_names
 
 _SEPARATORS = (",", ";", "\t")
 _EXCEL_SUFFIXES = (".xlsx", ".xlsm")
@@ -164,10 +164,8 @@ def _count_cells(line: str, separator: str) -> int:
 
 def _read_excel(path: Path, sheet: str | None) -> list[tuple[int, list[str]]]:
     """Return number and cells of each row that has a value, each row up to its last value."""
-    try:
+    with require_extra("excel", f"reading {path.name}"):
         import openpyxl
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("excel", f"reading {path.name}") from error
 
     try:
         with warnings.catch_warnings():

@@ -176,7 +176,7 @@ def write_splits(
         texts[STAMP_FILE] = stamp
     present = [
         file
-        for file in (sorted(folder.iterdir()) if folder.is_dir() else ())
+        for file in sorted(folder.glob("splits*"))
         if _NUMBERED_PATTERNS[0].fullmatch(file.name)
         or (cohort is not None and file.name == STAMP_FILE)
     ]

@@ -158,13 +158,11 @@ def add_validation_set(
     cohort: Cohort, fold: Fold, *, seed: int = 0, validation: float = VALIDATION_SHARE
 ) -> Fold:
     """Return the fold with a validation set taken from its training patients."""
-    patient_of = {slide.slide_id: slide.patient_id for slide in cohort.get_slides(fold.train)}
-    train = set(patient_of.values())
+    slides = cohort.get_slides(fold.train)
+    train = {slide.patient_id for slide in slides}
     rest = {patient: label for patient, label in compute_strata(cohort).items() if patient in train}
-    selected = select_stratified(rest, validation, f"{seed}/given")
-    val = tuple(slide_id for slide_id in fold.train if patient_of[slide_id] in selected)
-    remaining = tuple(slide_id for slide_id in fold.train if patient_of[slide_id] not in selected)
-    return Fold(remaining, val, fold.test)
+    val = select_stratified(rest, validation, f"{seed}/given")
+    return _divide_slides(slides, val, frozenset())._replace(test=fold.test)
 
 
 def make_training_only_fold(cohort: Cohort) -> Fold:
@@ -360,18 +358,11 @@ def check_folds(cohort: Cohort, folds: Sequence[Fold]) -> None:
         cohort: whose slides the folds divide.
         folds: made here or read from files.
     """
-    problems = [
-        f"fold {number}: {problem}"
-        for number, fold in enumerate(folds)
-        for problem in _find_problems(cohort, fold)
-    ]
+    numbered = [(f"fold {number}: ", fold) for number, fold in enumerate(folds)]
+    problems = [name + text for name, fold in numbered for text in _find_problems(cohort, fold)]
     if problems or not folds:
         raise CohortError("splits", problems or ["there are no folds"])
-    messages = [
-        f"fold {number}: {message}"
-        for number, fold in enumerate(folds)
-        for message in _find_warnings(cohort, fold)
-    ]
+    messages = [name + text for name, fold in numbered for text in _find_warnings(cohort, fold)]
     for message in [*messages, *_find_test_set_warnings(cohort, folds)]:
         warnings.warn(message, CohortWarning, stacklevel=2)
 

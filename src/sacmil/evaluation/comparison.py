@@ -12,6 +12,7 @@ import numpy.typing as npt
 import scipy
 
 from sacmil.errors import RunError, suggest_names
+from sacmil.evaluation import significance, summary
 from sacmil.evaluation.fold_results import (
     FoldResult,
     collect_fold_results,
@@ -19,20 +20,6 @@ from sacmil.evaluation.fold_results import (
     describe_difference,
 )
 from sacmil.evaluation.metrics import LOWER_IS_BETTER, METRIC_TITLES, check_metric
-from sacmil.evaluation.significance import (
-    corrected_t_test,
-    count_needed_draws,
-    count_needed_patients,
-    delong_test,
-    holm,
-    permutation_test,
-)
-from sacmil.evaluation.summary import (
-    check_level_and_draws,
-    fold_means,
-    percentile_interval,
-    resample_patients,
-)
 from sacmil.evaluation.table_format import (
     DEFAULT_STYLE,
     UNDEFINED,
@@ -98,20 +85,20 @@ def compare_models(
         RunError: a model is missing, or the models were tested on different patients or folds.
     """
     check_metric(metric)
-    check_level_and_draws(level=level, draws=draws)
+    summary.check_level_and_draws(level=level, draws=draws)
     everything = collect_fold_results(predictions)
     chosen = choose_pairs(list(everything), pairs, against)
     used = {model: everything[model] for pair in chosen for model in pair}
     _check_same_test_sets(list(used.values()))
     resampled = _resample_models(used, metric, draws, seed)
-    enough = count_needed_draws(draws, len(chosen), level)
+    enough = significance.count_needed_draws(draws, len(chosen), level)
     found = []
     for a, b in chosen:
         first, second = used[a], used[b]
         differences = compute_fold_metrics(first, metric) - compute_fold_metrics(second, metric)
         low, high = math.nan, math.nan
         if resampled:
-            low, high = percentile_interval(resampled[a] - resampled[b], level)
+            low, high = summary.percentile_interval(resampled[a] - resampled[b], level)
         pair = PairComparison(
             first=a,
             second=b,
@@ -119,7 +106,9 @@ def compare_models(
             difference=float(differences.mean()),
             low=low,
             high=high,
-            p_permutation=permutation_test(first, second, metric, draws=enough, seed=seed),
+            p_permutation=significance.permutation_test(
+                first, second, metric, draws=enough, seed=seed
+            ),
             p_t=_test_over_folds(first, differences),
             p_delong=_test_by_delong(first, second) if metric == "auc" else None,
             patients=_count_patients(first),
@@ -130,7 +119,7 @@ def compare_models(
 
 def correct_for_multiple_pairs(comparisons: Sequence[PairComparison]) -> list[PairComparison]:
     """Return the comparisons with p_holm, corrected for their number."""
-    corrected = holm([one.p_permutation for one in comparisons])
+    corrected = significance.holm([one.p_permutation for one in comparisons])
     return [replace(one, p_holm=p) for one, p in zip(comparisons, corrected, strict=True)]
 
 
@@ -189,10 +178,10 @@ def _resample_models(
 ) -> dict[str, Floats]:
     """Return the fold mean of each model in every resample; all models share the resamples."""
     first = next(iter(models.values()), None)
-    counts = None if first is None else resample_patients(first, draws=draws, seed=seed)
+    counts = None if first is None else summary.resample_patients(first, draws=draws, seed=seed)
     if counts is None:
         return {}
-    return {model: fold_means(folds, counts, metric) for model, folds in models.items()}
+    return {model: summary.fold_means(folds, counts, metric) for model, folds in models.items()}
 
 
 def _count_patients(fold_results: Sequence[FoldResult]) -> int:
@@ -205,7 +194,7 @@ def _test_over_folds(fold_results: Sequence[FoldResult], differences: Floats) ->
     tested = np.array([_count_patients([result]) for result in fold_results])
     if len(fold_results) < 2 or np.isnan(differences).any() or (tested == everyone).any():
         return None
-    return corrected_t_test(differences, float(np.mean(tested / (everyone - tested))))
+    return significance.corrected_t_test(differences, float(np.mean(tested / (everyone - tested))))
 
 
 def _test_by_delong(first: Sequence[FoldResult], second: Sequence[FoldResult]) -> float | None:
@@ -215,7 +204,9 @@ def _test_by_delong(first: Sequence[FoldResult], second: Sequence[FoldResult]) -
     independent = len(np.unique(one.patients)) == len(one.patients)
     if not (is_single_set and independent and one.probabilities.shape[2] == 2):
         return None
-    p = delong_test(one.labels, one.probabilities[0, :, 1], other.probabilities[0, :, 1]).p
+    p = significance.delong_test(
+        one.labels, one.probabilities[0, :, 1], other.probabilities[0, :, 1]
+    ).p
     return None if math.isnan(p) else p
 
 
@@ -253,7 +244,7 @@ def _describe_small_cohort(comparisons: Sequence[PairComparison], level: float) 
     tested = [pair for pair in comparisons if pair.p_permutation is not None]
     if not tested:
         return None
-    patients, needed = tested[0].patients, count_needed_patients(len(tested), level)
+    patients, needed = tested[0].patients, significance.count_needed_patients(len(tested), level)
     if patients >= needed:
         return None
     names = "the models"

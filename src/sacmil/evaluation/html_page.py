@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sacmil._version import __version__
-from sacmil.errors import MissingExtraError
+from sacmil.errors import require_extra
 from sacmil.evaluation.table_format import make_printable
 
 if TYPE_CHECKING:
@@ -61,10 +61,8 @@ def _make_uri(kind: str, data: bytes) -> str:
 
 def _encode_jpeg(path: Path, width: int) -> bytes:
     """Return an image as JPEG, a tenth of the PNG's size, no wider than the page shows."""
-    try:
+    with require_extra("slides", "a page with pictures"):
         from PIL import Image
-    except ImportError:
-        raise MissingExtraError("slides", "a page with pictures") from None
     buffer = io.BytesIO()
     with Image.open(path) as image:
         image.thumbnail((width, 2 * width))

@@ -15,18 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sacmil.errors import ConfigError, RunError, suggest_names
-from sacmil.evaluation.comparison import (
-    PairComparison,
-    choose_pairs,
-    correct_for_multiple_pairs,
-)
+from sacmil.evaluation.comparison import PairComparison, choose_pairs, correct_for_multiple_pairs
 from sacmil.evaluation.metrics import LOCALIZATION_TITLES, auc, average_precision
 from sacmil.evaluation.significance import count_needed_draws, sign_flip_test
-from sacmil.evaluation.summary import (
-    MetricEstimate,
-    check_level_and_draws,
-    percentile_interval,
-)
+from sacmil.evaluation.summary import MetricEstimate, check_level_and_draws, percentile_interval
 from sacmil.results import SlideLocalization
 
 Floats = npt.NDArray[np.float64]

@@ -183,10 +183,7 @@ def _count_pairs(hits: Floats, alarms: Floats, scores: Floats) -> Floats:
 
 
 def _average_one_vs_rest(
-    metric: WeightedMetric,
-    labels: Labels,
-    probabilities: Floats,
-    weights: Floats,
+    metric: WeightedMetric, labels: Labels, probabilities: Floats, weights: Floats
 ) -> Floats:
     if probabilities.shape[1] == 2:
         return metric(labels == 1, probabilities[:, 1], weights)

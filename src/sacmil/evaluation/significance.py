@@ -108,10 +108,8 @@ def corrected_t_test(differences: npt.ArrayLike, test_over_train: float) -> floa
 
 
 class DeLongResult(NamedTuple):
-    """Two AUCs over the same units, and the test of their difference."""
+    """The test of the difference of two AUCs over the same units."""
 
-    first: float
-    second: float
     variance: float
     """Of the difference."""
     z: float
@@ -133,8 +131,7 @@ def delong_test(labels: npt.ArrayLike, first: npt.ArrayLike, second: npt.ArrayLi
     z = difference / math.sqrt(variance) if variance > 1e-15 else math.nan
     if abs(difference) < 1e-12:
         z = 0.0
-    p = float(2 * scipy.stats.norm.sf(abs(z)))
-    return DeLongResult(float(areas[0]), float(areas[1]), variance, z, p)
+    return DeLongResult(variance, z, float(2 * scipy.stats.norm.sf(abs(z))))
 
 
 def auc_covariance(labels: npt.ArrayLike, scores: Floats) -> tuple[Floats, Floats]:
@@ -229,13 +226,13 @@ def permutation_test(
     if math.isnan(observed):
         return None
     if metric in _ADDITIVE_METRICS:
-        effects = _compute_patient_effects(folds, len(everyone))
+        effects = _compute_patient_effects(folds, len(everyone), by_swaps=True)
         p = sign_flip_test(effects, observed=observed, draws=draws, seed=seed)
     else:
         p = _swap_test(folds, len(everyone), observed, draws, seed)
     if metric not in _RANK_METRICS:
         return p
-    influences = _compute_patient_influences(folds, len(everyone))
+    influences = _compute_patient_effects(folds, len(everyone), by_swaps=False)
     return max(p, sign_flip_test(influences, observed=observed, draws=draws, seed=seed))
 
 
@@ -276,29 +273,23 @@ def _swap_test(
     return _compute_p_value(np.mean(each, axis=0), observed, exact=exact)
 
 
-def _compute_patient_effects(folds: Sequence[_PairedFold], patients: int) -> Floats:
-    """Return each patient's contribution to the difference: half of what a swap takes away."""
+def _compute_patient_effects(
+    folds: Sequence[_PairedFold], patients: int, *, by_swaps: bool
+) -> Floats:
+    """Return each patient's contribution to the difference, or influence on it.
+
+    The contribution is half of what a swap takes away. The influence is twice the effect of half
+    the weight; the squares of influences sum to the variance of the difference. A weight of one
+    half is between the two jackknives: of m patients it gives m/(m - 1/2), where the infinitesimal
+    one gives too little, and leaving patients out gives m/(m - 1), too much.
+    """
     effects = np.zeros(patients)
     for fold in folds:
         present, rows = fold.mark_one_patient_each()
-        values = fold.compute_swapped(rows)
-        effects[present] += fold.widening * (values[0] - values[1:]) / 2 / len(folds)
+        values = fold.compute_swapped(rows) if by_swaps else fold.compute_halved(rows)
+        factor = fold.widening / 2 if by_swaps else 2.0
+        effects[present] += factor * (values[0] - values[1:]) / len(folds)
     return effects
-
-
-def _compute_patient_influences(folds: Sequence[_PairedFold], patients: int) -> Floats:
-    """Return each patient's influence on the difference: twice the effect of half the weight.
-
-    The squares sum to the variance of the difference. A weight of one half is between the two
-    jackknives: of m patients it gives m/(m - 1/2), where the infinitesimal one gives too
-    little, and leaving patients out gives m/(m - 1), too much.
-    """
-    influences = np.zeros(patients)
-    for fold in folds:
-        present, rows = fold.mark_one_patient_each()
-        values = fold.compute_halved(rows)
-        influences[present] += 2 * (values[0] - values[1:]) / len(folds)
-    return influences
 
 
 def _compute_p_value(values: Floats, observed: float, *, exact: bool) -> float:

@@ -149,7 +149,7 @@ def _render_text(table: ResultTable) -> str:
         ).rstrip()
         for line in (header, ["-" * width for width in widths], *rows)
     ]
-    return _join_lines([*shown, *_make_footer(make_printable(table.caption))])
+    return _join_lines(shown, make_printable(table.caption))
 
 
 def _display_width(text: str) -> int:
@@ -160,7 +160,7 @@ def _display_width(text: str) -> int:
 def _render_markdown(table: ResultTable) -> str:
     header, *rows = _format_lines(table, _escape_markdown, "**{}**")
     lines = [f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows)]
-    return _join_lines([*lines, *_make_footer(_escape_markdown(table.caption))])
+    return _join_lines(lines, _escape_markdown(table.caption))
 
 
 def _escape_markdown(text: str) -> str:
@@ -213,12 +213,9 @@ def _format_lines(
     return [list(map(escape, table.header)), *rows]
 
 
-def _make_footer(caption: str) -> list[str]:
-    return ["", caption] if caption else []
-
-
-def _join_lines(lines: Iterable[str]) -> str:
-    return "\n".join(lines) + "\n"
+def _join_lines(lines: Iterable[str], caption: str = "") -> str:
+    """Join lines, with the caption after an empty line if there is one."""
+    return "\n".join([*lines, *(["", caption] if caption else [])]) + "\n"
 
 
 FORMATS: Mapping[str, Callable[[ResultTable], str]] = {

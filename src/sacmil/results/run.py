@@ -327,7 +327,8 @@ def write_localization(path: str | Path, rows: Iterable[SlideLocalization]) -> N
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(SlideLocalization._fields)
         for row in rows:
-            writer.writerow([*escape_cells(row[:-2]), *map(_to_text, row[-2:])])
+            values = ("" if math.isnan(value) else repr(value) for value in row[-2:])
+            writer.writerow([*escape_cells(row[:-2]), *values])
 
 
 def read_localization(path: str | Path) -> list[SlideLocalization]:
@@ -358,7 +359,3 @@ def _parse_row(file: Path, number: int, row: list[str]) -> SlideLocalization:
     if found.has_both_labels and not (0 <= auc <= 1 and 0 <= precision <= 1):
         raise RunError(f"{file}, line {number}: has {auc} and {precision}; expected 0 to 1")
     return found
-
-
-def _to_text(value: float) -> str:
-    return "" if math.isnan(value) else repr(value)

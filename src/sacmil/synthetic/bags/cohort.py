@@ -137,11 +137,7 @@ def make_synthetic_cohort(
     if outlines:
         task = replace(task, outlines=outlines)  # type: ignore[call-arg]
     settings = SyntheticBagSettings(
-        task=task,
-        instances=instances,
-        dim=dim,
-        slides_per_patient=slides_per_patient,
-        sites=sites,
+        task=task, instances=instances, dim=dim, slides_per_patient=slides_per_patient, sites=sites
     )
     return SyntheticCohort(settings, slides, seed)
 

@@ -76,10 +76,20 @@ def make_labeled_bag(
         label: a class to use instead of its own. If only positions depend on the class, this gives
             the slide's twin: the same tissue and the same features, at other positions.
     """
-    if label is None:
-        label = make_labeled_slide(settings, seed, number).label
+    slide = make_labeled_slide(settings, seed, number)
+    label = slide.label if label is None else label
     truth = draw_truth(settings, seed, number, label)
-    return LabeledBag(_make_bag(settings, seed, number, truth), label)
+    bag = Bag(
+        slide_id=slide.slide_id,
+        features=_make_features(settings, seed, number, truth),
+        coords=truth.positions * PATCH_SIZE,
+        patch_size=Level0Px(PATCH_SIZE),
+        mpp=MicronsPerPixel(0.25),
+        labels=np.isin(truth.kinds, settings.task.tumor_kinds).astype(np.int64),
+        encoder=EncoderId("synthetic"),
+        provenance={"synthetic": _describe_settings(settings) | {"seed": seed, "number": number}},
+    )
+    return LabeledBag(bag, label)
 
 
 def draw_truth(settings: SyntheticBagSettings, seed: int, number: int, label: int) -> SlideTruth:
@@ -119,19 +129,6 @@ def _make_generators(seed: int, number: int) -> list[np.random.Generator]:
     """Return an independent random generator for each step, so that steps do not interact."""
     sequence = np.random.SeedSequence(seed, spawn_key=(number,))
     return [np.random.default_rng(stream) for stream in sequence.spawn(5)]
-
-
-def _make_bag(settings: SyntheticBagSettings, seed: int, number: int, truth: SlideTruth) -> Bag:
-    return Bag(
-        slide_id=make_labeled_slide(settings, seed, number).slide_id,
-        features=_make_features(settings, seed, number, truth),
-        coords=truth.positions * PATCH_SIZE,
-        patch_size=Level0Px(PATCH_SIZE),
-        mpp=MicronsPerPixel(0.25),
-        labels=np.isin(truth.kinds, settings.task.tumor_kinds).astype(np.int64),
-        encoder=EncoderId("synthetic"),
-        provenance={"synthetic": _describe_settings(settings) | {"seed": seed, "number": number}},
-    )
 
 
 def _make_features(

@@ -12,7 +12,7 @@ import numpy as np
 
 from sacmil.atomic import atomic_write
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
-from sacmil.errors import ConfigError, MissingExtraError
+from sacmil.errors import ConfigError, require_extra
 from sacmil.synthetic.slides.layout import CLASSES, MPP, LayoutSettings, SlideLayout, make_layout
 from sacmil.synthetic.slides.painter import draw_slide
 from sacmil.synthetic.slides.texture import Pixels, Stain, make_soft_noise
@@ -140,10 +140,8 @@ def _write_truth(path: Path, layout: SlideLayout) -> None:
 
 def add_pen_mark(pixels: Pixels, random: np.random.Generator) -> Pixels:
     """Add a stroke of a green felt-tip pen around a corner of the tissue, as on real slides."""
-    try:
+    with require_extra("slides", "drawing slides"):
         from PIL import Image, ImageDraw, ImageFilter
-    except ImportError:
-        raise MissingExtraError("slides", "drawing slides") from None
     height, width, _ = pixels.shape
     small = Image.new("L", (width // 4, height // 4))
     along = np.linspace(0, 1, 40)
@@ -179,11 +177,9 @@ def encode_pyramid(pixels: Pixels, mpp: float) -> bytes:
         pixels: of level 0.
         mpp: microns per pixel of level 0.
     """
-    try:
+    with require_extra("slides", "drawing slides"):
         import tifffile
         from PIL import Image
-    except ImportError:
-        raise MissingExtraError("slides", "drawing slides") from None
     options: dict[str, Any] = {
         "tile": (_TILE, _TILE),
         "photometric": "rgb",

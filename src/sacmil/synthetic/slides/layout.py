@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.errors import ConfigError, MissingExtraError
+from sacmil.errors import ConfigError, require_extra
 
 Polygon = npt.NDArray[np.float64]
 """(vertices, 2): x, y in level-0 pixels; the last vertex is joined to the first."""
@@ -107,10 +107,8 @@ def fill_polygons(
         step: level-0 pixels per pixel.
         origin: x and y of the window's corner.
     """
-    try:
+    with require_extra("slides", "drawing slides"):
         from PIL import Image, ImageDraw
-    except ImportError:
-        raise MissingExtraError("slides", "drawing slides") from None
     mask = Image.new("1", (max(1, round(size[0] / step)), max(1, round(size[1] / step))))
     draw = ImageDraw.Draw(mask)
     for polygon in polygons:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
 
-from sacmil.errors import MissingExtraError
+from sacmil.errors import require_extra
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -40,10 +40,8 @@ def make_soft_noise(random: np.random.Generator, size: tuple[int, int], scale: f
 
 def enlarge_image(values: Floats, size: tuple[int, int]) -> Floats:
     """Interpolate values on a coarse grid to a smooth image of this width and height."""
-    try:
+    with require_extra("slides", "drawing slides"):
         from PIL import Image
-    except ImportError:
-        raise MissingExtraError("slides", "drawing slides") from None
     return np.array(Image.fromarray(values).resize(size, Image.Resampling.BICUBIC), np.float32)
 
 
