@@ -99,10 +99,10 @@ def test_a_module_loads_nothing_that_it_does_not_need(code: str, not_loaded: set
 def test_without_torch_bags_cohorts_regions_and_metrics_run(tmp_path: Path) -> None:
     code = """
 import numpy as np, sacmil
-from sacmil.synthetic.bags import make_cluster_bags
+from sacmil.synthetic.bags import make_synthetic_cohort
 from sacmil.evaluation.metrics import auc
 from sacmil.regions import arrange
-bag = make_cluster_bags(1, seed=0)[0].bag
+bag = make_synthetic_cohort("cluster", 1, 0, instances=(400, 800)).bags[0].bag
 sacmil.write_bag(sys.argv[1], bag)
 assert np.array_equal(sacmil.read_bag(sys.argv[1]).features, bag.features)
 assert sorted(arrange(bag.patch_coords, 16)) == list(range(len(bag)))

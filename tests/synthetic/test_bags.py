@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cluster_bags import make_cluster_bags
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
@@ -31,13 +32,12 @@ from sacmil.synthetic.bags import (
     SyntheticCohort,
     compute_oracle_scores,
     draw_truth,
-    make_cluster_bags,
     make_labeled_bag,
     make_synthetic_cohort,
     read_shapes,
     write_synthetic_cohort,
 )
-from sacmil.synthetic.bags.labeled_bag import make_prototypes
+from sacmil.synthetic.bags.cohort import make_prototypes
 from sacmil.synthetic.bags.lesion_shape import _compute_exact_distance, compute_lesion_distances
 from sacmil.synthetic.bags.statistics import (
     average_neighborhood,

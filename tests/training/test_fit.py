@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from cluster_bags import make_cluster_bags
 from torch import Tensor, nn
 
 from sacmil import Bag, create_model, predict
@@ -12,7 +13,6 @@ from sacmil.errors import SacMILError
 from sacmil.evaluation.metrics import auc
 from sacmil.models import MILModel, Output, Recipe, describe_model
 from sacmil.models._registry import get_model_class
-from sacmil.synthetic.bags import make_cluster_bags
 from sacmil.training.checkpoint import Checkpoint
 from sacmil.training.fit import _draw_order, fit
 from sacmil.training.loading import make_sample_loader, to_sample

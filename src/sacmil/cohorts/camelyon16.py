@@ -17,16 +17,10 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
+from sacmil.cohorts import splits
 from sacmil.cohorts.cohort import Cohort, build_cohort, read_cohort
 from sacmil.cohorts.rows import SLIDE_COLUMNS, SlideRow, parse_slide_id
 from sacmil.cohorts.sheet import read_sheet
-from sacmil.cohorts.splits import (
-    VALIDATION_SHARE,
-    Fold,
-    add_validation_set,
-    make_folds,
-    make_training_only_fold,
-)
 from sacmil.errors import CohortError, CohortWarning
 
 CLASSES = ("Normal", "Tumor")
@@ -43,8 +37,8 @@ class Camelyon16(NamedTuple):
     """All slides that are labelled."""
     training: Cohort
     """The official training slides, which the folds divide."""
-    folds: list[Fold]
-    official: Fold | None
+    folds: list[splits.Fold]
+    official: splits.Fold | None
     """Trained on the training slides, tested on the test slides; None if there are none."""
 
 
@@ -54,7 +48,7 @@ def read_camelyon16(
     folds: int = 5,
     seed: int = 0,
     repeats: int = 1,
-    validation: float = VALIDATION_SHARE,
+    validation: float = splits.VALIDATION_SHARE,
 ) -> Camelyon16:
     """Build the cohort, folds of its training slides, and the official split.
 
@@ -75,9 +69,9 @@ def read_camelyon16(
         raise CohortError(source, [f"{name!r}; {expected}" for name in unknown])
     test = tuple(sorted(name for name in names if name.startswith("test_")))
     training = cohort.restrict_to(set(names) - set(test))
-    made = make_folds(training, folds, seed=seed, repeats=repeats, validation=validation)
-    untested = add_validation_set(
-        training, make_training_only_fold(training), seed=seed, validation=validation
+    made = splits.make_folds(training, folds, seed=seed, repeats=repeats, validation=validation)
+    untested = splits.add_validation_set(
+        training, splits.make_training_only_fold(training), seed=seed, validation=validation
     )
     official = untested._replace(test=test) if test else None
     return Camelyon16(cohort, training, made, official)

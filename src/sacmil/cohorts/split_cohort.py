@@ -29,18 +29,12 @@ from typing import Any, NamedTuple
 
 from sacmil.arguments import is_integer, to_output_folder
 from sacmil.atomic import atomic_write
+from sacmil.cohorts import splits
 from sacmil.cohorts.cohort import Cohort, get_cohort, write_cohort
 from sacmil.cohorts.dataset import Dataset
 from sacmil.cohorts.rows import PATIENT_COLUMNS, SLIDE_COLUMNS, parse_slide_id
 from sacmil.cohorts.sheet import Sheet, read_sheet
-from sacmil.cohorts.splits import (
-    VALIDATION_SHARE,
-    Fold,
-    add_validation_set,
-    check_folds,
-    list_given_folds,
-    make_folds,
-)
+from sacmil.cohorts.splits import VALIDATION_SHARE, Fold
 from sacmil.csv_text import escape_cells
 from sacmil.errors import CohortError
 
@@ -135,7 +129,7 @@ slides_by_class=(2, 2))
     if isinstance(folds, str | Path):
         chosen = read_splits(folds, cohort, seed=seed, validation=validation)
     elif is_integer(folds):
-        chosen = make_folds(
+        chosen = splits.make_folds(
             cohort,
             folds,
             seed=seed,
@@ -144,7 +138,7 @@ slides_by_class=(2, 2))
             preserve_sites=preserve_sites,
         )
     else:
-        chosen = list_given_folds(cohort, folds)
+        chosen = splits.list_given_folds(cohort, folds)
     files = write_splits(folder, chosen, cohort, overwrite=overwrite) if folder else ()
     if folder and official is not None:
         write_splits(folder / OFFICIAL_FOLDER, [official], cohort, overwrite=overwrite)
@@ -212,13 +206,13 @@ def _format_clam(fold: Fold, *, escaped: bool = True) -> str:
 
 def _format_stamp(folds: Sequence[Fold], cohort: Cohort) -> str:
     """Format folds; empty if a patient is on both sides of one."""
-    splits = []
+    listed = []
     for fold in folds:
         train, val, test = ({slide.patient_id for slide in cohort.get_slides(ids)} for ids in fold)
         if (train | val) & test:
             return ""
-        splits.append({"train_patients": sorted(train | val), "test_patients": sorted(test)})
-    return json.dumps({"splits": splits}, ensure_ascii=False, indent=1) + "\n"
+        listed.append({"train_patients": sorted(train | val), "test_patients": sorted(test)})
+    return json.dumps({"splits": listed}, ensure_ascii=False, indent=1) + "\n"
 
 
 def read_splits(
@@ -238,13 +232,13 @@ def read_splits(
         is_stamp = file.suffix == ".json"
         found += _read_stamp_folds(file, cohort) if is_stamp else _read_table_folds(file, cohort)
     try:
-        check_folds(cohort, [fold for fold, _ in found])
+        splits.check_folds(cohort, [fold for fold, _ in found])
     except CohortError as error:
         raise CohortError(path, error.problems) from None
     return [
         fold
         if has_validation
-        else add_validation_set(cohort, fold, seed=seed, validation=validation)
+        else splits.add_validation_set(cohort, fold, seed=seed, validation=validation)
         for fold, has_validation in found
     ]
 

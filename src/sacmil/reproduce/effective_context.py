@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from sacmil.evaluation.plots import check_matplotlib
 from sacmil.models.sac_mil import SACBlock
 from sacmil.nn.correlations import ChordMixerBlock, CycleBlock
+from sacmil.reproduce.experiments import ReproduceRequest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from sacmil.reproduce.experiments import ReproduceRequest
 
 NAME = "ecl"
 

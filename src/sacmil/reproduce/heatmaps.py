@@ -31,14 +31,13 @@ from sacmil.models import load_model, predict
 from sacmil.reproduce._dataset import ReproduceDataset, load_datasets
 from sacmil.reproduce._paper import TABLES
 from sacmil.reproduce._table import RUNS, cross_validate_rows
+from sacmil.reproduce.experiments import DatasetPaths, ReproduceRequest
 from sacmil.results import InstanceScores
 from sacmil.slides.readers import open_slide
 from sacmil.slides.search import find_slides
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-    from sacmil.reproduce.experiments import DatasetPaths, ReproduceRequest
 
 NAME = "heatmaps"
 DATASET = "camelyon16"

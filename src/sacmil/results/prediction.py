@@ -60,16 +60,14 @@ class Prediction:
             InputError: a number is NaN or infinite.
         """
         columns = tuple(PROBABILITY_PREFIX + name for name in classes)
+        label = None
         if len(probabilities) == 1:  # a single output scores instances for class 1 only
-            values = np.array([1 - probabilities[0], probabilities[0]])
-            score_class = None if class_scores is None else 1
-            found = cls(slide_id, columns, values, scores, score_class=score_class)
-        elif class_scores is None:
-            found = cls(slide_id, columns, probabilities, scores)
-        else:
+            probabilities = np.array([1 - probabilities[0], probabilities[0]])
+            label, class_scores = None if class_scores is None else 1, None
+        elif class_scores is not None:
             label = int(np.argmax(probabilities))
-            own = class_scores[:, label]
-            found = cls(slide_id, columns, probabilities, own, class_scores, score_class=label)
+            scores = class_scores[:, label]
+        found = cls(slide_id, columns, probabilities, scores, class_scores, score_class=label)
         found.check_is_finite()
         return found
 

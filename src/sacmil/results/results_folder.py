@@ -290,17 +290,15 @@ def read_scores(path: str | Path) -> InstanceScores:
 
 
 def _check_scores(path: str | Path, found: InstanceScores) -> None:
-    arrays = [found.coords, found.scores]
-    arrays += [] if found.class_scores is None else [found.class_scores]
+    by_class = found.class_scores
+    arrays = [found.coords, found.scores, *([] if by_class is None else [by_class])]
     if found.scores.ndim != 1 or found.coords.shape != (len(found.scores), 2):
         raise RunError(
             f"{path}: has scores {found.scores.shape} and coords {found.coords.shape}; expected "
             "(N,) and (N, 2)"
         )
-    if found.class_scores is not None and (
-        found.class_scores.ndim != 2 or len(found.class_scores) != len(found.scores)
-    ):
-        raise RunError(f"{path}: has class scores {found.class_scores.shape}; expected (N, C)")
+    if by_class is not None and (by_class.ndim != 2 or len(by_class) != len(found.scores)):
+        raise RunError(f"{path}: has class scores {by_class.shape}; expected (N, C)")
     if not all(a.dtype.kind in "iuf" and np.isfinite(a).all() for a in arrays):
         raise RunError(
             f"{path}: holds values that are not finite numbers; expected scores and coordinates"

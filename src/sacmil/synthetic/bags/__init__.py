@@ -1,14 +1,13 @@
 """Four tasks as cohorts made from a seed, with a known label of every instance."""
 
+from sacmil.synthetic.bags.cohort import LabeledBag as LabeledBag
+from sacmil.synthetic.bags.cohort import SyntheticBagSettings as SyntheticBagSettings
 from sacmil.synthetic.bags.cohort import SyntheticCohort as SyntheticCohort
 from sacmil.synthetic.bags.cohort import compute_oracle_scores as compute_oracle_scores
-from sacmil.synthetic.bags.cohort import make_cluster_bags as make_cluster_bags
+from sacmil.synthetic.bags.cohort import draw_truth as draw_truth
+from sacmil.synthetic.bags.cohort import make_labeled_bag as make_labeled_bag
 from sacmil.synthetic.bags.cohort import make_synthetic_cohort as make_synthetic_cohort
 from sacmil.synthetic.bags.cohort import write_synthetic_cohort as write_synthetic_cohort
-from sacmil.synthetic.bags.labeled_bag import LabeledBag as LabeledBag
-from sacmil.synthetic.bags.labeled_bag import SyntheticBagSettings as SyntheticBagSettings
-from sacmil.synthetic.bags.labeled_bag import draw_truth as draw_truth
-from sacmil.synthetic.bags.labeled_bag import make_labeled_bag as make_labeled_bag
 from sacmil.synthetic.bags.lesion_shape import Polygons as Polygons
 from sacmil.synthetic.bags.lesion_shape import read_shapes as read_shapes
 from sacmil.synthetic.bags.tasks import PRESETS as PRESETS

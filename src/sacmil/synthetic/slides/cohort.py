@@ -194,12 +194,7 @@ def encode_pyramid(pixels: Pixels, mpp: float) -> bytes:
     level = Image.fromarray(pixels)
     with tifffile.TiffWriter(buffer) as file:
         for number in range(_LEVELS):
-            resolution = 10_000 / (mpp * 2**number)
-            file.write(
-                np.asarray(level),
-                subfiletype=1 if number else 0,
-                resolution=(resolution, resolution),
-                **options,
-            )
+            kind, per_cm = min(number, 1), 10_000 / (mpp * 2**number)
+            file.write(np.asarray(level), subfiletype=kind, resolution=(per_cm, per_cm), **options)
             level = level.reduce(2)
     return buffer.getvalue()

@@ -27,6 +27,8 @@ MPP = 0.5
 
 FIELD_SIDE = 224
 """Side of the fields in pixels: those of tiles of 224 pixels at 0.5 µm, from the upper left."""
+_VERTICES = 96
+"""Of an outline."""
 _FIELD_MARGIN = 10.0
 """Fewest pixels between a cluster and the border of its field."""
 
@@ -59,7 +61,6 @@ def make_blob(
     *,
     unevenness: float = 0.12,
     stretch: float = 1.0,
-    vertices: int = 96,
 ) -> Blob:
     """Make a blob with lobes of random size and the area of a disc.
 
@@ -69,9 +70,8 @@ def make_blob(
         random: of the lobes.
         unevenness: deviation of the border from an ellipse, as a share of the radius.
         stretch: ratio of length to width.
-        vertices: of the outline.
     """
-    angle = np.linspace(0, 2 * math.pi, vertices, endpoint=False)
+    angle = np.linspace(0, 2 * math.pi, _VERTICES, endpoint=False)
     waves = np.arange(2, 8)
     heights = unevenness * random.normal(size=len(waves)) / np.sqrt(waves)
     turns = random.uniform(0, 2 * math.pi, len(waves))
@@ -200,13 +200,8 @@ def make_layout(
 def _make_tissue(settings: LayoutSettings, random: np.random.Generator) -> Blob:
     size = np.array(settings.size)
     for _ in range(200):
-        blob = make_blob(
-            size / 2,
-            settings.tissue_radius,
-            random,
-            unevenness=0.08,
-            stretch=random.uniform(1, 1.2),
-        )
+        stretch = random.uniform(1, 1.2)
+        blob = make_blob(size / 2, settings.tissue_radius, random, unevenness=0.08, stretch=stretch)
         low, high = blob.outline.min(axis=0), blob.outline.max(axis=0)
         if (high - low < 0.96 * size).all():
             return _move_blob(blob, size / 2 - (low + high) / 2)

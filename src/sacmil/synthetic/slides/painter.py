@@ -9,18 +9,9 @@ import numpy.typing as npt
 from scipy import ndimage
 from scipy.spatial import cKDTree
 
+from sacmil.synthetic.slides import texture
 from sacmil.synthetic.slides.layout import Blob, SlideLayout, fill_polygons
-from sacmil.synthetic.slides.texture import (
-    NUCLEUS_KINDS,
-    Floats,
-    Pixels,
-    Stain,
-    enlarge_image,
-    make_fibers,
-    make_soft_noise,
-    make_stamps,
-    stamp_nuclei,
-)
+from sacmil.synthetic.slides.texture import Floats, Pixels, enlarge_image, make_soft_noise
 
 PixelPositions = npt.NDArray[np.float64]
 
@@ -54,7 +45,7 @@ class SlidePainter:
         self.layout, self.random, self.size = layout, random, layout.settings.size
         self.cells: dict[str, PixelPositions] = {}
         """Positions of nuclei, by kind."""
-        self.fibers = make_fibers(random, self.size, width=26)
+        self.fibers = texture.make_fibers(random, self.size, width=26)
         self.hematoxylin, self.eosin = self._paint_stroma()
         self._paint_fat()
         for gland in layout.glands:
@@ -66,7 +57,7 @@ class SlidePainter:
 
     def to_rgb(self) -> Pixels:
         """Return the slide in the colours of a scanner."""
-        return Stain.sample(self.random).to_rgb(self.hematoxylin, self.eosin)
+        return texture.Stain.sample(self.random).to_rgb(self.hematoxylin, self.eosin)
 
     # Background.
 
@@ -204,12 +195,14 @@ class SlidePainter:
             self._add_cells(
                 "lymphocyte", self._sample_positions(free, settings.lymphocytes // 4, weights)
             )
-        for name, kind in NUCLEUS_KINDS.items():
-            stamps = make_stamps(kind)
+        for name, kind in texture.NUCLEUS_KINDS.items():
+            stamps = texture.make_stamps(kind)
             positions, angles = self.cells[name][:, :2], self.cells[name][:, 2]
             any_angle = self.random.uniform(0, math.pi, len(angles))
             angles = np.where(np.isnan(angles), any_angle, angles)
-            stamp_nuclei(self.hematoxylin, self.eosin, stamps, positions, angles, self.random)
+            texture.stamp_nuclei(
+                self.hematoxylin, self.eosin, stamps, positions, angles, self.random
+            )
 
     def _find_stroma_positions(self) -> PixelPositions:
         """Return the possible positions of stroma cells."""
