@@ -41,6 +41,12 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         force_to_disk(final.parent)
 
 
+def write_file(path: str | Path, content: str | bytes) -> None:
+    """Write bytes, or a text as UTF-8, completely or not at all."""
+    with atomic_write(path) as partial:
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
 @contextmanager
 def atomic_directory(path: str | Path) -> Iterator[Path]:
     """Yield a folder to fill; when complete it gets its final name and replaces an older one.

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sacmil.arguments import is_integer, to_output_folder
-from sacmil.atomic import atomic_write
+from sacmil.atomic import write_file
 from sacmil.cohorts import splits
 from sacmil.cohorts.cohort import Cohort, get_cohort, write_cohort
 from sacmil.cohorts.dataset import Dataset
@@ -182,8 +182,7 @@ def write_splits(
     for file in differing:  # first, so that an interruption cannot leave a mix of two divisions
         file.unlink()
     for name, text in texts.items():
-        with atomic_write(folder / name) as partial:
-            partial.write_bytes(text.encode())
+        write_file(folder / name, text)
     return [folder / name for name in texts]
 
 

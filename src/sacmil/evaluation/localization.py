@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,30 +41,19 @@ class Localization:
     """Number of slides that have instances of both kinds."""
 
 
-class LocalizationMetrics(NamedTuple):
-    """How well the scores of one slide find its positive instances."""
-
-    instances: int
-    """Number of instances with a known label."""
-    positives: int
-    auc: float
-    """NaN unless there are positive and negative instances."""
-    average_precision: float
-
-
 def measure_slide_localization(
-    slide_id: str, scores: npt.ArrayLike, labels: npt.ArrayLike
-) -> LocalizationMetrics:
+    keys: tuple[str, str, int, int, str], scores: npt.ArrayLike, labels: npt.ArrayLike
+) -> SlideLocalization:
     """Compare the scores of one slide with the labels of its instances.
 
     Args:
-        slide_id: name for error messages.
+        keys: slide, patient, fold, seed and model.
         scores: (N,).
         labels: (N,): above zero is positive, zero negative, below zero unknown.
     """
-    truth, values = _select_labeled(slide_id, scores, labels)
+    truth, values = _select_labeled(keys[0], scores, labels)
     counts = (len(truth), int(truth.sum()))
-    return LocalizationMetrics(*counts, auc(truth, values), average_precision(truth, values))
+    return SlideLocalization(*keys, *counts, auc(truth, values), average_precision(truth, values))
 
 
 def measure_localization(

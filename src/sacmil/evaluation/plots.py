@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.atomic import atomic_write
+from sacmil.atomic import write_file
 from sacmil.errors import MissingExtraError
 from sacmil.evaluation.comparison import PairComparison, is_significant
 from sacmil.evaluation.fold_results import average_by_patient, group_rows, select_test_rows
@@ -60,8 +60,7 @@ def check_matplotlib(purpose: str = "drawing figures") -> None:
 
 def save_figure(figure: Figure, path: str | Path) -> None:
     """Write a figure in the format of the suffix (.png, .svg, .pdf), atomically."""
-    with atomic_write(path) as partial:
-        partial.write_bytes(render_figure(figure, Path(path).suffix.lstrip(".").lower()))
+    write_file(path, render_figure(figure, Path(path).suffix.lstrip(".").lower()))
 
 
 def render_figure(figure: Figure, kind: str) -> bytes:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sacmil.atomic import atomic_write
+from sacmil.atomic import write_file
 from sacmil.errors import OptionError
 from sacmil.evaluation import tables
 from sacmil.evaluation.comparison import PairComparison, list_conclusions, mean_ranks
@@ -130,16 +130,13 @@ def write_report_folder(out: Path, report: Report) -> Path:
         written[heading.lower().replace(" ", "_")] = table
     for stem, table in written.items():
         for layout, suffix in _SUFFIXES.items():
-            with atomic_write(out / f"{stem}{suffix}") as partial:
-                partial.write_text(render_table(table, layout), encoding="utf-8")
+            write_file(out / f"{stem}{suffix}", render_table(table, layout))
     # draw all SVGs first: matplotlib lays out a figure slightly differently each time
     for stem, svg in report.svg_plots.items():
-        with atomic_write(out / "plots" / f"{stem}.svg") as partial:
-            partial.write_bytes(svg)
+        write_file(out / "plots" / f"{stem}.svg", svg)
         save_figure(report.plots[stem], out / "plots" / f"{stem}.png")
     page = out / "report.html"
-    with atomic_write(page) as partial:
-        partial.write_text(render_report(report), encoding="utf-8")
+    write_file(page, render_report(report))
     return page
 
 

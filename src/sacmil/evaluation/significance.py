@@ -169,11 +169,9 @@ class _PairedFold(NamedTuple):
 
     def compute_swapped(self, swapped: Swaps) -> Floats:
         """Return the differences if the marked rows (arrangements, n) are swapped."""
-        found = []
-        for chunk in _split_chunks(swapped, 2):
-            weights = np.hstack([~chunk, chunk]).astype(np.float64)
-            found.append(self._compute_weighted(weights, 1 - weights))
-        return np.concatenate(found)
+        chunks = _split_chunks(swapped, 2)
+        weights = (np.hstack([~chunk, chunk]).astype(np.float64) for chunk in chunks)
+        return np.concatenate([self._compute_weighted(each, 1 - each) for each in weights])
 
     def compute_halved(self, halved: Swaps) -> Floats:
         """Return the differences if the marked rows (arrangements, n) count half."""

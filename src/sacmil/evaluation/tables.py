@@ -33,6 +33,7 @@ from sacmil.results import Predictions
 Estimates = Mapping[str, Mapping[str, MetricEstimate]]
 """By model and metric, from summarize."""
 
+_NUMBERS = ("mean", "std", "low", "high")
 _TESTS = {
     "p_permutation": "p (permutation)",
     "p_holm": "p (Holm)",
@@ -56,19 +57,13 @@ def summary_table(
     """
     metrics = list(dict.fromkeys(metric for row in estimates.values() for metric in row))
     best = {metric: _find_best(metric, estimates, style) for metric in metrics}
-    rows = [
-        (
-            Cell(model),
-            *(Cell(style.format_estimate(row[m]), best=model in best[m]) for m in metrics),
-        )
-        for model, row in estimates.items()
-    ]
-    numbers = ("mean", "std", "low", "high")
-    records = [
-        {"model": model, "metric": m, **{name: float(getattr(one, name)) for name in numbers}}
-        for model, row in estimates.items()
-        for m, one in row.items()
-    ]
+    rows, records = [], []
+    for model, row in estimates.items():
+        cells = [Cell(style.format_estimate(row[m]), best=model in best[m]) for m in metrics]
+        rows.append((Cell(model), *cells))
+        for m, one in row.items():
+            numbers = {name: float(getattr(one, name)) for name in _NUMBERS}
+            records.append({"model": model, "metric": m, **numbers})
     header = ("model", *(METRIC_TITLES[metric] for metric in metrics))
     return ResultTable(caption, header, tuple(rows), tuple(records))
 

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sacmil.arguments import ProgressCallback
-from sacmil.atomic import atomic_write
+from sacmil.atomic import write_file
 from sacmil.errors import RunError
 from sacmil.evaluation import table_format
 from sacmil.evaluation.summary import MetricEstimate, summarize
@@ -81,6 +80,10 @@ def cross_validate_rows(
     out: Path, dataset: ReproduceDataset, rows: Mapping[str, Variant], request: ReproduceRequest
 ) -> Run:
     """Train every row on every fold of the dataset; skip finished jobs."""
+
+    def report(task: str, done: int, total: int, note: str = "") -> None:
+        request.progress(f"{DATASETS[dataset.dataset]}: {task}", done, total, note)
+
     training = {} if request.epochs is None else {"epochs": request.epochs}
     configs = {
         row.name: TrainingConfig(
@@ -97,15 +100,8 @@ def cross_validate_rows(
         devices=request.devices * request.workers,
         engine=request.engine,
         address=request.address,
-        on_progress=_prefix_progress(DATASETS[dataset.dataset], request.progress),
+        on_progress=report,
     )
-
-
-def _prefix_progress(title: str, progress: ProgressCallback) -> ProgressCallback:
-    def report(task: str, done: int, total: int, note: str = "") -> None:
-        progress(f"{title}: {task}", done, total, note)
-
-    return report
 
 
 def _summarize_dataset(
@@ -162,13 +158,9 @@ def write_tables(
         dataset: make_comparison_table(paper, dataset, outcome)
         for dataset, outcome in outcomes.items()
     }
-    written = []
     for suffix, layout in LAYOUT_BY_SUFFIX.items():
-        path = out / f"{name}.{suffix}"
-        with atomic_write(path) as partial:
-            partial.write_text(_render_document(layout, paper.title, tables), encoding="utf-8")
-        written.append(path)
-    return written
+        write_file(out / f"{name}.{suffix}", _render_document(layout, paper.title, tables))
+    return [out / f"{name}.{suffix}" for suffix in LAYOUT_BY_SUFFIX]
 
 
 def make_comparison_table(paper: PaperTable, dataset: str, outcome: DatasetResult) -> ResultTable:

@@ -23,7 +23,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.atomic import atomic_write
+from sacmil.atomic import atomic_write, write_file
 from sacmil.errors import FormatError, RunError, explain_validation_error
 from sacmil.limits import check_zip_size
 from sacmil.results.prediction import Prediction
@@ -139,8 +139,7 @@ def write_results(folder: str | Path, results: Results) -> None:
     for slide in content["slides"]:
         slide["answers"] = [{key: one[key] for key in _RESULTS_KEYS} for one in slide["answers"]]
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    with atomic_write(Path(folder) / RESULTS_FILE) as partial:
-        partial.write_text(text, encoding="utf-8")
+    write_file(Path(folder) / RESULTS_FILE, text)
 
 
 def read_results(folder: str | Path) -> Results:

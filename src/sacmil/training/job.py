@@ -353,8 +353,7 @@ class LocalizationRecorder:
         scores, by_class = output.scores, output.class_scores
         if by_class is not None and by_class.shape[1] > 1:
             scores = by_class[:, slide.label]
-        measured = measure_slide_localization(slide.slide_id, scores.float().cpu().numpy(), labels)
         job = (self._job.fold, self._job.config.seed, self._job.name)
-        self.rows.append(
-            SlideLocalization(slide.slide_id, slide.patient_id, *job, **measured._asdict())
-        )
+        keys = (slide.slide_id, slide.patient_id, *job)
+        found = measure_slide_localization(keys, scores.float().cpu().numpy(), labels)
+        self.rows.append(found)

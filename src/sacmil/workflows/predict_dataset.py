@@ -337,5 +337,4 @@ def _measure_slide(
     # a single output scores instances for class 1 only, whatever the slide is
     by_class = prediction.class_scores is not None
     scores = prediction.scores_for(label) if by_class else prediction.scores
-    found = measure_slide_localization(keys[0], scores, labels)
-    return SlideLocalization(*keys, **found._asdict())
+    return measure_slide_localization(keys, scores, labels)

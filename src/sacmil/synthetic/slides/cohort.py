@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sacmil.atomic import atomic_write
+from sacmil.atomic import write_file
 from sacmil.cohorts.cohort import Cohort, LabeledSlide
 from sacmil.errors import ConfigError, require_extra
 from sacmil.synthetic.slides.layout import CLASSES, MPP, LayoutSettings, SlideLayout, make_layout
@@ -110,8 +110,8 @@ def write_slide(slide: SyntheticSlide, slides: Path, truth: Path) -> None:
     if slide.artefact == "pen mark":
         pixels = add_pen_mark(pixels, random)
     file = encode_pyramid(pixels, MPP)
-    with atomic_write(slides / slide.file_name) as partial:
-        partial.write_bytes(truncate_file(file) if slide.artefact == "truncated" else file)
+    is_truncated = slide.artefact == "truncated"
+    write_file(slides / slide.file_name, truncate_file(file) if is_truncated else file)
 
 
 def _write_truth(path: Path, layout: SlideLayout) -> None:
@@ -130,9 +130,8 @@ def _write_truth(path: Path, layout: SlideLayout) -> None:
         }
         for cluster in layout.clusters
     ]
-    with atomic_write(path) as partial:
-        collection = {"type": "FeatureCollection", "features": features}
-        partial.write_text(json.dumps(collection) + "\n", encoding="utf-8")
+    collection = {"type": "FeatureCollection", "features": features}
+    write_file(path, json.dumps(collection) + "\n")
 
 
 # --- artefacts of slide archives
