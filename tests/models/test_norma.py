@@ -312,7 +312,7 @@ def test_bags_of_any_size_can_be_learned_from(instances: int) -> None:
 def test_the_official_recipe_is_a_lookahead_over_radam() -> None:
     assert Norma.recipes["official"] == Recipe(
         optimizer="radam",
-        lookahead=Lookahead(6, 0.5),
+        lookahead=Lookahead(steps=6, alpha=0.5),
         lr=2e-4,
         weight_decay=1e-5,
         exempt_vectors=True,
