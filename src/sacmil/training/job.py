@@ -222,20 +222,10 @@ class _JobRunner:
                 "precision to bfloat16"
             ) from error
 
-    def _make_loader(
-        self,
-        bags: Sequence[TrainingBag],
-        cache: CacheMode | None = None,
-        read: BagReader | None = None,
-    ) -> SampleLoader:
-        return SampleLoader(
-            self.model,
-            [Path(source.path) for source in bags],
-            [source.slide.label for source in bags],
-            device=self.device,
-            cache=cache or self.device_config.cache,
-            read=read or self.read,
-        )
+    def _make_loader(self, bags: Sequence[TrainingBag], **changes: Any) -> SampleLoader:
+        settings = {"device": self.device, "cache": self.device_config.cache, "read": self.read}
+        paths, labels = [Path(bag.path) for bag in bags], [bag.slide.label for bag in bags]
+        return SampleLoader(self.model, paths, labels, **settings | changes)
 
     def test_and_write(self, fitted: FitResult) -> None:
         job = self.job
@@ -266,8 +256,8 @@ class _JobRunner:
         ]
         if not bags:
             return Predictions.from_rows(job.classes, (), ())
-        samples = self._make_loader(bags, cache="none", read=recorder.read if recorder else None)
-        on_output = recorder.add if recorder else None
+        read, on_output = (recorder.read, recorder.add) if recorder else (self.read, None)
+        samples = self._make_loader(bags, cache="none", read=read)
         found = predict_samples(model, samples, self.precision, on_output=on_output)
         for (slide_id, *_), probabilities in zip(rows, found, strict=True):
             if not np.isfinite(probabilities).all():

@@ -24,6 +24,8 @@ PROVENANCE_FILE = "provenance.json"
 _MISMATCH_WORDS = {"cohort": "another cohort", "folds": "other folds"}
 """How an error describes each mismatch."""
 
+Facts = dict[str, Any]
+
 
 @contextmanager
 def open_run(
@@ -43,7 +45,8 @@ def open_run(
                 f"{out}: is a run of sacmil {recorded}, not of sacmil {command}; choose another "
                 "`out`"
             )
-        _write_provenance(out, cohort, folds, before, command, seeds)
+        request = {"command": command, "seeds": sorted({*before.get("seeds", ()), *seeds})}
+        _write_provenance(out, cohort, folds, before, request)
         yield
 
 
@@ -60,12 +63,7 @@ def _check_is_run_folder(out: Path) -> None:
 
 
 def _write_provenance(
-    out: Path,
-    cohort: Cohort,
-    folds: Sequence[Fold],
-    recorded: dict[str, Any],
-    command: str,
-    seeds: Sequence[int],
+    out: Path, cohort: Cohort, folds: Sequence[Fold], recorded: Facts, request: Facts
 ) -> None:
     listed = json.dumps([list(map(list, fold)) for fold in folds])
     facts = {"cohort": cohort.sha256, "folds": hashlib.sha256(listed.encode()).hexdigest()}
@@ -77,12 +75,11 @@ def _write_provenance(
             )
     write_splits(out / "splits", folds, cohort, overwrite=not recorded)
     with atomic_write(out / PROVENANCE_FILE) as partial:
-        request = {"command": command, "seeds": sorted({*recorded.get("seeds", ()), *seeds})}
         provenance = request | facts | {"versions": list_versions(), "devices": list_devices()}
         partial.write_text(json.dumps(provenance, indent=2) + "\n", encoding="utf-8")
 
 
-def _read_provenance(out: Path) -> dict[str, Any]:
+def _read_provenance(out: Path) -> Facts:
     try:
         found: Any = json.loads((out / PROVENANCE_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 
@@ -28,6 +28,7 @@ _POLL_S = 0.5
 
 EngineName = Literal["local", "ray"]
 Devices = str | torch.device | Iterable[str | torch.device]
+Monitor: TypeAlias = "FolderMonitor | EpochMonitor"
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class FailedJob(NamedTuple):
 
 
 def run_jobs(
-    jobs: Sequence[TrainingJob], resources: TrainingResources, monitor: FolderMonitor | EpochMonitor
+    jobs: Sequence[TrainingJob], resources: TrainingResources, monitor: Monitor
 ) -> list[FailedJob]:
     """Run jobs and return those that failed.
 
@@ -92,9 +93,7 @@ def run_jobs(
 
 
 def _run_in_process(
-    pending: Sequence[TrainingJob],
-    resources: TrainingResources,
-    monitor: FolderMonitor | EpochMonitor,
+    pending: Sequence[TrainingJob], resources: TrainingResources, monitor: Monitor
 ) -> Iterator[TaskOutcome]:
     """Run one job after the other in this process: one device needs no worker process."""
     threads = torch.get_num_threads()
@@ -113,9 +112,7 @@ def _run_in_process(
 
 
 def _run_in_workers(
-    pending: Sequence[TrainingJob],
-    resources: TrainingResources,
-    monitor: FolderMonitor | EpochMonitor,
+    pending: Sequence[TrainingJob], resources: TrainingResources, monitor: Monitor
 ) -> Iterator[TaskOutcome]:
     """Run jobs in one process per device; each job gets the next free device."""
     free = list(resources.devices[: len(pending)])[::-1]
@@ -137,9 +134,7 @@ def _run_in_workers(
 
 
 def _run_on_ray(
-    pending: Sequence[TrainingJob],
-    resources: TrainingResources,
-    monitor: FolderMonitor | EpochMonitor,
+    pending: Sequence[TrainingJob], resources: TrainingResources, monitor: Monitor
 ) -> Iterator[TaskOutcome]:
     from sacmil.parallel.ray import run_each_on_ray
 

@@ -260,10 +260,7 @@ def _check_dataset(dataset: Dataset) -> None:
 
 
 def _resolve_config(
-    model: str | TrainingConfig | Mapping[str, Any] | None,
-    *,
-    seed: int | None,
-    **arguments: Any,
+    model: str | TrainingConfig | Mapping[str, Any] | None, *, seed: int | None, **arguments: Any
 ) -> TrainingConfig:
     models: Any = model
     if isinstance(model, TrainingConfig):
