@@ -15,18 +15,27 @@ from sacmil import create_model, load_model, load_reference, save_model
 from sacmil.errors import ModelError, OptionError
 from sacmil.models import longnet as module
 from sacmil.models.longnet import (
+    AttentionTable,
     DilatedAttention,
     DilatedBranch,
     dilated_attention,
     embed_positions,
     log_sum_exp,
 )
+from sacmil.plans.planners import find_token_rows, list_attended_tokens
 
 PLACEMENTS = pytest.mark.parametrize("legacy", [False, True], ids=["in_place", "legacy"])
 
 
+def make_table(branch: DilatedBranch, n: int, *, legacy: bool = False) -> AttentionTable:
+    rows = find_token_rows(n, *branch, legacy_placement=legacy)
+    return AttentionTable(
+        torch.from_numpy(list_attended_tokens(n, *branch)), torch.from_numpy(rows)
+    )
+
+
 def make_tables(branches, n: int, *, legacy: bool = False):
-    return [branch.make_table(n, legacy_placement=legacy) for branch in branches]
+    return [make_table(branch, n, legacy=legacy) for branch in branches]
 
 
 def mix(q, k, v, branches, *, legacy: bool = False) -> torch.Tensor:
@@ -34,7 +43,7 @@ def mix(q, k, v, branches, *, legacy: bool = False) -> torch.Tensor:
 
 
 def attend(branch, q, k, v, *, legacy: bool = False):
-    return branch.attend(q, k, v, branch.make_table(len(q), legacy_placement=legacy))
+    return branch.attend(q, k, v, make_table(branch, len(q), legacy=legacy))
 
 
 def filled(x: torch.Tensor, rows: int, heads: int) -> torch.Tensor:

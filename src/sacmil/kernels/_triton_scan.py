@@ -113,17 +113,7 @@ def _compute_decays(dt, A):
 
 @triton.jit
 def _compute_states(
-    u_ptr,
-    dt_ptr,
-    A,
-    B_ptr,
-    start,
-    rows,
-    states,
-    channels,
-    known,
-    D: tl.constexpr,
-    S: tl.constexpr,
+    u_ptr, dt_ptr, A, B_ptr, start, rows, states, channels, known, D: tl.constexpr, S: tl.constexpr
 ):
     """Return the states after each row, (steps, states, channels); masked rows change nothing."""
     dt = _load_rows(dt_ptr, rows, channels, known, D)

@@ -75,11 +75,9 @@ def can_run_kernels(x: Tensor) -> bool:
         return False
     if x.dtype not in SUPPORTED_DTYPES or not _has_triton():
         return False
-    return (
-        _can_compile_kernels(x.device.index)
-        if x.is_cuda
-        else os.environ.get(INTERPRET_VARIABLE) == "1"
-    )
+    if x.is_cuda:
+        return _can_compile_kernels(x.device.index)
+    return os.environ.get(INTERPRET_VARIABLE) == "1"
 
 
 def use_device_of(x: Tensor) -> AbstractContextManager[Any]:

@@ -147,13 +147,8 @@ def row_statistics(x: Tensor, eps: float, carried_bias: Tensor | None = None) ->
     columns = next_power_of_two(dim)
     rows = max(1, 4096 // columns)
     sizes = {"D": dim, "CARRIED": carried_bias is not None, "ROWS": rows, "COLUMNS": columns}
-    launch(
-        "row_statistics",
-        (count_programs(n, rows),),
-        (x, carried_bias, statistics),
-        (n, eps),
-        **sizes,
-    )
+    grid = (count_programs(n, rows),)
+    launch("row_statistics", grid, (x, carried_bias, statistics), (n, eps), **sizes)
     return statistics
 
 
@@ -254,10 +249,8 @@ class _ChunkBuffers:
     def __init__(self, block: Any, x: Tensor, length: int) -> None:
         self.block = block
         shift = FoldShift.for_block(block, length)
-        self.shift_rows, self.unshift_rows = (
-            make_gather_indices(shift, forward=False),
-            make_gather_indices(shift, forward=True),
-        )
+        self.shift_rows = make_gather_indices(shift, forward=False)
+        self.unshift_rows = make_gather_indices(shift, forward=True)
         self.first_buffer, self.second_buffer = x.new_empty(2, length, x.shape[1])
 
     def add_block_output(self, x: Tensor) -> None:
@@ -412,8 +405,5 @@ class _PROPEFunction(torch.autograd.Function):
 def _choose_launch_sizes(p: Tensor) -> tuple[tuple[int, int], dict[str, int]]:
     n, dim = p.shape
     pairs = min(PROPE_PAIRS, next_power_of_two(dim // 2))
-    return (count_programs(n, PROPE_ROWS), count_programs(dim, 2 * pairs)), {
-        "D": dim,
-        "ROWS": PROPE_ROWS,
-        "PAIRS": pairs,
-    }
+    grid = (count_programs(n, PROPE_ROWS), count_programs(dim, 2 * pairs))
+    return grid, {"D": dim, "ROWS": PROPE_ROWS, "PAIRS": pairs}

@@ -28,9 +28,7 @@ def predict(model: MILModel, bag: Bag | str | Path) -> Prediction:
         bag: features of the encoder the model was trained on, or the path of a file ``read_bag``
             reads without further arguments.
     """
-    _check_model(model)
-    bag = _to_bag(bag)
-    output = _run(model, bag)
+    bag, output = _run(model, bag)
     return Prediction.from_output(
         bag.slide_id,
         _to_numpy(model.probabilities(output)).astype(np.float64),
@@ -51,15 +49,13 @@ def embed(model: MILModel, bag: Bag | str | Path) -> npt.NDArray[np.float32]:
     Raises:
         ModelError: the model has none, as max pooling of instances.
     """
-    _check_model(model)
-    bag = _to_bag(bag)
-    embedding = _run(model, bag).embedding
-    if embedding is None:
+    bag, output = _run(model, bag)
+    if output.embedding is None:
         raise ModelError(
             f"{model.name} has no slide embedding; expected a model that pools instances into one "
             "vector, such as abmil"
         )
-    vector = _to_numpy(embedding).astype(np.float32)
+    vector = _to_numpy(output.embedding).astype(np.float32)
     if not np.isfinite(vector).all():
         raise InputError(
             f"{bag.slide_id}: the embedding is NaN or infinite; expected features like those the "
@@ -68,7 +64,9 @@ def embed(model: MILModel, bag: Bag | str | Path) -> npt.NDArray[np.float32]:
     return vector
 
 
-def _run(model: MILModel, bag: Bag) -> Output:
+def _run(model: MILModel, given: object) -> tuple[Bag, Output]:
+    _check_model(model)
+    bag = _to_bag(given)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     coords = bag.patch_coords
     was_training = model.training
@@ -83,7 +81,7 @@ def _run(model: MILModel, bag: Bag) -> Output:
         raise type(error)(f"{bag.slide_id}: {error}") from error
     finally:
         model.train(was_training)
-    return output
+    return bag, output
 
 
 def _check_model(model: object) -> None:

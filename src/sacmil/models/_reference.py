@@ -22,9 +22,9 @@ from sacmil.nn._reference import (
     list_names,
     load_parameters,
 )
+from sacmil.nn._reference import RenamedState as RenamedState
 from sacmil.nn._reference import get_shape as get_shape
 from sacmil.nn._reference import read_sizes as read_sizes
-from sacmil.nn._reference import rename_parameters as rename_parameters
 
 SIGMOIDS_NOTE = (
     "The official model has a sigmoid per class. With loss=bce these are divided by their sum, so "

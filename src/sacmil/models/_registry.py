@@ -48,13 +48,9 @@ def _import_all() -> None:
             importlib.import_module(f"sacmil.models.{module.name}")
     for plugin in load_plugins("models"):
         module = getattr(plugin.value, "__module__", plugin.value.__name__)
-        package = module.partition(".")[0]
-        added = [name for name, model in _MODELS.items() if _is_of(model, package)]
-        _ORIGINS.update(dict.fromkeys(added, plugin.origin))
-
-
-def _is_of(model: type[MILModel], package: str) -> bool:
-    return model.__module__.partition(".")[0] == package
+        for name, model in _MODELS.items():
+            if model.__module__.partition(".")[0] == module.partition(".")[0]:
+                _ORIGINS[name] = plugin.origin
 
 
 def list_models() -> list[str]:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from sacmil.models._base import MILModel, Output, Reference, classify_mean
 from sacmil.models._checks import Fraction, Size, one_of
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import get_shape, rename_parameters
+from sacmil.models._reference import RenamedState, get_shape
 from sacmil.models._registry import register_model
 from sacmil.nn.layers import ACTIVATIONS as PROJECTIONS
-from sacmil.nn.layers import init_xavier_, make_projection
+from sacmil.nn.layers import init_linear_, make_projection
 from sacmil.nn.pooling import ACTIVATIONS, Attention
 
 INITS = ("xavier", "torch")
@@ -39,10 +39,7 @@ RRT_RECIPE = Recipe(
 """How RRT-MIL trains it on CAMELYON16; on TCGA it waits 20 epochs, from the 70th."""
 
 AMLAB_RECIPE = Recipe(
-    lr=5e-4,
-    weight_decay=1e-4,
-    epochs=20,
-    options={"hidden": 500, "dropout": 0.0, "init": "torch"},
+    lr=5e-4, weight_decay=1e-4, epochs=20, options={"hidden": 500, "dropout": 0.0, "init": "torch"}
 )
 """How the authors trained it, on bags of handwritten digits (and with probabilities kept 1e-5 away
 from 0 and 1, which a loss of logits does not need)."""
@@ -84,7 +81,7 @@ class ABMIL(MILModel):
         self.attention = Attention(dim, attention_dim or dim, bias=attention_bias)
         self.head = nn.Linear(dim, num_classes)
         if init == "xavier":
-            init_xavier_(self)
+            init_linear_(self)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Eq. (7), (8); scores are the weights of the mean."""
@@ -135,7 +132,7 @@ class GatedABMIL(MILModel):
         )
         self.head = nn.Linear(dim, num_classes, bias=head_bias)
         if init == "xavier":
-            init_xavier_(self)
+            init_linear_(self)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Eq. (7), (9); scores are the weights of the mean."""
@@ -158,7 +155,7 @@ def _parse_state(state: Mapping[str, Tensor], attention: Mapping[str, str]) -> R
     project = {"feature_extractor_part2.0": "project.0", "feature.0": "project.0"}
     head = {"classifier.0": "head", "classifier": "head"}
     # AMLab's convolutions, part 1, are what an encoder is here.
-    ours = rename_parameters(
+    ours = RenamedState(
         state, {**project, **attention, **head}, ignored=["feature_extractor_part1"]
     )
     inner, dim = get_shape(ours, "attention.value.weight")

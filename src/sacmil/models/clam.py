@@ -26,7 +26,7 @@ from sacmil.models._base import (
 )
 from sacmil.models._checks import Fraction, Size, one_of
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import get_shape, rename_parameters
+from sacmil.models._reference import RenamedState, get_shape
 from sacmil.models._registry import register_model
 from sacmil.nn.layers import make_projection
 from sacmil.nn.pooling import Attention
@@ -166,7 +166,7 @@ class _CLAM(MILModel):
         for name in ("attention_net.0.weight", "instance_classifiers.0.weight"):
             get_shape(state, name)
         stacked = _stack_layers(_stack_layers(state, "classifiers"), "instance_classifiers")
-        ours = rename_parameters(stacked, _map_official_names(), ignored=["instance_loss_fn"])
+        ours = RenamedState(stacked, _map_official_names(), ignored=["instance_loss_fn"])
         hidden, in_dim = get_shape(ours, "project.0.weight")
         options = {
             "in_dim": in_dim,

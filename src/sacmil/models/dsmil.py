@@ -19,8 +19,9 @@ from sacmil.models._base import (
 )
 from sacmil.models._checks import Fraction, Size, one_of
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import SIGMOIDS_NOTE, get_shape, rename_parameters
+from sacmil.models._reference import SIGMOIDS_NOTE, RenamedState, get_shape
 from sacmil.models._registry import register_model
+from sacmil.nn.layers import init_linear_
 
 
 @register_model("dsmil")
@@ -80,10 +81,7 @@ class DSMIL(MILModel):
         if passing_v:
             self.value = nn.Sequential(nn.Dropout(dropout), nn.Linear(in_dim, in_dim), nn.ReLU())
         self.head = nn.Linear(num_classes * in_dim, num_classes)
-        for layer in self.modules():
-            if isinstance(layer, nn.Linear):
-                nn.init.orthogonal_(layer.weight)
-                nn.init.zeros_(layer.bias)
+        init_linear_(self, nn.init.orthogonal_)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the attention of the predicted class."""
@@ -123,7 +121,7 @@ class DSMIL(MILModel):
         """The names of the authors' MILNet, which has a sigmoid per output."""
         names = {"i_classifier.fc.0": "instances", "b_classifier.q": "query"}
         names |= {"b_classifier.v": "value", "b_classifier.fcc": "head"}
-        ours = rename_parameters(state, names)
+        ours = RenamedState(state, names)
         num_classes, in_dim = get_shape(ours, "instances.weight")
         nonlinear = "query.0.weight" in ours
         options = {

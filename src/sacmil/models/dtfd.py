@@ -24,7 +24,7 @@ from sacmil.models._base import (
 )
 from sacmil.models._checks import Count, Size, one_of
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import get_shape, rename_parameters
+from sacmil.models._reference import RenamedState, get_shape
 from sacmil.models._registry import register_model
 from sacmil.nn.pooling import Attention
 
@@ -316,13 +316,8 @@ class DTFD(MILModel):
         bags = self.tier2.pool(first.rows)
         logits = average_logits(self.tier2.head(bags))
         extras = {"tier1": first.logits, "distilled": torch.cat(first.rows), "bag": bags.mean(0)}
-        return Output(
-            logits,
-            select_predicted_class(first.activations, logits),
-            class_scores=first.activations,
-            extras=extras,
-            embedding=extras["bag"],
-        )
+        scores = select_predicted_class(first.activations, logits)
+        return Output(logits, scores, first.activations, extras, embedding=extras["bag"])
 
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """Every pseudo-bag carries the slide's label."""
@@ -341,9 +336,5 @@ class DTFD(MILModel):
         dim, in_dim = get_shape(state, "dim_reduction.fc1.weight")
         num_classes = get_shape(state, "classifier.fc.weight")[0]
         options = {"in_dim": in_dim, "num_classes": num_classes, "dim": dim}
-        return Reference(
-            options,
-            rename_parameters(state, OFFICIAL_NAMES),
-            {"legacy_ties": True},
-            (_CHECKPOINT_NOTE,),
-        )
+        ours = RenamedState(state, OFFICIAL_NAMES)
+        return Reference(options, ours, {"legacy_ties": True}, (_CHECKPOINT_NOTE,))

@@ -19,9 +19,9 @@ from torch.nn import functional as F
 from sacmil.models._base import MILModel, Output, Planner, Reference
 from sacmil.models._checks import Fraction, Size, check_divisor, one_of
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import get_shape, rename_parameters
+from sacmil.models._reference import RenamedState, get_shape
 from sacmil.models._registry import register_model
-from sacmil.nn.layers import make_projection, recompute_in_backward
+from sacmil.nn.layers import init_linear_, make_projection, recompute_in_backward
 from sacmil.nn.pooling import Attention, scatter_sum
 
 T = TypeVar("T")
@@ -70,9 +70,8 @@ class ViTBlock(nn.Module):
     def forward(self, x: Tensor, keys: Tensor) -> Tensor:
         """x (regions, T, dim); keys (regions, 1, 1, T), true where there is a token."""
         q, k, v = self._split_heads(x)
-        return self._add_attention_and_mlp(
-            x, F.scaled_dot_product_attention(q, k, v, attn_mask=keys)
-        )
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=keys)
+        return self._add_attention_and_mlp(x, attended)
 
     def forward_first_token(self, x: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first token's output (regions, dim) and its attention weights (regions, T)."""
@@ -115,10 +114,7 @@ class RegionViT(nn.Module):
         self.blocks = nn.ModuleList(ViTBlock(dim, heads) for _ in range(depth - 1))
         self.last = ViTBlock(dim, heads)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
-        for layer in self.modules():
-            if isinstance(layer, nn.Linear):
-                nn.init.trunc_normal_(layer.weight, std=0.02)
-                nn.init.zeros_(layer.bias)
+        init_linear_(self, partial(nn.init.trunc_normal_, std=0.02))
         nn.init.trunc_normal_(self.cls, std=0.02)
         nn.init.trunc_normal_(self.position, std=0.02)
 
@@ -131,13 +127,9 @@ class RegionViT(nn.Module):
         size = (slots // self.side**2).bincount()  # (regions,)
         order = size.argsort(descending=True, stable=True)
         look = partial(self.encode_regions, tokens, size)
-        seen, attention, rows = zip(
-            *map_chunks(look, torch.split(order, REGION_CHUNK_SIZE)), strict=True
-        )
-        return RegionSummary(
-            _scatter_rows(torch.cat(seen), order),
-            _scatter_rows(torch.cat(attention), torch.cat(rows)),
-        )
+        found = map_chunks(look, torch.split(order, REGION_CHUNK_SIZE))
+        seen, attention, rows = (torch.cat(each) for each in zip(*found, strict=True))
+        return RegionSummary(_scatter_rows(seen, order), _scatter_rows(attention, rows))
 
     def encode_regions(
         self, tokens: Tensor, size: Tensor, regions: Tensor
@@ -299,15 +291,14 @@ class HIPT(MILModel):
         if torch.compiler.is_compiling():
             regions, attention = self.local.encode_all_regions(means, places, plan["table"])
         else:
-            taken = torch.unique(plan["slots"])
-            regions, attention = self.local(means, taken)
+            regions, attention = self.local(means, torch.unique(plan["slots"]))
         return RegionSummary(regions, attention.index_select(0, which))
 
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """The names of the authors' HIPT_LGP_FC, HIPT_None_FC and HIPT_GP_FC."""
         depth = sum(key.endswith("attn.qkv.weight") for key in state)
-        found = rename_parameters(state, _map_official_names(depth))
+        found = RenamedState(state, _map_official_names(depth))
         dim, width = get_shape(found, "project.0.weight")
         options: dict[str, Any] = {"dim": dim, "local": "none"}
         if "local.cls" in found:

@@ -29,7 +29,7 @@ from sacmil.models._base import (
 )
 from sacmil.models._checks import Count, Size, one_of
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import SIGMOIDS_NOTE, get_shape, rename_parameters
+from sacmil.models._reference import SIGMOIDS_NOTE, RenamedState, get_shape
 from sacmil.models._registry import register_model
 from sacmil.models.dtfd import (
     CLIP_NORMS,
@@ -276,10 +276,8 @@ class IBMIL(MILModel):
         if self.tier1 is None:
             weights = self.tier2.weights(features)
             second = self.tier2.head((weights * features).sum(0, keepdim=True))
-            extras = _make_extras(second)
-            return Output(
-                second.logits[0], weights[:, 0], extras=extras, embedding=second.features[0]
-            )
+            logits, slide = second.logits[0], second.features[0]
+            return Output(logits, weights[:, 0], extras=_make_extras(second), embedding=slide)
         orders = choose_orders(features, plan, training=self.training, shuffle=self.shuffle)
         first = self.tier1(features, orders)
         second = self.tier2.head(self.tier2.pool(first.rows))
@@ -288,13 +286,8 @@ class IBMIL(MILModel):
         # a few values in float32, all near a half.
         s = first.activations
         extras = {"tier1": first.logits, "distilled": torch.cat(first.rows)} | _make_extras(second)
-        return Output(
-            logits,
-            select_predicted_class(s, logits),
-            class_scores=s,
-            extras=extras,
-            embedding=second.features.mean(0),
-        )
+        scores, slide = select_predicted_class(s, logits), second.features.mean(0)
+        return Output(logits, scores, class_scores=s, extras=extras, embedding=slide)
 
     def probabilities(self, output: Output) -> Tensor:
         """Softmax, or with loss="bce" the sigmoids scaled to a sum of one."""
@@ -350,7 +343,7 @@ class IBMIL(MILModel):
         if "dim_reduction.fc1.weight" in state:
             dim, in_dim = get_shape(state, "dim_reduction.fc1.weight")
             options: dict[str, Any] = {"base": "dtfd", "in_dim": in_dim, "dim": dim}
-            state = rename_parameters(
+            state = RenamedState(
                 state,
                 _DTFD_BASE_NAMES
                 | {k: v for k, v in DTFD_NAMES.items() if k not in _DTFD_BASE_NAMES},
@@ -358,13 +351,11 @@ class IBMIL(MILModel):
         else:
             dim = get_shape(state, "attention.0.weight")[1]
             options = {"base": "abmil", "in_dim": dim}
-            state = rename_parameters(state, _ABMIL_BASE_NAMES)
+            state = RenamedState(state, _ABMIL_BASE_NAMES)
         num_classes, seen = get_shape(state, "tier2.head.out.weight")
         confounders = state.get("tier2.head.confounders")
-        options |= {
-            "num_classes": num_classes,
-            "confounders": 0 if confounders is None else len(confounders),
-        }
+        count = 0 if confounders is None else len(confounders)
+        options |= {"num_classes": num_classes, "confounders": count}
         assumed: dict[str, Any] = {"loss": "bce"}
         if options["base"] == "dtfd":
             assumed["legacy_ties"] = True

@@ -20,10 +20,10 @@ from sacmil.errors import ModelError, OptionError
 from sacmil.models._base import MILModel, Output, Planner, Reference
 from sacmil.models._checks import Fraction, Size, check_at_least, check_divisor, one_of
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import get_shape, rename_parameters
+from sacmil.models._reference import RenamedState, get_shape
 from sacmil.models._registry import register_model
+from sacmil.nn.layers import init_linear_
 from sacmil.nn.positions import frequencies
-from sacmil.plans.planners import find_token_rows, list_attended_tokens
 
 UNCOVERED_LSE = -1e8
 """Log-sum-exp of a token and head that a branch leaves out; gives it no weight."""
@@ -51,13 +51,6 @@ class DilatedBranch(NamedTuple):
 
     segment: int
     dilation: int
-
-    def make_table(self, n: int, *, legacy_placement: bool = False) -> AttentionTable:
-        """Return the table for n tokens."""
-        rows = find_token_rows(n, self.segment, self.dilation, legacy_placement=legacy_placement)
-        return AttentionTable(
-            *map(torch.from_numpy, (list_attended_tokens(n, self.segment, self.dilation), rows))
-        )
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, table: AttentionTable
@@ -286,10 +279,7 @@ class LongNet(MILModel):
         )
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(len(self.states) * dim, num_classes)
-        for layer in self.modules():
-            if isinstance(layer, nn.Linear):
-                nn.init.xavier_uniform_(layer.weight)
-                nn.init.zeros_(layer.bias)
+        init_linear_(self, nn.init.xavier_uniform_)
         nn.init.normal_(self.cls_token, std=0.02)
         # Options decide which layers are unused, so this belongs to the model, not to its class.
         object.__setattr__(self, "dead_parameters", self._list_unused_parameters(max(self.states)))
@@ -343,19 +333,14 @@ class LongNet(MILModel):
                 f"and a multiple of {dim} values"
             )
         seen = width // dim
-        options = {
-            "in_dim": in_dim,
-            "num_classes": num_classes,
-            "dim": dim,
-            "depth": depth,
-        }
+        options = {"in_dim": in_dim, "num_classes": num_classes, "dim": dim, "depth": depth}
         assumed = {
             "preset": "gigapath",
             "states": [max(1, depth - 1)] if seen == 1 else [*range(depth + 1 - seen, depth + 1)],
             "legacy_placement": True,
         }
         get_shape(state, "cls_token")
-        ours = rename_parameters(state, _map_official_names(depth), ignored=["encoder.layer_norm"])
+        ours = RenamedState(state, _map_official_names(depth), ignored=["encoder.layer_norm"])
         ours["cls_token"] = ours["cls_token"].reshape(1, -1)
         return Reference(options, ours, assumed)
 
@@ -363,7 +348,7 @@ class LongNet(MILModel):
 def _strip_finetuning_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Remove the prefixes that the official fine-tuning adds to names."""
     plain = {key.removeprefix("slide_encoder."): value for key, value in state.items()}
-    plain = rename_parameters(plain, {"classifier.0": "head", "classifier": "head"})
+    plain = RenamedState(plain, {"classifier.0": "head", "classifier": "head"})
     if "patch_embed.proj.weight" in plain and "head.weight" not in plain:
         raise ModelError(
             "it is a slide encoder without a classifier; expected a fine-tuned model, with "
@@ -396,9 +381,8 @@ class LongNetLayer(nn.Module):
 
 def _make_table(plan: Mapping[str, Tensor], branch: int) -> AttentionTable:
     rows = plan[f"at_{branch}"]
-    return AttentionTable(
-        plan[f"seen_{branch}"], torch.cat((rows.new_zeros(1), rows))
-    )  # the class token
+    rows = torch.cat((rows.new_zeros(1), rows))  # the class token
+    return AttentionTable(plan[f"seen_{branch}"], rows)
 
 
 def embed_positions(coords: Tensor, dim: int) -> Tensor:

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from sacmil.models._base import MILModel, Output, Reference, classify_mean
 from sacmil.models._checks import Fraction, Size, one_of
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import get_shape, read_sizes, rename_parameters
+from sacmil.models._reference import RenamedState, get_shape, read_sizes
 from sacmil.models._registry import register_model
-from sacmil.nn.layers import init_xavier_, make_projection
+from sacmil.nn.layers import init_linear_, make_projection
 from sacmil.nn.pooling import Attention
 from sacmil.nn.state_space import CausalConvolution, selective_scan
 
@@ -160,7 +160,7 @@ class MambaMIL(MILModel):
         self.norm = nn.LayerNorm(dim)
         self.attention = Attention(dim, 128)
         self.head = nn.Linear(dim, num_classes)
-        init_xavier_(self)
+        init_linear_(self)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the weights of the mean."""
@@ -171,7 +171,7 @@ class MambaMIL(MILModel):
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """The names of the authors' MambaMIL; a second direction is taken for srmamba's."""
         depth = len({key.split(".")[1] for key in state if key.startswith("layers.")})
-        ours = rename_parameters(state, _map_official_names(depth))
+        ours = RenamedState(state, _map_official_names(depth))
         sizes = read_sizes(ours)
         second = any(key.startswith("layers.0.mixer.turned.") for key in ours)
         inner, remembered = get_shape(ours, "layers.0.mixer.straight.A_log")

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from sacmil.models._base import MILModel, Output, Planner, Reference, classify_mean
 from sacmil.models._checks import Fraction, Size, check_divisor
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import get_shape, read_sizes, rename_parameters
+from sacmil.models._reference import RenamedState, get_shape, read_sizes
 from sacmil.models._registry import register_model
 from sacmil.nn.layers import make_projection, recompute_in_backward
 from sacmil.nn.pooling import Attention
@@ -239,7 +239,7 @@ class MamMIL(MILModel):
     @classmethod
     def reference(cls, state: Mapping[str, Tensor]) -> Reference:
         """The names of the authors' MamMIL2; its layers.1 never ran."""
-        ours = rename_parameters(state, _map_official_names(), ignored=["layers.1"])
+        ours = RenamedState(state, _map_official_names(), ignored=["layers.1"])
         sizes = read_sizes(ours)
         inner = get_shape(ours, "mixer.scale")[0]
         options = sizes | {

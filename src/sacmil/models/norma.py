@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from sacmil.models._base import MILModel, Output, Reference, average_logits, classification_loss
 from sacmil.models._checks import Fraction, Size, check_divisor
 from sacmil.models._recipe import LOOKAHEAD_RADAM, PAPER, Recipe
-from sacmil.models._reference import get_shape, read_sizes, rename_parameters
+from sacmil.models._reference import RenamedState, get_shape, read_sizes
 from sacmil.models._registry import register_model
 from sacmil.nn.layers import make_projection, recompute_in_backward
 from sacmil.nn.pooling import scatter_sum
@@ -95,12 +95,8 @@ class Norma(MILModel):
         logits = self.head(visits)  # (visits, C)
         read = torch.cat(weights).reshape(self.passes, -1).mean(0)
         scores = torch.zeros_like(read).index_copy(0, order, read)
-        return Output(
-            average_logits(logits),
-            scores,
-            extras={"segments": logits, "memory": memory},
-            embedding=visits.mean(0),
-        )
+        extras = {"segments": logits, "memory": memory}
+        return Output(average_logits(logits), scores, extras=extras, embedding=visits.mean(0))
 
     def losses(self, output: Output, target: Tensor | int) -> dict[str, Tensor]:
         """Return the mean over the visits: each one predicts the slide's class."""
@@ -108,10 +104,8 @@ class Norma(MILModel):
         return {"all": classification_loss(output.extras["segments"], target)}
 
     def _choose_order(self, features: Tensor) -> Tensor:
-        shuffled = self.training and self.shuffle
-        return (torch.randperm if shuffled else torch.arange)(
-            features.shape[0], device=features.device
-        )
+        number = torch.randperm if self.training and self.shuffle else torch.arange
+        return number(features.shape[0], device=features.device)
 
     def _read_segment(self, segment: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """(1, dim), the class token, and (segment,), what it took from each instance."""
@@ -134,7 +128,7 @@ class Norma(MILModel):
         for layer in ("layer1", "layer2"):
             parts = {"norm": "norm_again", "to_qkv": "qkv", "to_out.0": "out"}
             names |= {f"{layer}.attn.{k}": f"{layer}.{v}" for k, v in parts.items()}
-        ours = rename_parameters(state, names, ignored=["proj", "isbg"])
+        ours = RenamedState(state, names, ignored=["proj", "isbg"])
         options = read_sizes(ours)
         get_shape(ours, "class_token")
         ours["class_token"] = ours["class_token"].flatten(0, -2)

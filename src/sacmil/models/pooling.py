@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from sacmil.models._base import MILModel, Output, Reference, select_predicted_class
 from sacmil.models._checks import Fraction, Size, one_of
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import get_shape, rename_parameters
+from sacmil.models._reference import RenamedState, get_shape
 from sacmil.models._registry import register_model
 from sacmil.models.abmil import RRT_RECIPE
-from sacmil.nn.layers import init_xavier_, make_projection
+from sacmil.nn.layers import init_linear_, make_projection
 from sacmil.nn.pooling import scatter_sum
 
 
@@ -110,8 +110,8 @@ def _make_layers(
     project = make_projection(in_dim, width, dropout=dropout)
     head = nn.Linear(width or in_dim, num_classes)
     if kind == "instances":  # as RRT-MIL; IBMIL and CLAM use torch's own initialization
-        init_xavier_(project)
-        init_xavier_(head)
+        init_linear_(project)
+        init_linear_(head)
     return project, head
 
 
@@ -135,7 +135,7 @@ def _find_most_certain(instances: Tensor) -> Tensor:
 def _parse_state(state: Mapping[str, Tensor]) -> Reference:
     project = {"head.0": "project.0", "fc.0": "project.0"}
     head = {"head.3": "head", "classifier": "head", "classifiers": "head"}
-    ours = rename_parameters(state, project | head)
+    ours = RenamedState(state, project | head)
     num_classes, width = get_shape(ours, "head.weight")
     if "project.0.weight" not in ours:
         options = {"kind": "features", "in_dim": width}

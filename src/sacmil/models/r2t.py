@@ -14,9 +14,9 @@ from sacmil.errors import OptionError
 from sacmil.models._base import MILModel, Output, Planner, Reference, classify_mean
 from sacmil.models._checks import Fraction, Size, check_divisor, one_of
 from sacmil.models._recipe import PAPER, Recipe
-from sacmil.models._reference import get_shape, read_sizes, rename_parameters
+from sacmil.models._reference import RenamedState, get_shape, read_sizes
 from sacmil.models._registry import register_model
-from sacmil.nn.layers import init_xavier_, make_projection
+from sacmil.nn.layers import init_linear_, make_projection
 from sacmil.nn.pooling import ACTIVATIONS, Attention
 
 POOL_DIM = 128
@@ -150,9 +150,7 @@ class R2TMIL(MILModel):
             patience=20, min_epochs=70, options={"epeg_k": 21, "crmsa_k": 5}
         ),
         "brca": CAMELYON_RECIPE.replace(
-            patience=20,
-            min_epochs=70,
-            options={"epeg_k": 17, "crmsa_k": 3, "crmsa_heads": 1},
+            patience=20, min_epochs=70, options={"epeg_k": 17, "crmsa_k": 3, "crmsa_heads": 1}
         ),
     }
 
@@ -221,7 +219,7 @@ class R2TMIL(MILModel):
         for official, ours in {inside: "regional", across: "cross"}.items():
             names[f"{official}.attn.attn.proj"] = f"{ours}.attention.out"
             names[f"{official}.attn.attn"] = f"{ours}.attention"
-        found = rename_parameters(state, names, ignored=[f"{inside}.attn.attn.pe.bias"])
+        found = RenamedState(state, names, ignored=[f"{inside}.attn.attn.pe.bias"])
         mlp = "cross.phi" not in found
         if not mlp:
             found["cross.phi.weight"] = found.pop("cross.phi").T
@@ -265,7 +263,7 @@ def _make_epeg_convolution(heads: int, length: int) -> nn.Conv2d:
 
 def _init_weights(model: R2TMIL) -> None:
     """Glorot's normal weights and zero biases, except for a phi of one layer."""
-    init_xavier_(model)
+    init_linear_(model)
     assert model.regional.attention.epeg is not None
     nn.init.xavier_normal_(model.regional.attention.epeg.weight)
     if isinstance(model.cross.phi, nn.Linear):

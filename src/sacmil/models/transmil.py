@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sacmil.models._base import MILModel, Output, Planner, Reference
 from sacmil.models._checks import Fraction, Size, check_divisor
 from sacmil.models._recipe import LOOKAHEAD_RADAM, PAPER, Recipe
-from sacmil.models._reference import get_shape, read_sizes, rename_parameters
+from sacmil.models._reference import RenamedState, get_shape, read_sizes
 from sacmil.models._registry import register_model
 from sacmil.nn.layers import make_projection
 from sacmil.nn.nystrom import NystromAttention
@@ -97,7 +97,7 @@ class TransMIL(MILModel):
         for layer in ("layer1", "layer2"):
             parts = {"to_qkv": "qkv", "to_out.0": "out", "res_conv": "residual"}
             names |= {f"{layer}.attn.{k}": f"{layer}.attention.{v}" for k, v in parts.items()}
-        ours = rename_parameters(state, names)
+        ours = RenamedState(state, names)
         options = read_sizes(ours)
         get_shape(ours, "class_token")
         options["heads"] = get_shape(ours, "layer1.attention.residual.weight")[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,12 +42,15 @@ def flatten_checkpoint(checkpoint: Any) -> FlatCheckpoint:
     """
     saved = dict(_iter_tensors(_unwrap_containers(checkpoint)))
     if not saved:
+        holds = f"a {type(checkpoint).__name__}"
+        if isinstance(checkpoint, Mapping):
+            holds = list_names(map(str, checkpoint)) or "nothing"
         raise ModelError(
-            f"it holds {_describe_contents(checkpoint)} and no parameters; expected parameters by "
+            f"it holds {holds} and no parameters; expected parameters by "
             "name, as torch.save(model.state_dict(), file) writes them"
         )
     saved_as: dict[str, str] = {}
-    for key, name in _strip_wrappers_from_all(saved).items():
+    for key, name in _strip_wrappers(saved).items():
         if name in saved_as:
             raise ModelError(
                 f"it has both {saved_as[name]} and {key}, which are the same parameter; expected "
@@ -66,9 +69,8 @@ def flatten_checkpoint(checkpoint: Any) -> FlatCheckpoint:
 
 def _is_stored(value: Tensor) -> bool:
     """Whether all values are in memory: a few bytes can declare a tensor larger than memory."""
-    if value.layout != torch.strided:
-        return False
-    return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
+    is_dense = value.layout == torch.strided
+    return is_dense and value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
 
 def _unwrap_containers(found: Any) -> Any:
@@ -94,45 +96,41 @@ def _iter_tensors(found: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _iter_tensors(value, f"{prefix}{key}.")
 
 
-def _strip_wrappers_from_all(saved: Iterable[str]) -> dict[str, str]:
+def _strip_wrappers(saved: Iterable[str]) -> dict[str, str]:
     """Map names in the file to those without wrappers and without Lightning's ``model.``."""
-    names = {key: _strip_wrappers(key) for key in saved}
+    names = {}
+    for key in saved:
+        names[key] = ".".join(part for part in key.split(".") if part not in _WRAPPERS) or key
     while all(name.startswith("model.") for name in names.values()):
         names = {key: name.removeprefix("model.") for key, name in names.items()}
     return names
 
 
-def _strip_wrappers(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS) or name
-
-
-def _describe_contents(checkpoint: Any) -> str:
-    if not isinstance(checkpoint, Mapping):
-        return f"a {type(checkpoint).__name__}"
-    return list_names(map(str, checkpoint)) or "nothing"
-
-
-def list_names(names: Iterable[str]) -> str:
+def list_names(names: Iterable[str], separator: str = ", ") -> str:
     """Return the first few names, and how many more there are."""
     names = list(names)
     rest = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return ", ".join(names[:_MAX_LISTED]) + rest
+    return separator.join(names[:_MAX_LISTED]) + rest
 
 
 # --- under our names -----------------------------------------------------------------------------
 
 
 class RenamedState(dict[str, Tensor]):
-    """Parameters under our names, with their official ones; see rename_parameters."""
+    """Parameters under our names, with their official ones.
+
+    Args:
+        state: parameters under official names.
+        names: official prefix to our prefix; whole path components only.
+        ignored: official prefixes of parameters that are not needed.
+    """
 
     def __init__(
-        self, state: Mapping[str, Tensor], names: Mapping[str, str], ignored: Iterable[str]
+        self, state: Mapping[str, Tensor], names: Mapping[str, str], ignored: Sequence[str] = ()
     ) -> None:
         super().__init__()
-        self._state = state
-        self._names = names
+        self._state, self._names = state, names
         self._sources: dict[str, str] = {}
-        ignored = tuple(ignored)
         for key, value in state.items():
             if any(_has_prefix(key, prefix) for prefix in ignored):
                 continue
@@ -159,25 +157,8 @@ class RenamedState(dict[str, Tensor]):
     def _count_shared_components(self, name: str) -> int:
         """Return how many leading path components it shares with the nearest name in the file."""
         parts = name.split(".")
-        return max((_count_common_prefix(parts, key.split(".")) for key in self._state), default=0)
-
-
-def _count_common_prefix(parts: list[str], others: list[str]) -> int:
-    pairs = zip(parts, others, strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(parts), len(others)))
-
-
-def rename_parameters(
-    state: Mapping[str, Tensor], names: Mapping[str, str], ignored: Iterable[str] = ()
-) -> RenamedState:
-    """Return parameters under our names.
-
-    Args:
-        state: parameters under official names.
-        names: official prefix to our prefix; whole path components only.
-        ignored: official prefixes of parameters that are not needed.
-    """
-    return RenamedState(state, names, ignored)
+        prefixes = (".".join(parts[: n + 1]) for n in range(len(parts)))
+        return sum(any(_has_prefix(key, prefix) for key in self._state) for prefix in prefixes)
 
 
 def official_name(state: Mapping[str, Tensor], key: str) -> str:
@@ -234,8 +215,7 @@ def load_parameters(
     """Load parameters into a module; ModelError lists all mismatches."""
     problems = find_mismatches(module, state, names_in_file)
     if problems:
-        rest = f" and {len(problems) - _MAX_LISTED} more" if len(problems) > _MAX_LISTED else ""
-        raise ModelError("; ".join(problems[:_MAX_LISTED]) + rest)
+        raise ModelError(list_names(problems, "; "))
     try:
         module.load_state_dict(dict(state))
     except RuntimeError as error:  # for example sparse or quantised tensors
@@ -290,7 +270,7 @@ def _load_block(official: _OfficialBlock, state: State, options: Mapping[str, An
         raise ModelError(f"its parameters have other shapes ({error})") from error
     # CycleMLP's sampling positions follow from its definition.
     state = {key: value for key, value in state.items() if not key.endswith(".offset")}
-    ours = rename_parameters(state, official.names)
+    ours = RenamedState(state, official.names)
     ours.update({key: _flatten_convolution(key, value) for key, value in ours.items()})
     load_parameters(block, ours, saved_as)
     return block

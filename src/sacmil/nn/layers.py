@@ -9,11 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "none": nn.Identity,
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-}
+ACTIVATIONS: dict[str, type[nn.Module]] = {"none": nn.Identity, "relu": nn.ReLU, "gelu": nn.GELU}
 
 
 def make_projection(
@@ -25,11 +21,13 @@ def make_projection(
     return nn.Sequential(nn.Linear(in_dim, hidden), ACTIVATIONS[activation](), nn.Dropout(dropout))
 
 
-def init_xavier_(model: nn.Module) -> None:
-    """Initialise linear layers: Glorot's normal weights, zero biases."""
+def init_linear_(
+    model: nn.Module, init_weight: Callable[[Tensor], Tensor] = nn.init.xavier_normal_
+) -> None:
+    """Initialise linear layers: weights as given, by default Glorot's normal ones; zero biases."""
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
-            nn.init.xavier_normal_(layer.weight)
+            init_weight(layer.weight)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 

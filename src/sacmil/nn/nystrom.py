@@ -169,9 +169,8 @@ def _is_autocast_enabled(a: Tensor) -> bool:
 
 
 def _disable_autocast(a: Tensor) -> AbstractContextManager[Any]:
-    return (
-        torch.autocast(a.device.type, enabled=False) if _is_autocast_enabled(a) else nullcontext()
-    )
+    enabled = _is_autocast_enabled(a)
+    return torch.autocast(a.device.type, enabled=False) if enabled else nullcontext()
 
 
 def _step(a: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -71,13 +71,7 @@ class _ScanInputs(NamedTuple):
 
 
 def selective_scan(
-    u: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    *,
-    recurrence: Recurrence | None = None,
+    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, *, recurrence: Recurrence | None = None
 ) -> Tensor:
     """Return y (N, channels), in float32 at least.
 

@@ -157,42 +157,33 @@ def spanning_tree(edges: Integers, weights: Floats, nodes: int) -> Tree:
 def depth_first_preorder(tree: Tree) -> Integers:
     """Return nodes with parents before children, (N,); a component starts at its lowest row."""
     lightest_on_top = [children[::-1] for children in tree]
-    components = _walk_depth_first(lightest_on_top)
-    return np.array([node for nodes in components for node in nodes], np.int64)
+    return np.concatenate(_walk_components(lightest_on_top))
 
 
 def depth_first_postorder(tree: Tree) -> Integers:
     """Return nodes with children before parents, (N,), in the walk of ``depth_first_preorder``."""
     # Visit children in reverse order and read backwards: each node follows its children.
-    components = _walk_depth_first(tree)
-    return np.array([node for nodes in components for node in reversed(nodes)], np.int64)
+    return np.concatenate([nodes[::-1] for nodes in _walk_components(tree)])
 
 
 def breadth_first_order(tree: Tree) -> Integers:
     """Return nodes level by level, (N,); a component starts at its lowest row."""
-    order: list[int] = []
-    seen = bytearray(len(tree))
-    for root in range(len(tree)):
-        queue = deque([] if seen[root] else [root])
-        while queue:
-            node = queue.popleft()
-            seen[node] = 1
-            order.append(node)
-            queue.extend(child for child in tree[node] if not seen[child])
-    return np.array(order, np.int64)
+    return np.concatenate(_walk_components(tree, breadth_first=True))
 
 
-def _walk_depth_first(tree: Tree) -> list[list[int]]:
-    """Return the nodes of each component before their children, last child first."""
-    components: list[list[int]] = []
+def _walk_components(tree: Tree, *, breadth_first: bool = False) -> list[Integers]:
+    """Return the nodes of each component before their children: first child first if
+    ``breadth_first``, otherwise the last."""
+    components: list[Integers] = []
     seen = bytearray(len(tree))
     for root in range(len(tree)):
-        nodes: list[int] = []
-        stack = [] if seen[root] else [root]
-        while stack:
-            node = stack.pop()
+        if seen[root]:
+            continue
+        nodes, waiting = [], deque([root])
+        while waiting:
+            node = waiting.popleft() if breadth_first else waiting.pop()
             seen[node] = 1
             nodes.append(node)
-            stack.extend(child for child in tree[node] if not seen[child])
-        components.append(nodes)
+            waiting.extend(child for child in tree[node] if not seen[child])
+        components.append(np.array(nodes, np.int64))
     return components
