@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numbers
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol, TypeGuard
 
-from sacmil.errors import OptionError, check_type, shorten_value
+from sacmil.errors import OptionError, SacMILError, check_type, shorten_value
 
 
 def is_integer(value: object) -> TypeGuard[int]:
@@ -61,6 +62,27 @@ def to_path(name: str, value: object, expected: str) -> Path:
         raise OptionError(f"`{name}` has an empty path; expected {expected}")
     assert isinstance(value, str | os.PathLike)
     return Path(value)
+
+
+def check_is_file(path: Path, kind: str, error_type: type[SacMILError]) -> None:
+    """Reject a path that is no file that can be read.
+
+    Args:
+        path: what was given.
+        kind: what the file should hold, for the message.
+        error_type: the error to raise.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
+        message = f"{path}: there is no such file; expected a {kind}, check the path"
+        raise error_type(message) from None
+    except OSError as error:
+        message = f"{path}: cannot be read ({error.strerror}); check the path"
+        raise error_type(message) from error
+    if not stat.S_ISREG(mode):
+        found = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+        raise error_type(f"{path}: this is {found}; expected the file of one {kind}")
 
 
 def to_output_folder(out: object) -> Path:

@@ -80,9 +80,9 @@ class Bag:
         coords = _convert_coords(self.slide_id, self.coords, len(features))
         labels = _convert_labels(self.slide_id, self.labels, len(features))
         encoder = _convert_encoder(self.slide_id, self.encoder)
-        for name, value in (("features", features), ("coords", coords), ("labels", labels)):
+        converted = {"features": features, "coords": coords, "labels": labels, "encoder": encoder}
+        for name, value in converted.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "encoder", encoder)
         _check_lengths(self)
         _check_pairs(self)
         _check_provenance(self)
@@ -301,19 +301,16 @@ def _check_pairs(bag: Bag) -> None:
 def _check_provenance(bag: Bag) -> None:
     if bag.provenance is None:
         return
+    problem = ""
     try:
-        returned = json.loads(json.dumps(dict(bag.provenance), allow_nan=False))
-        is_same = bool(returned == bag.provenance)
-    except RecursionError as error:
-        raise BagError(
-            f"{bag.slide_id}: provenance is nested too deeply; expected a few levels"
-        ) from error
+        if json.loads(json.dumps(dict(bag.provenance), allow_nan=False)) != bag.provenance:
+            problem = "is changed by JSON; expected keys that are text"
+    except RecursionError:
+        problem = "is nested too deeply; expected a few levels"
     except (TypeError, ValueError) as error:
-        raise BagError(f"{bag.slide_id}: provenance cannot be written as JSON ({error})") from error
-    if not is_same:
-        raise BagError(
-            f"{bag.slide_id}: provenance is changed by JSON; expected keys that are text"
-        )
+        problem = f"cannot be written as JSON ({error})"
+    if problem:
+        raise BagError(f"{bag.slide_id}: provenance {problem}")
 
 
 def _is_pair(value: object) -> bool:

@@ -5,6 +5,7 @@ A file is opened only if its data is in the file itself and fits the limits.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,10 @@ _BAG_ARRAYS = ("features", "feats", "coords", "labels", "patch_labels", "inst_la
 """The arrays that readers of bags load; only their size is limited."""
 _MAX_DEPTH, _MAX_LINKS = 16, 10_000
 """Depth of groups, and entries in total: visiting more can take minutes."""
+_OWN_DATA_HINT = (
+    "expected a file that holds all its data itself: write it again without external links, "
+    "external storage and virtual datasets"
+)
 _HDF5_VERSIONS = ("v110", "v110")  # from 1.10 on, HDF5 has checksums of its metadata
 
 
@@ -94,19 +99,11 @@ def open_hdf5(path: str | Path, *, only: Sequence[str] = ()) -> Iterator[h5py.Fi
         if only and all(_is_stored_in_file(file, name) for name in only):
             yield file
             return
-        found = _Hdf5Contents(file)
-        if found.is_too_large:
-            raise FormatError(
-                f"{path}: holds more than {_MAX_LINKS:,} entries, or groups more than {_MAX_DEPTH} "
-                "deep; expected features and coords: this is not a bag"
-            )
-        if found.external_reference:
-            raise FormatError(
-                f"{path}: {found.external_reference}; expected a file that holds all its data "
-                "itself: write it again without external links, external storage and virtual "
-                "datasets"
-            )
-        _check_sizes(path, found.find_arrays())
+        problem = _find_problem(file)
+        if problem:
+            raise FormatError(f"{path}: {problem}")
+        found = {name: open_dataset(file, name) for name in _BAG_ARRAYS}
+        _check_sizes(path, {name: array for name, array in found.items() if array})
         yield file
 
 
@@ -122,10 +119,7 @@ def _is_stored_in_file(file: h5py.File, name: str) -> bool:
     if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
         return False
     array = open_dataset(file, name)
-    stored = array and array.get_create_plist()
-    return not stored or (
-        stored.get_layout() != h5py.h5d.VIRTUAL and stored.get_external_count() == 0
-    )
+    return array is None or _find_outside_data(array) is None
 
 
 def open_dataset(file: h5py.File, name: str) -> h5py.h5d.DatasetID | None:
@@ -158,57 +152,40 @@ def _count_bytes(array: h5py.h5d.DatasetID) -> int:
     return int(array.get_space().get_simple_extent_npoints() * array.dtype.itemsize)
 
 
-class _Hdf5Contents:
-    """All links and arrays of a file, each visited once.
+def _find_problem(file: h5py.File) -> str | None:
+    """Visit all links and arrays of a file; return why it cannot be read, None if it can."""
+    count = itertools.count(1)
 
-    Args:
-        file: open for reading.
-    """
-
-    def __init__(self, file: h5py.File) -> None:
-        self._file = file
-        self._links: set[bytes] = set()
-        self.is_too_large = False
-        """Whether the visit stopped early."""
-        self._arrays: dict[bytes, h5py.h5d.DatasetID] = {}
-        # Neither visit follows a link out of the file.
-        self.external_reference: str | None = file.id.links.visit(self._inspect_link, info=True)
-        """Description of a reference to another file; None if there is none."""
-        if self.external_reference is None:
-            self.external_reference = h5py.h5o.visit(file.id, self._inspect_object, info=True)
-
-    def find_arrays(self) -> dict[str, h5py.h5d.DatasetID]:
-        """Return the arrays of a bag, by name."""
-        found = {name: self._find_array(name) for name in _BAG_ARRAYS}
-        return {name: array for name, array in found.items() if array is not None}
-
-    def _find_array(self, name: str) -> h5py.h5d.DatasetID | None:
-        visited = self._arrays.get(name.encode())
-        if visited is None and name.encode() in self._links:  # it has another name as well
-            return open_dataset(self._file, name)
-        return visited
-
-    def _inspect_link(self, name: bytes, info: h5py.h5l.LinkInfo) -> str | None:
-        self._links.add(name)
-        if name.count(b"/") > _MAX_DEPTH or len(self._links) > _MAX_LINKS:
-            self.is_too_large = True
-            return "it has too many groups"
+    def inspect_link(name: bytes, info: h5py.h5l.LinkInfo) -> str | None:
+        if name.count(b"/") > _MAX_DEPTH or next(count) > _MAX_LINKS:
+            return (
+                f"holds more than {_MAX_LINKS:,} entries, or groups more than {_MAX_DEPTH} deep; "
+                "expected features and coords: this is not a bag"
+            )
         if info.type != h5py.h5l.TYPE_EXTERNAL:
             return None
-        target = self._file.get(name, getlink=True).filename
-        return f"{_decode_name(name)!r} is a link to another file, {target!r}"
+        target = file.get(name, getlink=True).filename
+        return f"{_decode_name(name)!r} is a link to another file, {target!r}; {_OWN_DATA_HINT}"
 
-    def _inspect_object(self, name: bytes, info: h5py.h5o.ObjInfo) -> str | None:
+    def inspect_object(name: bytes, info: h5py.h5o.ObjInfo) -> str | None:
         if info.type != h5py.h5o.TYPE_DATASET:
             return None
-        array = self._arrays[name] = h5py.h5d.open(self._file.id, name)
-        stored = array.get_create_plist()
-        if stored.get_layout() == h5py.h5d.VIRTUAL:
-            return f"{_decode_name(name)!r} is a virtual dataset, whose data is in other files"
-        if stored.get_external_count() > 0:
-            target = os.fsdecode(stored.get_external(0)[0])
-            return f"{_decode_name(name)!r} has its data in another file, {target!r}"
-        return None
+        outside = _find_outside_data(h5py.h5d.open(file.id, name))
+        return outside and f"{_decode_name(name)!r} {outside}; {_OWN_DATA_HINT}"
+
+    # Neither visit follows a link out of the file.
+    problem: str | None = file.id.links.visit(inspect_link, info=True)
+    return problem or h5py.h5o.visit(file.id, inspect_object, info=True)
+
+
+def _find_outside_data(array: h5py.h5d.DatasetID) -> str | None:
+    """Return where the data of an array is, if it is not in the file itself."""
+    stored = array.get_create_plist()
+    if stored.get_layout() == h5py.h5d.VIRTUAL:
+        return "is a virtual dataset, whose data is in other files"
+    if stored.get_external_count() > 0:
+        return f"has its data in another file, {os.fsdecode(stored.get_external(0)[0])!r}"
+    return None
 
 
 def _decode_name(name: bytes) -> str:

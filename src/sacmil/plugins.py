@@ -11,9 +11,12 @@ defines. It is imported when the members of that kind are first listed.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import warnings
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from sacmil.errors import PluginWarning
@@ -30,6 +33,13 @@ class Plugin(NamedTuple):
     """What the entry point names, usually a module."""
     origin: str
     """Name and version of the package."""
+
+
+def import_public_modules(package: ModuleType) -> dict[str, ModuleType]:
+    """Import the modules of a package whose names have no underscore in front; by name."""
+    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    public = [name for name in names if not name.startswith("_")]
+    return {name: importlib.import_module(f"{package.__name__}.{name}") for name in public}
 
 
 @cache

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ def run_here(factory, arguments, items, **_: Any) -> Iterator[TaskOutcome]:
 def test_actors_write_the_bags_of_the_local_engine_and_a_lost_one_is_a_failure(
     cohort, tmp_path, encoder, monkeypatch
 ) -> None:
-    monkeypatch.setattr("sacmil.extraction.on_ray.run_each_on_ray", run_here)
+    module = import_module("sacmil.extraction.extract_slides")
+    monkeypatch.setattr(module, "run_each_on_ray", run_here)
     slides = find_slides([cohort])
     shared = {"settings": SETTINGS, "resources": RESOURCES}
     local = extract_slides(slides, tmp_path / "local", encoders=[load_encoder(encoder)], **shared)

@@ -23,13 +23,13 @@ class EncoderCard:
     name: str
     width: int
     """Length of a feature vector."""
-    input_px: int
+    input_px: int = 224
     """Side of the square image the network takes; tiles of another size are resized to it."""
     resample: str
     """How tiles are resized, as in the official transform: bilinear or bicubic."""
-    mean: tuple[float, float, float]
-    """Subtracted from RGB values between 0 and 1."""
-    std: tuple[float, float, float]
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    """Subtracted from RGB values between 0 and 1; the default is that of ImageNet."""
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     """Divides them after that."""
     pooling: str
     """How the network's last feature map or tokens become a vector, in words."""

@@ -6,8 +6,6 @@ defines ``PREFIX``, ``SUMMARY`` and a function ``find(rest)`` for names such as 
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,7 +17,7 @@ from sacmil.encoders._network import NetworkSource
 from sacmil.encoders.onnx_file import OnnxFile, check_replaceable
 from sacmil.environment import keep_freed_memory
 from sacmil.errors import EncoderError, suggest_names
-from sacmil.plugins import load_plugins
+from sacmil.plugins import import_public_modules, load_plugins
 
 EncoderSource = NetworkSource | OnnxFile
 """An encoder that is not loaded yet; that of a plugin has the same card and methods."""
@@ -27,10 +25,8 @@ EncoderSource = NetworkSource | OnnxFile
 
 @cache
 def _import_modules() -> list[ModuleType]:
-    names = [module.name for module in pkgutil.iter_modules(sacmil.encoders.__path__)]
-    public = [name for name in names if not name.startswith("_")]
-    modules = [importlib.import_module(f"sacmil.encoders.{name}") for name in public]
-    return [*modules, *(plugin.value for plugin in load_plugins("encoders"))]
+    added = (plugin.value for plugin in load_plugins("encoders"))
+    return [*import_public_modules(sacmil.encoders).values(), *added]
 
 
 @cache

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_IMAGENET_STATISTICS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_IMAGENET_STATISTICS = EncoderCard.mean, EncoderCard.std
 _BIOPTIMUS_STATISTICS = (0.707223, 0.578729, 0.703617), (0.211883, 0.230117, 0.177517)
 _CLASS_AND_MEAN = "class token, then the mean of the patch tokens"
 _SHARED_OPTIONS = {"init_values": 1e-5, "dynamic_img_size": True}
@@ -127,7 +127,6 @@ def _make_source(preset: FoundationPreset) -> NetworkSource:
     card = EncoderCard(
         name=preset.name,
         width=preset.width,
-        input_px=224,
         resample=preset.resample,
         mean=preset.statistics[0],
         std=preset.statistics[1],

@@ -15,12 +15,7 @@ from sacmil.atomic import exclusive
 from sacmil.bag import Bag
 from sacmil.encoders import Encoder, describe_encoder, load_encoder
 from sacmil.errors import SlideError, explain_os_error
-from sacmil.extraction.pipeline import (
-    ExtractedSlide,
-    ExtractionResources,
-    Pipeline,
-    open_pipeline,
-)
+from sacmil.extraction.pipeline import ExtractedSlide, ExtractionResources, Pipeline, open_pipeline
 from sacmil.extraction.slide_request import (
     ExtractionSettings,
     SlideRequest,

@@ -4,11 +4,4 @@ from sacmil.formats._registry import find_bags, find_layout, list_formats, read_
 from sacmil.formats._spacing import check_spacing
 from sacmil.formats.native import write as write_bag
 
-__all__ = [
-    "check_spacing",
-    "find_bags",
-    "find_layout",
-    "list_formats",
-    "read_bag",
-    "write_bag",
-]
+__all__ = ["check_spacing", "find_bags", "find_layout", "list_formats", "read_bag", "write_bag"]

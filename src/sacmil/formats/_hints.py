@@ -51,11 +51,11 @@ class Hints:
         found = next((file for file in files if file.is_file()), None)
         if found is None:
             expected = " or ".join(file.name for file in files)
-            if self.coords.is_dir():
-                reason = f"the folder does not hold {expected}"
-            else:
-                reason = f"there is no such file, and no folder with {expected}"
-            raise FormatError(f"{self.coords}: {reason}; expected this slide's coordinates")
+            missing = "there is no such file, and no folder with"
+            reason = "the folder does not hold" if self.coords.is_dir() else missing
+            raise FormatError(
+                f"{self.coords}: {reason} {expected}; expected this slide's coordinates"
+            )
         return found
 
     def reject_coords(self, path: Path) -> None:

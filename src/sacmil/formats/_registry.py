@@ -8,10 +8,7 @@ file name endings of its own lists them in ``SUFFIXES``, such as ``(".zarr",)``.
 
 from __future__ import annotations
 
-import importlib
 import os
-import pkgutil
-import stat
 from collections.abc import Iterable
 from functools import cache
 from itertools import chain, pairwise
@@ -19,13 +16,14 @@ from pathlib import Path
 from types import ModuleType
 
 import sacmil.formats
+from sacmil.arguments import check_is_file
 from sacmil.bag import Bag
 from sacmil.errors import BagError, FormatError, suggest_names
 from sacmil.formats import native
 from sacmil.formats._files import describe_contents
 from sacmil.formats._hints import Hints, apply_hints
 from sacmil.formats._spacing import check_spacing
-from sacmil.plugins import load_plugins
+from sacmil.plugins import import_public_modules, load_plugins
 
 _NATIVE = "native"
 _COMMON_SUFFIXES = (".h5", ".hdf5", ".pt", ".npy")
@@ -37,11 +35,8 @@ _SIDE_FOLDERS = frozenset(
 
 @cache
 def _load_formats() -> dict[str, ModuleType]:
-    names = [module.name for module in pkgutil.iter_modules(sacmil.formats.__path__)]
-    public = [name for name in names if not name.startswith("_")]
-    modules = {name: importlib.import_module(f"sacmil.formats.{name}") for name in public}
     added = {plugin.name: plugin.value for plugin in load_plugins("formats")}
-    return added | modules
+    return added | import_public_modules(sacmil.formats)
 
 
 def list_suffixes() -> tuple[str, ...]:
@@ -78,18 +73,14 @@ def read_bag(
         coords: the file of its coordinates, or a folder with one file per slide.
     """
     path = Path(path)
-    hints = Hints(
-        patch_size=patch_size,
-        mpp=mpp,
-        stride=stride,
-        coords=None if coords is None else Path(coords),
-    )
+    beside = None if coords is None else Path(coords)
+    hints = Hints(patch_size=patch_size, mpp=mpp, stride=stride, coords=beside)
     if layout is None:
         layout = find_layout(path)
     elif layout not in _load_formats():
         known = suggest_names(layout, _load_formats())
         raise FormatError(f"there is no layout {layout!r}; {known}")
-    _check_is_file(path)
+    check_is_file(path, "bag", FormatError)
     try:
         if layout == _NATIVE:
             hints.reject_coords(path)
@@ -104,7 +95,7 @@ def read_bag(
 def find_layout(path: str | Path) -> str:
     """Detect the layout of a file and return its name."""
     path = Path(path)
-    _check_is_file(path)
+    check_is_file(path, "bag", FormatError)
     if native.matches(path):  # the only layout whose files name their layout
         return _NATIVE
     others = ((name, layout) for name, layout in _load_formats().items() if name != _NATIVE)
@@ -121,20 +112,6 @@ def find_layout(path: str | Path) -> str:
         f"({', '.join(list_formats())}); build a sacmil.Bag from its arrays and save it with "
         "sacmil.write_bag"
     )
-
-
-def _check_is_file(path: Path) -> None:
-    try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
-        raise FormatError(
-            f"{path}: there is no such file; expected a bag, check the path"
-        ) from None
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    if not stat.S_ISREG(mode):
-        found = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-        raise FormatError(f"{path}: this is {found}; expected the file of one bag")
 
 
 def find_bags(items: Iterable[Path], *, exclude: Path | None = None) -> list[Path]:
@@ -193,8 +170,6 @@ def _is_bag(file: Path, folder: Path) -> bool:
     if file.suffix == ".npy":
         return "features" in file.parent.parts
     # CLAM writes features twice; the h5 has the coordinates
-    if file.parent.name == "pt_files":
-        twin = file.parent.parent / "h5_files" / f"{file.stem}.h5"
-    else:
-        twin = file.with_suffix(".h5")
-    return file.suffix != ".pt" or not twin.is_file()
+    is_pt = file.parent.name == "pt_files"
+    folder = file.parent.parent / "h5_files" if is_pt else file.parent
+    return file.suffix != ".pt" or not (folder / f"{file.stem}.h5").is_file()

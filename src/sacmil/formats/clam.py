@@ -21,18 +21,8 @@ import numpy.typing as npt
 
 from sacmil.bag import Bag
 from sacmil.errors import FormatError
+from sacmil.formats import _files as files
 from sacmil.formats import slideflow, torchmil, trident
-from sacmil.formats._files import (
-    TENSOR_SUFFIXES,
-    describe_contents,
-    has_dataset,
-    is_hdf5,
-    is_tensor_file,
-    load_features,
-    open_file,
-    read_dataset,
-    read_header,
-)
 from sacmil.formats._hints import Hints, make_no_coords_error
 from sacmil.formats._spacing import describe_grid
 from sacmil.formats.trident import Patches, read_patches, read_patches_file
@@ -41,11 +31,11 @@ from sacmil.units import Level0Px
 
 def matches(path: Path) -> bool:
     """Whether this is a bare tensor, or an h5 with features and no attributes of TRIDENT."""
-    if is_tensor_file(path):
+    if files.is_tensor_file(path):
         return not slideflow.matches(path) and not trident.matches(path)
     if torchmil.matches(path):
         return False
-    found = read_header(path)
+    found = files.read_header(path)
     return "features" in found.shapes and not trident.has_own_attributes(found.attributes)
 
 
@@ -60,7 +50,7 @@ def read(path: Path, hints: Hints) -> Bag:
     patches = _resolve_patches(path, features, own, hints)
     patch_size = patches.patch_size or hints.patch_size
     if patch_size is None:
-        content = describe_contents(path) if is_hdf5(path) else "a tensor"
+        content = files.describe_contents(path) if files.is_hdf5(path) else "a tensor"
         raise FormatError(
             f"{path}: found {content} in CLAM's layout, but no tile size"
             f"{describe_grid(patches.coords)}; give `patch_size` in level-0 pixels, or the "
@@ -75,11 +65,11 @@ def _list_patch_folders(path: Path) -> list[Path]:
 
 
 def _read_file(path: Path) -> tuple[npt.NDArray[Any], Patches | None]:
-    if path.suffix in TENSOR_SUFFIXES:
-        return load_features(path), None
-    with open_file(path) as file:
-        features = read_dataset(file, path, "features")
-        return features, read_patches(file, path) if has_dataset(file, "coords") else None
+    if path.suffix in files.TENSOR_SUFFIXES:
+        return files.load_features(path), None
+    with files.open_file(path) as file:
+        features = files.read_dataset(file, path, "features")
+        return features, read_patches(file, path) if files.has_dataset(file, "coords") else None
 
 
 def _resolve_patches(
@@ -104,4 +94,4 @@ def _resolve_patches(
 def _find_h5_twin(path: Path) -> Path | None:
     """Return the h5 that CLAM writes beside every pt, with the same rows."""
     twin = path.parent.parent / "h5_files" / f"{path.stem}.h5"
-    return twin if path.suffix in TENSOR_SUFFIXES and twin.is_file() else None
+    return twin if path.suffix in files.TENSOR_SUFFIXES and twin.is_file() else None

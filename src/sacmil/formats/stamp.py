@@ -19,14 +19,7 @@ import numpy.typing as npt
 
 from sacmil.bag import Bag, EncoderId
 from sacmil.errors import FormatError
-from sacmil.formats._files import (
-    describe_contents,
-    has_dataset,
-    open_file,
-    read_attributes,
-    read_dataset,
-    read_header,
-)
+from sacmil.formats import _files as files
 from sacmil.formats._hints import Hints, convert_to_level0
 from sacmil.formats._spacing import find_grid
 from sacmil.units import TilePx
@@ -44,21 +37,21 @@ class _TileSize(NamedTuple):
 
 def matches(path: Path) -> bool:
     """Whether the file has an array with one of STAMP's names for features."""
-    return not {"feats", "patch_embeddings"}.isdisjoint(read_header(path).shapes)
+    return not {"feats", "patch_embeddings"}.isdisjoint(files.read_header(path).shapes)
 
 
 def read(path: Path, hints: Hints) -> Bag:
     """Read features and coordinates, converted to pixels."""
     hints.reject_coords(path)
-    with open_file(path) as file:
-        if has_dataset(file, "patch_embeddings") and not has_dataset(file, "coords"):
+    with files.open_file(path) as file:
+        if files.has_dataset(file, "patch_embeddings") and not files.has_dataset(file, "coords"):
             raise FormatError(
                 f"{path}: holds patch_embeddings without coordinates, as STAMP writes for "
                 "multiplex images; expected feats and coords, a bag needs the position of each tile"
             )
-        found = read_attributes(file)
+        found = files.read_attributes(file)
         _check_kind(path, found)
-        features, coords = read_dataset(file, path, "feats"), read_dataset(file, path, "coords")
+        features, coords = (files.read_dataset(file, path, name) for name in ("feats", "coords"))
     tiles = _find_tile_size(path, found, coords)
     mpp_of_tile = tiles.size_um / tiles.size_px if tiles.size_px else 1.0
     extractor = found.get("extractor")
@@ -92,8 +85,8 @@ def _find_tile_size(path: Path, found: dict[str, Any], coords: npt.NDArray[Any])
         return _TileSize(_STAMP1_TILE_UM, _STAMP1_TILE_PX, _STAMP1_TILE_UM / _STAMP1_TILE_PX)
     tiles = f"tiles {spacing:g} apart" if spacing else "no regular grid of tiles"
     raise FormatError(
-        f"{path}: found {describe_contents(path)} with {tiles}, and no attribute that gives the "
-        "tile size; expected tile_size_um as in STAMP 2, or tiles 224 apart as in STAMP 1, "
+        f"{path}: found {files.describe_contents(path)} with {tiles}, and no attribute that gives "
+        "the tile size; expected tile_size_um as in STAMP 2, or tiles 224 apart as in STAMP 1, "
         "extract the features again"
     )
 

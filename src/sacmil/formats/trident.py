@@ -18,16 +18,7 @@ import numpy.typing as npt
 
 from sacmil.bag import Bag, EncoderId
 from sacmil.errors import FormatError
-from sacmil.formats._files import (
-    TENSOR_SUFFIXES,
-    is_tensor_file,
-    load_features,
-    open_file,
-    read_attribute,
-    read_attributes,
-    read_dataset,
-    read_header,
-)
+from sacmil.formats import _files as files
 from sacmil.formats._hints import Hints, make_no_coords_error
 from sacmil.units import Level0Px, TilePx
 
@@ -48,27 +39,27 @@ class Patches(NamedTuple):
 
 def matches(path: Path) -> bool:
     """Whether the coordinates have TRIDENT's attributes, or a tensor is in TRIDENT's folders."""
-    if is_tensor_file(path):
+    if files.is_tensor_file(path):
         return path.parent.name.startswith(_FOLDER_PREFIXES) or _get_patches_path(path).is_file()
-    found = read_header(path)
+    found = files.read_header(path)
     return {"features", "coords"} <= found.shapes.keys() and has_own_attributes(found.attributes)
 
 
 def read(path: Path, hints: Hints) -> Bag:
     """Read features, coordinates and the settings of the tiles."""
     encoder = _parse_encoder(path)
-    if path.suffix in TENSOR_SUFFIXES:
-        features = load_features(path)
+    if path.suffix in files.TENSOR_SUFFIXES:
+        features = files.load_features(path)
         beside = find_patches_file(path, hints, [_get_patches_path(path).parent])
         if beside is None:
             raise make_no_coords_error(path, f"{_get_patches_path(path)} does not exist")
         patches = read_patches_file(beside, path, features)
     else:
         hints.reject_coords(path)
-        with open_file(path) as file:
-            features = read_dataset(file, path, "features")
+        with files.open_file(path) as file:
+            features = files.read_dataset(file, path, "features")
             patches = read_patches(file, path)
-            encoder = read_attribute(file["features"], "encoder") or encoder
+            encoder = files.read_attribute(file["features"], "encoder") or encoder
     if features.ndim == 1:
         raise FormatError(
             f"{path}: holds one vector for the whole slide ({len(features)} numbers); expected the "
@@ -115,7 +106,7 @@ def find_patches_file(path: Path, hints: Hints, folders: Iterable[Path]) -> Path
 
 def read_patches_file(beside: Path, path: Path, features: npt.NDArray[Any] | None) -> Patches:
     """Read a coordinate file; without coordinates of their own, features need equally many rows."""
-    with open_file(beside) as file:
+    with files.open_file(beside) as file:
         patches = read_patches(file, beside)
     if features is not None and features.ndim == 2 and len(features) != len(patches.coords):
         raise FormatError(
@@ -127,8 +118,8 @@ def read_patches_file(beside: Path, path: Path, features: npt.NDArray[Any] | Non
 
 def read_patches(file: h5py.File, path: Path) -> Patches:
     """Read coordinates with their attributes, in level-0 pixels."""
-    coords = read_dataset(file, path, "coords")
-    found = read_attributes(file["coords"])
+    coords = files.read_dataset(file, path, "coords")
+    found = files.read_attributes(file["coords"])
     if coords.ndim == 0:
         raise FormatError(
             f"{path}: coords is a single number; expected (N, 2), cut the tiles again"
@@ -153,11 +144,10 @@ def _parse_attributes(
     stride = None
     if overlap is not None and patch_size and tile_px:
         stride = Level0Px(patch_size - overlap * patch_size / tile_px)
-    width, height = _to_int(found.get("level0_width")), _to_int(found.get("level0_height"))
-    slide_size = None if width is None or height is None else (width, height)
-    return Patches(
-        coords, Level0Px(float(patch_size)) if patch_size else None, stride, tile_px, slide_size
-    )
+    width, height = found.get("level0_width"), found.get("level0_height")
+    slide_size = None if width is None or height is None else (int(width), int(height))
+    side = Level0Px(float(patch_size)) if patch_size else None
+    return Patches(coords, side, stride, tile_px, slide_size)
 
 
 def _parse_magnifications(found: Mapping[str, Any]) -> float | None:
@@ -178,7 +168,3 @@ def _parse_clam_patch_size(found: Mapping[str, Any]) -> Level0Px | None:
     factor = downsample[0] if isinstance(downsample, list) else downsample
     # CLAM itself truncates the factor
     return Level0Px(float(found["patch_size"] * int(factor)))
-
-
-def _to_int(value: Any) -> int | None:
-    return None if value is None else int(value)

@@ -142,10 +142,8 @@ def read_viewport(slide: Slide, viewport: Viewport) -> Pixels:
         edges = ((before[1], after[1]), (before[0], after[0]), (0, 0))
         pixels = np.pad(pixels, edges, constant_values=255)
     box = (*(start + before), *(start + before + size))
-    image = Image.fromarray(pixels)
-    return np.asarray(
-        image.resize((viewport.width, viewport.height), Image.Resampling.BICUBIC, box=box)
-    )
+    shape = (viewport.width, viewport.height)
+    return np.asarray(Image.fromarray(pixels).resize(shape, Image.Resampling.BICUBIC, box=box))
 
 
 def check_slide_matches(
@@ -185,10 +183,8 @@ def rasterize(
     count = _sum_rectangles(corners, np.ones(len(positions)), viewport)
     total = _sum_rectangles(corners, np.rint(positions * _FIXED_POINT_SCALE), viewport)
     covered = count > 0
-    mean = np.divide(
-        total, count * float(_FIXED_POINT_SCALE), out=np.zeros(count.shape), where=covered
-    )
-    return mean, covered
+    unit = count * float(_FIXED_POINT_SCALE)
+    return np.divide(total, unit, out=np.zeros(count.shape), where=covered), covered
 
 
 def _find_corners(scores: InstanceScores, viewport: Viewport) -> npt.NDArray[np.int64]:
@@ -221,10 +217,8 @@ def make_truth_mask(
     if isinstance(truth, Outlines):
         return _fill_outlines(truth, viewport)
     if len(truth) != len(scores.coords):
-        raise CohortError(
-            "truth",
-            [f"has {len(truth)} labels for {len(scores.coords)} tiles; expected one per tile"],
-        )
+        problem = f"has {len(truth)} labels for {len(scores.coords)} tiles; expected one per tile"
+        raise CohortError("truth", [problem])
     positive = truth > 0
     tiles = InstanceScores(scores.coords[positive], scores.patch_size, scores.scores[positive])
     return rasterize(tiles, np.ones(len(tiles.scores)), viewport)[1]

@@ -179,12 +179,13 @@ def select_scores(
     number, known = scores.score_class, classes or ()
     own_class = known[number] if number is not None and number < len(known) else None
     if scores.class_scores is None:
-        if class_name is not None and own_class is None:
-            problem = "this model scores tiles, not tiles per class"
-            raise ConfigError(f"{class_name}: {problem}; leave the class out")
         if class_name not in (None, own_class):
-            problem = f"this model has scores of {own_class} only"
-            raise ConfigError(f"{class_name}: {problem}; leave the class out")
+            found = (
+                f"has scores of {own_class} only"
+                if own_class
+                else "scores tiles, not tiles per class"
+            )
+            raise ConfigError(f"{class_name}: this model {found}; leave the class out")
         shown, name = scores, own_class
     else:
         name = predicted if class_name is None else class_name

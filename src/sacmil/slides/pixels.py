@@ -35,13 +35,7 @@ def choose_level(slide: Slide, downsample: float, *, tolerance: float = _LEVEL_T
 
 
 def read_tile(
-    slide: Slide,
-    x: int,
-    y: int,
-    side: Level0Px,
-    patch_px: TilePx,
-    input_px: TilePx,
-    resample: str,
+    slide: Slide, x: int, y: int, side: Level0Px, patch_px: TilePx, input_px: TilePx, resample: str
 ) -> Pixels:
     """Return a square of the slide as the encoder takes it, (input_px, input_px, 3).
 

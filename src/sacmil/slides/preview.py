@@ -83,9 +83,8 @@ def _resize_to_preview(slide: Thumbnail) -> tuple[Image, float]:
     height, width = slide.pixels.shape[:2]
     zoom = _SIDE / max(width, height)
     size = max(1, round(width * zoom)), max(1, round(height * zoom))
-    return Image.fromarray(slide.pixels).resize(size, Image.Resampling.BICUBIC), (
-        zoom / slide.downsample
-    )
+    picture = Image.fromarray(slide.pixels).resize(size, Image.Resampling.BICUBIC)
+    return picture, zoom / slide.downsample
 
 
 def _draw_tiles(picture: Image, tiles: Tiles, scale: float) -> None:

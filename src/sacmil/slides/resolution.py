@@ -88,11 +88,8 @@ def find_slide_mpp(slide: Slide, resolutions: SlideResolutions | None = None) ->
     if stated is not None:
         return stated
     if slide.mpp is None:
-        table = (
-            ", and the given table has no line for it"
-            if resolutions and resolutions.by_slide
-            else ""
-        )
+        has_table = resolutions and resolutions.by_slide
+        table = ", and the given table has no line for it" if has_table else ""
         raise ResolutionError(f"{slide.path}: the file states no µm per pixel{table}; {_FIX_HINT}")
     return _check_plausible(slide.mpp, f"{slide.path}: the file", _FIX_HINT)
 
@@ -112,8 +109,6 @@ def check_target_mpp(
         allow_upsampling: whether tiles may be finer than the scan.
         name: the slide's file, for the message.
     """
-    if not (math.isfinite(target_mpp) and target_mpp > 0):
-        raise ResolutionError(f"`mpp` is {target_mpp}; expected µm per pixel, such as 0.5")
     if target_mpp < slide_mpp * (1 - TOLERANCE) and not allow_upsampling:
         raise ResolutionError(
             f"{name}: tiles of {target_mpp:g} µm per pixel are requested, but the slide has "

@@ -174,9 +174,7 @@ def _shrink_factor(downsample: float, mpp: float, settings: TissueSettings) -> i
 def _find_mask(pixels: Pixels, mpp: float, settings: TissueSettings) -> Mask:
     """Return the tissue in a picture with ``mpp`` microns per pixel."""
     pixels_per_mm2 = (1000 / mpp) ** 2
-    min_px, max_hole_px = (
-        area * pixels_per_mm2 for area in (settings.min_area_mm2, settings.max_hole_mm2)
-    )
+    min_px = settings.min_area_mm2 * pixels_per_mm2
     colors = _classify_colors(pixels, _find_background(pixels))
     ink = _find_ink(colors, rim_px=max(1, round(settings.ink_rim_um / mpp)), min_px=min_px)
     # chroma is limited to twice the threshold, or the blur of strong stain would widen the outline
@@ -191,7 +189,7 @@ def _find_mask(pixels: Pixels, mpp: float, settings: TissueSettings) -> Mask:
     # A picture of a few tiles is no larger than what would be a speck or a hole on a slide.
     most = _SPECK_SHARE * tissue.size
     tissue = _remove_specks(tissue, min(min_px, most))
-    filled = ~_remove_specks(~tissue, min(max_hole_px, most))
+    filled = ~_remove_specks(~tissue, min(settings.max_hole_mm2 * pixels_per_mm2, most))
     return filled & ~ink
 
 

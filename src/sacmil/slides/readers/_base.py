@@ -7,10 +7,7 @@ Its ``open_slide(path) -> Slide`` raises SlideError for files it cannot read. Th
 
 from __future__ import annotations
 
-import importlib
 import math
-import pkgutil
-import stat
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
@@ -21,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 import sacmil.slides.readers
+from sacmil.arguments import check_is_file
 from sacmil.errors import MissingExtraError, SlideError, suggest_names
-from sacmil.plugins import load_plugins
+from sacmil.plugins import import_public_modules, load_plugins
 from sacmil.units import MicronsPerPixel
 
 Pixels = npt.NDArray[np.uint8]
@@ -122,7 +120,9 @@ def open_slide(path: str | Path, reader: str | None = None) -> Slide:
     path, readers = Path(path), _find_readers()
     if reader is not None and reader not in readers:
         raise SlideError(f"there is no reader {reader!r}; {suggest_names(reader, readers)}")
-    _check_is_file(path)
+    check_is_file(path, "slide", SlideError)
+    if path.stat().st_size == 0:
+        raise SlideError(f"{path}: this file is empty (0 bytes); expected a slide, copy it again")
     reasons: dict[str, SlideError | MissingExtraError] = {}
     for name, module in readers.items():
         if reader is not None and name != reader:
@@ -162,27 +162,9 @@ def average_mpp(sizes: Sequence[float | None]) -> MicronsPerPixel | None:
 
 @cache
 def _find_readers() -> dict[str, Any]:
-    names = [module.name for module in pkgutil.iter_modules(sacmil.slides.readers.__path__)]
-    public = [name for name in names if not name.startswith("_")]
-    modules = {name: importlib.import_module(f"sacmil.slides.readers.{name}") for name in public}
     added = {plugin.name: plugin.value for plugin in load_plugins("readers")}
-    return dict(sorted((added | modules).items(), key=lambda item: item[1].PRIORITY))
-
-
-def _check_is_file(path: Path) -> None:
-    try:
-        status = path.stat()
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
-        raise SlideError(
-            f"{path}: there is no such file; expected a slide, check the path"
-        ) from None
-    except OSError as error:
-        raise SlideError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    if not stat.S_ISREG(status.st_mode):
-        found = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        raise SlideError(f"{path}: this is {found}; expected the file of one slide")
-    if status.st_size == 0:
-        raise SlideError(f"{path}: this file is empty (0 bytes); expected a slide, copy it again")
+    readers = added | import_public_modules(sacmil.slides.readers)
+    return dict(sorted(readers.items(), key=lambda item: item[1].PRIORITY))
 
 
 def _make_unreadable_error(

@@ -32,12 +32,8 @@ class OpenSlideSlide(Slide):
         try:
             self._slide: Any = library.OpenSlide(path)
             properties: dict[str, str] = dict(self._slide.properties)
-            self.levels = tuple(
-                Level(width, height, downsample)
-                for (width, height), downsample in zip(
-                    self._slide.level_dimensions, self._slide.level_downsamples, strict=True
-                )
-            )
+            levels = zip(self._slide.level_dimensions, self._slide.level_downsamples, strict=True)
+            self.levels = tuple(Level(size[0], size[1], factor) for size, factor in levels)
         except self._errors as error:
             raise SlideError(
                 f"{path}: OpenSlide cannot open this file ({_describe_error(error)})"

@@ -217,9 +217,8 @@ def _sample_agrees(slide: TiffSlide, reference: OpenSlideSlide) -> bool:
         grid = slide.grids[own]
         size = grid.tile_width, grid.tile_height
         for x, y in _choose_sample(grid):
-            if not np.array_equal(
-                slide.read(x, y, own, *size), reference.read(x, y, number, *size)
-            ):
+            pixels = slide.read(x, y, own, *size)
+            if not np.array_equal(pixels, reference.read(x, y, number, *size)):
                 return False
     return True
 
@@ -365,9 +364,8 @@ def _read_mpp(page: Any) -> MicronsPerPixel | None:
     unit = _MICRONS_PER_UNIT.get(page.resolutionunit)
     tags = [page.tags.get(f"{axis}Resolution") for axis in "XY"]
     counts = [tag.value if tag else (0, 1) for tag in tags]  # pixels per unit, as fractions
-    return average_mpp(
-        [unit * below / above if unit and above else None for above, below in counts]
-    )
+    sizes = [unit * below / above if unit and above else None for above, below in counts]
+    return average_mpp(sizes)
 
 
 def _read_ome_size(axis: str, xml: str) -> float | None:
