@@ -23,6 +23,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -234,12 +235,8 @@ def read_splits(
         splits.check_folds(cohort, [fold for fold, _ in found])
     except CohortError as error:
         raise CohortError(path, error.problems) from None
-    return [
-        fold
-        if has_validation
-        else splits.add_validation_set(cohort, fold, seed=seed, validation=validation)
-        for fold, has_validation in found
-    ]
+    complete = partial(splits.add_validation_set, cohort, seed=seed, validation=validation)
+    return [fold if has_validation else complete(fold) for fold, has_validation in found]
 
 
 def _find_split_files(path: Path) -> list[Path]:

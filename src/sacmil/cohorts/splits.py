@@ -394,19 +394,14 @@ def _find_absent_classes(cohort: Cohort, slide_ids: Iterable[str]) -> list[str]:
 
 def _find_warnings(cohort: Cohort, fold: Fold) -> Iterator[str]:
     train, val, test = ({slide.patient_id for slide in cohort.get_slides(ids)} for ids in fold)
-    for shared, sides in (
-        (
-            sorted((train | val) & test),
-            "in the test set and in training or validation, so the test is biased",
-        ),
-        (
-            sorted(train & val),
-            "in the training set and the validation set, so the selection of the epoch is biased",
-        ),
-    ):
-        if shared:
-            count = f"{len(shared)} patient{'s are' if len(shared) > 1 else ' is'}"
-            yield f"{count} {sides} ({list_first(shared)})"
+    shared = {
+        "in the test set and in training or validation, so the test": (train | val) & test,
+        "in the training set and the validation set, so the selection of the epoch": train & val,
+    }
+    for sides, patients in shared.items():
+        if patients:
+            count = f"{len(patients)} patient{'s are' if len(patients) > 1 else ' is'}"
+            yield f"{count} {sides} is biased ({list_first(sorted(patients))})"
     if untested := _find_absent_classes(cohort, fold.test):
         yield f"no slide of {', '.join(untested)} is in the test set"
     # Reported for validation only where its size and the training set allow a patient.

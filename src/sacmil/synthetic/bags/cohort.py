@@ -99,10 +99,8 @@ class SyntheticCohort:
     @cached_property
     def table(self) -> Cohort:
         """Slides, patients, labels and sites, without making a bag."""
-        entries = (
-            make_labeled_slide(self.settings, self.seed, number) for number in range(self.slides)
-        )
-        return Cohort(tuple(entries), self.classes)
+        slides = tuple(make_labeled_slide(self.settings, self.seed, n) for n in range(self.slides))
+        return Cohort(slides, self.classes)
 
     def compute_oracle_auc(self, *, oracle_input: OracleInput = "features") -> float:
         """Return the AUC of an oracle; for several classes, the mean one-vs-rest AUC.
