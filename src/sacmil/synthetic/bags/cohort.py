@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,11 +133,7 @@ class _LazyBags(Sequence[LabeledBag]):
     def __len__(self) -> int:
         return self.cohort.slides
 
-    @overload
-    def __getitem__(self, index: int) -> LabeledBag: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[LabeledBag]: ...
-    def __getitem__(self, index: int | slice) -> LabeledBag | list[LabeledBag]:
+    def __getitem__(self, index: Any) -> Any:
         number = range(len(self))[index]
         if isinstance(number, range):
             return [self[i] for i in number]
