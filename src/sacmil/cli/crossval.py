@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sacmil.cli import _options as opt
-from sacmil.cli._messages import name_options, print_summary
+from sacmil.cli._messages import exit_with_errors, print_summary
 
 _JOB_OPTIONS = ("out", "seeds", "per_gpu", "cache", "engine", "address")
 
@@ -50,13 +50,9 @@ def command(
         )
     if run.has_predictions:
         print_summary(run.predictions, data=str(run.folder))
-    for job, reason in run.failures.items():
-        click.echo(f"Error: {job}: {name_options(reason)}", err=True)
-    if run.failures:
-        click.echo(
-            f"{len(run.failures)} jobs failed; run the command again to retry them", err=True
-        )
-        raise SystemExit(1)
+    if failed := len(run.failures):
+        click.echo(f"{failed} jobs failed; run the command again to retry them", err=True)
+    exit_with_errors(f"{job}: {reason}" for job, reason in run.failures.items())
 
 
 def _parse_models(models: str | None) -> list[str] | None:

@@ -10,7 +10,7 @@ import click
 from sacmil.cli import _options as opt
 
 if TYPE_CHECKING:
-    from sacmil.workflows.demo import DemoResult
+    from sacmil.workflows.demo import DemoRun
 
 
 @click.command()
@@ -40,7 +40,7 @@ def command(out: Path, *, quick: bool, **given: int | None) -> None:
     _print_results(out, found)
 
 
-def _print_results(out: Path, result: DemoResult) -> None:
+def _print_results(out: Path, result: DemoRun) -> None:
     from sacmil.evaluation.table_format import render_table
     from sacmil.workflows.demo import list_next_commands
 

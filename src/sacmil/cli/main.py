@@ -51,11 +51,9 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve a subcommand as click does; for an unknown name, suggest similar ones."""
         set_running_command(None)
-        if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
-            ctx.fail(
-                f"there is no command {args[0]!r}; "
-                f"{suggest_names(args[0], self.list_commands(ctx))}"
-            )
+        known = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in known:
+            ctx.fail(f"there is no command {args[0]!r}; {suggest_names(args[0], known)}")
         name, command, rest = super().resolve_command(ctx, args)
         set_running_command(command)
         return name, command, rest

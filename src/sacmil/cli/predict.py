@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,19 +77,17 @@ def _print_results(summary: PredictionSummary, out: Path, *, report: bool) -> No
         *(("Warning", one.slide_id, text) for one in summary.records for text in one.warnings),
         *(("Error", Path(one.item).stem, one.reason) for one in summary.failures),
     ]
-    causes = [(kind, find_cause(name, text)) for kind, name, text in problems]
-    counts = Counter(causes)
-    for cause in counts:
-        kind, _, text = problems[causes.index(cause)]
-        alike = f" ({counts[cause]} alike)" if counts[cause] > 1 else ""
-        click.echo(f"{kind}: {make_printable(name_options(text))}{alike}", err=True)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for kind, name, text in problems:
+        groups.setdefault((kind, find_cause(name, text)), []).append(text)
+    for (kind, _), texts in groups.items():
+        alike = f" ({len(texts)} alike)" if len(texts) > 1 else ""
+        click.echo(f"{kind}: {make_printable(name_options(texts[0]))}{alike}", err=True)
     for record in summary.records[:_MAX_SHOWN]:
         for prediction in record.select_models(summary.models):
             spread = f" ± {max(prediction.spread):.2f}" if prediction.spread else ""
-            words = (
-                f"{prediction.find_predicted_class(summary.classes)} "
-                f"{max(prediction.probabilities):.2f}{spread}"
-            )
+            predicted = prediction.find_predicted_class(summary.classes)
+            words = f"{predicted} {max(prediction.probabilities):.2f}{spread}"
             click.echo(make_printable(f"{record.slide_id}  {prediction.model}: {words}"))
     if removed := summary.removed_reports:
         again = "" if report else "; add --report to write pages of these predictions"
@@ -99,10 +96,10 @@ def _print_results(summary: PredictionSummary, out: Path, *, report: bool) -> No
     if left > 0:
         click.echo(f"… and {left} more")
     pages = f", pages in {out / 'reports'}" if report and summary.records else ""
-    predicted, failed = len(summary.records), len(summary.failures)
+    done, failed = len(summary.records), len(summary.failures)
     items = {one.item for one in summary.records} | {one.item for one in summary.failures}
-    click.echo(f"{predicted} of {len(items)} predicted: {out / 'predictions.csv'}{pages}")
-    if predicted:
+    click.echo(f"{done} of {len(items)} predicted: {out / 'predictions.csv'}{pages}")
+    if done:
         click.echo(make_printable(f"view them: {_make_view_command(summary, out)}"))
     if failed:
         click.echo(f"{failed} failed; see the reasons in {out / 'predictions.json'}", err=True)
@@ -114,6 +111,5 @@ def _make_view_command(summary: PredictionSummary, out: Path) -> str:
     slides = [Path(record.slide) for record in summary.records if record.slide]
     folders = {str(slide.parent) for slide in slides if out.resolve() not in slide.parents}
     named = [word for folder in sorted(folders) for word in ("--slides", folder)]
-    return shlex.join(
-        ["sacmil", "view", str(out), *(named if len(folders) <= _MAX_FOLDERS else [])]
-    )
+    shown = named if len(folders) <= _MAX_FOLDERS else []
+    return shlex.join(["sacmil", "view", str(out), *shown])

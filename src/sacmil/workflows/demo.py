@@ -191,27 +191,9 @@ class DemoBags(NamedTuple):
     tiles: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoResult:
-    """Results of the demonstration."""
-
-    folder: DemoFolder
-    report: Report
-    """Of the cross-validation."""
-    localization: Mapping[str, Localization]
-    """By exported model."""
-    bags: DemoBags
-    slides: Sequence[SyntheticSlide]
-    illustrated_slides: Sequence[SyntheticSlide]
-    new_predictions: Mapping[str, str]
-    """Predictions of unlabelled slides, by slide."""
-    steps_done: Mapping[str, int]
-    """Amount of each step done by this run; 0 if everything existed."""
-
-
 def run_demo(
     out: Path, settings: DemoSettings, callbacks: WorkflowCallbacks | None = None
-) -> DemoResult:
+) -> DemoRun:
     """Do everything that is missing in a folder, and write its page.
 
     Args:
@@ -223,41 +205,44 @@ def run_demo(
     folder = DemoFolder(out)
     with exclusive(out, purpose="demonstration"):
         folder.claim(settings)
-        found = _DemoRun(folder, settings, callbacks or WorkflowCallbacks()).run()
-        write_page(found)
-        return found
+        demo = DemoRun(folder, settings, callbacks or WorkflowCallbacks())
+        demo.run()
+        write_page(demo)
+        return demo
 
 
-class _DemoRun:
+class DemoRun:
+    """A demonstration, and its results once it has run.
+
+    Args:
+        folder: to write to.
+        settings: size and seed.
+        callbacks: progress.
+    """
+
     def __init__(
         self, folder: DemoFolder, settings: DemoSettings, callbacks: WorkflowCallbacks
     ) -> None:
         self.folder, self.settings, self.callbacks = folder, settings, callbacks
         self.slides = make_slide_cohort(settings.slides, settings.seed, settings=settings.amounts)
         self.steps_done: dict[str, int] = {}
+        """Amount of each step done by this run; 0 if everything existed."""
 
-    def run(self) -> DemoResult:
+    def run(self) -> None:
+        """Do every step; what exists is not done again."""
         folder, slides, steps = self.folder, self.slides, self.steps_done
         steps["slides drawn"] = self._draw_slides(slides, folder.slides, folder.truth)
         write_cohort(folder.out / "table.csv", make_cohort(slides))
         self.bags = self._extract_bags()
         cohort = make_cohort(slides).restrict_to(self.bags.files)
         self.folds = make_folds(cohort, self.settings.folds, seed=self.settings.seed)
-        report = self._cross_validate(cohort)
+        self.report = self._cross_validate(cohort)
         steps["models exported"] = self._export_models()
-        self.illustrated = self._select_illustrated_slides()
+        self.illustrated_slides = self._select_illustrated_slides()
         results, steps["slides predicted"] = self._predict_slides()
         write_predictions(folder.out / PREDICTIONS_FILE, self._to_predictions(results))
-        return DemoResult(
-            folder=folder,
-            report=report,
-            localization=self._measure_localization(results),
-            bags=self.bags,
-            slides=slides,
-            illustrated_slides=self.illustrated,
-            new_predictions=self._predict_new_slides(),
-            steps_done=steps,
-        )
+        self.localization = self._measure_localization(results)
+        self.new_predictions = self._predict_new_slides()
 
     def _draw_slides(self, cohort: Sequence[SyntheticSlide], slides: Path, truth: Path) -> int:
         """Draw the missing slides and annotations in parallel; return how many were drawn."""
@@ -456,7 +441,7 @@ class _DemoRun:
         scores: InstanceScores,
         probabilities: Sequence[float],
     ) -> dict[str, str]:
-        if slide not in self.illustrated:
+        if slide not in self.illustrated_slides:
             return {}
         winner, truth = CLASSES[int(np.argmax(probabilities))], CLASSES[slide.label]
         drawn = draw_heatmap(
@@ -523,7 +508,7 @@ def _list_hashes(models: Path) -> list[str]:
     return [read_card(member).weights_sha256 for member in find_model_folders(models)]
 
 
-def write_page(result: DemoResult) -> None:
+def write_page(result: DemoRun) -> None:
     """Write index.html atomically."""
     first_slides = {slide.label: slide for slide in reversed(result.illustrated_slides)}
     page = render_page(

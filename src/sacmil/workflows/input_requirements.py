@@ -12,6 +12,7 @@ from sacmil.bag import TILE_SIZE_TOLERANCE, Bag
 from sacmil.card import Card
 from sacmil.deploy.load import LoadedModel
 from sacmil.encoders import Encoder, list_encoders, list_families, load_encoder
+from sacmil.environment import count_gpus
 from sacmil.errors import EncoderError, InputError, ModelFolderError, OptionError
 from sacmil.slides.tissue import TISSUE_MODES
 from sacmil.workflows.inputs import BagSettings, WorkflowCallbacks
@@ -278,13 +279,12 @@ def _make_extraction_settings(
 def _load_required_encoder(requirements: InputRequirements, settings: BagSettings) -> Encoder:
     name = settings.encoder or requirements.encoder
     assert name is not None
+    device = settings.device  # an encoder may not need torch
+    if device == "auto":
+        device = "cuda:0" if count_gpus() else "cpu"
+    weights, download = settings.encoder_weights, settings.download
     try:
-        loaded = load_encoder(
-            name,
-            weights=settings.encoder_weights,
-            device=_choose_device(settings.device),
-            download=settings.download,
-        )
+        loaded = load_encoder(name, weights=weights, device=device, download=download)
     except EncoderError as error:  # it names an argument that has another name here
         raise EncoderError(str(error).replace("`weights`", "`encoder_weights`")) from error
     wrong = requirements.check_encoder(loaded.card.name, loaded.hash)
@@ -294,13 +294,3 @@ def _load_required_encoder(requirements: InputRequirements, settings: BagSetting
             "or use `allow_mismatch=True` to use this one anyway"
         )
     return loaded
-
-
-def _choose_device(device: str) -> str:
-    if device != "auto":
-        return device
-    try:
-        import torch
-    except ImportError:  # the encoder may not need it
-        return "cpu"
-    return "cuda:0" if torch.cuda.is_available() else "cpu"

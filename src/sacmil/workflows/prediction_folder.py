@@ -113,15 +113,14 @@ class PredictionFolder:
         """Reject a folder of a model, a run (whose predictions.csv would be replaced) or bags."""
         has_predictions = (self.out / PREDICTIONS_JSON).exists()
         is_run = (self.out / PREDICTIONS_FILE).exists() and not has_predictions
-        if is_run or holds_model(self.out):
+        found = "a model or a run" if is_run or holds_model(self.out) else ""
+        if not has_predictions and not found:
+            others = list_bag_files(self.out, self.bags)
+            found = f"bags such as {others[0].name}" if others else ""
+        if found:
             raise RunError(
-                f"{self.out}: holds a model or a run; expected a folder for predictions only, "
-                "choose another `out`"
-            )
-        if not has_predictions and (others := list_bag_files(self.out, self.bags)):
-            raise RunError(
-                f"{self.out}: holds bags such as {others[0].name}; expected a folder for "
-                "predictions only, choose another `out`"
+                f"{self.out}: holds {found}; expected a folder for predictions only, choose "
+                "another `out`"
             )
 
     @property

@@ -106,9 +106,9 @@ def describe_prediction(classes: Sequence[str], prediction: StoredPrediction) ->
     first, second = order[:2]
     best = prediction.probabilities[first]
     if best >= _CLEAR_PROBABILITY:
-        words = (
-            f"The model clearly favours {classes[first]} over {_describe_others(classes, second)}"
-        )
+        count = len(classes) - 1
+        others = classes[second] if count == 1 else f"the {count} other classes"
+        words = f"The model clearly favours {classes[first]} over {others}"
     elif best >= _LEANING_PROBABILITY:
         words = f"The model leans towards {classes[first]}, but not clearly"
     else:
@@ -125,10 +125,6 @@ _CAUTION = (
 )
 
 
-def _describe_others(classes: Sequence[str], second: int) -> str:
-    return classes[second] if len(classes) == 2 else f"the {len(classes) - 1} other classes"
-
-
 def _describe_agreement(classes: Sequence[str], prediction: StoredPrediction, first: int) -> str:
     count = len(prediction.members)
     if count == 1 or prediction.spread is None:
@@ -139,11 +135,9 @@ def _describe_agreement(classes: Sequence[str], prediction: StoredPrediction, fi
     agreed = f"{everyone} members agree"
     if in_favor < count:
         agreed = f"{in_favor} of {count} members predict {classes[first]}"
-    text = (
-        f"{agreed}; their probabilities range from {format_probability(min(given))} to "
-        f"{format_probability(max(given))} "
-        f"(spread {prediction.spread[first]:.2f}). "
-    )
+    low, high = format_probability(min(given)), format_probability(max(given))
+    spread = f"(spread {prediction.spread[first]:.2f})"
+    text = f"{agreed}; their probabilities range from {low} to {high} {spread}. "
     differs = "Their confidence differs a lot" if in_favor == count else "They disagree a lot"
     return text + (f"{differs}: look closely. " if prediction.spread[first] > _LARGE_SPREAD else "")
 
