@@ -154,7 +154,7 @@ def evaluate(
             raise OptionError("`bags` is for runs; the `dataset` has its own, leave `bags` out")
         folder = None if out is None else check_output_folder(out)
         models = [model for path in listed for model in _list_models(path)]
-        predicted = predict_dataset(models, dataset, device, on_progress)._asdict()
+        predicted = predict_dataset(models, dataset, device, on_progress)
         described = describe_runs("Evaluation", models, f"{len(dataset)} slides")
         found = Evaluation(**predicted, **described)
         if folder is not None:  # write first what took longest to compute

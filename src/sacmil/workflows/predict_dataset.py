@@ -48,19 +48,9 @@ class EvaluationFailure(NamedTuple):
     reason: str
 
 
-class DatasetPredictions(NamedTuple):
-    """Predictions of models for the slides of a dataset."""
-
-    predictions: Predictions
-    localization: list[SlideLocalization]
-    failures: list[EvaluationFailure]
-    warnings: list[str]
-
-
 class _EvaluatedModel(NamedTuple):
     """One of the models, prepared for the cohort."""
 
-    name: str
     ensemble: LoadedModel
     class_columns: list[int]
     """Its column of the cohort's first, second, … class."""
@@ -84,7 +74,7 @@ class _PartialEvaluation:
 
 def predict_dataset(
     models: Sequence[Path], dataset: Dataset, device: str, on_progress: ProgressCallback
-) -> DatasetPredictions:
+) -> dict[str, Any]:
     """Predict every slide of a dataset with every model; a bad bag does not stop the others.
 
     Args:
@@ -92,19 +82,16 @@ def predict_dataset(
         dataset: its classes must be among those of the models, in any order.
         device: auto, cpu, cuda:0, …
         on_progress: called with (task, done, total).
+
+    Returns:
+        The predictions, localization, failures and warnings of an Evaluation.
     """
-    named = _load_models(models, device)
-    cohort = _add_missing_classes(dataset.cohort, named[0][1].members[0].card)
-    prepared = [
-        _EvaluatedModel(
-            name,
-            one,
-            _match_classes(name, one, cohort.classes),
-            InputRequirements.from_ensembles([one]),
-        )
-        for name, one in named
-    ]
-    texts = [text for _, one in named if (text := _describe_known_slides(one, cohort))]
+    loaded = _load_models(models, device)
+    cohort = _add_missing_classes(dataset.cohort, loaded[0].card)
+    columns = [_match_classes(one, cohort.classes) for one in loaded]
+    needs = [InputRequirements.from_ensembles([one]) for one in loaded]
+    prepared = list(map(_EvaluatedModel, loaded, columns, needs))
+    texts = [text for one in loaded if (text := _describe_known_slides(one, cohort))]
     texts += _describe_missing_classes(cohort)
     for text in texts:
         warnings.warn(text, CohortWarning, stacklevel=3)
@@ -113,18 +100,20 @@ def predict_dataset(
         _evaluate_slide(prepared, slide, dataset.bags[slide.slide_id], record)
         on_progress("evaluating", done, len(cohort.slides))
     predictions = Predictions.from_rows(cohort.classes, record.rows, record.probabilities)
-    return DatasetPredictions(predictions, record.localization, record.failures, texts)
+    found = {"localization": record.localization, "failures": record.failures}
+    return {"predictions": predictions, "warnings": texts, **found}
 
 
 # --- models --------------------------------------------------------------------------------------
 
 
-def _load_models(models: Sequence[Path], device: str) -> list[tuple[str, LoadedModel]]:
-    loaded = [load_ensemble(path, device=device) for path in models]
-    names = make_distinct_names(
-        [(path, one.members[0].card.model) for path, one in zip(models, loaded, strict=True)]
-    )
-    return list(zip(names, loaded, strict=True))
+def _load_models(paths: Sequence[Path], device: str) -> list[LoadedModel]:
+    """Load the models, with distinct names."""
+    loaded = [load_ensemble(path, device=device) for path in paths]
+    names = make_distinct_names([(one.path, one.card.model) for one in loaded])
+    for one, name in zip(loaded, names, strict=True):
+        one.name = name
+    return loaded
 
 
 def _add_missing_classes(cohort: Cohort, card: Card) -> Cohort:
@@ -147,15 +136,15 @@ def _describe_missing_classes(cohort: Cohort) -> list[str]:
     return [f"the table has no slide of {', '.join(missing)}; {effect}"]
 
 
-def _match_classes(name: str, model: LoadedModel, classes: tuple[str, ...]) -> list[int]:
+def _match_classes(model: LoadedModel, classes: tuple[str, ...]) -> list[int]:
     """Return the column of the model for each class of the table."""
-    stated = model.members[0].card.classes
+    name, stated = model.name, model.card.classes
     if len(classes) < 2 and len(stated or ()) < 2:
         raise RunError(
             f"{name}: the table has only the class {', '.join(classes)}, and the card does not "
             "name the other class; name both by `classes`"
         )
-    known = _resolve_classes(name, model, classes)
+    known = _resolve_classes(model, classes)
     if set(known) != set(classes):
         raise RunError(
             f"{name}: has the classes {', '.join(stated or known)}, the table has "
@@ -164,8 +153,9 @@ def _match_classes(name: str, model: LoadedModel, classes: tuple[str, ...]) -> l
     return [known.index(each) for each in classes]
 
 
-def _resolve_classes(name: str, model: LoadedModel, classes: tuple[str, ...]) -> tuple[str, ...]:
-    stated = model.members[0].card.classes
+def _resolve_classes(model: LoadedModel, classes: tuple[str, ...]) -> tuple[str, ...]:
+    name = model.name
+    stated: tuple[str, ...] | None = model.card.classes
     if stated is None:
         if len(model.classes) != len(classes):
             raise RunError(
@@ -219,9 +209,9 @@ def _evaluate_slide(
         try:
             probabilities, localization = _predict_with_model(model, slide, bag)
         except SacMILError as error:
-            record.add_failure(slide, error, model.name)
+            record.add_failure(slide, error, model.ensemble.name)
             continue
-        record.rows.append((*slide[:2], "test", 0, 0, model.name, slide.label))
+        record.rows.append((*slide[:2], "test", 0, 0, model.ensemble.name, slide.label))
         record.probabilities.append(probabilities)
         record.localization += localization
     return None
@@ -239,7 +229,7 @@ def _predict_with_model(
     probabilities = prediction.probabilities[model.class_columns]
     if bag.labels is None:
         return probabilities, []
-    keys = (slide.slide_id, slide.patient_id, 0, 0, model.name)
+    keys = (slide.slide_id, slide.patient_id, 0, 0, model.ensemble.name)
     label = model.class_columns[slide.label]
     return probabilities, [_measure_slide(prediction, bag.labels, label, keys)]
 
