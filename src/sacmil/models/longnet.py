@@ -136,12 +136,10 @@ def log_sum_exp(q: Tensor, k: Tensor) -> Tensor:
     n = q.shape[1]
     matrices, rows = max(1, MAX_LOGITS // n**2), max(1, MAX_LOGITS // n)
     q = q * q.shape[2] ** -0.5
-    sums = [
-        torch.cat(
-            [_row_log_sum_exp(some, keys) for some in torch.split(queries, rows, dim=1)], dim=1
-        )
-        for queries, keys in zip(torch.split(q, matrices), torch.split(k, matrices), strict=True)
-    ]
+    sums = []
+    for queries, keys in zip(torch.split(q, matrices), torch.split(k, matrices), strict=True):
+        blocks = torch.split(queries, rows, dim=1)
+        sums.append(torch.cat([_row_log_sum_exp(block, keys) for block in blocks], dim=1))
     return torch.cat(sums)
 
 

@@ -18,8 +18,37 @@ from sacmil.nn.layers import init_linear_, make_projection
 from sacmil.nn.pooling import scatter_sum
 
 
+class _Pooling(MILModel):
+    """What both share: layers, recipes and official names."""
+
+    coords_matter = False
+    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": RRT_RECIPE}
+
+    def _add_layers(self, kind: str, hidden: int, dropout: float) -> None:
+        width = None if kind == "features" else hidden
+        self.kind = kind
+        self.project = make_projection(self.in_dim, width, dropout=dropout)
+        self.head = nn.Linear(width or self.in_dim, self.num_classes)
+        if kind == "instances":  # as RRT-MIL; IBMIL and CLAM use torch's own initialization
+            init_linear_(self)
+
+    @classmethod
+    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
+        """The names of IBMIL's and RRT-MIL's two models, and of CLAM's MIL_fc and MIL_fc_mc."""
+        project = {"head.0": "project.0", "fc.0": "project.0"}
+        head = {"head.3": "head", "classifier": "head", "classifiers": "head"}
+        ours = RenamedState(state, project | head)
+        num_classes, width = get_shape(ours, "head.weight")
+        if "project.0.weight" not in ours:
+            options = {"kind": "features", "in_dim": width}
+        else:
+            kind = "instance" if "fc.0.weight" in state else "instances"
+            options = {"kind": kind, "hidden": width, "in_dim": ours["project.0.weight"].shape[1]}
+        return Reference({"num_classes": num_classes, **options}, ours)
+
+
 @register_model("mean_pool")
-class MeanMIL(MILModel):
+class MeanMIL(_Pooling):
     """Mean pooling (as in IBMIL 2023 and RRT-MIL 2024): all instances have the same weight.
 
     Args:
@@ -27,9 +56,6 @@ class MeanMIL(MILModel):
         hidden: width of the layer before an instance's logits; unused with kind="features".
         dropout: share of that layer's values dropped in training.
     """
-
-    coords_matter = False
-    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": RRT_RECIPE}
 
     def __init__(
         self,
@@ -41,8 +67,7 @@ class MeanMIL(MILModel):
         dropout: Fraction = 0.25,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.kind = kind
-        self.project, self.head = _make_layers(in_dim, num_classes, kind, hidden, dropout)
+        self._add_layers(kind, hidden, dropout)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are the instance's contribution to the predicted class's logit."""
@@ -53,14 +78,9 @@ class MeanMIL(MILModel):
         instances = self.head(h)  # (N, C)
         return _make_output(instances.mean(0), instances, h.mean(0))
 
-    @classmethod
-    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
-        """The names of IBMIL's MeanNet and of RRT-MIL's MeanMIL."""
-        return _parse_state(state)
-
 
 @register_model("max_pool")
-class MaxMIL(MILModel):
+class MaxMIL(_Pooling):
     """Max pooling (as in CLAM 2021, IBMIL 2023 and RRT-MIL 2024): the strongest instances decide.
 
     Args:
@@ -69,9 +89,6 @@ class MaxMIL(MILModel):
         hidden: width of the layer before an instance's logits; unused with kind="features".
         dropout: share of that layer's values dropped in training.
     """
-
-    coords_matter = False
-    recipes: ClassVar[Mapping[str, Recipe]] = {"paper": PAPER, "official": RRT_RECIPE}
 
     def __init__(
         self,
@@ -83,8 +100,7 @@ class MaxMIL(MILModel):
         dropout: Fraction = 0.25,
     ) -> None:
         super().__init__(in_dim, num_classes)
-        self.kind = kind
-        self.project, self.head = _make_layers(in_dim, num_classes, kind, hidden, dropout)
+        self._add_layers(kind, hidden, dropout)
 
     def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
         """Scores are instance logits; for features, weights of channels where it is largest."""
@@ -96,23 +112,6 @@ class MaxMIL(MILModel):
         if self.kind == "instances":
             return _make_output(instances.max(0).values, instances)
         return _make_output(instances.index_select(0, _find_most_certain(instances))[0], instances)
-
-    @classmethod
-    def reference(cls, state: Mapping[str, Tensor]) -> Reference:
-        """The names of IBMIL's MaxNet, RRT-MIL's MaxMIL, CLAM's MIL_fc and MIL_fc_mc."""
-        return _parse_state(state)
-
-
-def _make_layers(
-    in_dim: int, num_classes: int, kind: str, hidden: int, dropout: float
-) -> tuple[nn.Module, nn.Linear]:
-    width = None if kind == "features" else hidden
-    project = make_projection(in_dim, width, dropout=dropout)
-    head = nn.Linear(width or in_dim, num_classes)
-    if kind == "instances":  # as RRT-MIL; IBMIL and CLAM use torch's own initialization
-        init_linear_(project)
-        init_linear_(head)
-    return project, head
 
 
 def _make_output(logits: Tensor, class_scores: Tensor, slide: Tensor | None = None) -> Output:
@@ -130,16 +129,3 @@ def _find_most_certain(instances: Tensor) -> Tensor:
     probabilities = instances.softmax(1)
     sure = probabilities[:, 1] if instances.shape[1] == 2 else probabilities.amax(1)
     return sure.argmax(0, keepdim=True)
-
-
-def _parse_state(state: Mapping[str, Tensor]) -> Reference:
-    project = {"head.0": "project.0", "fc.0": "project.0"}
-    head = {"head.3": "head", "classifier": "head", "classifiers": "head"}
-    ours = RenamedState(state, project | head)
-    num_classes, width = get_shape(ours, "head.weight")
-    if "project.0.weight" not in ours:
-        options = {"kind": "features", "in_dim": width}
-    else:
-        kind = "instance" if "fc.0.weight" in state else "instances"
-        options = {"kind": kind, "hidden": width, "in_dim": ours["project.0.weight"].shape[1]}
-    return Reference({"num_classes": num_classes, **options}, ours)

@@ -112,9 +112,8 @@ def _make_windows(x: Tensor, taps: int) -> Tensor:
     """Return the input window of each block, (dim, rows of a window, windows · columns)."""
     half, missing = taps // 2, -x.shape[1] % LONG_BLOCK_SIZE
     padded = F.pad(x, (0, 0, half, half + missing))
-    return (
-        padded.unfold(1, LONG_BLOCK_SIZE + taps - 1, LONG_BLOCK_SIZE).permute(0, 3, 1, 2).flatten(2)
-    )
+    windows = padded.unfold(1, LONG_BLOCK_SIZE + taps - 1, LONG_BLOCK_SIZE)
+    return windows.permute(0, 3, 1, 2).flatten(2)
 
 
 def _make_blocks(x: Tensor) -> Tensor:

@@ -98,15 +98,11 @@ def selective_scan(
         if torch.compiler.is_compiling():
             return _scan_for_export(_ScanInputs(*inputs))
         if recurrence is None and dtype == torch.float32 and can_run_kernels(u):
-            return _scan_by_kernels(_ScanInputs(*inputs))
-        recurrence = recurrence or (DOUBLING if u.is_cuda else STEPS)
-        y: Tensor = _SelectiveScan.apply(recurrence, *inputs)  # type: ignore[no-untyped-call]
-    return y
-
-
-def _scan_by_kernels(inputs: _ScanInputs) -> Tensor:
-    dense = (tensor.contiguous() for tensor in inputs)
-    y: Tensor = _KernelScan.apply(*dense)  # type: ignore[no-untyped-call]
+            inputs = [tensor.contiguous() for tensor in inputs]
+            y: Tensor = _KernelScan.apply(*inputs)  # type: ignore[no-untyped-call]
+        else:
+            recurrence = recurrence or (DOUBLING if u.is_cuda else STEPS)
+            y = _SelectiveScan.apply(recurrence, *inputs)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -183,9 +179,8 @@ def _scan_backward(
         recurrence.retreat(decay, g)
         later = decay[0] * g[0]
         grads.C[rows] = torch.bmm(states, dy[rows, :, None])[..., 0]
-        _accumulate_gradients(
-            grads, inputs, rows, g, _compute_exponent_gradients(decay, states, g, starts[number])
-        )
+        exponents = _compute_exponent_gradients(decay, states, g, starts[number])
+        _accumulate_gradients(grads, inputs, rows, g, exponents)
     return tuple(grads)
 
 
@@ -309,9 +304,8 @@ def _scan(entering: Tensor, exponents: Tensor, B: Tensor, C: Tensor, chunk: int)
         return _scan_group(state, *chunks)[0].flatten(0, 1)[: B.shape[0]]
     out = []
     # The gradient of split is one concatenation; that of a slice is as long as the bag.
-    for group in zip(
-        *(torch.split(tensor, _count_chunks_per_group(B)) for tensor in chunks), strict=True
-    ):
+    groups = (torch.split(tensor, _count_chunks_per_group(B)) for tensor in chunks)
+    for group in zip(*groups, strict=True):
         y, state = _scan_group(state, *group)
         out.append(y)
     return torch.cat(out).flatten(0, 1)[: len(B)]
@@ -335,9 +329,8 @@ def _scan_group(
 ) -> tuple[Tensor, Tensor]:
     """Return outputs of some chunks (G, Q, heads, head_dim), and the state after the last."""
     decay = _make_decay_matrix(exponents.transpose(1, 2))  # (G, heads, Q, Q)
-    starts, state = _propagate_states(
-        state, _compute_chunk_states(entering, decay, B), exponents.sum(1)
-    )
+    added = _compute_chunk_states(entering, decay, B)
+    starts, state = _propagate_states(state, added, exponents.sum(1))
     return _compute_outputs(starts, entering, exponents, decay, B, C), state
 
 

@@ -151,11 +151,8 @@ def list_attended_tokens(tokens: int, segment: int, dilation: int) -> Array:
     offset = np.arange(length)
     token = np.arange(0, tokens, width)[:, None] + offset
     token = np.where((offset < width) & (token < tokens), token, tokens)
-    return (
-        token.reshape(-1, length // dilation, dilation)
-        .swapaxes(1, 2)
-        .reshape(-1, length // dilation)
-    )
+    groups = token.reshape(-1, length // dilation, dilation).swapaxes(1, 2)
+    return groups.reshape(-1, length // dilation)
 
 
 def find_token_rows(

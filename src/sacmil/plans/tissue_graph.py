@@ -146,9 +146,8 @@ def spanning_tree(edges: Integers, weights: Floats, nodes: int) -> Tree:
     ranks[np.argsort(weights, kind="stable")] = np.arange(1, len(weights) + 1)
     tree = minimum_spanning_tree(csr_array((ranks, tuple(edges)), shape=(nodes, nodes))).tocoo()
     here = np.concatenate((tree.row, tree.col))
-    there = np.concatenate((tree.col, tree.row))[
-        order := np.lexsort((np.concatenate((tree.data, tree.data)), here))
-    ]
+    order = np.lexsort((np.tile(tree.data, 2), here))
+    there = np.concatenate((tree.col, tree.row))[order]
     bounds = np.searchsorted(here[order], np.arange(nodes + 1)).tolist()
     ends = there.tolist()
     return [ends[bounds[node] : bounds[node + 1]] for node in range(nodes)]
