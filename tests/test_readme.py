@@ -38,6 +38,7 @@ def test_the_python_examples_run_one_after_the_other(tmp_path: Path) -> None:
     assert len([line for line in first.splitlines() if line]) == 10
 
 
+@pytest.mark.slow
 def test_the_scripts_of_the_python_page_run_one_after_the_other(tmp_path: Path) -> None:
     from sacmil.synthetic.bags import make_synthetic_cohort, write_synthetic_cohort
 
@@ -58,6 +59,7 @@ def test_the_training_loop_of_the_documentation_runs_and_learns() -> None:
     assert found["history"][-1] < found["history"][0]
 
 
+@pytest.mark.slow
 def test_the_model_of_contributing_keeps_the_contract(tmp_path: Path) -> None:
     """The file is put beside the others and the contract's own tests are run over it."""
     (code,) = blocks("CONTRIBUTING.md", "python")

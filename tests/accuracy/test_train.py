@@ -71,6 +71,7 @@ def test_a_job_answers_what_plain_training_answers(found: dict[str, Any]) -> Non
     assert np.allclose(1 / (1 + np.exp(-odds)), expected[:, 1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_same_job_gives_the_same_answers(found: dict[str, Any], place: Place) -> None:
     assert train(JOB, place)["answers"] == found["answers"]
     assert train(replace(JOB, seed=1), place)["answers"] != found["answers"]
@@ -115,6 +116,7 @@ def test_the_report_finds_the_figure_that_the_line_tells(
     assert last.against.difference == pytest.approx(found["auc"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARRANGEMENTS)
 def test_arrangements_to_measure_against_are_permutations(name: str, place: Place) -> None:
     coords = np.argwhere(np.ones((5, 7))).astype(float)
@@ -128,6 +130,7 @@ def test_raster_goes_row_by_row() -> None:
     assert ARRANGEMENTS["raster"](coords, coords)["order"].tolist() == [3, 2, 1, 0]
 
 
+@pytest.mark.slow
 def test_work_goes_on_where_it_was_stopped(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ def test_a_truncated_model_is_one_sentence(sacmil: Callable, tmp_path: Path, fil
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_killed_outright_it_goes_on_where_it_was(
     sacmil: Callable, sacmil_process: Callable, given: tuple[object, ...], tmp_path: Path
 ) -> None:

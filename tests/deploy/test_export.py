@@ -27,7 +27,10 @@ from sacmil.plans import Planner
 from sacmil.results import Ensemble
 
 EXPORTABLE = [name for name in list_models() if not get_model_class(name).not_exportable]
-SLOW_TO_DRAW = {"mammil", "longnet", "transmil", "hipt", "mambamil", "ibmil", "sac_mil_dual"}
+SLOW_TO_DRAW = {
+    *("mammil", "longnet", "transmil", "hipt", "mambamil", "ibmil", "sac_mil_dual"),
+    *("r2t", "dtfd", "dsmil"),
+}
 """Scans, branches and attention over attention take the exporter up to a minute."""
 DRAWN_LIKE_CLAM_MB = {"clam_sb", "abmil_gated"}
 """Their graphs have no operation that the graph of clam_mb has not."""
@@ -96,8 +99,11 @@ def test_abmil_and_sac_mil_predict_as_torch_does(
     same(exported_sac_mil, models("sac_mil"), *SIZES, 7, 131)
 
 
-def test_sac_mil_is_compared_about_its_region_and_on_large_slides(exported_sac_mil: Path) -> None:
-    rows = read_parity(exported_sac_mil)
+@pytest.mark.slow
+def test_sac_mil_is_compared_about_its_region_and_on_large_slides(
+    models: Callable[..., Path], tmp_path: Path
+) -> None:
+    rows = read_parity(export_model(models("sac_mil", depth=1), tmp_path / "out"))
     assert [row.instances for row in rows] == [1, 2, 3, 4, 5, 5000, 20001]
     assert all(row.difference <= 1e-4 for row in rows)
 
@@ -147,6 +153,7 @@ def test_sac_mil_is_exported_with_every_position_and_correlation(
     same(tmp_path / "out", source, 131)
 
 
+@pytest.mark.slow
 def test_chordmixer_counts_its_tracks_anew_for_every_bag(
     models: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -232,7 +232,7 @@ def test_the_sum_of_the_losses_trains_each_group_as_its_own_loss_does(name: str)
 
 
 @every_model
-@pytest.mark.parametrize("num_classes", [1, 2])
+@pytest.mark.parametrize("num_classes", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_training_lowers_the_loss(name: str, num_classes: int) -> None:
     model = make(name, num_classes)
     samples = []

@@ -260,7 +260,7 @@ def test_alibi_changes_the_answer_of_every_correlation(make_bag, correlation: st
 
 def slow_where_it_is(place: str, mixer: str) -> object:
     """The convolutions make large graphs; the others' parts are exported by other pairs too."""
-    quick = place in ("alibi", "rope2d") and mixer in ("sac", "attention")
+    quick = (place, mixer) == ("rope2d", "sac")
     marks = [] if quick else [pytest.mark.slow]
     return pytest.param(place, mixer, marks=marks)
 
@@ -312,7 +312,13 @@ def as_tensors(model, bag):
 SHORT = {"in_dim": 16, "num_classes": 2, "k": 4, "depth": 2}
 
 
-@pytest.mark.parametrize("dim", [16, 18], ids=["whole folds", "uneven folds"])
+@pytest.mark.parametrize(
+    "dim",
+    [
+        pytest.param(16, id="whole folds", marks=pytest.mark.slow),
+        pytest.param(18, id="uneven folds"),
+    ],
+)
 def test_one_compilation_serves_all_lengths(make_bag, dim: int) -> None:
     compilations = []
 
@@ -330,7 +336,7 @@ def test_one_compilation_serves_all_lengths(make_bag, dim: int) -> None:
     assert len(compilations) == 1
 
 
-@pytest.mark.parametrize("tail", ["absorb", "split"])
+@pytest.mark.parametrize("tail", ["absorb", pytest.param("split", marks=pytest.mark.slow)])
 def test_one_export_serves_all_lengths(make_bag, tail: str) -> None:
     model = create_model("sac_mil", **SHORT, dim=16, tail=tail).eval()
     n = torch.export.Dim("n", min=1, max=2**19)

@@ -80,7 +80,7 @@ def test_under_autocast_gradients_are_close(call: Callable, *, inside: bool) -> 
 @pytest.mark.parametrize(
     "dynamic",
     [
-        pytest.param(False, id="each number of rows"),
+        pytest.param(False, id="each number of rows", marks=pytest.mark.slow),
         pytest.param(None, id="any number of rows"),
         pytest.param(True, id="any shape", marks=pytest.mark.slow),
     ],

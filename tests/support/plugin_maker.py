@@ -78,24 +78,26 @@ lab = lab_plugin.reader
 """
 
 
-def install_plugin(site: Path, *, broken: bool = False) -> Path:
-    """Write an installed distribution, lab-plugin 1.2, into a folder for sys.path.
-
-    Args:
-        site: the folder.
-        broken: whether importing its model fails.
-    """
-    package = site / "lab_plugin"
-    package.mkdir(parents=True)
+def install_plugin(site: Path) -> Path:
+    """Write an installed distribution, lab-plugin 1.2, into a folder for sys.path."""
     files = {"model": _MODEL, "layout": _FORMAT, "encoder": _ENCODER, "reader": _READER}
-    files["__init__"] = ""
-    if broken:
-        files["model"] = "import a_package_that_is_not_there"
-    for name, text in files.items():
-        (package / f"{name}.py").write_text(text, encoding="utf-8")
-    facts = site / "lab_plugin-1.2.dist-info"
+    return _install(site, "lab", files, _ENTRY_POINTS)
+
+
+def install_broken_plugin(site: Path) -> Path:
+    """Write broken-plugin 1.2 into the folder; importing its model fails."""
+    files = {"model": "import a_package_that_is_not_there"}
+    return _install(site, "broken", files, "[sacmil.models]\nbroken = broken_plugin.model\n")
+
+
+def _install(site: Path, name: str, files: dict[str, str], entry_points: str) -> Path:
+    package = site / f"{name}_plugin"
+    package.mkdir(parents=True)
+    for module, text in {"__init__": "", **files}.items():
+        (package / f"{module}.py").write_text(text, encoding="utf-8")
+    facts = site / f"{name}_plugin-1.2.dist-info"
     facts.mkdir()
-    metadata = "Metadata-Version: 2.1\nName: lab-plugin\nVersion: 1.2\n"
+    metadata = f"Metadata-Version: 2.1\nName: {name}-plugin\nVersion: 1.2\n"
     (facts / "METADATA").write_text(metadata, encoding="utf-8")
-    (facts / "entry_points.txt").write_text(_ENTRY_POINTS, encoding="utf-8")
+    (facts / "entry_points.txt").write_text(entry_points, encoding="utf-8")
     return site
