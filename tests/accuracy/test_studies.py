@@ -396,7 +396,7 @@ def test_recipes_that_could_become_the_default_differ_in_what_they_are_named_aft
     trained = {job.variant: Recipe(**update_keys(job.training)) for job in calmer.jobs(request())}
     for model in calmer.MODELS:
         assert trained[f"{model}, standard"] == STANDARD
-        both = replace(STANDARD, epochs=5, weight_decay=0.1)
+        both = STANDARD.replace(epochs=5, weight_decay=0.1)
         assert trained[f"{model}, 5 epochs, decay 0.1"] == both
     held = trained["sac_mil_local, 5 epochs"]
     assert held.adapt_to_bags(90) == STANDARD.adapt_to_bags(90), "2,000 steps in any case"
@@ -410,7 +410,7 @@ def test_recipes_that_could_become_the_default_differ_in_what_they_are_named_aft
         job.variant: Recipe(**update_keys(job.training)) for job in calmer_labels.jobs(request())
     }
     assert labels["abmil_gated, standard"] == STANDARD
-    assert labels["sac_mil_local, smoothing 0.2"] == replace(STANDARD, label_smoothing=0.2)
+    assert labels["sac_mil_local, smoothing 0.2"] == STANDARD.replace(label_smoothing=0.2)
 
 
 @pytest.mark.slow
@@ -426,8 +426,8 @@ def test_lesions_of_real_shapes_take_what_was_chosen_for_drawn_ones() -> None:
 def test_what_is_compared_is_what_a_user_can_ask_for() -> None:
     asked = {name: Recipe(**update_keys(fields)) for name, fields in recipes.RECIPES.items()}
     assert asked["standard"] == STANDARD
-    assert asked["chosen epoch"] == replace(STANDARD, monitor="val_auc", min_steps=0)
-    assert asked["last epoch"] == replace(STANDARD, min_steps=0)
+    assert asked["chosen epoch"] == STANDARD.replace(monitor="val_auc", min_steps=0)
+    assert asked["last epoch"] == STANDARD.replace(min_steps=0)
     assert asked["paper"] == PAPER
 
 

@@ -247,6 +247,7 @@ def test_a_second_run_does_nothing_again_and_says_the_same(shown, out, settings)
     assert len(again.folder.page.read_text()) == pytest.approx(len(page), rel=0.01)
 
 
+@pytest.mark.slow
 def test_what_is_lost_is_made_again_and_nothing_else(shown, out, settings) -> None:
     slide = shown[0].slides[2]
     scores = out / "results" / "scores" / "sac_mil_local" / f"{slide.slide_id}.npz"

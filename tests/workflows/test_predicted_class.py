@@ -73,7 +73,14 @@ def has_class_scores(name: str) -> bool:
     return predict(create_model(name, **options), make_slide(0, 0)[0]).class_scores is not None
 
 
-@pytest.mark.parametrize("name", [name for name in list_models() if has_class_scores(name)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in ("sac_mil_local", "clam_mb")))
+        for name in list_models()
+        if has_class_scores(name)
+    ],
+)
 def test_the_top_tiles_of_a_class_0_prediction_are_its_evidence(name: str) -> None:
     slide, evidence = make_slide(0, 1000)
     found = predict(train_model(name), slide)
