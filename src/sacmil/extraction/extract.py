@@ -135,19 +135,23 @@ def extract(
     found = find_slides(items, exclude=previews, include_names=include, exclude_names=exclude)
     for name in settings.resolutions.find_unmatched(found):
         warnings.warn(f"`slide_mpp`: no slide is named {name}", CohortWarning, stacklevel=2)
-    shared: dict[str, Any] = {"settings": settings, "resources": resources}
     options: dict[str, Any] = {"weights": weights, "download": download}
     with progress(len(found)) if progress else nullcontext() as callbacks:
-        shared["progress"] = callbacks
+        shared: dict[str, Any] = dict(settings=settings, resources=resources, progress=callbacks)
         if until:
-            return ExtractionSummary(out, extract_slides(found, out, until=until, **shared))
-        numbers = range(count_gpus()) if gpus is None else gpus
-        if engine == "ray":
-            shared |= {"address": address, "gpus": len(numbers)}
-            return ExtractionSummary(out, extract_on_ray(found, out, encoder, options, **shared))
-        devices = [f"cuda:{number}" for number in numbers] or ["cpu"]
-        encoders = [load_encoder(encoder, device=device, **options) for device in devices]
-        return ExtractionSummary(out, extract_slides(found, out, encoders=encoders, **shared))
+            rows = extract_slides(found, out, until=until, **shared)
+        elif engine == "ray":
+            shared |= {"address": address, "gpus": len(_list_gpus(gpus))}
+            rows = extract_on_ray(found, out, encoder, options, **shared)
+        else:
+            devices = [f"cuda:{number}" for number in _list_gpus(gpus)] or ["cpu"]
+            encoders = [load_encoder(encoder, device=device, **options) for device in devices]
+            rows = extract_slides(found, out, encoders=encoders, **shared)
+    return ExtractionSummary(out, rows)
+
+
+def _list_gpus(gpus: Sequence[int] | None) -> Sequence[int]:
+    return range(count_gpus()) if gpus is None else gpus
 
 
 @contextmanager
