@@ -105,7 +105,7 @@ def write_linear_model(folder: Path, *, bias: float = 0.0) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize("label", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_files_of_a_prediction_are_of_the_predicted_class(tmp_path: Path, label: int) -> None:
     slide, evidence = make_slide(label, 7)
     write_bag(tmp_path / "bags" / "s7.h5", slide)

@@ -110,6 +110,8 @@ def make_printable(text: str) -> str:
     >>> make_printable("a\\x1b[31mb")
     'a�[31mb'
     """
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() else "�" for character in text)
 
 

@@ -108,7 +108,8 @@ def extract(
         >>> from PIL import Image
         >>> with TemporaryDirectory() as folder:
         ...     Image.effect_noise((512, 512), 60).convert("RGB").save(f"{folder}/slide.png")
-        ...     summary = extract(f"{folder}/slide.png", f"{folder}/cohort", slide_mpp=0.5)
+        ...     out, slide = f"{folder}/cohort", f"{folder}/slide.png"
+        ...     summary = extract(slide, out, slide_mpp=0.5, until="tiles")
         >>> summary.done, summary.failures, summary.rows[0].tiles
         (['slide'], {}, '4')
     """

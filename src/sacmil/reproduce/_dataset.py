@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sacmil.atomic import atomic_directory
 from sacmil.cohorts.camelyon16 import read_camelyon16
@@ -16,8 +16,10 @@ from sacmil.cohorts.tcga import read_tcga_brca, read_tcga_lung
 from sacmil.errors import CohortWarning, ConfigError
 from sacmil.formats import read_bag
 from sacmil.reproduce._paper import DATASETS, PaperTable
-from sacmil.reproduce.experiments import DatasetPaths, ReproduceRequest
 from sacmil.synthetic.bags import make_synthetic_cohort, write_synthetic_cohort
+
+if TYPE_CHECKING:
+    from sacmil.reproduce.experiments import DatasetPaths, ReproduceRequest
 
 STAND_IN_TASKS = {"camelyon16": "metastasis", "tcga-lung": "subtype", "tcga-brca": "cluster"}
 """The task most like each: a small lesion or none; two subtypes; cells in clusters or not."""

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,10 +18,12 @@ from sacmil.evaluation.table_format import Cell, ResultTable, format_count, rend
 from sacmil.evaluation.tables import make_caption
 from sacmil.reproduce._dataset import ReproduceDataset, load_datasets
 from sacmil.reproduce._paper import DATASETS, METRICS, PaperTable, Variant
-from sacmil.reproduce.experiments import ReproduceRequest
 from sacmil.results import Predictions, Run
 from sacmil.training.config import TrainingConfig
 from sacmil.training.train import cross_validate
+
+if TYPE_CHECKING:
+    from sacmil.reproduce.experiments import ReproduceRequest
 
 RUNS = "runs"
 STYLE = table_format.TableStyle(percent=True, spread="std")
