@@ -15,6 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from exhaustive import choose_cases
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -335,7 +336,9 @@ def test_a_flipped_bit_changes_no_bag_without_an_error_that_names_the_file(path:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no alarm")
 def test_no_bit_in_all_of_a_file_changes_its_bag_without_an_error(path: Path) -> None:
     write_full_bag(path)
-    outcomes, _ = read_with_flips(path, list(range(0, 8 * path.stat().st_size, 7)))
+    outcomes, _ = read_with_flips(
+        path, choose_cases(list(range(0, 8 * path.stat().st_size, 7)), step=7)
+    )
     assert set(outcomes) == {"same bag", "rejected"}
 
 
