@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from exhaustive import EXHAUSTIVE
 from small_models import make_bag, make_model
 
 import sacmil
@@ -142,8 +143,15 @@ def test_options_are_exported_too(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("correlation", ["sac", *CORRELATION_BLOCKS])
-@pytest.mark.parametrize("position", ["prope", *POSITIONS])
+@pytest.mark.parametrize(
+    ("position", "correlation"),
+    [
+        (position, correlation)
+        for position in ["prope", *POSITIONS]
+        for correlation in ["sac", *CORRELATION_BLOCKS]
+        if EXHAUSTIVE or position == "prope" or correlation == "sac"
+    ],
+)
 def test_sac_mil_is_exported_with_every_position_and_correlation(
     position: str, correlation: str, models: Callable[..., Path], tmp_path: Path
 ) -> None:
