@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from exhaustive import EXHAUSTIVE
 from safetensors.torch import save_file
 
 from sacmil.encoders import Encoder, describe_encoder, list_encoders, load_encoder
@@ -114,6 +115,7 @@ def test_uni_v1_runs_in_full_and_distinguishes_tiles(tiles: np.ndarray) -> None:
     assert np.corrcoef(features)[0, 1] < 0.999
 
 
+@pytest.mark.skipif(not EXHAUSTIVE, reason="drawing the graph takes two minutes")
 @pytest.mark.slow
 def test_uni_v1_is_the_same_in_both_engines(
     kept_cache: Path, difference: Callable, tiles: np.ndarray
