@@ -44,6 +44,7 @@ def test_without_a_gpu_nothing_is_measured(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_study_can_be_tried_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "length.csv"
     given = ["--device", "cpu", "--precision", "float32", "--lengths", "9", "--only", "mean_pool"]

@@ -105,6 +105,7 @@ def test_an_older_export_is_replaced_and_anything_else_is_left_unchanged(
     assert names(model) == {"card.json", "model.safetensors"}
 
 
+@pytest.mark.slow
 def test_an_encoder_is_written_and_named_for_extraction(sacmil: Callable, tmp_path: Path) -> None:
     out = tmp_path / "encoder"
     done = sacmil("export", "--encoder", "lite0", "--out", out)

@@ -68,6 +68,7 @@ def kill_and_complete(
     assert not list(out.rglob("*.partial")), "partial files of a killed run are removed"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("inline_workers")
 def test_killed_once_it_completes_with_equal_bags(cohort, tmp_path, encoder) -> None:
     def wait_for_an_outline(out: Path) -> None:

@@ -56,8 +56,10 @@ def both(block: SACBlock, n: int, dtype: torch.dtype = torch.float32) -> None:
         assert_same(fast, answers(block, x, grad))
 
 
-@pytest.mark.parametrize("tail", ["absorb", "split"])
-@pytest.mark.parametrize(("level", "lengths"), [(0, (1, 3, 4, 5)), (1, (15, 33)), (2, (65,))])
+@pytest.mark.parametrize(
+    ("level", "lengths", "tail"),
+    [(0, (1, 3, 5), "absorb"), (1, (15, 33), "split"), (2, (65,), "absorb")],
+)
 def test_a_block_and_its_gradients_are_the_plain_ones(
     level: int, lengths: tuple[int, ...], tail: str
 ) -> None:
@@ -76,7 +78,7 @@ def test_a_block_and_its_gradients_are_the_plain_ones_around_all_rings(
         both(block_of(8, 4, level, tail), n)
 
 
-@pytest.mark.parametrize(("dim", "k"), [(48, 8), (96, 3), (64, 64), (6, 2), (1056, 2)])
+@pytest.mark.parametrize(("dim", "k"), [(96, 3), (6, 2), (1056, 2)])
 def test_widths_need_not_be_powers_of_two(dim: int, k: int) -> None:
     both(block_of(dim, k, 0), k + 1)
 

@@ -55,6 +55,7 @@ def test_every_model_can_be_compiled_without_a_plan(name: str) -> None:
         torch.testing.assert_close(compiled.logits, model(*bag).logits)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_trained_without_a_plan() -> None:
     model, bag, target = model_of("sac_mil_local"), bag_of(20), torch.tensor(1)
     gradients = []

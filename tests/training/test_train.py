@@ -129,6 +129,7 @@ def weights(run: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_every_job_runs_once_whatever_runs_in_parallel(dataset, tmp_path) -> None:
     lines, one = [], {"mean_pool": CONFIGS["mean_pool"]}
     parallel = validate(
@@ -351,6 +352,7 @@ def test_a_cluster_gives_the_same_predictions(ray_cluster, dataset, tmp_path) ->
     np.testing.assert_allclose(ours.probabilities, theirs.probabilities, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_labels_without_meaning_give_chance(tmp_path) -> None:
     """With random labels: over 40 patients, the pooled AUC stays within three errors of 0.5."""
     cohort, bags, _ = write_material(tmp_path / "bags", patients=40)
