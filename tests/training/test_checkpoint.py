@@ -19,6 +19,12 @@ def write(folder: Path) -> Path:
     return checkpoint.path
 
 
+def test_only_the_state_of_the_same_run_is_read(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(write(tmp_path))
+    assert checkpoint.read("of another run") is None
+    assert checkpoint.read("fingerprint").weights["weight"].tolist() == [1, 1, 1]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
 def test_a_checkpoint_has_the_permissions_of_any_other_file(tmp_path: Path) -> None:
     (tmp_path / "other").touch()

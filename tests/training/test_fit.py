@@ -14,7 +14,7 @@ from sacmil.evaluation.metrics import auc
 from sacmil.models import MILModel, Output, Recipe, describe_model
 from sacmil.models._registry import get_model_class
 from sacmil.training.checkpoint import Checkpoint
-from sacmil.training.fit import _draw_order, fit
+from sacmil.training.fit import _compute_class_weights, _draw_order, fit
 from sacmil.training.loading import make_sample_loader, to_sample
 
 SMALL = {"in_dim": 8, "num_classes": 2, "dim": 16, "k": 4}
@@ -307,3 +307,10 @@ def test_a_run_stopped_after_any_epoch_ends_with_the_same_weights(name: str, tmp
         assert [line.loss for line in resumed.history] == [line.loss for line in whole.history]
         ours, theirs = resumed.model.state_dict(), whole.model.state_dict()
         assert all(ours[key].equal(theirs[key]) for key in theirs)
+
+
+def test_weights_of_classes_that_are_present_are_one_on_average() -> None:
+    model = create_model("mean_pool", in_dim=8, num_classes=3)
+    samples = make_sample_loader(model, *cohort(5))
+    found = _compute_class_weights(samples, Recipe(class_weights="balanced"), model).numpy()
+    assert found[samples.targets].mean() == pytest.approx(1)

@@ -13,7 +13,13 @@ from torch import Tensor, nn
 from sacmil.models import MILModel, Output, Recipe, Sample, create_model, list_models
 from sacmil.models._recipe import Lookahead
 from sacmil.models._registry import get_model_class
-from sacmil.training.trainer import Trainer, make_lr_schedule, make_optimizer, set_learning_rate
+from sacmil.training.trainer import (
+    SlowWeights,
+    Trainer,
+    make_lr_schedule,
+    make_optimizer,
+    set_learning_rate,
+)
 
 
 class TwoTiers(MILModel):
@@ -114,6 +120,17 @@ def test_lookahead_goes_half_way_at_every_sync_but_the_first() -> None:
         without.step([sample()])
     for name, value in weights(fast).items():
         torch.testing.assert_close(weights(slow)[name], (remembered[name] + value) / 2)
+
+
+def test_lookahead_goes_on_counting_where_it_was_stopped() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    first, again = (SlowWeights([parameter], Lookahead(steps=3)) for _ in range(2))
+    first.step()
+    again.load_state_dict(first.state_dict())
+    again.step()
+    assert again.slow is None, "two of three steps"
+    again.step()
+    assert again.slow is not None
 
 
 def test_the_model_trains_in_training_mode() -> None:
@@ -249,6 +266,10 @@ def test_vectors_are_spared_the_decay_where_the_recipe_says() -> None:
     assert {name for name, (decay, _) in found.items() if decay == 0} == {
         name for name in found if name.endswith("bias")
     }
+    norm = make_optimizer(
+        dict(nn.LayerNorm(4).named_parameters()), Recipe(weight_decay=0.5, exempt_vectors=True)
+    )
+    assert [group["weight_decay"] for group in norm.param_groups] == [0], "its weight is a vector"
 
 
 def test_layer_decay_slows_what_is_far_from_the_head() -> None:
