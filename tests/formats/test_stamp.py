@@ -91,6 +91,7 @@ def test_the_first_stamp_counted_pixels_of_256_over_224_microns(write: Callable)
     assert found.patch_size_um == pytest.approx(256)
     on_slide = read_bag(path, mpp=0.5)
     assert on_slide.patch_size == 512
+    assert np.diff(np.unique(on_slide.coords[:, 0])).min() == pytest.approx(512), "side by side"
     np.testing.assert_allclose(on_slide.patch_coords, found.patch_coords)
 
 
