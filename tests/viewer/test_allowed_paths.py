@@ -12,7 +12,7 @@ import pytest
 from asgi_caller import fetch
 from PIL import Image
 
-from sacmil.viewer.allowed_paths import make_folder_resolver
+from sacmil.viewer.allowed_paths import make_folder_resolver, resolve_inside
 
 SECRET = b"the secret of another folder"
 NEAR = ("scores/sac_mil/tumour-1.npz", "truth/tumour-1.geojson", "thumbnails/thumbnail-only.png")
@@ -69,6 +69,13 @@ def test_a_link_put_there_later_is_not_followed_either(folder, outside, make_app
     assert fetch(app, "/api/slides/0/truth").status == 200
     replace_by_link(folder / "truth/tumour-1.geojson", outside / "secret.geojson")
     assert fetch(app, "/api/slides/0/truth").status == 404
+
+
+def test_a_folder_whose_name_begins_alike_is_outside(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    assert resolve_inside(folder / "a.npz", [folder]) is not None
+    for path in ("results-of-others/a.npz", "results.json", "results"):
+        assert resolve_inside(tmp_path / path, [folder]) is None
 
 
 def test_links_within_the_folder_are_followed(folder, make_app) -> None:
