@@ -135,7 +135,8 @@ def test_members_of_an_export_are_loaded_in_their_order(
     assert load_runtime(tmp_path / "exported").hash == ensemble.hash
 
 
-@pytest.mark.parametrize("kind", [pytest.param("abmil", marks=pytest.mark.slow), "clam_mb"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["abmil", "clam_mb"])
 def test_torch_and_onnx_predict_the_same_for_a_run_of_two_folds(tmp_path: Path, kind: str) -> None:
     from sacmil.deploy.export import export_model
 

@@ -35,6 +35,7 @@ def test_context_grows_with_layers_as_in_the_paper(name: str, counts: list[int])
     assert count_changed_outputs(name, 10_000) == counts
 
 
+@pytest.mark.slow
 def test_the_experiment_writes_a_table_and_three_figures(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(effective_context, "LENGTHS", (64, 256))
     monkeypatch.setattr(effective_context, "BAG_LENGTH", 300)

@@ -185,6 +185,7 @@ def level_of(route: Route) -> int:
     return int(re.search(r"tiles/(\d+)/", route.request.url)[1])
 
 
+@pytest.mark.slow
 def test_zooming_in_brings_finer_tiles(show: Callable[..., Page]) -> None:
     page = show(heat=0)
     levels: list[int] = []
@@ -215,6 +216,7 @@ def test_the_wheel_zooms_where_the_pointer_is(show: Callable[..., Page]) -> None
     assert np.abs(on_screen(page, position)[0] - where).max() < 4
 
 
+@pytest.mark.slow
 def test_the_scale_bar_is_as_long_as_it_says_and_use_is_for_research(
     show: Callable[..., Page],
 ) -> None:
@@ -241,6 +243,7 @@ def test_every_tile_has_the_color_python_computes(show: Callable[..., Page]) -> 
             assert np.abs(mean_colors(page, middles()[UNCOVERED]) - expected).max() == 0
 
 
+@pytest.mark.slow
 def test_opacity_mixes_slide_and_color(show: Callable[..., Page]) -> None:
     page = show(heat=0)
     positions = middles()[UNCOVERED]
@@ -259,6 +262,7 @@ def test_opacity_mixes_slide_and_color(show: Callable[..., Page]) -> None:
     assert np.abs(mean_colors(page, positions) - plain).max() < 2
 
 
+@pytest.mark.slow
 def test_the_legend_shows_the_servers_colors_and_the_slides_scores(
     show: Callable[..., Page],
 ) -> None:
@@ -296,6 +300,7 @@ def test_the_pointer_shows_score_rank_and_position(show: Callable[..., Page]) ->
     assert page.locator(".readout").is_hidden()
 
 
+@pytest.mark.slow
 def test_another_model_shows_its_own_map(show: Callable[..., Page]) -> None:
     page = show(opacity=1)
     page.keyboard.press("2")
@@ -346,6 +351,7 @@ def test_the_list_marks_wrong_predictions_and_sorts_both_ways_and_back(
     assert names(page)[0] == "unscored"
 
 
+@pytest.mark.slow
 def test_filters_show_matching_slides_and_count_them(show: Callable[..., Page]) -> None:
     page = show()
     page.keyboard.press("/")
@@ -479,6 +485,7 @@ def test_outlines_lie_where_the_truth_is(show: Callable[..., Page]) -> None:
     assert np.abs(picture(page) - before)[rows, columns].max() < 2
 
 
+@pytest.mark.slow
 def test_outlines_of_one_slide_never_lie_on_another(
     show: Callable[..., Page], page: Page, expected_errors: list[str]
 ) -> None:
@@ -503,6 +510,7 @@ def test_outlines_of_one_slide_never_lie_on_another(
 # Keys
 
 
+@pytest.mark.slow
 def test_keys_walk_through_the_list_and_the_image(show: Callable[..., Page]) -> None:
     page = show()
     for key, expected in (
@@ -528,6 +536,7 @@ def test_keys_walk_through_the_list_and_the_image(show: Callable[..., Page]) -> 
     assert text(page, "#slide-name") == "tumour-1"
 
 
+@pytest.mark.slow
 def test_help_lists_the_keys_and_takes_them_meanwhile(show: Callable[..., Page]) -> None:
     page = show()
     page.keyboard.press("?")
@@ -606,6 +615,7 @@ def test_a_link_leads_to_the_same_view(show: Callable[..., Page], page: Page) ->
     assert text(page, "#opacity-shown") == "80 %"
 
 
+@pytest.mark.slow
 def test_a_nonsense_link_opens_the_first_slide(page: Page) -> None:
     page.goto("/#slide=%F0%9F%92%A9&model=none&view=NaN,1,-5&opacity=7&class=x&scale=")
     settle(page)
@@ -658,6 +668,7 @@ def test_a_slide_that_is_lost_while_open_is_reported(
     zoom_into_lost_slide(show("unlabelled"))
 
 
+@pytest.mark.slow
 def test_the_error_of_a_lost_slide_stays_when_scores_come_late(
     show: Callable[..., Page], page: Page, expected_errors: list[str]
 ) -> None:
@@ -694,6 +705,7 @@ def check_rows_in_sight(page: Page, name: str) -> None:
     assert length == pytest.approx(1000 * box["height"], rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_thousand_slides_and_a_hundred_thousand_tiles(page: Page) -> None:
     def many(route: Route) -> None:
         whole = route.fetch().json()
@@ -734,6 +746,7 @@ def test_a_thousand_slides_and_a_hundred_thousand_tiles(page: Page) -> None:
     assert "of 100,000" in text(page, ".readout")
 
 
+@pytest.mark.slow
 def test_nothing_is_cut_off_or_scrolls(show: Callable[..., Page]) -> None:
     page = show(beside="mean_pool")
     for width, height in ((1440, 900), (1024, 768)):
@@ -752,6 +765,7 @@ def test_nothing_is_cut_off_or_scrolls(show: Callable[..., Page]) -> None:
         assert page.evaluate("() => document.documentElement.scrollHeight <= innerHeight")
 
 
+@pytest.mark.slow
 def test_a_long_class_name_never_hides_its_probability(page: Page) -> None:
     def lengthened(route: Route) -> None:
         long = {name: f"{name} with a name as long as pathologists give" for name in CLASSES}
