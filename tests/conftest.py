@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,15 @@ from sacmil import Bag
 
 WHOLE_GOLDENS = os.environ.get("SACMIL_GOLDEN")
 """A folder of whole goldens; without it the trimmed ones of tests/golden/trim.py are used."""
+
+gc.disable()  # nothing that collection makes is garbage; searching it took a third of that time
+
+
+def pytest_collection_finish() -> None:
+    """Keeps modules and test items out of every later search for garbage: a tenth of the time."""
+    gc.enable()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture(autouse=True)

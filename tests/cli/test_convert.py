@@ -349,7 +349,7 @@ def mutate(whole: bytes, random: np.random.Generator) -> bytes:
 
 @pytest.mark.parametrize(
     "count",
-    [15, pytest.param(40, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.slow)],
+    [5, pytest.param(40, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.slow)],
 )
 def test_damaged_files_end_as_bags_or_reasons(
     sacmil: Callable, write: Callable, tmp_path: Path, out: Path, count: int

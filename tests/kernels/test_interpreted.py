@@ -178,7 +178,7 @@ def test_a_prediction_is_that_of_the_plain_path(model: MILModel) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("tail", ["absorb", "split"])
+@pytest.mark.parametrize("tail", ["absorb", pytest.param("split", marks=pytest.mark.slow)])
 def test_long_bags_are_predicted_chunk_by_chunk(tail: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model = create_model("sac_mil", in_dim=24, num_classes=3, dim=16, k=2, tail=tail)
@@ -237,6 +237,7 @@ def test_rows_of_another_kind_than_autocasts_keep_it_as_on_the_plain_path() -> N
         assert block(x).dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_autocast_keeps_working(model: MILModel) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         fast = outputs_and_gradients(model)

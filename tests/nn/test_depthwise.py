@@ -77,12 +77,13 @@ def test_under_autocast_gradients_are_close(call: Callable, *, inside: bool) -> 
         assert float((one - other).norm() / other.norm()) < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dynamic",
     [
-        pytest.param(False, id="each number of rows", marks=pytest.mark.slow),
+        pytest.param(False, id="each number of rows"),
         pytest.param(None, id="any number of rows"),
-        pytest.param(True, id="any shape", marks=pytest.mark.slow),
+        pytest.param(True, id="any shape"),
     ],
 )
 def test_a_compiler_has_the_same_gradient(*, dynamic: bool | None) -> None:

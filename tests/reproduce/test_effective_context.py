@@ -27,6 +27,7 @@ def test_three_layers_change_as_many_outputs_as_in_the_paper(
     assert count_changed_outputs(name, length)[-1] == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "counts"),
     [("SAC", [64, 4096, 10_000]), ("ChordMixer", [15, 107, 479]), ("CycleMLP", [4, 9, 16])],

@@ -125,6 +125,7 @@ def test_files_of_a_prediction_are_of_the_predicted_class(tmp_path: Path, label:
     assert f"how much a tile supports {CLASSES[label]}" in page
 
 
+@pytest.mark.slow
 def test_pictures_that_an_earlier_version_drew_are_drawn_again(tmp_path: Path) -> None:
     write_bag(tmp_path / "bags" / "s7.h5", make_slide(0, 7)[0])
     model, out = write_linear_model(tmp_path / "m"), tmp_path / "out"
