@@ -29,6 +29,8 @@ from sacmil.workflows.inputs import WorkflowCallbacks
 pytest.importorskip("matplotlib", reason="pip install 'sacmil[plots]'")
 pytest.importorskip("onnxruntime", reason="pip install 'sacmil[runtime]'")
 
+pytestmark = pytest.mark.slow  # every step has quick tests of its own
+
 MODELS = {"sac_mil_local", "abmil", "mean_pool"}
 """Without transmil: one model that is not exported is enough, and a slow test trains all."""
 ALL_OPTIONS = demo._MODEL_OPTIONS
@@ -99,7 +101,6 @@ def test_every_model_of_the_demonstration_takes_its_options() -> None:
         assert create_model(name, in_dim=6, num_classes=2, **options).name == name
 
 
-@pytest.mark.slow
 def test_the_quick_demonstration_trains_every_model(tmp_path, monkeypatch, settings) -> None:
     monkeypatch.setattr(demo, "_MODEL_OPTIONS", ALL_OPTIONS)
     found = run_demo(tmp_path / "report", DemoSettings.make_quick(encoder=settings.encoder))
@@ -247,7 +248,6 @@ def test_a_second_run_does_nothing_again_and_says_the_same(shown, out, settings)
     assert len(again.folder.page.read_text()) == pytest.approx(len(page), rel=0.01)
 
 
-@pytest.mark.slow
 def test_what_is_lost_is_made_again_and_nothing_else(shown, out, settings) -> None:
     slide = shown[0].slides[2]
     scores = out / "results" / "scores" / "sac_mil_local" / f"{slide.slide_id}.npz"
