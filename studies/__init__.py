@@ -1,0 +1,1 @@
+"""Studies as data: a YAML file each, one harness that runs them all, and their results."""

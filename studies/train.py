@@ -1,0 +1,293 @@
+"""What a worker does with a job: ``sacmil.training.fit`` trains, the test set is predicted once."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sacmil.atomic import atomic_write
+from sacmil.evaluation.localization import measure_localization
+from sacmil.evaluation.metrics import METRICS, auc
+from sacmil.models import MILModel, Output, Recipe, Sample, create_model
+from sacmil.plans import make_plan
+from sacmil.training.fit import fit, predict_samples
+from sacmil.training.loading import SampleLoader
+from sacmil.training.trainer import Trainer
+from studies.capture import NOT_CAPTURED, CapturingTrainer
+from studies.data import ALL_TILES, PARTS, Place, Slide, Slides, divide_slides, load_slides
+from studies.study import Job, make_digest
+
+DARKNESS = "darkness"
+"""A baseline that learns nothing; it is not in the zoo."""
+MAX_CACHED_BYTES = 3e9
+"""Of features that stay with a worker: sixteen workers share a device."""
+
+Plan = dict[str, npt.NDArray[Any]]
+
+
+class Darkness(MILModel):
+    """The darker a tile, the higher its score; the answer is the mean over the bag."""
+
+    name = DARKNESS
+
+    def aggregate(self, features: Tensor, coords: Tensor, plan: dict[str, Tensor]) -> Output:
+        """features (N, 3): colours."""
+        scores = -features.float().mean(1)
+        darkness = scores.mean()
+        return Output(torch.stack([-darkness, darkness]), scores)
+
+
+class ReadySamples(SampleLoader):
+    """Samples that are on the device already."""
+
+    def __init__(self, samples: Sequence[Sample], device: str) -> None:
+        self._samples = samples
+        self.targets = np.array([int(sample.target) for sample in samples], dtype=np.int64)
+        self.device = torch.device(device)
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self._samples[index]
+
+    def iter_samples(self, indices: Iterable[int]) -> Iterator[Sample]:
+        """Yield samples in order."""
+        return (self._samples[int(index)] for index in indices)
+
+
+def run_job(job: Job, place: Place) -> dict[str, Any]:
+    """Train and test a model; return its figures and, for a run, its predictions."""
+    began = time.monotonic()
+    _prepare_torch(place.device)
+    loaded = _load_cached(job, place)
+    slides, parts = loaded.slides, divide_slides(loaded.slides, job.data, job.fold)
+    torch.manual_seed(job.seed)
+    model = make_model(job, slides[0].bag.dim).to(place.device)
+    samples = _make_samples(job, slides, parts, place)
+    found: dict[str, Any] = {"parameters": sum(p.numel() for p in model.parameters())}
+    if job.zoo_model != DARKNESS:
+        found |= _train(job, place, model, samples)
+    if job.role == "run":
+        found |= _test(model, samples, slides, parts)
+    return found | {
+        "oracle": loaded.oracle,
+        "seconds": time.monotonic() - began,
+        "device": _get_device_name(place.device),
+        "torch": torch.__version__,
+    }
+
+
+def make_model(job: Job, in_dim: int) -> MILModel:
+    """Return the untrained model of a job."""
+    if job.zoo_model == DARKNESS:
+        return Darkness(in_dim=in_dim, num_classes=2)
+    return create_model(job.zoo_model, in_dim=in_dim, num_classes=2, **job.options)
+
+
+def free_memory() -> None:
+    """Leave the device to other workers: captured steps hold much of it."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+_CACHED: OrderedDict[str, Slides] = OrderedDict()
+
+
+def _load_cached(job: Job, place: Place) -> Slides:
+    name = make_digest([job.data, job.fold if job.data["synthetic"] else 0])
+    if name not in _CACHED:
+        _CACHED[name] = load_slides(job.data, job.fold, place)
+        while len(_CACHED) > 1 and sum(map(_count_bytes, _CACHED.values())) > MAX_CACHED_BYTES:
+            _CACHED.popitem(last=False)
+    _CACHED.move_to_end(name)
+    return _CACHED[name]
+
+
+def _count_bytes(slides: Slides) -> int:
+    return sum(slide.bag.features.nbytes for slide in slides.slides)
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+
+def _make_samples(
+    job: Job, slides: Sequence[Slide], parts: Mapping[str, Sequence[int]], place: Place
+) -> dict[str, ReadySamples]:
+    plans = _load_plans(job, slides, parts, place.scratch)
+    center = (lambda values: values) if job.data["synthetic"] else _fit_center(slides, parts)
+
+    def make(number: int) -> Sample:
+        slide, device = slides[number], place.device
+        features = torch.from_numpy(center(slide.bag.features)).half().to(device)
+        coords = torch.from_numpy(slide.bag.patch_coords).to(device)
+        plan = {key: torch.from_numpy(value).to(device) for key, value in plans[number].items()}
+        return Sample(features, coords, plan, torch.tensor(slide.label, device=device))
+
+    return {
+        part: ReadySamples([make(number) for number in numbers], place.device)
+        for part, numbers in parts.items()
+        if part != "val" or numbers
+    }
+
+
+def _fit_center(
+    slides: Sequence[Slide], parts: Mapping[str, Sequence[int]]
+) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
+    """Return a function that moves features to the mean of the training set, one in scale."""
+    known = np.concatenate([slides[n].bag.features for n in parts["train"]]).astype(np.float32)
+    mean = known.mean(0)
+    scale = max(float(np.sqrt(np.square(known - mean).mean())), 1e-6)
+    return lambda values: (values.astype(np.float32) - mean) / scale
+
+
+def _load_plans(
+    job: Job, slides: Sequence[Slide], parts: Mapping[str, Sequence[int]], scratch: Path
+) -> dict[int, Plan]:
+    """Return the plans of all slides in use; those of long slides are kept on disk."""
+    with torch.device("meta"):
+        planner = make_model(job, 8).planner
+    numbers = sorted({number for of in parts.values() for number in of})
+    name = make_digest([job.data, job.fold, job.order or [planner.name, dict(planner.options)]])
+    path = scratch / "plans" / f"{name}.npz"
+    if path.exists():
+        with np.load(path) as held:
+            found: dict[int, Plan] = {number: {} for number in numbers}
+            for entry in held.files:
+                number, _, key = entry.partition("/")
+                found[int(number)][key] = held[entry]
+            return found
+    make = _ORDERS.get(job.order) or (
+        lambda coords, features: make_plan(planner.name, planner.options, coords, features)
+    )
+    bags = {number: slides[number].bag for number in numbers}
+    plans = {
+        number: make(bag.patch_coords, bag.features.astype(np.float32))
+        for number, bag in bags.items()
+    }
+    arrays: dict[str, Any] = {
+        f"{n}/{key}": v for n, plan in plans.items() for key, v in plan.items()
+    }
+    with atomic_write(path) as partial, partial.open("wb") as stream:
+        np.savez(stream, **arrays)
+    return plans
+
+
+def _order_by_rows(coords: npt.NDArray[Any], features: npt.NDArray[Any]) -> Plan:
+    """Row by row, as most files list their tiles."""
+    return {"order": np.lexsort((coords[:, 0], coords[:, 1]))}
+
+
+def _order_at_random(coords: npt.NDArray[Any], features: npt.NDArray[Any]) -> Plan:
+    return {"order": np.random.default_rng(len(coords)).permutation(len(coords))}
+
+
+_ORDERS = {"raster": _order_by_rows, "random": _order_at_random}
+
+
+# --- training and testing -------------------------------------------------------------------------
+
+
+def _train(
+    job: Job, place: Place, model: MILModel, samples: Mapping[str, ReadySamples]
+) -> dict[str, Any]:
+    is_captured = place.device.startswith("cuda") and job.zoo_model not in NOT_CAPTURED
+    fitted = fit(
+        model,
+        samples["train"],
+        Recipe(**job.recipe),
+        validation=samples.get("val"),
+        seed=job.seed,
+        trainer_class=CapturingTrainer if is_captured else Trainer,
+    )
+    last_stage = [line for line in fitted.history if line.stage == fitted.history[-1].stage]
+    best = next(line for line in last_stage if line.epoch == fitted.best_epoch)
+    return {
+        "epochs": len(fitted.history),
+        "best_epoch": fitted.best_epoch,
+        "val_auc": best.val_auc,
+        "val_loss": best.val_loss,
+    }
+
+
+def _test(
+    model: MILModel,
+    samples: Mapping[str, ReadySamples],
+    slides: Sequence[Slide],
+    parts: Mapping[str, Sequence[int]],
+) -> dict[str, Any]:
+    probabilities = predict(model, samples["test"])
+    labels = samples["test"].targets
+    tested = [slides[number] for number in parts["test"]]
+    located = ALL_TILES if ALL_TILES in parts else "test"
+    localization = _localize(model, samples[located], [slides[n] for n in parts[located]])
+    longer = {
+        part: auc(samples[part].targets, predict(model, samples[part])[:, 1])
+        for part in parts
+        if part not in (*PARTS, ALL_TILES)
+    }
+    return {
+        "auc": auc(labels, probabilities[:, 1]),
+        "accuracy": METRICS["accuracy"](labels, probabilities),
+        "log_loss": METRICS["log_loss"](labels, probabilities),
+        "localization": localization.pop("auc", float("nan")),
+        "further": localization | longer,
+        "predictions": [
+            [slide.bag.slide_id, slide.patient, slide.label, *values]
+            for slide, values in zip(tested, probabilities.tolist(), strict=True)
+        ],
+    }
+
+
+def predict(model: MILModel, samples: ReadySamples) -> npt.NDArray[np.float64]:
+    """Return (n, 2) probabilities; the larger is one minus the smaller, so that none are equal."""
+    found = np.asarray(predict_samples(model, samples), dtype=np.float64)
+    smaller = np.maximum(found.min(1), np.finfo(np.float32).tiny)
+    is_positive = found[:, 1] > found[:, 0]
+    positive = np.where(is_positive, 1 - smaller, smaller)
+    return np.stack([np.where(is_positive, smaller, 1 - smaller), positive], axis=1)
+
+
+@torch.inference_mode()
+def _localize(model: MILModel, samples: ReadySamples, slides: Sequence[Slide]) -> dict[str, float]:
+    """Return whether positive instances score high, over slides that have both kinds."""
+    model.eval()
+    scores, truths = {}, {}
+    for slide, sample in zip(slides, samples, strict=True):
+        truth = slide.bag.labels
+        if truth is None or not ((truth > 0).any() and (truth == 0).any()):
+            continue
+        output = model(*sample[:3])
+        own = output.scores if output.class_scores is None else output.class_scores[:, -1]
+        scores[slide.bag.slide_id] = own.float().cpu().numpy()
+        truths[slide.bag.slide_id] = truth
+    if not scores:
+        return {}
+    found = measure_localization(scores, truths)
+    return {
+        "auc": found.auc,
+        "localisation_ap": found.average_precision,
+        "localisation_pooled": found.pooled_auc,
+        "localisation_slides": found.slides,
+    }
+
+
+def _prepare_torch(device: str) -> None:
+    if device == "cpu":
+        torch.set_num_threads(1)
+    else:
+        torch.set_float32_matmul_precision("high")
+
+
+def _get_device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device.startswith("cuda") else "cpu"
