@@ -39,7 +39,7 @@ class CapturedCall:
         self._sample = _copy(sample)
         self._graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.stream(torch.cuda.Stream()):
+        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
             self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 self._returned = call(self._sample)

@@ -18,6 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sacmil.atomic import write_file
 from sacmil.errors import RunError
 from sacmil.results import Predictions, read_predictions, write_predictions
@@ -148,8 +150,7 @@ def select_complete_models(path: Path) -> Predictions:
     for model, fold, seed in zip(found.model, found.fold, found.seed, strict=True):
         parts.setdefault(str(model), set()).add((int(fold), int(seed)))
     most = max(map(len, parts.values()))
-    keep = [len(parts[str(model)]) == most for model in found.model]
-    return found.select(keep)
+    return found.select(np.array([len(parts[str(model)]) == most for model in found.model]))
 
 
 def choose_settings(

@@ -78,8 +78,9 @@ def run_round(study: Study, this: Round, settings: RunSettings) -> bool:
         log(f"{study.name}, {this.id}: {len(jobs) - len(todo)} of {len(jobs)} jobs are done")
         if not todo:
             break
-        if not _do_jobs(todo, finished, settings, deadline):
-            return False
+        with WorkerPool(settings.workers, memory_limit=0) as pool:
+            if not _do_jobs(pool, todo, finished, settings, deadline):
+                return False
     paths = write_round(settings.results / study.name / this.id, jobs, done)
     today = datetime.now(UTC).date().isoformat()
     runs = read_runs(settings.results, study.name, this.id)
@@ -139,7 +140,7 @@ def _choose_all(
     by_pair: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         by_pair.setdefault((row["task"], row["model"]), []).append(row)
-    chosen = {
+    chosen: Chosen = {
         pair: choose_settings(tuning, of, {**study.recipe, **study.models[pair[1]].recipe})
         for pair, of in by_pair.items()
         if pair[1] in study.models
@@ -160,41 +161,44 @@ def _to_row(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _do_jobs(
-    todo: Sequence[Job], finished: FinishedJobs, settings: RunSettings, deadline: float
+    pool: WorkerPool,
+    todo: Sequence[Job],
+    finished: FinishedJobs,
+    settings: RunSettings,
+    deadline: float,
 ) -> bool:
     """Hand out a job only while there is time for one like it, and memory for one more."""
-    waiting, running = list(todo)[::-1], {}
+    waiting = list(todo)[::-1]
+    running: dict[str, Job] = {}
     longest: dict[tuple[str, str], float] = {}
     failures, room = 0, settings.workers
-    with WorkerPool(settings.workers, memory_limit=0) as pool:
-        while (waiting or running) and time.monotonic() < deadline:
-            left = deadline - time.monotonic()
-            while waiting and len(running) < room and longest.get(_get_kind(waiting[-1]), 0) < left:
-                job = waiting.pop()
-                running[job.key] = job
-                pool.submit(job.key, try_job, job, settings.place, limit_s=NO_LIMIT)
-            if not running:
-                break
-            outcome = pool.next_outcome(timeout_s=min(max(left, 0), 5))
-            if outcome is None:
-                continue
-            job = running.pop(outcome.key)
-            found = outcome.value or {"failure": outcome.failure}
-            failure = str(found.get("failure") or "")
-            if running and any(sign in failure for sign in MEMORY_SIGNS):
-                room = len(running)
-                waiting.append(job)
-                log(f"{job.task}, {job.model}: no memory left; {room} at once from now on")
-                continue
-            finished.write(job, found)
-            failures += bool(failure)
-            kind = _get_kind(job)
-            longest[kind] = max(longest.get(kind, 0), float(found.get("seconds", 0)))
-            _log_job(job, found, len(waiting) + len(running))
-    left_over = len(waiting) + len(running)
-    if left_over or failures:
-        log(f"{left_over} jobs are left, {failures} failed; give the command again to go on")
-    return not left_over and not failures
+    while (waiting or running) and (left := deadline - time.monotonic()) > 0:
+        while waiting and len(running) < room and longest.get(_get_kind(waiting[-1]), 0) < left:
+            job = waiting.pop()
+            running[job.key] = job
+            pool.submit(job.key, try_job, job, settings.place, limit_s=NO_LIMIT)
+        if not running:
+            break
+        outcome = pool.next_outcome(timeout_s=min(left, 5))
+        if outcome is None:
+            continue
+        job = running.pop(outcome.key)
+        found = outcome.value or {"failure": outcome.failure}
+        failure = str(found.get("failure") or "")
+        if running and any(sign in failure for sign in MEMORY_SIGNS):
+            room = len(running)
+            waiting.append(job)
+            log(f"{job.task}, {job.model}: no memory left; {room} at once from now on")
+            continue
+        finished.write(job, found)
+        failures += bool(failure)
+        kind = _get_kind(job)
+        longest[kind] = max(longest.get(kind, 0), float(found.get("seconds", 0)))
+        _log_job(job, found, len(waiting) + len(running))
+    unfinished = len(waiting) + len(running)
+    if unfinished or failures:
+        log(f"{unfinished} jobs are left, {failures} failed; give the command again to go on")
+    return not unfinished and not failures
 
 
 def try_job(job: Job, place: Place) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def make_model(job: Job, in_dim: int) -> MILModel:
 def free_memory() -> None:
     """Leave the device to other workers: captured steps hold much of it."""
     gc.collect()
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
@@ -105,13 +105,19 @@ _CACHED: OrderedDict[str, Slides] = OrderedDict()
 
 
 def _load_cached(job: Job, place: Place) -> Slides:
-    name = make_digest([job.data, job.fold if job.data["synthetic"] else 0])
+    name = _name_slides(job)
     if name not in _CACHED:
         _CACHED[name] = load_slides(job.data, job.fold, place)
         while len(_CACHED) > 1 and sum(map(_count_bytes, _CACHED.values())) > MAX_CACHED_BYTES:
             _CACHED.popitem(last=False)
     _CACHED.move_to_end(name)
     return _CACHED[name]
+
+
+def _name_slides(job: Job) -> str:
+    """Return the same name for jobs with the same slides, however they are divided."""
+    data = {**job.data, "folds": 0, "validation": 0}
+    return make_digest([data, job.fold if job.data["synthetic"] else 0])
 
 
 def _count_bytes(slides: Slides) -> int:
@@ -124,7 +130,7 @@ def _count_bytes(slides: Slides) -> int:
 def _make_samples(
     job: Job, slides: Sequence[Slide], parts: Mapping[str, Sequence[int]], place: Place
 ) -> dict[str, ReadySamples]:
-    plans = _load_plans(job, slides, parts, place.scratch)
+    plans = _load_plans(job, slides, place.scratch)
     center = (lambda values: values) if job.data["synthetic"] else _fit_center(slides, parts)
 
     def make(number: int) -> Sample:
@@ -151,35 +157,34 @@ def _fit_center(
     return lambda values: (values.astype(np.float32) - mean) / scale
 
 
-def _load_plans(
-    job: Job, slides: Sequence[Slide], parts: Mapping[str, Sequence[int]], scratch: Path
-) -> dict[int, Plan]:
-    """Return the plans of all slides in use; those of long slides are kept on disk."""
+def _load_plans(job: Job, slides: Sequence[Slide], scratch: Path) -> list[Plan]:
+    """Return the plans of all slides; models that plan alike share them on disk."""
     with torch.device("meta"):
         planner = make_model(job, 8).planner
-    numbers = sorted({number for of in parts.values() for number in of})
-    name = make_digest([job.data, job.fold, job.order or [planner.name, dict(planner.options)]])
+    name = make_digest([_name_slides(job), job.order or [planner.name, dict(planner.options)]])
     path = scratch / "plans" / f"{name}.npz"
     if path.exists():
-        with np.load(path) as held:
-            found: dict[int, Plan] = {number: {} for number in numbers}
-            for entry in held.files:
-                number, _, key = entry.partition("/")
-                found[int(number)][key] = held[entry]
-            return found
+        return _read_plans(path, len(slides))
     make = _ORDERS.get(job.order) or (
         lambda coords, features: make_plan(planner.name, planner.options, coords, features)
     )
-    bags = {number: slides[number].bag for number in numbers}
-    plans = {
-        number: make(bag.patch_coords, bag.features.astype(np.float32))
-        for number, bag in bags.items()
-    }
+    bags = [slide.bag for slide in slides]
+    plans = [make(bag.patch_coords, bag.features.astype(np.float32)) for bag in bags]
     arrays: dict[str, Any] = {
-        f"{n}/{key}": v for n, plan in plans.items() for key, v in plan.items()
+        f"{number}/{key}": value for number, plan in enumerate(plans) for key, value in plan.items()
     }
+    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as partial, partial.open("wb") as stream:
         np.savez(stream, **arrays)
+    return plans
+
+
+def _read_plans(path: Path, count: int) -> list[Plan]:
+    plans: list[Plan] = [{} for _ in range(count)]
+    with np.load(path) as held:
+        for entry in held.files:
+            number, _, key = entry.partition("/")
+            plans[int(number)][key] = held[entry]
     return plans
 
 

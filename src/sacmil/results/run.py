@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import math
 import os
 import re
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
     import pandas
 
 PREDICTIONS_FILE = "predictions.csv"
+_COMPRESSED = ".csv.gz"
+"""End of the name of a compressed table."""
 _SPLITS = ("train", "val", "test")
 KEY_COLUMNS = ("slide_id", "patient_id", "split", "fold", "seed", "model", "label")
 """Columns before the probabilities."""
@@ -202,8 +208,14 @@ _COLUMNS = tuple(field.name for field in fields(Predictions) if field.name != "c
 
 
 def write_predictions(path: str | Path, predictions: Predictions) -> None:
-    """Write predictions.csv with label names; probabilities are read back exactly."""
-    with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+    """Write predictions.csv with label names; probabilities are read back exactly.
+
+    Args:
+        path: of the file; if it ends in .csv.gz, the file is compressed.
+        predictions: the rows.
+    """
+    compressed = str(path).endswith(_COMPRESSED)
+    with atomic_write(path) as partial, _create_table(partial, compressed=compressed) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*KEY_COLUMNS, *(f"p_{name}" for name in predictions.classes)])
         for row in range(len(predictions)):
@@ -213,8 +225,23 @@ def write_predictions(path: str | Path, predictions: Predictions) -> None:
             writer.writerow([*escape_cells([*keys, label]), *values])
 
 
+@contextmanager
+def _create_table(path: Path, *, compressed: bool) -> Iterator[IO[str]]:
+    """Open a CSV file to write to; equal rows give equal bytes, compressed or not."""
+    if not compressed:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            yield file
+        return
+    with (
+        path.open("wb") as raw,
+        gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed,
+        io.TextIOWrapper(packed, encoding="utf-8", newline="") as file,
+    ):
+        yield file
+
+
 def read_predictions(path: str | Path) -> Predictions:
-    """Read predictions.csv, given the file or its run folder."""
+    """Read predictions.csv, compressed (.csv.gz) or not, given the file or its run folder."""
     file = Path(path) / PREDICTIONS_FILE if Path(path).is_dir() else Path(path)
     if not file.exists():
         raise RunError(
@@ -225,11 +252,12 @@ def read_predictions(path: str | Path) -> Predictions:
 
 
 def _read_table(file: Path) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows of a CSV file."""
+    """Return the header and the rows of a CSV file, compressed or not."""
+    opener = gzip.open if file.name.endswith(_COMPRESSED) else open
     try:
-        with file.open(newline="", encoding="utf-8-sig") as stream:
+        with opener(file, "rt", newline="", encoding="utf-8-sig") as stream:
             header, *rows = [restore_cells(row) for row in csv.reader(stream)] or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise RunError(f"{file}: cannot be read as a table ({error})") from error
     return header, rows
 

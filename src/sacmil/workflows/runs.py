@@ -30,7 +30,7 @@ from sacmil.results import (
 )
 
 RunPath = str | Path | Run
-"""A run, its folder, or its predictions.csv."""
+"""A run, its folder, or its predictions.csv (compressed: .csv.gz)."""
 LOCALIZATION_HEADING = "Localisation"
 """Heading of the table of localisation."""
 _REPORT_FIELDS = ("title", "predictions", "estimates", "settings", "data", "level", "draws")
@@ -111,7 +111,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[Predictions, list[SlideLocalizatio
     """Read predictions and localisation of several runs, with a distinct name for every model.
 
     Args:
-        paths: run folders or files like predictions.csv; their classes must have the same names.
+        paths: run folders or tables (.csv, .csv.gz); their classes must have the same names.
     """
     found = [read_predictions(path) for path in paths]
     folders = list(map(_find_run_folder, paths))
@@ -136,9 +136,10 @@ def read_runs(paths: Sequence[Path]) -> tuple[Predictions, list[SlideLocalizatio
 
 def _find_run_folder(path: Path) -> Path:
     """Return the run folder of a file; another file's path without suffix serves as one."""
-    if path.is_file():
-        return path.parent if path.name == PREDICTIONS_FILE else path.with_suffix("")
-    return path
+    if not path.is_file():
+        return path
+    name = path.name.removesuffix(".gz")
+    return path.parent if name == PREDICTIONS_FILE else path.with_name(name).with_suffix("")
 
 
 def read_run_settings(paths: Sequence[Path]) -> dict[str, str]:
