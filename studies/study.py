@@ -11,14 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import Field, ValidationInfo, field_validator
 
-from sacmil.errors import ConfigError, suggest_names
+from sacmil.errors import ConfigError, shorten_value, suggest_names
 from sacmil.models import Recipe, create_model
 from sacmil.settings import Settings
+from sacmil.yaml_values import read_yaml
 
 FOLDER = Path(__file__).parent
 DEVELOPMENT_SEEDS, DEVELOPMENT_REPEATS = range(10), (1,)
@@ -27,6 +28,7 @@ TINY_SLIDES = {"train": 12, "val": 8, "test": 8}
 TINY: Mapping[str, Any] = {"epochs": 2, "min_steps": 0}
 
 Role = Literal["tune", "run"]
+Kind = TypeVar("Kind", bound=Settings)
 
 
 class Windows(Settings):
@@ -42,7 +44,7 @@ class Windows(Settings):
 class Task(Settings):
     """What is learnt: a synthetic task, or a folder of bags with a table of labels."""
 
-    synthetic: Literal["cluster", "margin", "metastasis", "subtype"] | None = None
+    synthetic: Literal["", "cluster", "margin", "metastasis", "subtype"] = ""
     difficulty: Mapping[str, Any] = {}
     """Settings of the synthetic task; what is not given is the task's default."""
     slides: Mapping[str, int] = {"train": 800, "val": 80, "test": 240}
@@ -71,7 +73,7 @@ class Task(Settings):
     @property
     def is_synthetic(self) -> bool:
         """Whether it is made from a seed."""
-        return self.synthetic is not None
+        return bool(self.synthetic)
 
 
 class StudyModel(Settings):
@@ -85,6 +87,8 @@ class StudyModel(Settings):
     """An order of instances that replaces the model's own."""
     tasks: tuple[str, ...] = ()
     """The tasks it is trained on; the default is all."""
+    tuned: bool = True
+    """Whether settings are searched for it where a round tunes."""
     retired: str = ""
     """Why it cannot be trained any longer; its results stay."""
 
@@ -108,6 +112,13 @@ class Tuning(Settings):
         ]
 
 
+class RoundTask(Settings):
+    """What is different on one task of a round; what is not given is the round's."""
+
+    models: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+
+
 class Round(Settings):
     """One run of a study, with its own seeds; a finished one is never run again."""
 
@@ -124,12 +135,18 @@ class Round(Settings):
     models: tuple[str, ...]
     tasks: tuple[str, ...] = ()
     """The default is all."""
+    by_task: Mapping[str, RoundTask] = {}
+    """Tasks with models or seeds of their own."""
     change: Mapping[str, Any] = {}
     """Fields of every synthetic task that this round changes."""
+    recipe: Mapping[str, Any] = {}
+    """What training changes in this round."""
     tuning: Tuning | None = None
     """Where the round tunes; it replaces the study's."""
     tunes: bool = False
     """Whether settings are searched in this round."""
+    tune_only: tuple[str, ...] = ()
+    """Models whose settings are searched here for another round, and that are not run."""
     tuned_in: str = ""
     """The round whose chosen settings hold here."""
     rule: str = ""
@@ -142,7 +159,26 @@ class Round(Settings):
     @field_validator("tuning", mode="before")
     @classmethod
     def _make_tuning(cls, value: Any, info: ValidationInfo) -> Any:
-        return Tuning(**value) if isinstance(value, Mapping) else value
+        return _build("tuning", Tuning, value) if isinstance(value, Mapping) else value
+
+    @field_validator("by_task", mode="before")
+    @classmethod
+    def _make_by_task(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {name: _build(f"by_task: {name}", RoundTask, of) for name, of in value.items()}
+
+    def get_models(self, task: str) -> tuple[str, ...]:
+        """Return the models of a task."""
+        return (task in self.by_task and self.by_task[task].models) or self.models
+
+    def get_seeds(self, task: str) -> tuple[int, ...]:
+        """Return the seeds of a synthetic task."""
+        return (task in self.by_task and self.by_task[task].seeds) or self.seeds
+
+    def list_seeds(self) -> set[int]:
+        """Return the seeds of all tasks."""
+        return {*self.seeds, *(seed for of in self.by_task.values() for seed in of.seeds)}
 
 
 class Study(Settings):
@@ -212,13 +248,14 @@ def list_studies(folder: Path = FOLDER) -> list[Path]:
 def read_study(path: Path) -> Study:
     """Read and check a study."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML ({error})") from error
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path}: cannot be read as YAML ({reason})") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected keys such as question, tasks, models and rounds")
     try:
-        study = Study(**_build_parts({"name": path.stem, **content}))
+        study = _build("study", Study, _build_parts({"name": path.stem, **content}))
         _check_names(study)
         _check_rounds(study)
     except ConfigError as error:
@@ -230,25 +267,32 @@ def _build_parts(content: dict[str, Any]) -> dict[str, Any]:
     """Build the nested settings one by one, so that an error says where it is."""
     parts = dict(content)
     for key, kind in (("tasks", Task), ("models", StudyModel)):
-        parts[key] = {
-            name: _build(f"{key}: {name}", kind, value)
-            for name, value in (content.get(key) or {}).items()
-        }
+        named = content.get(key) or {}
+        if not isinstance(named, dict):
+            raise ConfigError(f"{key}: found {shorten_value(named)}; expected names with settings")
+        parts[key] = {name: _build(f"{key}: {name}", kind, of) for name, of in named.items()}
     rounds = content.get("rounds") or []
-    parts["rounds"] = tuple(
-        _build(f"rounds: {one.get('id')}", Round, one) if isinstance(one, dict) else one
-        for one in rounds
-    )
+    if not isinstance(rounds, list) or not all(isinstance(one, dict) for one in rounds):
+        raise ConfigError(f"rounds: found {shorten_value(rounds)}; expected a list of keys")
+    parts["rounds"] = tuple(_build(f"rounds: {one.get('id')}", Round, one) for one in rounds)
     if content.get("tuning"):
         parts["tuning"] = _build("tuning", Tuning, content["tuning"])
     return parts
 
 
-def _build(where: str, kind: type[Settings], value: Any) -> Settings:
-    if value is not None and not isinstance(value, dict):
-        raise ConfigError(f"{where}: found {value!r}; expected keys and values")
+def _build(where: str, kind: type[Kind], value: Any) -> Kind:
+    given = {} if value is None else value
+    if not isinstance(given, dict):
+        raise ConfigError(f"{where}: found {shorten_value(given)}; expected keys and values")
+    known = kind.model_fields
+    for key in given:  # before pydantic asks for the key that this one was meant to be
+        if key not in known:
+            raise ConfigError(f"{where}: there is no setting {key!r}; {suggest_names(key, known)}")
+    missing = [key for key, of in known.items() if of.is_required() and key not in given]
+    if missing:
+        raise ConfigError(f"{where}: expected {' and '.join(missing)} as well")
     try:
-        return kind(**(value or {}))
+        return kind(**given)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
 
@@ -256,7 +300,7 @@ def _build(where: str, kind: type[Settings], value: Any) -> Settings:
 def _check_names(study: Study) -> None:
     """Every model, task and reference that is named must be there."""
     named = [(f"round {r.id}", "models", n) for r in study.rounds for n in r.models]
-    named += [(f"round {r.id}", "tasks", n) for r in study.rounds for n in r.tasks]
+    named += [(f"round {r.id}", "tasks", n) for r in study.rounds for n in (*r.tasks, *r.by_task)]
     named += [(f"model {m}", "tasks", n) for m, of in study.models.items() for n in of.tasks]
     named += [("references", "models", name) for name in study.references.values()]
     named += [
@@ -278,19 +322,31 @@ def _check_names(study: Study) -> None:
 
 def _check_rounds(study: Study) -> None:
     """Development and confirmation never share a cohort, and a recipe must be one."""
+    for kind, named in (("tasks", study.tasks), ("models", study.models)):
+        for name, of in named.items():
+            _build(f"{kind}: {name}: recipe", Recipe, {**study.recipe, **of.recipe})
     for one in study.rounds:
         if one.tuned_in:
             study.get_round(one.tuned_in)
-        if one.purpose == "development" and not set(one.seeds) <= set(DEVELOPMENT_SEEDS):
-            raise ConfigError(f"round {one.id}: development has seeds 0 to 9, found {one.seeds}")
-        if one.purpose == "confirmation" and set(one.seeds) & set(DEVELOPMENT_SEEDS):
+        for name in (*one.tune_only, *(name for of in one.by_task.values() for name in of.models)):
+            if name not in one.models:
+                hint = suggest_names(name, one.models)
+                raise ConfigError(f"round {one.id}: {name!r} is not among its models; {hint}")
+        seeds, is_development = one.list_seeds(), one.purpose == "development"
+        if is_development and not seeds <= set(DEVELOPMENT_SEEDS):
             raise ConfigError(
-                f"round {one.id}: seeds 0 to 9 belong to development, found {one.seeds}"
+                f"round {one.id}: development has seeds 0 to 9, found {sorted(seeds)}"
             )
-        if one.purpose == "confirmation" and set(one.repeats) & set(DEVELOPMENT_REPEATS):
+        if is_development and not set(one.repeats) <= set(DEVELOPMENT_REPEATS):
+            raise ConfigError(f"round {one.id}: development has repeat 1, found {one.repeats}")
+        if not is_development and seeds & set(DEVELOPMENT_SEEDS):
+            raise ConfigError(
+                f"round {one.id}: seeds 0 to 9 belong to development, found {sorted(seeds)}"
+            )
+        if not is_development and set(one.repeats) & set(DEVELOPMENT_REPEATS):
             raise ConfigError(f"round {one.id}: repeat 1 belongs to development")
-        for name in one.models:
-            Recipe(**{**study.recipe, **study.models[name].recipe})
+        _build(f"round {one.id}: change", Task, dict(one.change))
+        _build(f"round {one.id}: recipe", Recipe, {**study.recipe, **one.recipe})
 
 
 def list_jobs(
@@ -312,16 +368,17 @@ def list_jobs(
     tuning = this.tuning or study.tuning
     for name, task_name in product(this.models, this.tasks or study.tasks):
         model = study.models[name]
-        if model.retired or (model.tasks and task_name not in model.tasks):
+        is_meant = name in this.get_models(task_name) and task_name in (model.tasks or study.tasks)
+        if model.retired or not is_meant:
             continue
         build = _JobBuilder(study, this, name, task_name, tiny=tiny)
-        if (this.tunes or this.tuned_in) and tuning:
+        if (this.tunes or this.tuned_in) and tuning and model.tuned:
             source = study.tasks[task_name].tuned_on or task_name
             settings = chosen.get((source, name))
             if this.tunes:
                 for job in _JobBuilder(study, this, name, source, tiny=tiny).tune(tuning):
                     found[job.key] = job
-            if settings is None:
+            if settings is None or name in this.tune_only:
                 continue
             jobs: Sequence[Job] = list(build.run(settings))
         else:
@@ -337,13 +394,13 @@ class _JobBuilder:
         self.round, self.model, self.task, self.tiny = this, model, task, tiny
         self.line, known = study.models[model], study.tasks[task]
         self.settings = known.replace(**this.change) if known.is_synthetic else known
-        self.recipe = {**study.recipe, **known.recipe, **self.line.recipe}
+        self.recipe = {**study.recipe, **known.recipe, **self.line.recipe, **this.recipe}
 
     def run(self, chosen: Mapping[str, float]) -> Iterator[Job]:
         """With every seed, or on every fold of every repeat."""
         recipe = {**self.recipe, **chosen}
         if self.settings.is_synthetic:
-            for cohort in self.round.seeds:
+            for cohort in self.round.get_seeds(self.task):
                 for seed in self.round.weight_seeds or (cohort,):
                     yield self._make(self.settings, recipe, fold=cohort, seed=seed)
             return
