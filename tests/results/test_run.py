@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import subprocess
 import sys
@@ -136,6 +137,39 @@ def test_odd_names_stay_as_they_are(tmp_path: Path, name: str) -> None:
     table = Predictions.from_rows(["no", name], [(name, name, "test", 0, 0, name, 1)], [[0.5, 0.5]])
     write_predictions(tmp_path / PREDICTIONS_FILE, table)
     assert same(read_predictions(tmp_path), table)
+
+
+@few
+@given(tables())
+def test_a_compressed_table_reads_back_to_the_last_bit(tmp_path: Path, table: Predictions) -> None:
+    write_predictions(tmp_path / "colon.csv.gz", table)
+    assert same(read_predictions(tmp_path / "colon.csv.gz"), table)
+
+
+def test_a_compressed_table_has_the_same_bytes_for_the_same_rows(tmp_path: Path) -> None:
+    table = read_predictions(FILES / "run")
+    for name in ("one.csv", "one.csv.gz", "other.csv.gz"):
+        write_predictions(tmp_path / name, table)
+    packed = (tmp_path / "one.csv.gz").read_bytes()
+    assert packed == (tmp_path / "other.csv.gz").read_bytes()
+    assert gzip.decompress(packed) == (tmp_path / "one.csv").read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "plain", "empty"])
+def test_a_damaged_compressed_table_is_rejected(tmp_path: Path, damage: str) -> None:
+    file = tmp_path / "colon.csv.gz"
+    write_predictions(file, read_predictions(FILES / "run"))
+    whole = file.read_bytes()
+    data = {
+        "cut": whole[: len(whole) // 2],
+        "changed": whole[:40] + bytes(40) + whole[80:],
+        "plain": f"{HEADER}\n{ROW}\n".encode(),
+        "empty": b"",
+    }
+    file.write_bytes(data[damage])
+    words = "lacks slide_id" if damage == "empty" else "cannot be read as a table"
+    with pytest.raises(RunError, match=rf"colon.csv.gz: {words}"):
+        read_predictions(file)
 
 
 def test_a_run_folder_is_read_by_its_table(tmp_path: Path) -> None:

@@ -372,6 +372,16 @@ def test_files_of_one_folder_are_distinguished_by_their_names(tmp_path: Path) ->
     assert found.model.tolist() == ["one/abmil", "two/abmil"]
 
 
+def test_compressed_files_of_one_folder_are_distinguished_by_their_names(tmp_path: Path) -> None:
+    rows = [("s1", "x", "test", 0, 1, "abmil", 1)]
+    table = Predictions.from_rows(["no", "yes"], rows, [[0.25, 0.75]])
+    files = [tmp_path / "one.csv.gz", tmp_path / "two.csv.gz", tmp_path / "a/predictions.csv.gz"]
+    for file in files:
+        write_predictions(file, table)
+    found, _ = read_runs(files)
+    assert found.model.tolist() == ["one/abmil", "two/abmil", "a/abmil"]
+
+
 def test_what_is_written_is_read_back(make_model: Callable, bags: dict[str, Path]) -> None:
     path = make_model()
     found = evaluate_models([path], cohort(), bags).predictions

@@ -320,6 +320,10 @@ def _parse_keys(texts: list[str], classes: list[str]) -> tuple[Any, ...]:
 
 
 def _parse_probabilities(texts: list[str]) -> list[float]:
+    """Return one row; a single empty cell is what the others leave to one."""
+    if texts.count("") == 1:
+        others = [float(text) for text in texts if text]
+        texts = [text or repr(1 - sum(others)) for text in texts]
     values = [float(text) for text in texts]
     if not (all(p >= 0 for p in values) and abs(sum(values) - 1) < 1e-3):
         raise ValueError(f"probabilities {values}")
