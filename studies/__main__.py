@@ -19,6 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SacMILError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # such as: python -m studies list | head
+        sys.stderr.close()
+        return 0
     except KeyboardInterrupt:
         print("stopped; give the command again to go on", file=sys.stderr)
         return 1

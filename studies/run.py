@@ -218,7 +218,7 @@ def _get_kind(job: Job) -> tuple[str, str]:
 
 
 def _log_job(job: Job, found: Mapping[str, Any], left: int) -> None:
-    figures = [f"{name} {found[name]:.3f}" for name in ("val_auc", "auc") if name in found]
+    figures = [f"{name} {found[name]:.3f}" for name in ("val_auc", "auc") if found.get(name)]
     told = found.get("failure") or ", ".join([*figures, f"{found.get('seconds', 0):.1f} s"])
     where = f"{job.task}, {job.model}, fold {job.fold}, seed {job.seed}"
     log(f"{where}, {job.role}: {told}; {left} left")
