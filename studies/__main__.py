@@ -1,4 +1,4 @@
-"""The command line of studies: ``python -m studies list | run NAME | report | features``."""
+"""Commands: ``python -m studies list | run NAME | report | check | features``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code: 0 done, 1 something is left, 2 wrong use."""
     options = _make_parser().parse_args(arguments)
     try:
-        return int(options.function(options))
+        return int(options.function(options) or 0)
     except SacMILError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -47,13 +47,16 @@ def _make_parser() -> argparse.ArgumentParser:
         "--scratch", type=Path, default=Path("runs/studies"), help="for unfinished work"
     )
     run.add_argument("--results", type=Path, default=RESULTS, help="folder of results")
-    run.add_argument("--commit", default="", help="of the code, where git cannot be asked")
+    run.add_argument("--commit", default="", help="of the code, where there is no git")
     run.set_defaults(function=_run)
     report = commands.add_parser("report", help="make tables, figures and pages from the results")
     report.add_argument("names", nargs="*", help="studies; the default is all")
     report.add_argument("--results", type=Path, default=RESULTS, help="folder of results")
     report.add_argument("--docs", type=Path, help="folder of the pages (default docs/results)")
+    report.add_argument("--pages", action="store_true", help="from the full tables that are there")
     report.set_defaults(function=_report)
+    check = commands.add_parser("check", help="check length, headings and figures of the pages")
+    check.set_defaults(function=_check)
     features = commands.add_parser("features", help="make the features of the real sets")
     _add_features(features)
     return parser
@@ -91,7 +94,7 @@ def _run(options: argparse.Namespace) -> int:
         tiny=options.tiny,
         commit=options.commit,
     )
-    is_done = run_round(study, choose_round(study, options.round), settings)
+    is_done = run_round(study, choose_round(study, options.round, tiny=options.tiny), settings)
     return 0 if is_done else 1
 
 
@@ -106,11 +109,24 @@ def find_study(name: str) -> Study:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from studies.report import write_report
+    from studies.report import DOCS, fill_page, write_tables
 
-    names = options.names or [path.stem for path in list_studies()]
-    write_report([find_study(name) for name in names], options.results, options.docs)
+    studies = [find_study(name) for name in options.names or [p.stem for p in list_studies()]]
+    docs = options.docs or DOCS
+    if not options.pages:
+        write_tables(studies, options.results, docs)
+    for study in studies:
+        fill_page(study, docs)
     return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    from studies.pages import find_problems
+
+    problems = find_problems()
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -202,7 +202,7 @@ def _read_slides(data: Mapping[str, Any], folder: Path | None) -> list[Slide]:
             f"{data['bags']}: no such folder in {folder}; give the folder of real data as --data "
             "(python -m studies features makes it)"
         )
-    cohort = read_cohort(folder / data["labels"])
+    cohort = read_cohort(folder / data["labels"], min_patients=1)
     slides = []
     for one in cohort.slides:
         bag = read_bag(folder / data["bags"] / f"{one.slide_id}.h5")

@@ -9,9 +9,9 @@ A study's ``page`` says what they show::
       tables:
         - {round: confirmation, tasks: [cluster, margin], models: [sac_mil_local, abmil_gated]}
 
-A table may have a ``metric`` (auc, accuracy, log_loss, localization), ``longer: 16`` (AUC at the
-length of training, and on slides so many times as long), ``spread: true`` (over seeds) and
-``mean_rank: true``.
+The figure shows the AUC of the first table, or what ``figure`` says. A table may have a ``metric``
+(auc, accuracy, log_loss, localization), ``longer: 16`` (AUC at the length of training, and on
+slides so many times as long), ``spread: true`` (over seeds) and ``mean_rank: true``.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ from studies.study import FOLDER, Study, dump_json
 DOCS = FOLDER.parent / "docs" / "results"
 COLUMNS = (
     *("round", "task", "model", "runs", "auc", "auc_low", "auc_high", "accuracy", "accuracy_low"),
-    *("accuracy_high", "log_loss", "log_loss_low", "log_loss_high", "localization", "oracle"),
+    *("accuracy_high", "log_loss", "localization", "oracle"),
     *("reference", "difference", "difference_low", "difference_high", "p_holm", "p_t"),
     *("significant", "auc_min", "auc_max", "auc_sd", "seconds", "parameters", "further"),
 )
-METRICS = ("auc", "accuracy", "log_loss")
+METRICS = ("auc", "accuracy")
+RUN_MEANS = ("log_loss", "localization", "oracle", "seconds")
+"""Means over runs. Past predictions keep the order of very sure answers, not how sure they were."""
 DRAWS = 2000
 WORKERS = 2
 MAX_TABLES = 2
@@ -51,17 +53,14 @@ _BLOCK = re.compile(r"(<!-- table (\d+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Row = dict[str, Any]
 
 
-def write_report(studies: Sequence[Study], results: Path, docs: Path | None = None) -> None:
-    """Write the full table, the short tables and the figure of every study."""
-    docs = docs or DOCS
+def write_tables(studies: Sequence[Study], results: Path, docs: Path) -> None:
+    """Write the full table of every study."""
+    (docs / "tables").mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(WORKERS) as pool:
         for study in studies:
             rows = compute_rows(study, results, pool)
-            (docs / "tables").mkdir(parents=True, exist_ok=True)
             write_table(docs / "tables" / f"{study.name}.csv", rows)
             print(f"{study.name}: {len(rows)} rows", flush=True)
-            if study.page:
-                fill_page(study, docs)
 
 
 def compute_rows(study: Study, results: Path, pool: ProcessPoolExecutor) -> list[Row]:
@@ -140,11 +139,10 @@ def _summarize_runs(runs: Sequence[Mapping[str, str]]) -> Row:
         for name, value in json.loads(row["further"] or "{}").items():
             further.setdefault(name, []).append(float(value))
     return {
-        **{name: _average(row[name] for row in runs) for name in ("localization", "oracle")},
+        **{name: _average(row[name] for row in runs) for name in RUN_MEANS},
         "auc_min": min(aucs),
         "auc_max": max(aucs),
         "auc_sd": float(np.std(aucs, ddof=1)) if len(aucs) > 1 else float("nan"),
-        "seconds": _average(row["seconds"] for row in runs),
         "parameters": runs[0]["parameters"],
         "further": dump_json({name: round(_average(of), 4) for name, of in further.items()}),
     }
@@ -180,11 +178,14 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 def fill_page(study: Study, docs: Path) -> None:
-    """Write the short tables and the figure of a study's page."""
+    """Write the short tables and the figure of a study's page, where it has one."""
+    if not study.page:
+        return
     rows = read_table(docs / "tables" / f"{study.name}.csv")
     specs = [dict(spec) for spec in study.page["tables"]]
     tables = [render_table(study, spec, rows) for spec in specs]
-    draw_figure(docs / "figures" / f"{study.name}.svg", study, specs[0], rows)
+    drawn = study.page.get("figure", specs[0])
+    draw_figure(docs / "figures" / f"{study.name}.svg", study, drawn, rows)
     page = docs / f"{study.name}.md"
     if not page.exists():
         return

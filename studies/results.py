@@ -161,14 +161,14 @@ def choose_settings(
     Args:
         tuning: of the study.
         rows: of one task and model, those that tune.
-        recipe: whose settings are kept where nothing was learnt.
+        recipe: whose settings are kept where nothing was learned.
     """
     known = [row for row in rows if not row.get("failure")]
     if len(known) < len(tuning.list_settings()):
         return None
     best = max(known, key=lambda row: (float(row["val_auc"]), -float(row["val_loss"])))
-    is_learnt = float(best["val_auc"]) >= tuning.min_auc
-    training = json.loads(best["training"]) if is_learnt else recipe
+    has_learned = float(best["val_auc"]) >= tuning.min_auc
+    training = json.loads(best["training"]) if has_learned else recipe
     return {name: float(training[name]) for name in tuning.grid}
 
 

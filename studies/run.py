@@ -44,10 +44,10 @@ class RunSettings:
     commit: str = ""
 
 
-def choose_round(study: Study, round_id: str | None) -> Round:
-    """Return the round that was asked for, or the first that is planned."""
-    if round_id:
-        return study.get_round(round_id)
+def choose_round(study: Study, round_id: str | None, *, tiny: bool = False) -> Round:
+    """Return the named round, or the first that is planned; to try it out, the last."""
+    if round_id or tiny:
+        return study.get_round(round_id or study.rounds[-1].id)
     planned = [one for one in study.rounds if one.status == "planned"]
     if not planned:
         raise ConfigError(
@@ -219,6 +219,6 @@ def _get_kind(job: Job) -> tuple[str, str]:
 
 def _log_job(job: Job, found: Mapping[str, Any], left: int) -> None:
     figures = [f"{name} {found[name]:.3f}" for name in ("val_auc", "auc") if found.get(name)]
-    told = found.get("failure") or ", ".join([*figures, f"{found.get('seconds', 0):.1f} s"])
+    outcome = found.get("failure") or ", ".join([*figures, f"{found.get('seconds', 0):.1f} s"])
     where = f"{job.task}, {job.model}, fold {job.fold}, seed {job.seed}"
-    log(f"{where}, {job.role}: {told}; {left} left")
+    log(f"{where}, {job.role}: {outcome}; {left} left")

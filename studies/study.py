@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -42,7 +42,7 @@ class Windows(Settings):
 
 
 class Task(Settings):
-    """What is learnt: a synthetic task, or a folder of bags with a table of labels."""
+    """What is learned: a synthetic task, or a folder of bags with a table of labels."""
 
     synthetic: Literal["", "cluster", "margin", "metastasis", "subtype"] = ""
     difficulty: Mapping[str, Any] = {}
@@ -94,7 +94,7 @@ class StudyModel(Settings):
 
 
 class Tuning(Settings):
-    """The same search for every model: by the validation set alone, on one cohort or fold."""
+    """The same search for every model: by the validation set only, on one cohort or fold."""
 
     grid: Mapping[str, tuple[float, ...]]
     """Fields of the recipe; every combination is tried."""
@@ -103,7 +103,7 @@ class Tuning(Settings):
     instances: tuple[int, int] | None = None
     """Of the synthetic cohort it is done on; the default is the task's."""
     min_auc: float = Field(0.63, ge=0, le=1)
-    """Below this validation AUC nothing was learnt, and the recipe's own settings are kept."""
+    """Below this validation AUC nothing was learned, and the recipe's own settings are kept."""
 
     def list_settings(self) -> list[dict[str, float]]:
         """Every combination."""
@@ -222,7 +222,6 @@ class Job:
     """Cohort seed of a synthetic task; 100 * repeat + fold of a cross-validation."""
     seed: int = 0
     role: Role = "run"
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> str:

@@ -1,4 +1,4 @@
-"""A round is trained by the product, can be stopped at any time, and is told by its statistics."""
+"""A round is trained and reported by the product, and can be stopped at any time."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_darkness_is_not_trained(job: Job, place: Place) -> None:
     assert "epochs" not in found
 
 
-def test_real_features_are_centered_by_the_training_set_alone(job: Job) -> None:
+def test_real_features_are_centered_by_the_training_set_only(job: Job) -> None:
     slides = load_slides(job.data, 0, Place(Path())).slides
     parts = divide_slides(slides, job.data, 0)
     center = _fit_center(slides, parts)
@@ -129,7 +129,7 @@ def test_raster_goes_row_by_row() -> None:
     assert _order_by_rows(coords, coords)["order"].tolist() == [3, 2, 1, 0]
 
 
-def test_a_round_is_told_by_the_products_statistics(settings: RunSettings) -> None:
+def test_a_round_is_reported_by_the_products_statistics(settings: RunSettings) -> None:
     assert run_round(STUDY, STUDY.get_round("plain"), settings)
     file = settings.results / "trial" / "plain" / "cluster.csv.gz"
     runs = read_runs(settings.results, "trial", "plain")
@@ -194,7 +194,7 @@ def test_a_confirmation_takes_what_tuning_chose(
     assert [row["role"] for row in read_runs(settings.results, "trial", "tuned")].count("tune") == 2
 
 
-def test_where_nothing_was_learnt_the_recipe_is_kept() -> None:
+def test_where_nothing_was_learned_the_recipe_stays() -> None:
     tuning = Tuning(grid={"lr": (1.0, 2.0)}, min_auc=0.63)
     rows = [
         {"val_auc": auc, "val_loss": 0.5, "training": f'{{"lr": {lr}}}', "failure": ""}
@@ -205,7 +205,7 @@ def test_where_nothing_was_learnt_the_recipe_is_kept() -> None:
     assert choose_settings(tuning, rows[:1], {"lr": 7.0}) is None, "before the search has ended"
 
 
-def test_failed_jobs_are_told_and_tried_again(
+def test_failed_jobs_are_reported_and_tried_again(
     settings: RunSettings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(job: Job, place: Place) -> dict[str, Any]:
@@ -230,6 +230,7 @@ def test_without_a_planned_round_one_must_be_named() -> None:
     done = STUDY.replace(rounds=tuple(one.replace(status="done") for one in STUDY.rounds))
     assert choose_round(STUDY, None).id == "tuned"
     assert choose_round(done, "plain").id == "plain"
+    assert choose_round(done, None, tiny=True).id == "confirmed"
     with pytest.raises(ConfigError, match="every round is done"):
         choose_round(done, None)
 

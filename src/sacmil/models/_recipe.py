@@ -98,8 +98,8 @@ STANDARD = Recipe(
     epochs=20,
     min_steps=2000,
 )
-"""What our studies start from before they tune (docs/results.md), with the last weights: every
-model has it, and it is the default."""
+"""What our studies start from before they tune, with the last weights (docs/results/recipe.md):
+every model has it, and it is the default."""
 
 PAPER_BEST_EPOCH = PAPER.replace(monitor="val_auc")
 """The paper's, but the epoch is chosen on the inner validation part."""

@@ -1,6 +1,6 @@
 """SAC-MIL as our studies chose it: the paper's block, once, in small regions.
 
-``sac_mil`` is the paper; docs/results.md says what differs here and why. There is one block of
+``sac_mil`` is the paper; docs/results/lab-notes.md says why this differs. There is one block of
 regions of 8 found by peeling (the paper: three levels of 64), half as wide. There is no PROPE: the
 regions carry enough of the positions. Half of the pool is attention. The block adds nothing at
 first: training starts from single instances and learns which belong together. The head is linear,

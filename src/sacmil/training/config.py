@@ -26,7 +26,7 @@ from sacmil.settings import Settings
 from sacmil.yaml_values import read_yaml
 
 DEFAULT_MODEL = "sac_mil_local"
-"""docs/results.md gives the reason for this choice."""
+"""docs/results/default-model.md gives the reason for this choice."""
 
 Precision = Literal["float32", "bfloat16"]
 
