@@ -223,7 +223,7 @@ def render_table(study: Study, spec: Mapping[str, Any], rows: Sequence[Mapping[s
     for model, by_task in chosen.items():
         cells = [_render_cell(spec, by_task.get(task)) for task in tasks]
         lines.append([model, *cells, *([f"{ranks[model]:.1f}"] if ranks else [])])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join(f"|{'|'.join(line)}|" for line in lines)
 
 
 def _render_cell(spec: Mapping[str, Any], row: Mapping[str, str] | None) -> str:
