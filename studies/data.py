@@ -76,9 +76,10 @@ def load_slides(data: Mapping[str, Any], seed: int, place: Place) -> Slides:
         seed: of a synthetic cohort.
         place: where real data is.
     """
+    check_data(data, place)
     if data["synthetic"]:
         return _make_cohort(data, seed, place.outlines)
-    return Slides(_read_slides(data, place.data), float("nan"))
+    return Slides(_read_slides(data, place.data or Path()), float("nan"))
 
 
 def divide_slides(slides: Sequence[Slide], data: Mapping[str, Any], fold: int) -> dict[str, Any]:
@@ -196,12 +197,19 @@ def _to_tuples(value: Any) -> Any:
 # --- real -----------------------------------------------------------------------------------------
 
 
-def _read_slides(data: Mapping[str, Any], folder: Path | None) -> list[Slide]:
-    if folder is None or not (folder / data["bags"]).is_dir():
+def check_data(data: Mapping[str, Any], place: Place) -> None:
+    """Raise an error if what a task needs is not there."""
+    if data["real_outlines"]:
+        _read_outlines(place.outlines)
+    if not data["synthetic"] and not (place.data and (place.data / data["bags"]).is_dir()):
+        where = f"in {place.data}" if place.data else "given"
         raise SacMILError(
-            f"{data['bags']}: no such folder in {folder}; give the folder of real data as --data "
+            f"{data['bags']}: no such folder {where}; give the folder of real data as --data "
             "(python -m studies features makes it)"
         )
+
+
+def _read_slides(data: Mapping[str, Any], folder: Path) -> list[Slide]:
     cohort = read_cohort(folder / data["labels"], min_patients=1)
     slides = []
     for one in cohort.slides:

@@ -12,9 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sacmil.errors import ConfigError, RunError
 from sacmil.parallel import WorkerPool
-from studies.data import Place
+from studies.data import Place, check_data
 from studies.results import (
     FinishedJobs,
     choose_settings,
@@ -78,6 +80,7 @@ def run_round(study: Study, this: Round, settings: RunSettings) -> bool:
         log(f"{study.name}, {this.id}: {len(jobs) - len(todo)} of {len(jobs)} jobs are done")
         if not todo:
             break
+        _check_place(todo, settings)
         with WorkerPool(settings.workers, memory_limit=0) as pool:
             if not _do_jobs(pool, todo, finished, settings, deadline):
                 return False
@@ -102,6 +105,16 @@ def _check_not_done(study: Study, this: Round, settings: RunSettings) -> None:
             f"{settings.results / study.name / this.id}: this round has results; a second look "
             "proves nothing. Give another folder with --results to repeat it"
         )
+
+
+def _check_place(jobs: Sequence[Job], settings: RunSettings) -> None:
+    """Report once what would make every job fail."""
+    if settings.workers < 1:
+        raise ConfigError(f"{settings.workers} workers; expected at least 1")
+    if settings.place.device != "cpu" and not torch.cuda.is_available():
+        raise ConfigError(f"device {settings.place.device}: torch finds no GPU; expected cpu")
+    for data in {dump_json(job.data): job.data for job in jobs}.values():
+        check_data(data, settings.place)
 
 
 def _find_commit(this: Round, *, tiny: bool) -> str:

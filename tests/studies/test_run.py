@@ -340,6 +340,28 @@ def test_other_data_in_the_same_form_needs_no_change(real: Path, settings: RunSe
     assert all(0 <= float(row["localization"]) <= 1 for row in runs if row["localization"] != "nan")
 
 
-def test_missing_real_data_is_a_sentence(job: Job) -> None:
-    with pytest.raises(SacMILError, match="give the folder of real data as --data"):
-        load_slides(WINDOWED.model_dump(mode="json"), 0, Place(Path()))
+def test_missing_real_data_is_one_sentence_before_any_job(settings: RunSettings) -> None:
+    study = STUDY.replace(
+        tasks={"windows": WINDOWED},
+        rounds=(Round(id="r", purpose="development", repeats=(1,), models=("mean_pool",)),),
+    )
+    with pytest.raises(SacMILError, match="no such folder given; give the folder of real data"):
+        run_round(study, study.rounds[0], settings)
+    assert not settings.place.scratch.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [({"workers": 0}, "0 workers; expected at least 1"), ({"place": None}, "torch finds no GPU")],
+)
+def test_what_would_fail_every_job_is_reported_once(
+    settings: RunSettings,
+    change: dict[str, Any],
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    if "place" in change:
+        change = {"place": replace(settings.place, device="cuda")}
+    with pytest.raises(ConfigError, match=problem):
+        run_round(STUDY, STUDY.get_round("plain"), replace(settings, **change))
