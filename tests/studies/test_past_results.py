@@ -31,7 +31,9 @@ COARSE = {
     "seed-variance/confirmation": 1,
     "synthetic-long-bags/confirmation": 2,
 }
-"""Runs whose AUC was recorded from probabilities in single precision, of which more are equal."""
+"""Runs whose recorded AUC differs from that of the predictions by more than rounding explains.
+
+Probably it was computed from single-precision probabilities, of which more are equal."""
 
 Row = dict[str, str]
 
