@@ -44,7 +44,16 @@ class Windows(Settings):
 class Task(Settings):
     """What is learned: a synthetic task, or a folder of bags with a table of labels."""
 
-    synthetic: Literal["", "cluster", "margin", "metastasis", "subtype"] = ""
+    synthetic: Literal[
+        "",
+        "cluster",
+        "margin",
+        "metastasis",
+        "subtype",
+        "near_or_far",
+        "same_or_different",
+        "which_side",
+    ] = ""
     difficulty: Mapping[str, Any] = {}
     """Settings of the synthetic task; what is not given is the task's default."""
     slides: Mapping[str, int] = {"train": 800, "val": 80, "test": 240}

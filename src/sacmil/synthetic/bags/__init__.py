@@ -1,4 +1,4 @@
-"""Four tasks as cohorts made from a seed, with a known label of every instance."""
+"""Seven tasks as cohorts made from a seed, with a known label of every instance."""
 
 from sacmil.synthetic.bags.cohort import LabeledBag as LabeledBag
 from sacmil.synthetic.bags.cohort import SyntheticBagSettings as SyntheticBagSettings
@@ -10,7 +10,10 @@ from sacmil.synthetic.bags.cohort import make_synthetic_cohort as make_synthetic
 from sacmil.synthetic.bags.cohort import write_synthetic_cohort as write_synthetic_cohort
 from sacmil.synthetic.bags.lesion_shape import Polygons as Polygons
 from sacmil.synthetic.bags.lesion_shape import read_shapes as read_shapes
-from sacmil.synthetic.bags.tasks import PRESETS as PRESETS
+from sacmil.synthetic.bags.presets import PRESETS as PRESETS
+from sacmil.synthetic.bags.slide_scale import NearOrFar as NearOrFar
+from sacmil.synthetic.bags.slide_scale import SameOrDifferent as SameOrDifferent
+from sacmil.synthetic.bags.slide_scale import WhichSide as WhichSide
 from sacmil.synthetic.bags.tasks import Cluster as Cluster
 from sacmil.synthetic.bags.tasks import Margin as Margin
 from sacmil.synthetic.bags.tasks import Metastasis as Metastasis

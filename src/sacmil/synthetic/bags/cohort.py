@@ -24,8 +24,9 @@ from sacmil.errors import ConfigError
 from sacmil.evaluation.metrics import auc
 from sacmil.formats import write_bag
 from sacmil.synthetic.bags.lesion_shape import Polygons
+from sacmil.synthetic.bags.presets import get_preset
 from sacmil.synthetic.bags.statistics import compute_kind_probabilities
-from sacmil.synthetic.bags.tasks import CellKinds, Positions, SyntheticTask, get_preset
+from sacmil.synthetic.bags.tasks import CellKinds, Positions, SyntheticTask
 from sacmil.synthetic.tissue_shape import make_tissue_coords
 from sacmil.units import Level0Px, MicronsPerPixel
 
@@ -155,7 +156,8 @@ def make_synthetic_cohort(
     """Return a cohort of a task.
 
     Args:
-        task: metastasis, subtype, cluster or margin; or a task with settings of your own.
+        task: metastasis, subtype, cluster, margin, near_or_far, same_or_different or which_side;
+            or a task with settings of your own.
         slides: number of slides. A larger cohort begins with the slides of a smaller one.
         seed: the same seed gives the same cohort.
         difficulty: easy, medium or hard, for a task by name.

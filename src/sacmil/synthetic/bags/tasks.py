@@ -1,4 +1,4 @@
-"""The four synthetic tasks: counts of each kind of cell, their positions, the oracle's scores."""
+"""Tasks of composition and of neighborhood: counts and positions of cells, the oracle's scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_softmax, logsumexp
 
-from sacmil.errors import ConfigError, suggest_names
+from sacmil.errors import ConfigError
 from sacmil.synthetic.bags.lesion_shape import Polygons, sort_by_lesion_distance
 from sacmil.synthetic.bags.statistics import average_neighborhood, estimate_kind_shares
 from sacmil.synthetic.tissue_shape import make_smooth_noise
@@ -54,7 +54,7 @@ _ZERO_TO_ONE = Limits(0, 1, "0 to 1")
 _ABOVE_ZERO = Limits(0, 1, "above 0 and up to 1", excluded=(0,))
 _SHARES = Limits(0, 1, "lowest and highest share, above 0 and up to 1", excluded=(0,))
 _FRACTIONS = Limits(0, 1, "lowest and highest fraction, from 0 to 1, for each of two classes")
-_LIMITS = {
+TASK_LIMITS = {
     "contrast": Limits(0, inf, "0 or more"),
     "zones": Limits(1, len(TISSUES), f"1 to {len(TISSUES)}"),
     "lesion_share": _SHARES,
@@ -78,7 +78,7 @@ class SyntheticTask(ABC):
     """The settings of a task, and how its slides are made."""
 
     name: ClassVar[str]
-    limits: ClassVar[Mapping[str, Limits]] = _LIMITS
+    limits: ClassVar[Mapping[str, Limits]] = TASK_LIMITS
     other_kinds: ClassVar[tuple[str, ...]] = ("tumour",)
     """Kinds of cells besides healthy tissue."""
     classes: tuple[str, ...] = ()
@@ -341,7 +341,7 @@ class Margin(SyntheticTask):
 
     name: ClassVar[str] = "margin"
     other_kinds: ClassVar[tuple[str, ...]] = ("tumour", "immune")
-    limits: ClassVar[Mapping[str, Limits]] = _LIMITS | {
+    limits: ClassVar[Mapping[str, Limits]] = TASK_LIMITS | {
         "density": Limits(0, 1, "above 0 and below 1: gaps are needed", excluded=(0, 1))
     }
     max_share: ClassVar[float] = 0.9
@@ -433,46 +433,3 @@ def scatter_cells(kinds: CellKinds, count: int, kind: int, random: Random) -> No
 def make_two_class_scores(evidence: float) -> Floats:
     """Return the scores of two classes from the evidence for the second."""
     return np.array([-evidence, evidence])
-
-
-PRESETS: Mapping[str, Mapping[str, SyntheticTask]] = {
-    "metastasis": {
-        "easy": Metastasis(contrast=4, lesion_share=(0.02, 0.1), likeness=0.5),
-        "medium": Metastasis(contrast=3, lesion_share=(0.005, 0.03), likeness=0.8),
-        "hard": Metastasis(contrast=2.5, lesion_share=(0.001, 0.01), likeness=0.9, density=0.6),
-    },
-    "subtype": {
-        "easy": Subtype(contrast=3, own=8, other=2),
-        "medium": Subtype(contrast=2, own=5, other=2),
-        "hard": Subtype(contrast=1.5, own=4, other=2),
-    },
-    "cluster": {
-        "easy": Cluster(contrast=4, clusters=3, density=0.9),
-        "medium": Cluster(contrast=2.5, clusteredness=((0.0, 0.2), (0.4, 0.8))),
-        "hard": Cluster(
-            contrast=2, clusters=8, density=0.4, clusteredness=((0.0, 0.2), (0.2, 0.6))
-        ),
-    },
-    "margin": {
-        "easy": Margin(contrast=4, stray=0),
-        "medium": Margin(contrast=3, infiltration=((0.1, 0.4), (0.6, 0.9))),
-        "hard": Margin(contrast=2.5, stray=0.4, infiltration=((0.1, 0.5), (0.5, 0.9))),
-    },
-}
-"""Task → difficulty → settings."""
-
-
-def get_preset(task: str, difficulty: str = "medium") -> SyntheticTask:
-    """Return the settings of a task by name.
-
-    Args:
-        task: metastasis, subtype, cluster or margin.
-        difficulty: easy, medium or hard.
-    """
-    if task not in PRESETS:
-        raise ConfigError(f"there is no synthetic task {task!r}; {suggest_names(task, PRESETS)}")
-    if difficulty not in PRESETS[task]:
-        raise ConfigError(
-            f"there is no difficulty {difficulty!r}; {suggest_names(difficulty, PRESETS[task])}"
-        )
-    return PRESETS[task][difficulty]
