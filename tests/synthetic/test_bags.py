@@ -47,7 +47,7 @@ from sacmil.synthetic.bags.statistics import (
 from sacmil.synthetic.tissue_shape import make_tissue_coords
 
 SMALL = {"instances": (300, 900), "dim": 8}
-SPATIAL = ("cluster", "margin")
+SPATIAL = ("cluster", "margin", "near_or_far", "same_or_different", "which_side")
 EVERY = [(task, difficulty) for task in PRESETS for difficulty in PRESETS[task]]
 
 

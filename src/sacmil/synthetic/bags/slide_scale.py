@@ -1,7 +1,7 @@
 """Tasks at the scale of a slide: what decides is how two lesions far apart stand to each other.
 
-Every lesion of a slide has exactly the same number of tiles, and lies inside the tissue. So neither
-the cells of a slide nor the surroundings of a tile say anything about the class.
+Both lesions of a slide have exactly the same number of tiles, and lie inside the tissue. A single
+lesion and its surroundings say nothing about the class.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
+from scipy.signal import fftconvolve
 from scipy.special import logsumexp
 
+from sacmil.errors import ConfigError
 from sacmil.synthetic.bags.statistics import average_neighborhood
 from sacmil.synthetic.bags.tasks import (
     TASK_LIMITS,
@@ -28,6 +29,7 @@ from sacmil.synthetic.bags.tasks import (
     Span,
     SyntheticTask,
     draw_count,
+    make_two_class_scores,
     scatter_cells,
 )
 
@@ -35,8 +37,8 @@ Indices = NDArray[np.int64]
 Pairs = NDArray[np.bool_]
 """(centers, centers), whether a first and a second lesion may have these centers."""
 
-TRIES = 200
-"""First centers that are tried before a distance counts as impossible on a slide."""
+MAX_CENTERS = 256
+"""Random positions inside the tissue among which the centers of lesions are chosen."""
 ORACLE_CENTERS = 400
 """Most likely centers of a lesion that the oracle pairs with each other."""
 
@@ -54,18 +56,42 @@ class SlideScaleTask(SyntheticTask):
             0, 0.1, "lowest and highest share, above 0 and up to 0.1", excluded=(0,)
         ),
         "distance": Limits(0, inf, "lowest and highest distance, 0 or more"),
-        "distances": Limits(0, inf, "lowest and highest distance for each of two classes"),
+        "distances": Limits(0, inf, "lowest and highest distance, 0 or more, for each class"),
         "stray": Limits(0, 3, "0 to 3"),
     }
+    zone_size: ClassVar[float] = 0.1
+    """Largest width of a zone of healthy tissue, as a share of the slide's size. In wider zones,
+    the tissue around two lesions would be more alike if they are near."""
+    max_share: ClassVar[float] = 0.7
+    """Largest share of a slide for tumour, so that it fits on a slide of twenty cells."""
     lesion_share: Span = (0.03, 0.03)
     """Tiles of one lesion among all."""
     stray: float = 0.5
     """Single tumour cells elsewhere, as a share of those in lesions."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        largest, nearest = self.lesion_share[1], min(low for low, _ in self.list_spans())
+        share = len(self.other_kinds) * self.count_lesions() * largest * (1 + self.stray)
+        if share > self.max_share:
+            raise ConfigError(
+                f"lesions of {largest:g} of a slide with stray {self.stray:g} need {share:g} of "
+                f"it; expected {self.max_share:g} or less: a smaller lesion_share or stray"
+            )
+        if nearest < (width := 2 * np.sqrt(largest / np.pi)):
+            raise ConfigError(
+                f"lesions of {largest:g} of a slide overlap at a distance of {nearest:g}; "
+                f"expected a distance of {width:.3f} or more, or a smaller lesion_share"
+            )
+
     @property
     def tumor_kinds(self) -> tuple[int, ...]:
         """Indices of the kinds that are tumour."""
         return tuple(range(self.zones, len(self.kinds)))
+
+    @abstractmethod
+    def list_spans(self) -> tuple[Span, ...]:
+        """Return all spans of distances between the lesions."""
 
     @abstractmethod
     def place_lesions(
@@ -78,14 +104,18 @@ class SlideScaleTask(SyntheticTask):
         """Return the most lesions of one kind; as many cells of each kind are on every slide."""
 
     @abstractmethod
-    def compare_classes(self, apart: Floats, evidence: Floats) -> Floats:
-        """Return how likely each class is.
+    def compare_classes(self, apart: Floats, evidence: Floats) -> tuple[float, float]:
+        """Return the log likelihood of the first class and of the second.
 
         Args:
             apart: (2, centers, centers), x and y from the first center to the second, as a share
                 of the slide's size.
             evidence: (kinds of tumour, centers), the log likelihood of a lesion there.
         """
+
+    def choose_zone_width(self, n: int) -> float:
+        """Return the width of a zone of healthy tissue in patches."""
+        return min(super().choose_zone_width(n), max(1.0, self.zone_size * float(np.sqrt(n))))
 
     def draw_other_counts(self, n: int, label: int, random: Random) -> list[int]:
         """Draw counts that do not depend on the label; every kind of tumour has as many cells."""
@@ -112,7 +142,8 @@ class SlideScaleTask(SyntheticTask):
         likely = np.argsort(-evidence.max(0), kind="stable")[:ORACLE_CENTERS]
         centers = positions[likely].T
         apart = (centers[:, None, :] - centers[:, :, None]) / size
-        return self.compare_classes(apart, evidence[:, likely])
+        first, second = self.compare_classes(apart, evidence[:, likely])
+        return make_two_class_scores(second - first)
 
     def _count_tiles(self, cells: int) -> int:
         """Return the tiles of a lesion from all cells of a kind."""
@@ -140,21 +171,44 @@ class NearOrFar(SlideScaleTask):
         """Both are of the one kind."""
         return 2
 
+    def list_spans(self) -> tuple[Span, ...]:
+        """There is a span for each class."""
+        return self.distances
+
     def place_lesions(
         self, positions: Positions, tiles: int, label: int, random: Random
     ) -> list[Indices]:
-        """Place two lesions; the first could have its partner near or far."""
-        return [np.concatenate(draw_lesions(positions, tiles, self.distances, label, random))]
+        """Place two lesions at neighboring corners of a rectangle.
 
-    def compare_classes(self, apart: Floats, evidence: Floats) -> Floats:
+        Its short sides are near and its long sides far. Each corner has a lesion on every second
+        slide of either class: where a single lesion is says nothing about the class. If the
+        tissue has no place for such a rectangle, any two lesions at the distance are used.
+        """
+        centers = draw_centers(positions, tiles, random)
+        distance = measure_distances(centers, np.sqrt(len(positions)))
+        near, far = (measure_misfit(distance, span) == 0 for span in self.distances)
+        corners = draw_rectangle(near, far, random)
+        if corners is None:
+            pair = draw_pair(measure_misfit(distance, self.distances[label]), random)
+        else:
+            turn = 2 * int(random.integers(2)) + label
+            pair = np.roll(corners, -turn)[:2]
+        return [np.concatenate(grow_lesions(positions, tiles, centers[pair]))]
+
+    def compare_classes(self, apart: Floats, evidence: Floats) -> tuple[float, float]:
         """Compare pairs at each of the distances."""
         distance, both = np.hypot(*apart), evidence[0][:, None] + evidence[0]
-        return np.array([sum_over_pairs(both, is_within(distance, s)) for s in self.distances])
+        near, far = (sum_over_pairs(both, is_within(distance, s)) for s in self.distances)
+        return near, far
 
 
 @dataclass(frozen=True, kw_only=True)
 class SameOrDifferent(SlideScaleTask):
-    """Task 6: are two lesions far apart of the same kind? Of both kinds there are as many cells."""
+    """Task 6: are two lesions far apart of the same kind?
+
+    There are as many cells of either kind on every slide. Where the lesions are does not matter:
+    a model must find both, and compare them.
+    """
 
     name: ClassVar[str] = "same_or_different"
     other_kinds: ClassVar[tuple[str, ...]] = ("tumour a", "tumour b")
@@ -166,24 +220,24 @@ class SameOrDifferent(SlideScaleTask):
         """Both may be of one kind."""
         return 2
 
+    def list_spans(self) -> tuple[Span, ...]:
+        """The distance does not depend on the class."""
+        return (self.distance,)
+
     def place_lesions(
         self, positions: Positions, tiles: int, label: int, random: Random
     ) -> list[Indices]:
-        """Place two lesions, and give them their kinds; cells that are left stand alone."""
-        pair = draw_lesions(positions, tiles, [self.distance], 0, random)
-        kind = int(random.integers(2))
-        own = [pair[0], pair[1]] if not label else [pair[0]]
-        other = [] if not label else [pair[1]]
-        nothing = np.empty(0, dtype=np.int64)
-        lesions = [np.concatenate([nothing, *own]), np.concatenate([nothing, *other])]
-        return lesions[::-1] if kind else lesions
+        """Place two lesions of one kind or of two; a kind without lesion has single cells only."""
+        first, second = draw_lesions(positions, tiles, self.distance, random)
+        lesions = [first, second] if label else [np.concatenate([first, second]), first[:0]]
+        return lesions[::-1] if random.integers(2) else lesions
 
-    def compare_classes(self, apart: Floats, evidence: Floats) -> Floats:
+    def compare_classes(self, apart: Floats, evidence: Floats) -> tuple[float, float]:
         """Compare pairs of one kind and of two."""
         allowed = is_within(np.hypot(*apart), self.distance)
         a, b = evidence
         same = [sum_over_pairs(own[:, None] + own, allowed) for own in (a, b)]
-        return np.array([logsumexp(same) - np.log(2), sum_over_pairs(a[:, None] + b, allowed)])
+        return float(logsumexp(same) - np.log(2)), sum_over_pairs(a[:, None] + b, allowed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,20 +254,25 @@ class WhichSide(SlideScaleTask):
         """There is one of each kind."""
         return 1
 
+    def list_spans(self) -> tuple[Span, ...]:
+        """The distance does not depend on the class."""
+        return (self.distance,)
+
     def place_lesions(
         self, positions: Positions, tiles: int, label: int, random: Random
     ) -> list[Indices]:
         """Place two lesions; the label decides which is which."""
-        first, second = draw_lesions(positions, tiles, [self.distance], 0, random, is_sideways=True)
-        is_first_left = positions[first, 0].mean() <= positions[second, 0].mean()
-        return [first, second] if is_first_left == (not label) else [second, first]
+        pair = draw_lesions(positions, tiles, self.distance, random, is_sideways=True)
+        left, right = sorted(pair, key=lambda lesion: float(positions[lesion, 0].mean()))
+        return [right, left] if label else [left, right]
 
-    def compare_classes(self, apart: Floats, evidence: Floats) -> Floats:
+    def compare_classes(self, apart: Floats, evidence: Floats) -> tuple[float, float]:
         """Compare pairs with the second lesion on the right and on the left."""
         across, down = apart
         allowed = is_within(np.hypot(*apart), self.distance) & (abs(across) >= abs(down))
         both = evidence[0][:, None] + evidence[1]
-        return np.array([sum_over_pairs(both, allowed & (s * across > 0)) for s in (1, -1)])
+        right, left = (sum_over_pairs(both, allowed & (s * across > 0)) for s in (1, -1))
+        return right, left
 
 
 def is_within(distance: Floats, span: Span) -> Pairs:
@@ -229,63 +288,77 @@ def sum_over_pairs(evidence: Floats, allowed: Pairs) -> float:
 
 
 def draw_lesions(
-    positions: Positions,
-    tiles: int,
-    spans: list[Span] | tuple[Span, ...],
-    label: int,
-    random: Random,
-    *,
-    is_sideways: bool = False,
+    positions: Positions, tiles: int, span: Span, random: Random, *, is_sideways: bool = False
 ) -> tuple[Indices, Indices]:
     """Draw two lesions, discs of exactly ``tiles`` tiles each.
 
-    The first has possible partners at every distance of ``spans``: where it is says nothing about
-    the class. If a slide has no such place, the pair is used whose distance is nearest.
+    If no two places on the slide are at such a distance, those are used that miss it by least.
 
     Args:
         positions: of the tissue.
         tiles: of a lesion.
-        spans: distances for each class, as a share of the slide's size.
-        label: the class of the pair.
+        span: distance between the centers, as a share of the slide's size.
         random: draws the centers.
         is_sideways: whether the lesions must be further apart across than down.
     """
-    inside = _find_places_inside(positions, tiles)
-    places, size = positions[inside].astype(float), np.sqrt(len(positions))
-
-    def list_partners(first: int, span: Span) -> Indices:
-        apart = np.abs(places - places[first])
-        distance = np.hypot(*apart.T)
-        allowed = (distance >= span[0] * size) & (distance <= span[1] * size)
-        return np.flatnonzero(allowed & (apart[:, 0] >= apart[:, 1] if is_sideways else True))
-
-    for first in random.permutation(len(inside))[:TRIES]:
-        partners = [list_partners(int(first), span) for span in spans]
-        if all(map(len, partners)):
-            second = int(random.choice(partners[label]))
-            break
-    else:
-        first = int(random.integers(len(inside)))
-        distance = np.hypot(*(places - places[first]).T) / size
-        second = int(np.argmin(abs(distance - np.mean(spans[label]))))
-    return _grow_lesions(positions, tiles, positions[inside[first]], positions[inside[second]])
+    centers = draw_centers(positions, tiles, random)
+    misfit = measure_misfit(measure_distances(centers, np.sqrt(len(positions))), span)
+    if is_sideways:
+        across, down = abs(centers[:, None] - centers).transpose(2, 0, 1)
+        misfit[across < down] += 10
+    return grow_lesions(positions, tiles, centers[draw_pair(misfit, random)])
 
 
-def _find_places_inside(positions: Positions, tiles: int) -> Indices:
-    """Return positions with tissue as far around them as a lesion reaches, or the best ones."""
-    distance, _ = cKDTree(positions).query(positions, k=[min(tiles, len(positions))])
+def draw_centers(positions: Positions, tiles: int, random: Random) -> Positions:
+    """Draw positions with tissue as far around them as a lesion reaches, or the best ones."""
     reach = np.sqrt(tiles / np.pi) + 1
-    inside = np.flatnonzero(distance[:, 0] <= reach)
+    axis = np.arange(-int(reach), int(reach) + 1)
+    disc = np.hypot(axis[:, None], axis) <= reach
+    image = np.zeros(positions.max(0) + 1)
+    image[tuple(positions.T)] = 1
+    around = np.round(fftconvolve(image, disc, mode="same"))[tuple(positions.T)]
+    inside = np.flatnonzero(around >= tiles)
     if len(inside) < 2:
-        inside = np.argsort(distance[:, 0], kind="stable")[: max(2, len(positions) // 4)]
-    return inside
+        inside = np.argsort(-around, kind="stable")[: len(positions) // 4]
+    centers: Positions = positions[random.permutation(inside)[:MAX_CENTERS]]
+    return centers
 
 
-def _grow_lesions(
-    positions: Positions, tiles: int, first: Positions, second: Positions
-) -> tuple[Indices, Indices]:
+def measure_distances(centers: Positions, size: float) -> Floats:
+    """Return (centers, centers) distances as a share of the slide's size; infinite to itself."""
+    distance = np.asarray(np.hypot(*(centers[:, None] - centers).transpose(2, 0, 1)) / size)
+    np.fill_diagonal(distance, inf)
+    return distance
+
+
+def measure_misfit(distance: Floats, span: Span) -> Floats:
+    """Return by how much distances are outside a span; 0 inside."""
+    return np.maximum(np.maximum(span[0] - distance, distance - span[1]), 0)
+
+
+def draw_pair(misfit: Floats, random: Random) -> Indices:
+    """Draw one of the pairs of centers that fit best."""
+    pair: Indices = random.choice(np.argwhere(misfit == misfit.min()))
+    return pair
+
+
+def draw_rectangle(near: Pairs, far: Pairs, random: Random) -> Indices | None:
+    """Draw four centers: near from the first to the second, then far, near, and far again.
+
+    Returns None if there are no such four.
+    """
+    n, f = near.astype(np.float32), far.astype(np.float32)
+    sides = np.argwhere(near & (f @ n @ f > 0))  # with another side near[c, d] opposite
+    if not len(sides):
+        return None
+    a, b = random.choice(sides)
+    c, d = random.choice(np.argwhere(near & far[b][:, None] & far[a]))
+    return np.array([a, b, c, d])
+
+
+def grow_lesions(positions: Positions, tiles: int, centers: Positions) -> tuple[Indices, Indices]:
     """Return the tiles nearest to each of two centers; none is in both."""
-    to_first, to_second = (np.hypot(*(positions - center).T) for center in (first, second))
-    one = np.argsort(to_first, kind="stable")[:tiles]
-    to_second[one] = inf
-    return one, np.argsort(to_second, kind="stable")[:tiles]
+    to_first, to_second = (np.hypot(*(positions - center).T) for center in centers)
+    first = np.argsort(to_first, kind="stable")[:tiles]
+    to_second[first] = inf
+    return first, np.argsort(to_second, kind="stable")[:tiles]

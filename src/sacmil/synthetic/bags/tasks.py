@@ -133,6 +133,10 @@ class SyntheticTask(ABC):
         directions, _ = np.linalg.qr(random.standard_normal((dim, kinds)))
         return np.asarray(directions.T * self.contrast / np.sqrt(2))
 
+    def choose_zone_width(self, n: int) -> float:
+        """Return the width of a zone of healthy tissue in patches, on a slide of n."""
+        return ZONE_PATCHES
+
     def draw_counts(self, n: int, label: int, random: Random) -> Counts:
         """Draw how many of n instances are of each kind; zones of healthy tissue are uneven."""
         others = self.draw_other_counts(n, label, random)
@@ -146,8 +150,8 @@ class SyntheticTask(ABC):
         """Assign a kind to every position; healthy tissue fills what is left, zone by zone."""
         kinds = np.full(len(positions), UNASSIGNED)
         self.place_other_cells(kinds, positions, counts[self.zones :].tolist(), label, random)
-        side = int(positions.max()) + 1
-        height = make_smooth_noise(random, side, ZONE_PATCHES)[positions[:, 0], positions[:, 1]]
+        side, width = int(positions.max()) + 1, self.choose_zone_width(len(positions))
+        height = make_smooth_noise(random, side, width)[positions[:, 0], positions[:, 1]]
         empty = np.flatnonzero(kinds == UNASSIGNED)
         in_order = empty[np.argsort(height[empty], kind="stable")]
         kinds[in_order] = np.repeat(np.arange(self.zones), counts[: self.zones])
