@@ -73,7 +73,7 @@ class SlideScaleTask(SyntheticTask):
         super().__post_init__()
         largest, nearest = self.lesion_share[1], min(low for low, _ in self.list_spans())
         share = len(self.other_kinds) * self.count_lesions() * largest * (1 + self.stray)
-        if share > self.max_share:
+        if round(share, 9) > self.max_share:
             raise ConfigError(
                 f"lesions of {largest:g} of a slide with stray {self.stray:g} need {share:g} of "
                 f"it; expected {self.max_share:g} or less: a smaller lesion_share or stray"
