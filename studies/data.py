@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sacmil.atomic import atomic_write
 from sacmil.bag import Bag
 from sacmil.cohorts.cohort import Cohort, LabeledSlide, read_cohort
 from sacmil.cohorts.splits import make_folds
@@ -29,9 +30,14 @@ from sacmil.synthetic.bags import (
     make_labeled_bag,
     read_shapes,
 )
+from sacmil.synthetic.bags.cohort import PATCH_SIZE
+from sacmil.units import Level0Px
 
 CLASSES = ("0", "1")
 PARTS = ("train", "val", "test")
+TILE = Level0Px(PATCH_SIZE)
+_ARRAYS = ("features", "coords", "labels")
+"""What a bag of a synthetic cohort holds."""
 ALL_TILES = "whole"
 """The part of whole slides that scores are compared with outlines on, where bags are windows."""
 
@@ -151,6 +157,39 @@ def _draw_slides(data: Mapping[str, Any], seed: int, outlines: Path | None) -> I
             name = f"{seed}-{number}"
             yield Slide(replace(bag, slide_id=name), label, name, part)
             number += 1
+
+
+def write_cohort_file(path: Path, made: Slides) -> None:
+    """Keep a cohort for other workers: reading takes a tenth of the time of making."""
+    slides = made.slides
+    arrays: dict[str, Any] = {
+        key: np.concatenate([getattr(slide.bag, key) for slide in slides]) for key in _ARRAYS
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as partial, partial.open("wb") as stream:
+        np.savez(
+            stream,
+            lengths=[len(slide.bag) for slide in slides],
+            classes=[slide.label for slide in slides],
+            names=[slide.patient for slide in slides],
+            parts=[slide.part for slide in slides],
+            oracle=made.oracle,
+            **arrays,
+        )
+
+
+def read_cohort_file(path: Path) -> Slides:
+    """Read what ``write_cohort_file`` wrote."""
+    with np.load(path, allow_pickle=False) as held:
+        cuts = np.cumsum(held["lengths"])[:-1]
+        arrays = [np.split(held[key], cuts) for key in _ARRAYS]
+        facts = list(zip(held["classes"], held["names"], held["parts"], strict=True))
+        oracle = float(held["oracle"])
+    slides = []
+    for *own, (label, name, part) in zip(*arrays, facts, strict=True):
+        bag = Bag(slide_id=str(name), patch_size=TILE, **dict(zip(_ARRAYS, own, strict=True)))
+        slides.append(Slide(bag, int(label), str(name), str(part)))
+    return Slides(slides, oracle)
 
 
 def list_lengths(data: Mapping[str, Any]) -> list[tuple[str, int, int]]:

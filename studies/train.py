@@ -23,7 +23,17 @@ from sacmil.training.fit import fit, predict_samples
 from sacmil.training.loading import SampleLoader
 from sacmil.training.trainer import Trainer
 from studies.capture import NOT_CAPTURED, CapturingTrainer
-from studies.data import ALL_TILES, PARTS, Place, Slide, Slides, divide_slides, load_slides
+from studies.data import (
+    ALL_TILES,
+    PARTS,
+    Place,
+    Slide,
+    Slides,
+    divide_slides,
+    load_slides,
+    read_cohort_file,
+    write_cohort_file,
+)
 from studies.study import Job, make_digest
 
 DARKNESS = "darkness"
@@ -107,11 +117,22 @@ _CACHED: OrderedDict[str, Slides] = OrderedDict()
 def _load_cached(job: Job, place: Place) -> Slides:
     name = _name_slides(job)
     if name not in _CACHED:
-        _CACHED[name] = load_slides(job.data, job.fold, place)
+        _CACHED[name] = _load_or_make(job, name, place)
         while len(_CACHED) > 1 and sum(map(_count_bytes, _CACHED.values())) > MAX_CACHED_BYTES:
             _CACHED.popitem(last=False)
     _CACHED.move_to_end(name)
     return _CACHED[name]
+
+
+def _load_or_make(job: Job, name: str, place: Place) -> Slides:
+    """Read or make the slides; a synthetic cohort is kept on disk for other workers."""
+    path = place.scratch / "cohorts" / f"{name}.npz"
+    if path.exists():
+        return read_cohort_file(path)
+    slides = load_slides(job.data, job.fold, place)
+    if job.data["synthetic"]:
+        write_cohort_file(path, slides)
+    return slides
 
 
 def _name_slides(job: Job) -> str:
