@@ -19,6 +19,7 @@ from sacmil.models.sac_mil import PROPE, SACBlock
 pytestmark = pytest.mark.gpu
 
 SHORT = [*range(1, 10), 63, 64, 65, 127, 128, 129, 1_000, 4_095, 4_096, 4_097, 4_999, 5_000]
+SAC_MIL_MODELS = ["sac_mil", "sac_mil_local", "sac_mil_dual", "sac_mil_near_far"]
 LONG = [8_191, 8_192, 8_193, 65_537, 100_003, 262_143, 262_144, 262_145, 520_000]
 
 
@@ -61,7 +62,7 @@ def bag(n: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     return torch.randn(n, 1024, device="cuda").bfloat16(), coords, {"order": order}
 
 
-@pytest.mark.parametrize("name", ["sac_mil", "sac_mil_local", "sac_mil_dual"])
+@pytest.mark.parametrize("name", SAC_MIL_MODELS)
 @torch.no_grad()
 def test_a_new_length_compiles_no_kernel(name: str) -> None:
     model = model_of(name)
@@ -108,7 +109,7 @@ def compiled() -> int:
     return sum(len(caches[0]) for kernel in made for caches in kernel.device_caches.values())
 
 
-@pytest.mark.parametrize("name", ["sac_mil", "sac_mil_local", "sac_mil_dual"])
+@pytest.mark.parametrize("name", SAC_MIL_MODELS)
 @torch.no_grad()
 def test_a_captured_graph_predicts_the_same(name: str) -> None:
     model, given = model_of(name), bag(5_000)
@@ -121,7 +122,7 @@ def test_a_captured_graph_predicts_the_same(name: str) -> None:
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("name", ["sac_mil", "sac_mil_local", "sac_mil_dual"])
+@pytest.mark.parametrize("name", SAC_MIL_MODELS)
 def test_torch_compile_takes_it_whole_and_for_all_lengths(name: str) -> None:
     """Inductor may make one for short bags and one for long ones, and that is all."""
     model = model_of(name)

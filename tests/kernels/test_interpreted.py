@@ -143,10 +143,11 @@ def test_angles_are_exact_to_float32(constant: int | None, scale: float) -> None
     assert float((h.detach().double() - exact).abs().max()) < 3e-7
 
 
-@pytest.fixture(params=["sac_mil", "sac_mil_local", "sac_mil_dual"])
+@pytest.fixture(params=["sac_mil", "sac_mil_local", "sac_mil_dual", "sac_mil_near_far"])
 def model(request: pytest.FixtureRequest) -> MILModel:
     torch.manual_seed(0)
-    options = {"in_dim": 24, "num_classes": 3, "dim": 32, "k": 4, "depth": 2, "pool": "mean"}
+    options = {"in_dim": 24, "num_classes": 3, "dim": 32, "k": 4}
+    options |= {"waves": 4} if request.param == "sac_mil_near_far" else {"depth": 2, "pool": "mean"}
     return as_if_trained(create_model(request.param, **options))
 
 

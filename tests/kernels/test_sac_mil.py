@@ -87,10 +87,10 @@ def test_it_is_taken_without_gradients_and_without_autocast() -> None:
         assert not sac_mil.supports_chunks(uneven, torch.randn(9, 25))
 
 
-@pytest.mark.parametrize("name", ["sac_mil", "sac_mil_local", "sac_mil_dual"])
+@pytest.mark.parametrize("name", ["sac_mil", "sac_mil_local", "sac_mil_dual", "sac_mil_near_far"])
 def test_a_model_answers_alike_and_learns_after_it(name: str) -> None:
     torch.manual_seed(0)
-    model = create_model(name, in_dim=6, num_classes=2, dim=32, k=4)
+    model = create_model(name, in_dim=6, num_classes=2, dim=32, k=4).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     features, coords = torch.randn(500, 6), torch.rand(500, 2) * 20

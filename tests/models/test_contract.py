@@ -384,6 +384,7 @@ LINEAR = {
     "abmil": "head", "abmil_gated": "head", "mean_pool": "head", "clam_sb": "head", "dsmil": "head",
     "dtfd": "tier2.head", "hipt": "head", "longnet": "head", "mambamil": "head", "mammil": "head",
     "r2t": "head", "transmil": "head", "sac_mil": "head", "sac_mil_local": "head",
+    "sac_mil_near_far": "head",
 }  # fmt: skip
 
 

@@ -30,6 +30,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "clam_mb": {"hidden": 32, "attention_dim": 16, "subtyping": True},
     "sac_mil_local": {"dim": 32},
     "sac_mil_dual": {"dim": 32},
+    "sac_mil_near_far": {"dim": 32},
     "max_pool": {"hidden": 32},
 }
 
