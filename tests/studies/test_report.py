@@ -19,11 +19,19 @@ from sacmil.errors import ConfigError
 from sacmil.results import Predictions, write_predictions
 
 DOCS = FOLDER.parent / "docs" / "results"
-STUDIES = {path.stem: read_study(path) for path in list_studies()}
+READ = {path.stem: read_study(path) for path in list_studies()}
+STUDIES = {name: study for name, study in READ.items() if study.page}
+"""Those with results."""
 
 
 def test_every_page_is_short_and_has_its_figures_from_the_tables() -> None:
     assert find_problems() == []
+
+
+def test_every_study_with_a_finished_round_shows_its_results() -> None:
+    assert set(STUDIES) == {
+        n for n, of in READ.items() if any(r.status == "done" for r in of.rounds)
+    }
 
 
 @pytest.mark.parametrize("name", STUDIES)
