@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -81,6 +82,7 @@ def run_round(study: Study, this: Round, settings: RunSettings) -> bool:
         if not todo:
             break
         _check_place(todo, settings)
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores: a thread each
         with WorkerPool(settings.workers, memory_limit=0) as pool:
             if not _do_jobs(pool, todo, finished, settings, deadline):
                 return False
