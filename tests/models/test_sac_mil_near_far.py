@@ -22,7 +22,8 @@ DIM, WAVES = 12, 5
 def make_block(waves: int = WAVES, longest: float = 9.0, shortest: float = 1.5) -> FarBlock:
     torch.manual_seed(3)
     waves_of = {"waves": waves, "longest": longest, "shortest": shortest}
-    block = FarBlock(DIM, **waves_of, strength=0.7, jitter=0.3, dropout=0.5).double().eval()
+    training = {"jitter": 0.3, "dropout": 0.5, "sample": 20}
+    block = FarBlock(DIM, **waves_of, strength=0.7, **training).double().eval()
     for parameter in block.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     return block
@@ -154,25 +155,44 @@ def test_alike_instances_give_finite_gradients() -> None:
 
 
 @torch.no_grad()
-def test_training_draws_other_positions_and_waves_each_time() -> None:
+def test_training_draws_other_positions_waves_and_tiles_each_time() -> None:
     block, (x, coords) = make_block(), rows_and_coords(40)
     usual = block(x, coords)
-    for name, value in (("jitter", 0.0), ("dropout", torch.nn.Dropout(0.0))):
+    off = {"jitter": 0.0, "dropout": torch.nn.Dropout(0.0), "sample": 40}
+    for name in off:
         block = make_block().train()
-        setattr(block, name, value)
+        for other in set(off) - {name}:
+            setattr(block, other, off[other])
         torch.manual_seed(0)
         first, second = block(x, coords), block(x, coords)
-        assert not torch.allclose(first, second), f"drawn anew without {name}"
+        assert not torch.allclose(first, second), f"{name} is drawn anew"
         torch.manual_seed(0)
         assert torch.equal(block(x, coords), first), "a seed repeats it"
-    block.jitter, block.dropout = 0.0, torch.nn.Dropout(0.0)
+    for name, value in off.items():
+        setattr(block, name, value)
     torch.testing.assert_close(block(x, coords), usual)
+
+
+@pytest.mark.parametrize(("sample", "fewest", "most"), [(100, 60, 140), (5_000, 2_000, 2_000)])
+def test_a_training_step_takes_the_mean_of_about_so_many_tiles(
+    sample: int, fewest: int, most: int
+) -> None:
+    block, (x, coords) = make_block().train(), rows_and_coords(2_000)
+    block.sample, values = sample, []
+
+    def keep(_: torch.nn.Module, __: object, value: Tensor) -> None:
+        value.retain_grad()
+        values.append(value)
+
+    block.value.register_forward_hook(keep)
+    block(x, coords).square().sum().backward()
+    assert fewest <= (values[0].grad != 0).any(1).sum() <= most
 
 
 @torch.no_grad()
 def test_waves_are_left_out_whole_and_the_others_make_up_for_them() -> None:
     block, (x, coords) = make_block(waves=40), rows_and_coords(5)
-    block.jitter, products = 0.0, []
+    block.jitter, block.sample, products = 0.0, 5, []
     block.out.register_forward_pre_hook(lambda _, given: products.append(given[0]))
     block(x, coords)
     block.train()(x, coords)
@@ -188,8 +208,9 @@ def test_waves_are_left_out_whole_and_the_others_make_up_for_them() -> None:
 
 def test_the_defaults_are_what_the_studies_chose() -> None:
     blocks = {"dim": 256, "k": 8, "waves": 64}
-    waves = {"longest": 16.0, "shortest": 1.0, "strength": 0.03, "jitter": 0.3, "dropout": 0.5}
-    expected = blocks | waves
+    waves = {"longest": 16.0, "shortest": 1.0, "strength": 0.03}
+    training = {"jitter": 0.3, "dropout": 0.5, "sample": 256}
+    expected = blocks | waves | training
     assert describe_model("sac_mil_near_far").options == expected
 
 

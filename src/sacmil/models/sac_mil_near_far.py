@@ -10,9 +10,9 @@ other. Here, too, every instance meets every other at a cost linear in their num
    the distance and the direction between the two, and on nothing else about their positions.
 
 Both blocks add nothing at first: training starts from single instances. The layout of a slide is
-easily learned by heart, so in training the far block sees positions stretched and turned at random,
-through half of its waves. The head is linear, so what each instance adds to each class is known
-exactly. These are its scores.
+easily learned by heart, so in training the far block sees some 256 tiles, their positions stretched
+and turned at random, through half of its waves. The head is linear, so what each instance adds to
+each class is known exactly. These are its scores.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class FarBlock(nn.Module):
         strength: how fast the block learns, compared with the near one.
         jitter: standard deviation of a random map of positions in training.
         dropout: share of waves left out of a training step.
+        sample: tiles that a training step takes the mean of, drawn at random; about so many.
     """
 
     def __init__(
@@ -70,10 +71,11 @@ class FarBlock(nn.Module):
         strength: float,
         jitter: float,
         dropout: float,
+        sample: int,
     ) -> None:
         super().__init__()
         self.waves, self.longest, self.shortest = waves, longest, shortest
-        self.strength, self.jitter = strength, jitter
+        self.strength, self.jitter, self.sample = strength, jitter, sample
         self.norm = nn.LayerNorm(dim, bias=False)
         self.own = nn.Linear(dim, 2 * waves, bias=False)
         self.value = nn.Linear(dim, 2 * waves, bias=False)
@@ -85,7 +87,10 @@ class FarBlock(nn.Module):
         """x (N, dim), coords (N, 2) in the same order."""
         y, angles = center(self.norm(x)), self.angles(coords)
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        slide = normalize(rotate(self.value(y), cos, sin).mean(0, keepdim=True)) * self.strength
+        value = rotate(self.value(y), cos, sin)
+        if self.training:
+            value = value * (torch.rand_like(cos[:, :1]) < self.sample / len(x))
+        slide = normalize(value.mean(0, keepdim=True)) * self.strength
         if self.training:
             slide = slide * self.dropout(torch.ones_like(cos[:1])).repeat(1, 2)
         return x.add(self.out(self.own(y) * rotate(slide, cos, -sin)))
@@ -143,6 +148,7 @@ class SACMILNearFar(MILModel):
         strength: how fast it learns, compared with the near block.
         jitter: in training, how far its positions are stretched, sheared and turned at random.
         dropout: in training, the share of its waves that are left out of a step.
+        sample: in training, about how many tiles, drawn at random, it takes its mean of.
     """
 
     plan_keys = frozenset({"order"})
@@ -161,6 +167,7 @@ class SACMILNearFar(MILModel):
         strength: Annotated[float, check_positive] = 0.03,
         jitter: Fraction = 0.3,
         dropout: Fraction = 0.5,
+        sample: Size = 256,
     ) -> None:
         super().__init__(in_dim, num_classes)
         if k > dim:
@@ -179,6 +186,7 @@ class SACMILNearFar(MILModel):
             strength=strength,
             jitter=jitter,
             dropout=dropout,
+            sample=sample,
         )
         self.pool = EvenPool(dim)
         self.head = nn.Linear(dim, num_classes)
