@@ -267,7 +267,9 @@ def test_old_spellings_in_a_configuration_train_the_same_model(trained: Path) ->
     if has_same_arithmetic():
         assert hash_tensors(old) == hash_tensors(new)
     for name, value in old.state_dict().items():
-        np.testing.assert_allclose(new.state_dict()[name], value, **CLOSE)
+        if name.endswith("attention.weight.bias"):
+            continue  # the softmax cancels it: Adam makes steps of rounding errors
+        np.testing.assert_allclose(new.state_dict()[name], value, **CLOSE, err_msg=name)
 
 
 # Predictions -----------------------------------------------------------------------------------

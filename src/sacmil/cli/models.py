@@ -16,9 +16,11 @@ def command(name: str | None) -> None:
     from sacmil import describe_model, list_models
 
     if name is None:
-        for model in list_models():
+        names = list_models()
+        width = max(map(len, names)) + 2
+        for model in names:
             description = describe_model(model)
-            click.echo(f"{model:<14}{description.summary}{_from(description.origin)}")
+            click.echo(f"{model:<{width}}{description.summary}{_from(description.origin)}")
         return
     description = describe_model(name)
     click.echo(f"{name}: {description.summary}{_from(description.origin)}")
