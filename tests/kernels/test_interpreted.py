@@ -246,7 +246,7 @@ def test_autocast_keeps_working(model: MILModel) -> None:
             plain = outputs_and_gradients(model)
     assert [each.dtype for each in fast] == [each.dtype for each in plain]
     for one, other in zip(fast, plain, strict=True):
-        assert relative(one, other.double()) < 0.02
+        assert relative(one, other.double()) < 0.04  # either is off by 0.02: bfloat16 has 8 bits
 
 
 def test_recomputation_gives_the_same_gradients() -> None:
