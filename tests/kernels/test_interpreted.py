@@ -245,8 +245,10 @@ def test_autocast_keeps_working(model: MILModel) -> None:
         with use_plain_path():
             plain = outputs_and_gradients(model)
     assert [each.dtype for each in fast] == [each.dtype for each in plain]
+    # The smallest gradients of the far block are off float32 by 0.02 on either path.
+    most = 0.04 if model.name == "sac_mil_near_far" else 0.02
     for one, other in zip(fast, plain, strict=True):
-        assert relative(one, other.double()) < 0.04  # either is off by 0.02: bfloat16 has 8 bits
+        assert relative(one, other.double()) < most
 
 
 def test_recomputation_gives_the_same_gradients() -> None:
