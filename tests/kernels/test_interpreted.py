@@ -16,6 +16,7 @@ from sacmil.kernels import sac_mil
 from sacmil.kernels.config import use_plain_path
 from sacmil.models import MILModel
 from sacmil.models.sac_mil import PROPE, SACBlock
+from sacmil.models.sac_mil_near_far import NearBlock
 from sacmil.synthetic.tissue_shape import make_tissue_coords
 
 pytestmark = pytest.mark.usefixtures("interpreter")
@@ -81,6 +82,25 @@ def test_a_block_and_its_gradients_are_the_plain_ones_around_all_rings(
 @pytest.mark.parametrize(("dim", "k"), [(96, 3), (6, 2), (1056, 2)])
 def test_widths_need_not_be_powers_of_two(dim: int, k: int) -> None:
     both(block_of(dim, k, 0), k + 1)
+
+
+@pytest.mark.parametrize(("dim", "width", "k"), [(16, 8, 4), (24, 48, 8), (6, 9, 3)])
+def test_a_region_is_seen_by_the_near_block_as_by_the_plain_path(
+    dim: int, width: int, k: int
+) -> None:
+    torch.manual_seed(dim + width)
+    block = NearBlock(dim, width, k=k, strength=0.2, dropout=0.0)
+    for n in (1, k - 1, k, k + 1, 3 * k + 2):
+        y, coords = torch.randn(n, dim, requires_grad=True), torch.rand(n, 2)
+        grad = torch.randn(n, width)
+        inputs = (y, block.value.weight)
+        fast = sac_mil.see_region(block, y)
+        assert fast is not None
+        with use_plain_path():
+            plain = block.see_context(y, coords)
+        found = torch.autograd.grad(fast, inputs, grad)
+        expected = torch.autograd.grad(plain, inputs, grad)
+        assert_same([fast.detach(), *found], [plain.detach(), *expected])
 
 
 def test_what_an_answer_leaves_behind_serves_a_gradient() -> None:

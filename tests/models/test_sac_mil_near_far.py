@@ -1,8 +1,9 @@
-"""SAC-MIL near and far: the far block is the sum over all pairs that it says it is."""
+"""SAC-MIL near and far: both blocks are the sums over instances that they say they are."""
 
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from sacmil import create_model, describe_model
 from sacmil.errors import OptionError
 from sacmil.kernels.config import use_plain_path
 from sacmil.models import MILModel
-from sacmil.models.sac_mil_near_far import FarBlock
+from sacmil.models.sac_mil_near_far import FarBlock, NearBlock, shuffle_regions
 from sacmil.regions import arrange
 
 DIM, WAVES = 12, 5
@@ -23,7 +24,19 @@ def make_block(waves: int = WAVES, longest: float = 9.0, shortest: float = 1.5) 
     torch.manual_seed(3)
     waves_of = {"waves": waves, "longest": longest, "shortest": shortest}
     training = {"jitter": 0.3, "dropout": 0.5, "sample": 20}
-    block = FarBlock(DIM, **waves_of, strength=0.7, **training).double().eval()
+    return randomize(FarBlock(DIM, **waves_of, strength=0.7, **training))
+
+
+def make_near_block(width: int = 8) -> NearBlock:
+    torch.manual_seed(4)
+    return randomize(NearBlock(DIM, width, k=4, strength=0.6, dropout=0.5))
+
+
+Block = TypeVar("Block", FarBlock, NearBlock)
+
+
+def randomize(block: Block) -> Block:
+    block = block.double().eval()
     for parameter in block.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     return block
@@ -31,7 +44,7 @@ def make_block(waves: int = WAVES, longest: float = 9.0, shortest: float = 1.5) 
 
 def make_model(num_classes: int = 2, *, trained: bool = True) -> MILModel:
     torch.manual_seed(1)
-    options = {"dim": 16, "k": 4, "waves": 6, "strength": 1.0}
+    options = {"dim": 16, "k": 4, "width": 12, "waves": 6, "far_strength": 1.0}
     model = create_model("sac_mil_near_far", in_dim=8, num_classes=num_classes, **options)
     for parameter in model.parameters() if trained else ():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -51,18 +64,22 @@ def rows_and_coords(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     return torch.randn(n, DIM, dtype=torch.float64), make_bag(n, seed)[1]
 
 
+def normed(block: FarBlock | NearBlock, x: Tensor) -> np.ndarray:
+    y = x.detach().numpy()
+    y = (y - y.mean(1, keepdims=True)) / np.sqrt(y.var(1, keepdims=True) + block.norm.eps)
+    y = y * block.norm.weight.detach().numpy()
+    return y - y.mean(0)
+
+
 def sum_over_pairs(block: FarBlock, x: Tensor, coords: Tensor) -> Tensor:
     """The block's definition, pair by pair, with complex numbers for pairs of channels."""
     p = (coords - coords.mean(0)).numpy()
     p = p / np.sqrt(np.square(p).sum(1).mean())
-    t = np.arange(block.waves)
-    wavelength = np.geomspace(block.longest, block.shortest, block.waves)
+    t = np.arange(WAVES)
+    wavelength = np.geomspace(9.0, 1.5, WAVES)
     turn = np.pi * (3 - np.sqrt(5)) * t
     w = 2 * np.pi / wavelength[:, None] * np.stack([np.cos(turn), np.sin(turn)], axis=1)
-    y = x.detach().numpy()
-    y = (y - y.mean(1, keepdims=True)) / np.sqrt(y.var(1, keepdims=True) + block.norm.eps)
-    y = y * block.norm.weight.detach().numpy()
-    y = y - y.mean(0)
+    y = normed(block, x)
 
     def as_complex(layer: torch.nn.Linear) -> np.ndarray:
         real, imaginary = np.split(y @ layer.weight.detach().numpy().T, 2, axis=1)
@@ -125,8 +142,9 @@ def test_what_all_instances_share_is_not_seen() -> None:
 def test_waves_run_from_the_longest_to_the_shortest_in_all_directions() -> None:
     block = make_block(waves=64, longest=16.0, shortest=1.0)
     coords = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])  # of radius 1
-    angles = block.angles(coords)
-    w = torch.stack([angles[1], angles[3]], dim=1).double()
+    first, second = block.angles(coords).chunk(2, dim=1)
+    assert torch.equal(first, -second), "the two channels of a pair turn in opposite directions"
+    w = torch.stack([second[1], second[3]], dim=1).double()
     wavelength = 2 * math.pi / torch.linalg.vector_norm(w, dim=1)
     expected = torch.from_numpy(np.geomspace(16.0, 1.0, 64))
     torch.testing.assert_close(wavelength, expected, atol=1e-4, rtol=1e-4)
@@ -170,7 +188,7 @@ def test_training_draws_other_positions_waves_and_tiles_each_time() -> None:
         assert torch.equal(block(x, coords), first), "a seed repeats it"
     for name, value in off.items():
         setattr(block, name, value)
-    torch.testing.assert_close(block(x, coords), usual)
+    torch.testing.assert_close(block(x, coords), usual, atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.parametrize(("sample", "fewest", "most"), [(100, 60, 140), (5_000, 2_000, 2_000)])
@@ -189,27 +207,89 @@ def test_a_training_step_takes_the_mean_of_about_so_many_tiles(
     assert fewest <= (values[0].grad != 0).any(1).sum() <= most
 
 
+@pytest.mark.parametrize("block", [make_block(waves=40), make_near_block(width=32)])
+def test_channels_are_left_out_in_pairs_and_the_others_make_up_for_them(
+    block: FarBlock | NearBlock,
+) -> None:
+    (x, coords), width = rows_and_coords(5), block.own.out_features
+    block.jitter, block.sample = 0.0, 5
+    torch.manual_seed(0)
+    block.train()(x, coords).sum().backward()
+    left = block.own.weight.grad.clone()
+    block.own.weight.grad = None
+    block.eval()(x, coords).sum().backward()
+    kept = (left != 0).any(1)
+    assert torch.equal(kept[: width // 2], kept[width // 2 :]), "both channels of a wave"
+    assert 0 < kept.sum() < width
+    expected = 2 * block.own.weight.grad * kept[:, None]
+    torch.testing.assert_close(left, expected, atol=2e-5, rtol=2e-5)
+
+
+# --- the near block ------------------------------------------------------------------------------
+
+
 @torch.no_grad()
-def test_waves_are_left_out_whole_and_the_others_make_up_for_them() -> None:
-    block, (x, coords) = make_block(waves=40), rows_and_coords(5)
-    block.jitter, block.sample, products = 0.0, 5, []
-    block.out.register_forward_pre_hook(lambda _, given: products.append(given[0]))
-    block(x, coords)
-    block.train()(x, coords)
-    usual, left = products
-    kept = (left != 0).any(0)
-    assert torch.equal(kept[:40], kept[40:]), "both channels of a wave"
-    assert 5 < kept[:40].sum() < 35
-    torch.testing.assert_close(left, 2 * usual * kept)
+@pytest.mark.parametrize("n", [1, 3, 8, 22])
+def test_the_near_block_mixes_a_fold_of_each_instance_of_the_region(n: int) -> None:
+    """Eq. (9) to (13) of the paper, instance by instance; the last region has what is left."""
+    block, (x, coords) = make_near_block(), rows_and_coords(n)
+    y, k, width = normed(block, x), block.k, 8
+    value, own = block.value.weight.numpy(), block.own.weight.numpy()
+    seen = np.zeros((n, width))
+    for i in range(n):
+        start = min(i // k, max(n // k - 1, 0)) * k
+        size = (n - start) if n - start < 2 * k else k
+        for fold in range(k):
+            # Where the channels of this fold of the output are mixed, before they move back.
+            place = start + (i - start + fold) % size
+            mixed = np.concatenate(
+                [
+                    y[start + (place - start - other) % size, 3 * other : 3 * other + 3]
+                    for other in range(k)
+                ]
+            )
+            channels = slice(2 * fold, 2 * fold + 2)
+            seen[i, channels] = value[channels] @ mixed
+    expected = x + 0.6 * torch.from_numpy(y @ own.T * seen) @ block.out.weight.T + block.out.bias
+    torch.testing.assert_close(block(x, coords), expected)
+
+
+@torch.no_grad()
+def test_the_near_block_sees_its_region_only() -> None:
+    block, (x, coords) = make_near_block(), rows_and_coords(40)
+    changed = x.clone()
+    changed[13] += torch.randn(DIM, dtype=torch.float64)
+    center = changed.mean(0) - x.mean(0)  # the mean over the slide is subtracted
+    assert center.abs().max() < 0.1
+    difference = (block(changed, coords) - block(x, coords)).abs().amax(1)
+    region = torch.arange(40) // 4 == 3
+    assert difference[region].min() > 3 * difference[~region].max()
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 4), (3, 4), (4, 4), (22, 4), (800, 8)])
+def test_instances_change_places_within_their_region_only(n: int, k: int) -> None:
+    order = torch.randperm(n)
+    torch.manual_seed(0)
+    shuffled = shuffle_regions(order, k)
+    whole = n // k * k
+    assert torch.equal(shuffled[whole:], order[whole:])
+    regions, before = shuffled[:whole].reshape(-1, k), order[:whole].reshape(-1, k)
+    assert torch.equal(regions.sort(1).values, before.sort(1).values)
+    if whole:
+        places = [(before[0] == one).nonzero().item() for one in regions[0]]
+        assert torch.equal(regions, before[:, places]), "in all regions alike"
+    if n > 100:
+        assert not torch.equal(shuffled, order)
+        assert not torch.equal(shuffle_regions(order, k), shuffled), "drawn anew"
 
 
 # --- the model -----------------------------------------------------------------------------------
 
 
 def test_the_defaults_are_what_the_studies_chose() -> None:
-    blocks = {"dim": 256, "k": 8, "waves": 64}
-    waves = {"longest": 16.0, "shortest": 1.0, "strength": 0.03}
-    training = {"jitter": 0.3, "dropout": 0.5, "sample": 256}
+    blocks = {"dim": 256, "k": 8, "width": 256, "waves": 64}
+    waves = {"longest": 16.0, "shortest": 1.0, "near_strength": 0.2, "far_strength": 0.03}
+    training = {"dropout": 0.5, "shuffle": True, "jitter": 0.3, "sample": 256}
     expected = blocks | waves | training
     assert describe_model("sac_mil_near_far").options == expected
 
@@ -217,7 +297,7 @@ def test_the_defaults_are_what_the_studies_chose() -> None:
 def test_parameters_are_as_many_as_the_documents_say() -> None:
     with torch.device("meta"):
         model = create_model("sac_mil_near_far", in_dim=1024, num_classes=2)
-    assert sum(parameter.numel() for parameter in model.parameters()) == 526_851
+    assert sum(parameter.numel() for parameter in model.parameters()) == 591_875
 
 
 @torch.no_grad()
@@ -231,7 +311,7 @@ def test_before_training_instances_are_independent() -> None:
 def test_both_blocks_begin_to_learn_at_once() -> None:
     model = make_model(trained=False)
     model.losses(model(*make_bag(90)), torch.tensor(1))["all"].backward()
-    for layer in (model.near.w2, model.far.out):
+    for layer in (model.near.out, model.far.out):
         assert not layer.weight.any()
         assert layer.weight.grad.any()
 
@@ -243,25 +323,6 @@ def test_near_regions_are_those_of_sac_mil_local() -> None:
     np.testing.assert_array_equal(
         model.plan(coords)["order"], arrange(coords, 8, "peel", "hilbert")
     )
-
-
-@torch.no_grad()
-def test_without_its_far_block_it_is_sac_mil_local() -> None:
-    model = make_model()
-    torch.nn.init.zeros_(model.far.out.weight)
-    torch.nn.init.zeros_(model.far.out.bias)
-    local = create_model("sac_mil_local", in_dim=8, num_classes=2, dim=16, k=4).double().eval()
-    names = {"near.": "blocks.0."}
-    state = {
-        names.get(name[:5], name[:5]) + name[5:]: value
-        for name, value in model.state_dict().items()
-        if not name.startswith("far.")
-    }
-    local.load_state_dict(state)
-    for n in (1, 5, 90):
-        found, expected = model(*make_bag(n)), local(*make_bag(n))
-        torch.testing.assert_close(found.logits, expected.logits)
-        torch.testing.assert_close(found.class_scores, expected.class_scores)
 
 
 @torch.no_grad()
@@ -294,6 +355,18 @@ def test_bfloat16_is_close_to_float64() -> None:
     torch.testing.assert_close(found, exact(features.double(), coords).logits, atol=0.1, rtol=0.05)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 4, "width": 7}, "width=7; expected an even number"),
+        ({"k": 20, "width": 16}, "k=20, dim=256, width=16; a fold needs a channel"),
+    ],
+)
+def test_a_width_that_does_not_fit_is_rejected(options: dict[str, int], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        create_model("sac_mil_near_far", in_dim=8, num_classes=2, **options)
+
+
 def test_wavelengths_the_wrong_way_round_are_rejected() -> None:
     with pytest.raises(OptionError, match="shortest=9, longest=2; expected the reverse"):
         create_model("sac_mil_near_far", in_dim=8, num_classes=2, longest=2.0, shortest=9.0)
@@ -320,7 +393,7 @@ def test_it_learns_at_which_distance_two_lesions_are() -> None:
 
     slides = [(make_slide(number % 2), number % 2) for number in range(240)]
     torch.manual_seed(0)
-    options = {"dim": 32, "waves": 32, "strength": 1.0}
+    options = {"dim": 32, "waves": 32, "far_strength": 1.0}
     model = create_model("sac_mil_near_far", in_dim=8, num_classes=2, **options)
     plan = model.plan(grid)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

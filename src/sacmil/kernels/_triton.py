@@ -209,6 +209,34 @@ def norm_shift_backward(
     tl.store(sums_ptr + 2 * D + channels, for_out, known)
 
 
+@triton.jit(do_not_specialize=LENGTH_ARGUMENTS)
+def move_folds(
+    x_ptr,
+    y_ptr,
+    n,
+    ring,
+    step,
+    BACK: tl.constexpr,
+    D: tl.constexpr,
+    K: tl.constexpr,
+    ABSORB: tl.constexpr,
+    ROWS: tl.constexpr,
+    FOLDS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """y = shift(x), or unshift(x) if BACK."""
+    turn = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rows = _interleave_rows(turn, n, ring, step, K, ABSORB)
+    folds, channels, known = _channel_indices(D, K, FOLDS, WIDTH)
+    whole = (turn < n)[:, None, None] & known
+    if BACK:
+        source = _unshift_sources(rows, folds, n, ring, step, ABSORB)
+    else:
+        source = _shift_sources(rows, folds, n, ring, step, ABSORB)
+    x = tl.load(x_ptr + _element_offsets(source, channels, D), whole, other=0.0)
+    tl.store(y_ptr + _element_offsets(rows[:, None], channels, D), x, whole)
+
+
 @triton.jit
 def _normal_cdf_and_exp(u):
     """Return the normal distribution function of u (GELU is u times it), and exp(-u²/2).

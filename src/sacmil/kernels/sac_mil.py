@@ -57,11 +57,16 @@ class FoldShift(NamedTuple):
 
     @classmethod
     def for_block(cls, block: Any, n: int) -> FoldShift:
-        """Return the shift of a SACBlock for a bag of n; no ring is longer than the bag."""
-        ring, step = block.k ** (block.level + 1), block.k**block.level
+        """Return the shift of a SACBlock for a bag of n."""
+        return cls.for_level(block.k, block.level, n, absorb=block.tail == "absorb")
+
+    @classmethod
+    def for_level(cls, k: int, level: int, n: int, *, absorb: bool = True) -> FoldShift:
+        """Return the shift of a level for a bag of n; no ring is longer than the bag."""
+        ring, step = k ** (level + 1), k**level
         if ring > n:
             ring, step = n + 1, step % n
-        return cls(n, ring, step, block.tail == "absorb", block.k)
+        return cls(n, ring, step, absorb, k)
 
     def choose_program_sizes(self, dim: int, elements: int = 2048) -> dict[str, Any]:
         """Return the constants of a program that processes whole rows of about ``elements``."""
@@ -201,6 +206,46 @@ def gelu_unshift_backward(u: Tensor, grad_v: Tensor, shift: FoldShift) -> tuple[
     tensors = (u, grad_v, grad_u, sums)
     launch("gelu_unshift_backward", (len(sums),), tensors, (*shift[:3], blocks), **sizes)
     return grad_u, sums.sum(0).to(u.dtype)
+
+
+# --- the shift by itself --------------------------------------------------------------------------
+
+
+def see_region(block: Any, y: Tensor) -> Tensor | None:
+    """Return unshift(W_v shift(y)) of a NearBlock; None where kernels do not support it."""
+    widths = (y.shape[1], block.value.out_features)
+    fits = all(width % block.k == 0 and width <= MAX_CHANNELS for width in widths)
+    if not fits or not _is_autocast_dtype(y) or not can_run_kernels(y):
+        return None
+    shift = FoldShift.for_level(block.k, 0, len(y))
+    with use_device_of(y):
+        return move_folds(block.value(move_folds(y, shift)), shift, back=True)
+
+
+def move_folds(x: Tensor, shift: FoldShift, *, back: bool = False) -> Tensor:
+    """Return shift(x), or unshift(x)."""
+    moved: Tensor = _MoveFolds.apply(x, shift, back)  # type: ignore[no-untyped-call]
+    return moved
+
+
+class _MoveFolds(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *given: Any) -> Tensor:
+        ctx.shift, ctx.back = given
+        return _launch_move(x, ctx.shift, back=ctx.back)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _launch_move(grad, ctx.shift, back=not ctx.back), None, None
+
+
+def _launch_move(x: Tensor, shift: FoldShift, *, back: bool) -> Tensor:
+    x = x.contiguous()
+    y, sizes = torch.empty_like(x), shift.choose_program_sizes(x.shape[1])
+    grid = (count_programs(shift.n, sizes["ROWS"]),)
+    launch("move_folds", grid, (x, y), shift[:3], BACK=back, **sizes)
+    return y
 
 
 # --- a block on a CPU, without gradients ----------------------------------------------------------
