@@ -12,7 +12,9 @@ PACKAGES := web/node_modules/.package-lock.json
 # Tests start many processes; without bytecode each would compile the package again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-quick test-slow check bench viewer viewer-if-possible install lock clean
+SITE := docs/_build/html
+
+.PHONY: demo test test-quick test-slow check docs bench viewer viewer-if-possible install lock clean
 
 demo: $(READY) viewer-if-possible
 	$(BIN)/sacmil demo --out report
@@ -29,6 +31,12 @@ test-slow: $(READY)
 
 check: $(READY)
 	scripts/check
+
+# The site; its tutorials are executed, and a warning is an error. Without the internet once installed.
+docs: $(READY)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet \
+	  -b html -d docs/_build/doctrees docs $(SITE)
+	@echo "$(SITE)/index.html"
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
@@ -58,7 +66,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "sacmil needs Python >= 3.11, $(PYTHON) is older: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,dev,docs]'
 	touch $@
 
 # Pins for every platform; unset find-links so that a local CPU build of torch leaves no mark.
@@ -67,4 +75,5 @@ lock:
 	  --all-extras --no-header --no-annotate -o constraints.txt pyproject.toml
 
 clean:
-	rm -rf $(VENV) report web/node_modules src/sacmil/viewer/static
+	rm -rf $(VENV) report docs/_build docs/reference/api docs/reference/commands web/node_modules \
+	  src/sacmil/viewer/static

@@ -1,8 +1,8 @@
-"""Time and memory of an answer and of a training step against the length of a bag, on a GPU.
+"""Time and memory of a prediction and of a training step against the length of a bag, on a GPU.
 
-The floor is SAC-MIL's matrix products, at the rate one large product reaches in the same run
-(a step: three times those of an answer). Features lie on the GPU, plans are given, positions are
-part of it; a step is forward and backward, without the optimiser.
+The bound is SAC-MIL's matrix products, at the rate one large product reaches in the same run
+(a step: three times those of a prediction). Features are on the GPU, plans are given, positions are
+computed; a step is forward and backward, without the optimizer.
 
 Run: python -m benchmarks.length [--lengths 16384 65536] [--only sac_mil transmil]
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import gc
+import re
 import shlex
 import statistics
 import sys
@@ -30,6 +31,7 @@ from sacmil.atomic import atomic_write
 from sacmil.kernels.config import use_fast_path, use_plain_path
 from sacmil.models import MILModel, create_model
 
+ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results" / "length.csv"
 LENGTHS = (1_024, 4_096, 16_384, 65_536, 262_144, 1_048_576)
 IN_DIM, DIM = 1024, 512
@@ -43,14 +45,14 @@ class Contestant:
     model: str
     options: tuple[tuple[str, Any], ...] = ()
     way: str = "eager"
-    """eager, plain (without kernels), compiled, or recorded (as a CUDA graph)."""
+    """eager, plain (without kernels), compiled, or replayed (a captured CUDA graph)."""
     square: bool = False
     """Whether its cost grows with the square of the length."""
 
 
 CONTESTANTS: dict[str, Contestant] = {
     "sac_mil": Contestant("sac_mil"),
-    "sac_mil, recorded": Contestant("sac_mil", way="recorded"),
+    "sac_mil, replayed": Contestant("sac_mil", way="replayed"),
     "sac_mil, plain": Contestant("sac_mil", way="plain"),
     "sac_mil, compiled": Contestant("sac_mil", way="compiled"),
     "sac_mil_local": Contestant("sac_mil_local"),
@@ -69,14 +71,14 @@ class Row:
 
     name: str
     what: str
-    """answer or step."""
+    """prediction or step."""
     instances: int
     precision: str
     milliseconds: float
-    floor: float
+    bound: float
     """Milliseconds."""
     gigabytes: float
-    """Most that was held at once, features included."""
+    """Peak of the memory, features included."""
     device: str
     versions: str
     date: str
@@ -85,7 +87,8 @@ class Row:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print, and add to the results."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    options = _parser().parse_args(given)
     if options.device == "cuda" and not torch.cuda.is_available():
         print("length: no CUDA device here, so nothing is measured; --device cpu tries it out")
         return
@@ -93,7 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(
         f"length, {_machine(options.device)}, {rate / 1e12:.0f} TFLOP/s, torch {torch.__version__}"
     )
-    for row in _measured(options, rate):
+    for row in _measured(options, rate, describe_command(given)):
         write(options.results, [row])
 
 
@@ -101,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--only", nargs="+", default=list(CONTESTANTS), choices=CONTESTANTS)
-    parser.add_argument("--what", nargs="+", default=["answer", "step"])
+    parser.add_argument("--what", nargs="+", default=["prediction", "step"])
     parser.add_argument("--precision", nargs="+", default=["bfloat16"], choices=DTYPES)
     parser.add_argument("--longest", type=float, default=1.0, help="seconds of one call")
     parser.add_argument("--device", default="cuda")
@@ -116,22 +119,34 @@ def product_rate(device: str) -> float:
     return 2 * side**3 / (timed(lambda: a @ b, device) / 1e3)
 
 
-def _measured(options: argparse.Namespace, rate: float) -> Iterator[Row]:
+def describe_command(arguments: Sequence[str]) -> str:
+    """Return the command as text without paths of this machine, for tables that are published."""
+    shown = [re.sub(r"[^=]*[/\\][^=]*", _shorten_path, argument) for argument in arguments]
+    return shlex.join(["python", "-m", "benchmarks.length", *shown])
+
+
+def _shorten_path(found: re.Match[str]) -> str:
+    """A path relative to the repository, or only the name of what lies elsewhere."""
+    path = Path(found[0]).resolve()
+    return (path.relative_to(ROOT) if path.is_relative_to(ROOT) else Path(path.name)).as_posix()
+
+
+def _measured(options: argparse.Namespace, rate: float, command: str) -> Iterator[Row]:
     facts = {
         "device": _machine(options.device),
         "versions": f"torch {torch.__version__}",
         "date": datetime.now(UTC).date().isoformat(),
-        "command": shlex.join(["python", "-m", "benchmarks.length", *sys.argv[1:]]),
+        "command": command,
     }
     for precision in options.precision:
         for what in options.what:
             for name in options.only:
                 for n, found in _lengths(CONTESTANTS[name], what, precision, options):
-                    floor = 1e3 * products(n) * (3 if what == "step" else 1) / rate
-                    row = Row(name, what, n, precision, found[0], floor, found[1], **facts)
+                    bound = 1e3 * products(n) * (3 if what == "step" else 1) / rate
+                    row = Row(name, what, n, precision, found[0], bound, found[1], **facts)
                     print(
-                        f"  {precision} {what:<7}{n:>10,}  {name:<18}{row.milliseconds:10.3f} ms"
-                        f"{row.milliseconds / floor:8.2f} x floor{row.gigabytes:7.2f} GB",
+                        f"  {precision} {what:<11}{n:>10,}  {name:<18}{row.milliseconds:10.3f} ms"
+                        f"{row.milliseconds / bound:8.2f} x bound{row.gigabytes:7.2f} GB",
                         flush=True,
                     )
                     yield row
@@ -159,7 +174,7 @@ def _lengths(
 
 
 def held(device: str) -> float:
-    """Gigabytes on the GPU that belong to nobody who is measured: recordings may keep theirs."""
+    """Gigabytes on the GPU before a measurement: captured graphs may keep theirs."""
     if device != "cuda":
         return 0.0
     gc.collect()
@@ -167,7 +182,7 @@ def held(device: str) -> float:
 
 
 def products(n: int) -> int:
-    """Operations of SAC-MIL's matrix products for one answer."""
+    """Operations of SAC-MIL's matrix products for one prediction."""
     return 2 * n * DIM * (IN_DIM + 6 * DIM)
 
 
@@ -216,7 +231,7 @@ def _call(
         aggregate = torch.compile(model.aggregate, dynamic=True)
         logits = lambda: aggregate(features, coords, plan).logits  # noqa: E731
     call = _step(model, logits) if what == "step" else torch.no_grad()(logits)
-    return _recorded(call) if contestant.way == "recorded" else call
+    return _captured(call) if contestant.way == "replayed" else call
 
 
 def _step(model: MILModel, logits: Callable[[], Tensor]) -> Callable[[], object]:
@@ -229,7 +244,7 @@ def _step(model: MILModel, logits: Callable[[], Tensor]) -> Callable[[], object]
     return step
 
 
-def _recorded(call: Callable[[], object]) -> Callable[[], object]:
+def _captured(call: Callable[[], object]) -> Callable[[], object]:
     """As a CUDA graph, where there is CUDA."""
     if not torch.cuda.is_available():
         return call

@@ -259,7 +259,7 @@ def _judge_failure(case: Case, failure: str) -> Verdict:
 
 
 def print_table(verdicts: Iterable[Verdict]) -> str:
-    """The table of docs/reliability.md."""
+    """The table of docs/reference/reliability.md."""
     counts = Counter((verdict.case.kind, verdict.outcome) for verdict in verdicts)
     kinds = list(dict.fromkeys(kind for kind, _ in sorted(counts, key=lambda pair: pair[0])))
     rows = [[kind, *(counts[kind, outcome] for outcome in OUTCOMES)] for kind in kinds]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 from benchmarks import length, length_page
 from benchmarks.blocks import renewed
 
-ROW = length.Row("sac_mil", "answer", 16_384, "bfloat16", 0.25, 0.1, 0.5, "GPU", "torch", "d", "c")
+ROW = length.Row(
+    "sac_mil", "prediction", 16_384, "bfloat16", 0.25, 0.1, 0.5, "GPU", "torch", "d", "c"
+)
 
 
 def test_the_newest_of_equal_measurements_stays(tmp_path: Path) -> None:
@@ -20,11 +23,39 @@ def test_the_newest_of_equal_measurements_stays(tmp_path: Path) -> None:
     assert length.read(file) == [replace(ROW, milliseconds=0.125), peer]
 
 
-def test_tables_say_how_far_the_floor_and_the_peer_are() -> None:
-    text = length_page.render_tables([ROW, replace(ROW, name="transmil", milliseconds=5.0)])
-    assert "| sac_mil | 0.25 (2.5 x; 0.50) |" in text
-    assert "16,384: 20 x" in text
-    assert "Measured on GPU, torch, d: `c`." in text
+def test_a_published_command_has_no_path_of_the_machine(tmp_path: Path) -> None:
+    inside = length.ROOT / "benchmarks" / "results" / "length.csv"
+    given = [
+        "--only",
+        "sac_mil, plain",
+        "--results",
+        str(tmp_path / "a.csv"),
+        f"--results={inside}",
+    ]
+    assert length.describe_command([*given, f"--results={tmp_path}/b.csv"]) == (
+        "python -m benchmarks.length --only 'sac_mil, plain' --results a.csv "
+        "--results=benchmarks/results/length.csv --results=b.csv"
+    )
+
+
+def test_published_commands_are_as_they_would_be_written() -> None:
+    for command in {row.command for row in length.read(length.RESULTS)}:
+        assert length.describe_command(shlex.split(command)[3:]) == command
+
+
+def test_tables_show_the_bound_and_the_peer() -> None:
+    rows = [ROW, replace(ROW, name="transmil", milliseconds=5.0)]
+    text = length_page.render_tables(rows, "length.png")
+    assert "| _bound_ | 0.1 |\n| sac_mil | 0.25 (2.5 x) |" in text
+    assert "| _transmil / sac_mil_ | 20.0 x |" in text
+    assert "| tiles | 16,384 |\n| --- | --- |\n| sac_mil | 0.50 |" in text
+    assert "| GPU | torch | d | `c` |" in text
+
+
+def test_the_page_has_the_newest_tables() -> None:
+    page = length_page.PAGE.read_text(encoding="utf-8")
+    tables = length_page.render_tables(length.read(length.RESULTS), "../docs/images/length.png")
+    assert renewed(page, lambda _: tables) == page
 
 
 def test_products_are_those_of_the_model() -> None:
@@ -52,11 +83,12 @@ def test_a_study_can_be_tried_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFix
         length.main([*given, "--results", str(file)])
     given[-1] = "abmil_gated"
     length.main([*given, "--results", str(file)])
+    assert str(tmp_path) not in file.read_text()
     assert [(row.name, row.what) for row in length.read(file)] == [
-        ("abmil_gated", "answer"),
+        ("abmil_gated", "prediction"),
         ("abmil_gated", "step"),
     ]
-    assert "x floor" in capsys.readouterr().out
+    assert "x bound" in capsys.readouterr().out
 
 
 def test_words_outside_a_block_stay() -> None:

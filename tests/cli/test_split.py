@@ -35,7 +35,7 @@ def test_folds_are_written_and_printed(sacmil: Callable, table: Path, tmp_path: 
     assert lines[0] == "40 slides of 20 patients; patients/slides:"
     assert lines[2].split() == ["fold", "set", "all", "normal", "tumour"]
     assert lines[5].split() == ["0", "test", "4/8", "2/4", "2/4"]
-    assert lines[-1] == f"5 folds: {tmp_path / 'splits' / 'splits_0.csv'} and 5 more"
+    assert lines[-1] == f"5 folds in 6 files: {tmp_path / 'splits' / 'splits_0.csv'}, …"
     assert not any(line != line.rstrip() for line in lines)
 
 

@@ -185,7 +185,7 @@ def test_refitting_on_every_slide_tests_none(sacmil: Callable, table: Path) -> N
         warnings.simplefilter("always", CohortWarning)
         done = sacmil("train", *given(table, "all"), "--all", "--recipe", "official", *SMALL)
     assert done.code == 0, done.err
-    assert "Warning: the recipe official chooses its epoch" in done.err
+    assert "of the recipe official chooses an epoch on a validation set" in done.err
     assert "The last of 2 epochs is kept" in done.err
     assert "AUC" not in done.out
     notes = json.loads((table.parent / "all" / "card.json").read_text())["notes"]

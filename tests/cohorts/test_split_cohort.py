@@ -51,8 +51,21 @@ def test_every_slide_is_counted_once_per_fold(material: Material) -> None:
 
 
 def test_given_folds_must_have_slides_of_the_cohort(material: Material) -> None:
-    with pytest.raises(CohortError, match="zebra: is not in the cohort"):
+    with pytest.raises(CohortError, match="'zebra' is not in the cohort"):
         split_cohort(material.cohort, [Fold(("zebra",), (), ())])
+
+
+def test_given_folds_are_checked_as_if_they_had_been_read(material: Material) -> None:
+    names = [slide.slide_id for slide in material.cohort.slides]
+    first, *rest = names
+    for fold, message in (
+        (Fold(tuple(names), (), (first,)), "listed more than once"),
+        (Fold(tuple(rest), (), ()), "the test set is empty"),
+        (Fold((), (), tuple(names)), "the training set is empty"),
+        (Fold((first,), (), tuple(rest)), "no slide of class"),
+    ):
+        with pytest.raises(CohortError, match=message):
+            split_cohort(material.cohort, [fold])
 
 
 # --- files ----------------------------------------------------------------------------------------

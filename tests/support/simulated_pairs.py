@@ -1,6 +1,6 @@
 """Simulated cross-validation of two models, and how often a test claims a difference.
 
-Print the table of docs/statistics.md with ``python tests/support/simulated_pairs.py``.
+Print the table of docs/concepts/statistics.md with ``python tests/support/simulated_pairs.py``.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from sacmil.synthetic.slides import (
     make_slide_cohort,
     write_slide,
 )
-from sacmil.synthetic.slides.layout import FIELD_SIDE, make_blob, polygon_area
+from sacmil.synthetic.slides.layout import FIELD_SIDE, SlideContents, make_blob, polygon_area
 from sacmil.synthetic.slides.painter import SlidePainter
 from sacmil.units import MicronsPerPixel
 
@@ -32,13 +32,14 @@ pytest.importorskip("tifffile", reason="pip install 'sacmil[slides]'")
 SMALL = LayoutSettings(
     size=(1344, 1344),
     tissue_radius=590,
-    cluster_radii=(80, 74, 70),
-    glands=2,
+    clusters=(3, 4),
+    cluster_radius=(68, 80),
+    glands=(1, 2),
     gland_radius=50,
     fat_radius=120,
     fat_cell=34,
-    stroma_cells=420,
-    lymphocytes=120,
+    stroma_cells=(300, 420),
+    lymphocytes=(80, 120),
 )
 
 
@@ -58,30 +59,49 @@ def written(tmp_path_factory):
 # --- the label -----------------------------------------------------------------------------------
 
 
-def test_either_class_has_the_same_clusters_glands_fat_and_tissue() -> None:
-    def amounts(layout):
-        clusters = sorted(round(polygon_area(cluster.outline), 3) for cluster in layout.clusters)
-        glands = [round(polygon_area(gland.outline), 3) for gland in layout.glands]
-        return (
-            clusters,
-            glands,
-            *(round(polygon_area(b.outline), 2) for b in (layout.fat, layout.tissue)),
-        )
-
-    found = [amounts(layout) for label in (0, 1) for layout in layouts(label)]
-    assert all(one == found[0] for one in found)
+def test_the_contents_of_a_slide_are_drawn_without_its_label() -> None:
+    for one, other in zip(layouts(0), layouts(1), strict=True):
+        assert one.contents == other.contents
+        for blob in ("tissue", "fat"):
+            assert np.array_equal(getattr(one, blob).outline, getattr(other, blob).outline)
 
 
-def test_either_class_has_the_same_cells_of_each_kind() -> None:
-    counts = []
+def test_the_layout_has_what_the_contents_say() -> None:
+    for label in (0, 1):
+        for layout in layouts(label):
+            areas = [polygon_area(cluster.outline) for cluster in layout.clusters]
+            radii = np.sqrt(np.array(areas) / np.pi)
+            assert sorted(radii) == pytest.approx(sorted(layout.contents.cluster_radii))
+            assert len(layout.glands) == layout.contents.glands
+
+
+def test_contents_vary_from_slide_to_slide_within_what_was_requested() -> None:
+    found = [SlideContents.draw(SMALL, np.random.default_rng(seed)) for seed in range(200)]
+    for name, (least, most) in {
+        "glands": SMALL.glands,
+        "stroma_cells": SMALL.stroma_cells,
+        "lymphocytes": SMALL.lymphocytes,
+    }.items():
+        values = [getattr(contents, name) for contents in found]
+        assert least <= min(values) < max(values) <= most
+    counts = {len(contents.cluster_radii) for contents in found}
+    assert counts == {3, 4}
+    radii = [radius for contents in found for radius in contents.cluster_radii]
+    assert 68 <= min(radii) < 69
+    assert 79 < max(radii) <= 80
+
+
+def test_the_cells_painted_are_those_of_the_contents() -> None:
     for label in (0, 1):
         random = np.random.default_rng(label)
-        painting = SlidePainter(make_layout(label, random, SMALL), random)
-        counts.append({kind: len(cells) for kind, cells in painting.cells.items()})
-    assert counts[0] == counts[1]
-    assert counts[0]["tumour"] == sum(
-        SMALL.count_tumor_cells(radius) for radius in SMALL.cluster_radii
-    )
+        layout = make_layout(label, random, SMALL)
+        painted = SlidePainter(layout, random).cells
+        contents = layout.contents
+        assert len(painted["stroma"]) == contents.stroma_cells
+        assert len(painted["lymphocyte"]) == contents.lymphocytes // 2 + 2 * (
+            contents.lymphocytes // 4
+        )
+        assert len(painted["tumour"]) == sum(map(SMALL.count_tumor_cells, contents.cluster_radii))
 
 
 @pytest.mark.parametrize("label", [0, 1])
@@ -235,12 +255,20 @@ def test_a_cohort_that_cannot_be_balanced_is_rejected(slides: int) -> None:
 def test_amounts_that_do_not_fit_are_rejected() -> None:
     with pytest.raises(ConfigError, match="does not fit"):
         LayoutSettings(size=(500, 500))
-    crowded = dataclasses.replace(SMALL, glands=200)
-    with pytest.raises(ConfigError, match="fields for 3 clusters and 200 glands"):
+    crowded = dataclasses.replace(SMALL, glands=(200, 200))
+    with pytest.raises(ConfigError, match=r"fields for [34] clusters and 200 glands"):
         make_layout(0, np.random.default_rng(0), crowded)
-    fat = dataclasses.replace(SMALL, cluster_radii=(140,))
+    fat = dataclasses.replace(SMALL, cluster_radius=(140, 140))
     with pytest.raises(ConfigError, match="does not fit a field"):
         make_layout(0, np.random.default_rng(0), fat)
+
+
+@pytest.mark.parametrize(
+    "amount", [{"glands": (5, 4)}, {"clusters": (0, 3)}, {"lymphocytes": (-1, 3)}]
+)
+def test_ranges_that_no_slide_can_follow_are_rejected(amount: dict) -> None:
+    with pytest.raises(ConfigError, match="expected the smaller number first"):
+        LayoutSettings(**amount)
 
 
 @pytest.mark.parametrize("radius", [20.0, 300.0])

@@ -23,7 +23,7 @@ from sacmil.evaluation.summary import summarize
 from sacmil.heatmap import read_truth
 from sacmil.results import read_predictions, read_results, read_scores
 from sacmil.workflows import demo
-from sacmil.workflows.demo import EXPORTED_MODELS, DemoFolder, DemoSettings, run_demo
+from sacmil.workflows.demo import EXPORTED_MODELS, DemoSettings, run_demo
 from sacmil.workflows.inputs import WorkflowCallbacks
 
 pytest.importorskip("matplotlib", reason="pip install 'sacmil[plots]'")
@@ -31,7 +31,7 @@ pytest.importorskip("onnxruntime", reason="pip install 'sacmil[runtime]'")
 
 pytestmark = pytest.mark.slow  # every step has quick tests of its own
 
-MODELS = {"sac_mil_local", "abmil", "mean_pool"}
+MODELS = {"sac_mil_near_far", "abmil", "mean_pool"}
 """Without transmil: one model that is not exported is enough, and a slow test trains all."""
 ALL_OPTIONS = demo._MODEL_OPTIONS
 
@@ -197,7 +197,7 @@ def test_tiles_with_a_cluster_look_unlike_the_others(shown, out) -> None:
 def test_new_slides_are_answered_by_the_exported_run(shown, out) -> None:
     found, _ = shown
     assert len(found.new_predictions) == 2
-    runtime = load(out / "onnx" / "sac_mil_local")
+    runtime = load(out / "onnx" / "sac_mil_near_far")
     for slide, text in found.new_predictions.items():
         (path,) = (out / "new" / "answers" / "bags").glob(f"*/features_*/{slide}.h5")
         answer = runtime.predict(read_bag(path))
@@ -250,7 +250,7 @@ def test_a_second_run_does_nothing_again_and_says_the_same(shown, out, settings)
 
 def test_what_is_lost_is_made_again_and_nothing_else(shown, out, settings) -> None:
     slide = shown[0].slides[2]
-    scores = out / "results" / "scores" / "sac_mil_local" / f"{slide.slide_id}.npz"
+    scores = out / "results" / "scores" / "sac_mil_near_far" / f"{slide.slide_id}.npz"
     before = scores.read_bytes()
     (shown[0].folder.slides / slide.file_name).unlink()
     (out / "results" / "results.json").unlink()  # as if killed before it was written
@@ -266,14 +266,6 @@ def test_a_folder_of_other_settings_is_refused_untouched(shown, out) -> None:
     with pytest.raises(RunError, match="other settings"):
         run_demo(out, DemoSettings.make_quick(seed=5))
     assert state(out) == before
-
-
-def test_settings_with_the_old_name_of_cluster_radii_are_the_same(tmp_path) -> None:
-    settings = DemoSettings.make_quick()
-    old = settings.to_json().replace("cluster_radii", "nest_radii")
-    assert old != settings.to_json()
-    (tmp_path / "settings.json").write_text(old)
-    DemoFolder(tmp_path).claim(settings)
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command()
 @opt.option("--out", "Folder to write the report to.", opt.FOLDER, default="report")
 @opt.flag("--quick", "Run every step on a few small slides.")
-@opt.option("--slides", "Slides in the cohort, an even number.  [default: 60]", click.IntRange(12))
+@opt.option("--slides", "Slides in the cohort, an even number.  [default: 90]", click.IntRange(12))
 @opt.option("--epochs", "Epochs per model.  [default: 16]", opt.COUNT)
 @opt.option("--seed", "Seed of cohort and training.  [default: 1]", opt.NATURAL)
 def command(out: Path, *, quick: bool, **given: int | None) -> None:
@@ -42,7 +42,6 @@ def command(out: Path, *, quick: bool, **given: int | None) -> None:
 
 def _print_results(out: Path, result: DemoRun) -> None:
     from sacmil.evaluation.table_format import render_table
-    from sacmil.workflows.demo import list_next_commands
 
     click.echo(render_table(result.report.summary))
     for name, measured in result.localization.items():
@@ -55,4 +54,4 @@ def _print_results(out: Path, result: DemoRun) -> None:
             click.echo(f"  {slide.slide_id}: {slide.artefact}")
     done = ", ".join(f"{count} {what}" for what, count in result.steps_done.items() if count)
     click.echo(f"\ndone now: {done or 'nothing, everything was there'}")
-    click.echo(f"report: {out / 'index.html'}\nviewer: {list_next_commands(out)[0]}")
+    click.echo(f"report: {out / 'index.html'}\nviewer: sacmil view {out / 'results'}")

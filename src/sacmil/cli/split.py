@@ -126,7 +126,7 @@ def _print_files(split: CohortSplit, out: Path, *, official: bool, with_table: b
     from sacmil.cohorts.split_cohort import OFFICIAL_FOLDER, TABLE_FILE
 
     files = split.files
-    click.echo(f"\n{len(split.folds)} folds: {files[0]} and {len(files) - 1} more")
+    click.echo(f"\n{len(split.folds)} folds in {len(files)} files: {files[0]}, …")
     if official:
         click.echo(f"the official test set: {out / OFFICIAL_FOLDER}")
     if with_table:

@@ -3,9 +3,9 @@
 The challenge has training slides, normal_<n> and tumor_<n>, and test slides, test_<n>. There are
 two protocols:
 
-``folds``     cross-validation among the training slides only. The test set of a fold is a fifth
-              of them; no official test slide is in any fold.
-``official``  one fold: train and val are all training slides, test is the official test set.
+- ``folds``: cross-validation among the training slides only. The test set of a fold is a fifth of
+  them; no official test slide is in any fold.
+- ``official``: one fold: train and val are all training slides, test is the official test set.
 
 CAMELYON16 does not state which slides are of one patient; each slide counts as a patient.
 """

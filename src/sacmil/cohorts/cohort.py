@@ -2,7 +2,7 @@
 
 A table is a CSV or Excel file with a row per slide, in the columns of CLAM (case_id, slide_id,
 label), slideflow (patient, slide, category) and others. STAMP uses two: a table of patients and a
-table of their slides. docs/cohorts.md shows them all.
+table of their slides. docs/how-to/cohorts.md shows them all.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def write_splits(
     differing = [file for file in present if not _has_content(file, texts, numbered)]
     if differing and not overwrite:
         found = ", ".join(file.name for file in differing[:3])
-        fix = "choose another `out`, or replace them by `overwrite`"
+        fix = "choose another `out`, or replace them with `overwrite`"
         raise CohortError(folder, [f"already holds other splits ({found}); {fix}"])
     for file in differing:  # first, so that an interruption cannot leave a mix of two divisions
         file.unlink()

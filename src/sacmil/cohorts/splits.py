@@ -95,7 +95,7 @@ def make_folds(
             rest = {patient: label for patient, label in strata.items() if patient not in test}
             val = _select_validation_patients(rest, sites, validation, f"{salt}/{number}")
             made.append(_divide_slides(slides, val, test))
-    check_folds(cohort, made)
+    _check_each_fold(cohort, made)
     return made
 
 
@@ -326,7 +326,7 @@ def _improve_assignment(shares: Shares, fold_of_site: npt.NDArray[np.int64], fol
 
 
 def list_given_folds(cohort: Cohort, folds: object) -> list[Fold]:
-    """Return the folds that a caller gave; reject none, other types and unknown slides.
+    """Return the folds that a caller gave; reject them as if they had been read from files.
 
     Args:
         cohort: whose slides the folds divide.
@@ -339,10 +339,7 @@ def list_given_folds(cohort: Cohort, folds: object) -> list[Fold]:
             "file or folder of splits"
         )
     made = [Fold(*map(tuple, fold)) for fold in given]
-    listed = {slide_id for fold in made for ids in fold for slide_id in ids}
-    if unknown := sorted(listed - cohort.by_id.keys()):
-        problems = [f"{slide_id}: is not in the cohort; check the folds" for slide_id in unknown]
-        raise CohortError("folds", problems)
+    _check_each_fold(cohort, made)
     return made
 
 
@@ -358,13 +355,19 @@ def check_folds(cohort: Cohort, folds: Sequence[Fold]) -> None:
         cohort: whose slides the folds divide.
         folds: made here or read from files.
     """
+    _check_each_fold(cohort, folds)
+    for message in _find_test_set_warnings(cohort, folds):
+        warnings.warn(message, CohortWarning, stacklevel=2)
+
+
+def _check_each_fold(cohort: Cohort, folds: Sequence[Fold]) -> None:
     numbered = [(f"fold {number}: ", fold) for number, fold in enumerate(folds)]
     problems = [name + text for name, fold in numbered for text in _find_problems(cohort, fold)]
     if problems or not folds:
         raise CohortError("splits", problems or ["there are no folds"])
-    messages = [name + text for name, fold in numbered for text in _find_warnings(cohort, fold)]
-    for message in [*messages, *_find_test_set_warnings(cohort, folds)]:
-        warnings.warn(message, CohortWarning, stacklevel=2)
+    for name, fold in numbered:
+        for text in _find_warnings(cohort, fold):
+            warnings.warn(name + text, CohortWarning, stacklevel=3)
 
 
 def _find_problems(cohort: Cohort, fold: Fold) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Metrics over the units of one test set, of the data itself or of many resamples at once.
 
-A resample is a row of weights over the test rows. Every function weighted_… takes labels (n,),
+A resample is a row of weights over the test rows. Every function ``weighted_…`` takes labels (n,),
 probabilities (n, C) and weights (B, n), the number of times each row is in the resample. It returns
 (B,), the metric of rows repeated that often. NaN means undefined, for most metrics because the
 resample has one class only.

@@ -74,7 +74,7 @@ def extract(
 
     Args:
         slides: a file, a folder that is searched recursively, or several.
-        out: the output folder; docs/extraction.md lists its files.
+        out: the output folder; docs/how-to/extract.md lists its files.
         encoder: one of list_encoders(), or onnx:FILE.
         weights: file with the encoder's weights.
         download: whether to download the encoder's weights.

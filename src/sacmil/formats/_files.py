@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from sacmil.errors import BagError, FormatError, MissingExtraError
+from sacmil.errors import BagError, ConfigError, FormatError, MissingExtraError
 from sacmil.hdf5 import open_dataset, open_hdf5
 from sacmil.limits import check_declared_size, check_zip_size
 
@@ -50,7 +50,7 @@ def open_file(path: Path, *, only: Sequence[str] = ()) -> Iterator[h5py.File]:
     try:
         with open_hdf5(path, only=only) as file:
             yield file
-    except (FormatError, BagError):
+    except (FormatError, BagError, ConfigError):
         raise
     except (*_DAMAGE_ERRORS, MemoryError) as error:
         # str(KeyError) puts quotes around its message

@@ -62,7 +62,7 @@ def read_bag(
     """Read a bag in any supported layout.
 
     The options after the path give values that files of other tools do not store
-    (docs/formats.md). They must not contradict the file.
+    (docs/reference/file-layouts.md). They must not contradict the file.
 
     Args:
         path: a file.

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def recompute_in_backward(function: Callable[..., T], *arguments: object) -> T:
-    """Return function(*arguments); the recomputation uses the same random numbers.
+    """Return ``function(*arguments)``; the recomputation uses the same random numbers.
 
     Without gradients, and in an export, the function is simply called.
     """

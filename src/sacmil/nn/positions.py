@@ -100,7 +100,7 @@ def _geometric_slopes(heads: int) -> list[float]:
 
 
 def symmetric_bias(n: int, slope: float, like: Tensor) -> Tensor:
-    """Return -slope |i - j|, (N, N), in the dtype and on the device of another tensor."""
+    """Return ``-slope |i - j|``, (N, N), in the dtype and on the device of another tensor."""
     index = torch.arange(n, dtype=torch.float32, device=like.device)
     return (index[:, None] - index).abs_().mul_(-slope).to(like.dtype)
 

@@ -299,9 +299,10 @@ def _keep_last_epoch(config: TrainingConfig) -> TrainingConfig:
     training = {**config.training, "monitor": "last", "patience": None}
     changed = config.replace(training=training)
     warnings.warn(
-        f"the recipe {config.recipe} chooses its epoch on a validation set, and training on every "
-        f"slide has none. The last of {changed.to_recipe().epochs} epochs is kept; set epochs to "
-        "the number that cross-validation found best",
+        f"monitor={config.to_recipe().monitor} of the recipe {config.recipe} chooses an epoch on a "
+        "validation set, and training on every slide has none. The last of "
+        f"{changed.to_recipe().epochs} epochs is kept; set epochs to the number that "
+        "cross-validation found best",
         CohortWarning,
         stacklevel=3,
     )

@@ -75,29 +75,32 @@ from sacmil.synthetic.slides import (
     write_slide,
 )
 from sacmil.synthetic.slides.layout import MPP
-from sacmil.training.config import DEFAULT_MODEL, TrainingConfig
+from sacmil.training.config import TrainingConfig
 from sacmil.training.train import cross_validate
 from sacmil.workflows.inputs import WorkflowCallbacks
 from sacmil.workflows.predict import predict_slides
 from sacmil.workflows.runs import read_run_settings
 from sacmil.workflows.slide_pictures import write_thumbnail
 
-EXPORTED_MODELS = (DEFAULT_MODEL, "abmil")
+DEMO_MODEL = "sac_mil_near_far"
+"""Of SAC-MIL the preset that learns from the fewest slides."""
+EXPORTED_MODELS = (DEMO_MODEL, "abmil")
 """Models that are exported, drawn and shown in the viewer."""
 
 _QUICK_LAYOUT = LayoutSettings(
     size=(1120, 1120),
     tissue_radius=520,
-    cluster_radii=(80, 74, 70),
-    glands=1,
+    clusters=(3, 3),
+    cluster_radius=(70, 80),
+    glands=(1, 1),
     gland_radius=50,
     fat_radius=80,
     fat_cell=26,
-    stroma_cells=300,
-    lymphocytes=80,
+    stroma_cells=(250, 350),
+    lymphocytes=(60, 100),
 )
 _MODEL_OPTIONS: dict[str, dict[str, Any]] = {
-    DEFAULT_MODEL: {},
+    DEMO_MODEL: {},
     "transmil": {"dim": 64, "heads": 4},
     "abmil": {"hidden": 64, "attention_dim": 32},
     "mean_pool": {"hidden": 64},
@@ -119,7 +122,7 @@ _MIN_TUMOR_SHARE = 0.25
 class DemoSettings:
     """Settings of the demonstration."""
 
-    slides: int = 60
+    slides: int = 90
     """Slides with tissue; two more fail on purpose."""
     folds: int = 3
     epochs: int = 16
@@ -166,7 +169,7 @@ class DemoFolder:
         stored, wanted = self.out / "settings.json", settings.to_json()
         if stored.is_file():
             found = stored.read_text(encoding="utf-8", errors="replace")
-            if found.replace('"nest_radii"', '"cluster_radii"') != wanted:  # renamed since
+            if found != wanted:
                 raise RunError(
                     f"{self.out}: holds a demonstration with other settings (see {stored.name}); "
                     "choose another `out`, or remove that folder"
@@ -519,16 +522,6 @@ def write_page(result: DemoRun) -> None:
         exported_models=EXPORTED_MODELS,
         first_slides=[slide for _, slide in sorted(first_slides.items())],
         marked=", ".join(s.slide_id for s in result.slides if s.artefact == "pen mark"),
-        next_commands=list_next_commands(result.folder.out),
     )
     with atomic_write(result.folder.page) as partial:
         partial.write_text(page, encoding="utf-8")
-
-
-def list_next_commands(out: Path) -> list[str]:
-    """Return commands to run next."""
-    return [
-        f"sacmil view {out / 'results'}",
-        f"sacmil evaluate {out / 'run'}",
-        f"sacmil compare {out / 'run'}",
-    ]

@@ -90,7 +90,7 @@ def predict_slides(
     Args:
         items: slides, bags, or folders of either; one that fails does not stop the others.
         models: model folders, exports or runs, a run is the mean of its models; so are several.
-        out: folder to write; docs/predict.md lists the files.
+        out: folder to write; docs/how-to/predict.md lists the files.
         device: auto, cpu, cuda:0, …: for torch models and the encoder.
         slides: folder of the bags' slides, to draw heatmaps on.
         heatmaps: whether to draw heatmaps.

@@ -1,10 +1,10 @@
 """The layout of a synthetic slide: the label determines only the positions of tumour clusters.
 
 The clusters of a *circumscribed* tumour are adjacent, those of an *infiltrative* one are dispersed
-through the stroma. Both have the same number of clusters of the same sizes, and the same numbers
-of tumour cells, glands, fat and stroma cells. Each cluster and each gland is in a field of its own,
-as large as a tile: otherwise close clusters would share tiles, and one tile would reveal the label.
-So counts or single tiles cannot separate the classes; positions can.
+through the stroma. How many clusters, glands and cells a slide has, and how large, is drawn from
+one distribution for both. Each cluster and each gland is in a field of its own, as large as a tile:
+otherwise close clusters would share tiles, and one tile would reveal the label. So counts or single
+tiles cannot separate the classes; positions can.
 """
 
 from __future__ import annotations
@@ -119,22 +119,25 @@ def fill_polygons(
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutSettings:
-    """What is on a slide, independent of its label; lengths in level-0 pixels."""
+    """What is on slides, independent of their labels; lengths in level-0 pixels.
 
-    size: tuple[int, int] = (2688, 2464)
+    Of a pair of numbers a slide has one between them, both included.
+    """
+
+    size: tuple[int, int] = (2240, 2128)
     """Width and height."""
-    tissue_radius: float = 1090.0
-    cluster_radii: tuple[float, ...] = (86, 83, 81, 79, 77, 75, 73, 71, 69, 67)
-    """Radius of each cluster."""
+    tissue_radius: float = 920.0
+    clusters: tuple[int, int] = (6, 10)
+    cluster_radius: tuple[float, float] = (66.0, 86.0)
     cell_spacing: float = 23.0
     """Distance between neighbouring tumour cells."""
-    glands: int = 6
+    glands: tuple[int, int] = (1, 6)
     gland_radius: float = 66.0
-    fat_radius: float = 260.0
+    fat_radius: float = 220.0
     fat_cell: float = 46.0
     """Radius of a fat cell."""
-    stroma_cells: int = 3000
-    lymphocytes: int = 700
+    stroma_cells: tuple[int, int] = (1500, 2700)
+    lymphocytes: tuple[int, int] = (250, 750)
 
     def __post_init__(self) -> None:
         if 2.1 * self.tissue_radius > min(self.size):
@@ -142,10 +145,49 @@ class LayoutSettings:
                 f"tissue of radius {self.tissue_radius:g} does not fit on a slide of "
                 f"{self.size[0]} x {self.size[1]} pixels; expected a larger size"
             )
+        pairs = {
+            "clusters": self.clusters,
+            "cluster_radius": self.cluster_radius,
+            "glands": self.glands,
+            "stroma_cells": self.stroma_cells,
+            "lymphocytes": self.lymphocytes,
+        }
+        for name, (least, most) in pairs.items():
+            if not 0 <= least <= most or (name.startswith("cluster") and least == 0):
+                raise ConfigError(
+                    f"{name} is from {least:g} to {most:g}; expected the smaller number first"
+                    + (", above 0" if name.startswith("cluster") else "")
+                )
 
     def count_tumor_cells(self, radius: float) -> int:
         """Return the number of tumour cells of a cluster."""
         return round(0.78 * math.pi * radius**2 / (self.cell_spacing**2 * math.sqrt(3) / 2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlideContents:
+    """How much of everything one slide has."""
+
+    cluster_radii: tuple[float, ...]
+    """Radius of each cluster."""
+    glands: int
+    stroma_cells: int
+    lymphocytes: int
+
+    @classmethod
+    def draw(cls, settings: LayoutSettings, random: np.random.Generator) -> SlideContents:
+        """Draw the contents of a slide, of whatever label."""
+
+        def draw_count(pair: tuple[int, int]) -> int:
+            return int(random.integers(pair[0], pair[1], endpoint=True))
+
+        clusters = draw_count(settings.clusters)
+        return cls(
+            cluster_radii=tuple(random.uniform(*settings.cluster_radius, clusters).tolist()),
+            glands=draw_count(settings.glands),
+            stroma_cells=draw_count(settings.stroma_cells),
+            lymphocytes=draw_count(settings.lymphocytes),
+        )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -153,6 +195,7 @@ class SlideLayout:
     """Outlines of everything on one slide, in level-0 pixels."""
 
     settings: LayoutSettings
+    contents: SlideContents
     label: int
     tissue: Blob
     fat: Blob
@@ -163,21 +206,22 @@ class SlideLayout:
 def make_layout(
     label: int, random: np.random.Generator, settings: LayoutSettings | None = None
 ) -> SlideLayout:
-    """Make a layout; tissue and fat come first and do not depend on the label.
+    """Make a layout; contents, tissue and fat come first and do not depend on the label.
 
     Args:
         label: index into CLASSES.
         random: determines every shape and position.
-        settings: number and size of everything.
+        settings: from which to which number and size of everything.
     """
     settings = settings or LayoutSettings()
+    contents = SlideContents.draw(settings, random)
     tissue = _make_tissue(settings, random)
     fat = _make_fat(tissue, settings, random)
     fields = _find_fields(tissue, fat, settings)
-    count = len(settings.cluster_radii)
-    if len(fields) < count + settings.glands:
+    count = len(contents.cluster_radii)
+    if len(fields) < count + contents.glands:
         raise ConfigError(
-            f"the tissue has {len(fields)} fields for {count} clusters and {settings.glands} "
+            f"the tissue has {len(fields)} fields for {count} clusters and {contents.glands} "
             "glands; expected a field for each: use more tissue, or fewer of them"
         )
     rows = (
@@ -186,14 +230,20 @@ def make_layout(
     free = np.delete(fields, rows, axis=0)
     clusters = tuple(
         _make_blob_in_field(field, radius, random, unevenness=0.09)
-        for field, radius in zip(fields[rows], settings.cluster_radii, strict=True)
+        for field, radius in zip(fields[rows], contents.cluster_radii, strict=True)
     )
     glands = tuple(
         _make_blob_in_field(field, settings.gland_radius, random, unevenness=0.07)
-        for field in random.permutation(free)[: settings.glands]
+        for field in random.permutation(free)[: contents.glands]
     )
     return SlideLayout(
-        settings=settings, label=label, tissue=tissue, fat=fat, clusters=clusters, glands=glands
+        settings=settings,
+        contents=contents,
+        label=label,
+        tissue=tissue,
+        fat=fat,
+        clusters=clusters,
+        glands=glands,
     )
 
 

@@ -184,16 +184,16 @@ class SlidePainter:
         self.cells[kind] = np.concatenate([self.cells.get(kind, np.empty((0, 3))), rows])
 
     def _paint_nuclei(self) -> None:
-        settings = self.layout.settings
+        contents = self.layout.contents
         free = self._find_stroma_positions()
-        spindle = self._sample_positions(free, settings.stroma_cells)
+        spindle = self._sample_positions(free, contents.stroma_cells)
         self._add_cells("stroma", spindle, self.fibers.compute_directions(spindle))
-        self._add_cells("lymphocyte", self._sample_positions(free, settings.lymphocytes // 2))
+        self._add_cells("lymphocyte", self._sample_positions(free, contents.lymphocytes // 2))
         for _ in range(2):  # follicles
             distance = np.hypot(*(free - self.random.choice(free)).T)
             weights = np.exp(-((distance / 60) ** 2)) + 1e-9
             self._add_cells(
-                "lymphocyte", self._sample_positions(free, settings.lymphocytes // 4, weights)
+                "lymphocyte", self._sample_positions(free, contents.lymphocytes // 4, weights)
             )
         for name, kind in texture.NUCLEUS_KINDS.items():
             stamps = texture.make_stamps(kind)
