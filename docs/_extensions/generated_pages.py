@@ -202,8 +202,8 @@ class ModelFacts(MarkdownDirective):
         yield from format_table(["recipe", "changes"], recipes)
         rows = list(iter_results(argument))
         if rows:
-            yield from ("", "AUC in our studies, confirmation rounds, 95 % interval:", "")
-            yield from format_table(["study", "task", argument, "best model of the study"], rows)
+            yield from ("", "AUC in our studies, 95 % interval:", "")
+            yield from format_table(["study, round", "task", argument, "best model of the round"], rows)
 
 
 def iter_results(model: str) -> Iterator[list[str]]:
@@ -218,7 +218,7 @@ def iter_results(model: str) -> Iterator[list[str]]:
             row = max(ours, key=lambda one: rate_round(one["round"]))
             same = [o for o in rounds if o["task"] == task and o["round"] == row["round"]]
             best = max(same, key=lambda one: float(one["auc"]))
-            study = f"[{path.stem}](../../results/{path.stem}.md)"
+            study = f"[{path.stem}](../../results/{path.stem}.md), {row['round']}"
             yield [
                 study,
                 row["task"],
@@ -228,8 +228,8 @@ def iter_results(model: str) -> Iterator[list[str]]:
 
 
 def rate_round(name: str) -> int:
-    """A repeated confirmation counts more than the first."""
-    return {"first-confirmation": 0, "confirmation": 1}.get(name, 2)
+    """Of several rounds the main one counts, as on the page of the study."""
+    return {"confirmation": 2, "first-confirmation": 0}.get(name, 1)
 
 
 def format_auc(row: dict[str, str]) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command()
 @opt.option("--out", "Folder to write the report to.", opt.FOLDER, default="report")
 @opt.flag("--quick", "Run every step on a few small slides.")
-@opt.option("--slides", "Slides in the cohort, an even number.  [default: 90]", click.IntRange(12))
+@opt.option("--slides", "Slides in the cohort, an even number.  [default: 80]", click.IntRange(12))
 @opt.option("--epochs", "Epochs per model.  [default: 16]", opt.COUNT)
 @opt.option("--seed", "Seed of cohort and training.  [default: 1]", opt.NATURAL)
 def command(out: Path, *, quick: bool, **given: int | None) -> None:

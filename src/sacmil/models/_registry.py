@@ -96,7 +96,8 @@ def describe_model(name: str) -> ModelDescription:
     parameters = inspect.signature(model).parameters.values()
     options = {p.name: p.default for p in parameters if p.name not in ("in_dim", "num_classes")}
     text = inspect.getdoc(model) or ""
-    help_ = dict(re.findall(r"^    (\w+): (.+)$", text, flags=re.MULTILINE))
+    found = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)$", text, flags=re.MULTILINE)
+    help_ = {option: " ".join(meaning.split()) for option, meaning in found}
     recipes = {key: _list_differences(recipe) for key, recipe in get_recipes(name).items()}
     notes, origin = _describe_training(model), _ORIGINS.get(model.name, BUILT_IN)
     return ModelDescription(text.split("\n")[0], options, help_, recipes, notes, origin)

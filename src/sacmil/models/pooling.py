@@ -84,8 +84,7 @@ class MaxMIL(_Pooling):
     """Max pooling (as in CLAM 2021, IBMIL 2023 and RRT-MIL 2024): the strongest instances decide.
 
     Args:
-        kind: maximum of logits per class (instances), of features per channel (features), or the
-            logits of the most certain instance (instance).
+        kind: maximum of logits (instances), of features, or logits of the surest one (instance).
         hidden: width of the layer before an instance's logits; unused with kind="features".
         dropout: share of that layer's values dropped in training.
     """

@@ -122,7 +122,7 @@ _MIN_TUMOR_SHARE = 0.25
 class DemoSettings:
     """Settings of the demonstration."""
 
-    slides: int = 90
+    slides: int = 80
     """Slides with tissue; two more fail on purpose."""
     folds: int = 3
     epochs: int = 16

@@ -124,20 +124,20 @@ class LayoutSettings:
     Of a pair of numbers a slide has one between them, both included.
     """
 
-    size: tuple[int, int] = (2240, 2128)
+    size: tuple[int, int] = (2072, 1960)
     """Width and height."""
-    tissue_radius: float = 920.0
-    clusters: tuple[int, int] = (6, 10)
+    tissue_radius: float = 850.0
+    clusters: tuple[int, int] = (6, 9)
     cluster_radius: tuple[float, float] = (66.0, 86.0)
     cell_spacing: float = 23.0
     """Distance between neighbouring tumour cells."""
-    glands: tuple[int, int] = (1, 6)
+    glands: tuple[int, int] = (1, 4)
     gland_radius: float = 66.0
-    fat_radius: float = 220.0
+    fat_radius: float = 190.0
     fat_cell: float = 46.0
     """Radius of a fat cell."""
-    stroma_cells: tuple[int, int] = (1500, 2700)
-    lymphocytes: tuple[int, int] = (250, 750)
+    stroma_cells: tuple[int, int] = (1300, 2300)
+    lymphocytes: tuple[int, int] = (200, 650)
 
     def __post_init__(self) -> None:
         if 2.1 * self.tissue_radius > min(self.size):
