@@ -203,7 +203,8 @@ class ModelFacts(MarkdownDirective):
         rows = list(iter_results(argument))
         if rows:
             yield from ("", "AUC in our studies, 95 % interval:", "")
-            yield from format_table(["study, round", "task", argument, "best model of the round"], rows)
+            header = ["study, round", "task", argument, "best model of the round"]
+            yield from format_table(header, rows)
 
 
 def iter_results(model: str) -> Iterator[list[str]]:
