@@ -4,6 +4,8 @@
 - ``reference/python.md``, the public names of ``sacmil``.
 - ``{model-facts} NAME``: size, options, recipes of a model and its results in our studies.
 - ``{settings} package.module.Class``: the fields of a class of settings.
+
+Cells of notebooks that begin with ``%%bash`` are shown without it.
 """
 
 from __future__ import annotations
@@ -269,10 +271,20 @@ def iter_fields(settings: type) -> Iterator[tuple[str, str, str]]:
         yield ast.unparse(node.target), default, text.replace("\n", " ").replace("``", "`")
 
 
+def show_as_shell(_: Any, document: nodes.document) -> None:
+    """Show a cell of shell commands as such, so that what a reader copies can be pasted."""
+    for block in document.findall(nodes.literal_block):
+        first, _, rest = block.astext().partition("\n")
+        if first == "%%bash":
+            block.children, block.rawsource = [nodes.Text(rest)], rest
+            block["language"] = "bash"
+
+
 def setup(app: Any) -> dict[str, Any]:
     """Register the pages and directives."""
     app.connect("builder-inited", write_command_pages, priority=100)
     app.connect("builder-inited", write_python_page, priority=100)
+    app.connect("doctree-read", show_as_shell)
     app.add_directive("model-facts", ModelFacts)
     app.add_directive("settings", SettingsTable)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
