@@ -39,6 +39,7 @@ def test_abbreviations_and_file_names_end_no_sentence(prose: ModuleType) -> None
     "text",
     [
         "```sh\nsacmil train --out run\n```",
+        "```\na/\n├── tree of words\n```",
         "````{code-cell}\n```\nnested\n```\n````",
         "| a | table |\n|---|---|\n| of | words |",
         "# A heading of words",
@@ -55,6 +56,8 @@ def test_code_tables_headings_and_pictures_are_no_prose(prose: ModuleType, text:
 
 def test_a_note_is_prose(prose: ModuleType) -> None:
     assert words_of(prose, "```{note}\nOne two three.\n```\nFour.") == [3, 1]
+    assert words_of(prose, ":::{note}\nOne two three.\n:::\n```\nno prose\n```\nFour.") == [3, 1]
+    assert words_of(prose, "::::{grid} 2\n:::{card} A title\n:link: x\nOne.\n:::\n::::") == [1]
 
 
 def test_a_link_counts_as_its_text_and_code_as_a_word(prose: ModuleType) -> None:
