@@ -47,6 +47,8 @@ nb_execution_show_tb = True
 nb_merge_streams = True
 copybutton_prompt_text = "$ "
 
+smartquotes = False  # two hyphens are an option
+
 # --- API pages: read from the source, nothing is imported
 autoapi_dirs = [str(HERE.parent / "src" / "sacmil")]
 autoapi_ignore = [f"*/{name}/*" for name in ("cli", "viewer", "kernels", "parallel", "reproduce")]
