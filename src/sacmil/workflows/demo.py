@@ -83,7 +83,7 @@ from sacmil.workflows.runs import read_run_settings
 from sacmil.workflows.slide_pictures import write_thumbnail
 
 DEMO_MODEL = "sac_mil_near_far"
-"""Of SAC-MIL the preset that learns from the fewest slides."""
+"""The preset of SAC-MIL that learns the task from these few slides."""
 EXPORTED_MODELS = (DEMO_MODEL, "abmil")
 """Models that are exported, drawn and shown in the viewer."""
 
