@@ -75,6 +75,16 @@ def test_a_limit_that_is_no_size_is_an_error(value: str, monkeypatch: pytest.Mon
         max_bag_bytes()
 
 
+def test_a_wrong_limit_is_not_reported_as_a_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.h5"
+    write_bag(path, Bag("s", np.ones((4, 8), np.float32), np.arange(8).reshape(4, 2), 256))
+    monkeypatch.setenv(MAX_BAG_VARIABLE, "lots")
+    with pytest.raises(ConfigError, match=f"{MAX_BAG_VARIABLE} is 'lots'"):
+        read_bag(path)
+
+
 def test_arrays_of_one_file_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "s.h5"
     write_bag(path, Bag("s", np.ones((64, 8), np.float32), np.arange(128).reshape(64, 2), 256))
