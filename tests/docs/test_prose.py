@@ -60,6 +60,10 @@ def test_a_note_is_prose(prose: ModuleType) -> None:
     assert words_of(prose, "::::{grid} 2\n:::{card} A title\n:link: x\nOne.\n:::\n::::") == [1]
 
 
+def test_a_sentence_may_begin_with_code(prose: ModuleType) -> None:
+    assert words_of(prose, "One two. `sacmil info` prints it.") == [2, 3]
+
+
 def test_a_link_counts_as_its_text_and_code_as_a_word(prose: ModuleType) -> None:
     assert words_of(prose, "See [the results](a/very/long.md) of `sacmil compare a b`.") == [5]
 

@@ -95,7 +95,7 @@ def make_folds(
             rest = {patient: label for patient, label in strata.items() if patient not in test}
             val = _select_validation_patients(rest, sites, validation, f"{salt}/{number}")
             made.append(_divide_slides(slides, val, test))
-    _check_each_fold(cohort, made)
+    check_folds(cohort, made)
     return made
 
 

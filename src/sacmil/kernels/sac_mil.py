@@ -212,7 +212,10 @@ def gelu_unshift_backward(u: Tensor, grad_v: Tensor, shift: FoldShift) -> tuple[
 
 
 def see_region(block: Any, y: Tensor) -> Tensor | None:
-    """Return unshift(W_v shift(y)) of a NearBlock; None where kernels do not support it."""
+    """Return unshift(W_v shift(y)) of a NearBlock; None where kernels do not support it.
+
+    Not attached to the model: it agrees in Triton's interpreter, and has not run on a GPU.
+    """
     widths = (y.shape[1], block.value.out_features)
     fits = all(width % block.k == 0 and width <= MAX_CHANNELS for width in widths)
     if not fits or not _is_autocast_dtype(y) or not can_run_kernels(y):

@@ -15,7 +15,6 @@ from torch import Tensor
 from sacmil.kernels import sac_mil as kernels
 from sacmil.models.sac_mil import PROPE, SACMIL, SACBlock
 from sacmil.models.sac_mil_local import LocalSACMIL
-from sacmil.models.sac_mil_near_far import NearBlock
 from sacmil.nn.pooling import MeanPool
 
 
@@ -51,7 +50,6 @@ def _correlate_and_pool(model: Any, h: Tensor, order: Tensor) -> tuple[Tensor, T
 
 
 attach_fast_path(SACBlock, "forward", kernels.dispatch_block)
-attach_fast_path(NearBlock, "see_context", lambda block, y, coords: kernels.see_region(block, y))
 attach_fast_path(SACMIL, "correlate_and_pool", _correlate_and_pool)
 for _model in (SACMIL, LocalSACMIL):
     attach_fast_path(_model, "embed_instances", _embed_instances)

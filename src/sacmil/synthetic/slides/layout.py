@@ -121,7 +121,7 @@ def fill_polygons(
 class LayoutSettings:
     """What is on slides, independent of their labels; lengths in level-0 pixels.
 
-    Of a pair of numbers a slide has one between them, both included.
+    A pair is a range, ends included: each slide draws its own value from it.
     """
 
     size: tuple[int, int] = (2072, 1960)
@@ -145,14 +145,14 @@ class LayoutSettings:
                 f"tissue of radius {self.tissue_radius:g} does not fit on a slide of "
                 f"{self.size[0]} x {self.size[1]} pixels; expected a larger size"
             )
-        pairs = {
+        ranges = {
             "clusters": self.clusters,
             "cluster_radius": self.cluster_radius,
             "glands": self.glands,
             "stroma_cells": self.stroma_cells,
             "lymphocytes": self.lymphocytes,
         }
-        for name, (least, most) in pairs.items():
+        for name, (least, most) in ranges.items():
             if not 0 <= least <= most or (name.startswith("cluster") and least == 0):
                 raise ConfigError(
                     f"{name} is from {least:g} to {most:g}; expected the smaller number first"
@@ -178,8 +178,8 @@ class SlideContents:
     def draw(cls, settings: LayoutSettings, random: np.random.Generator) -> SlideContents:
         """Draw the contents of a slide, of whatever label."""
 
-        def draw_count(pair: tuple[int, int]) -> int:
-            return int(random.integers(pair[0], pair[1], endpoint=True))
+        def draw_count(bounds: tuple[int, int]) -> int:
+            return int(random.integers(*bounds, endpoint=True))
 
         clusters = draw_count(settings.clusters)
         return cls(
@@ -211,7 +211,7 @@ def make_layout(
     Args:
         label: index into CLASSES.
         random: determines every shape and position.
-        settings: from which to which number and size of everything.
+        settings: ranges of the number and size of everything.
     """
     settings = settings or LayoutSettings()
     contents = SlideContents.draw(settings, random)
