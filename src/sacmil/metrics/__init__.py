@@ -1,0 +1,1 @@
+"""Formulas of metrics in numpy, one file per kind of target."""
