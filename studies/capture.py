@@ -7,14 +7,14 @@ and the GPU one. Captured, they are launched at once. Bags of a study come in fe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sacmil.models import Sample
-from sacmil.training.trainer import Trainer
+from sacmil.training.trainer import Bags, Trainer
 
 PLAIN_STEPS = 3
 """Taken without capture first: libraries initialise themselves, optimizers create their state."""
@@ -70,7 +70,7 @@ class CapturingTrainer(Trainer):
                 group["capturable"] = True
                 group["lr"] = torch.tensor(float(group["lr"]), device=device)
 
-    def update_weights(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
+    def update_weights(self, samples: Bags) -> dict[str, Tensor]:
         """Take a step, replayed where its shape was captured."""
         self._steps_taken += 1
         (sample,) = samples
@@ -83,13 +83,13 @@ class CapturingTrainer(Trainer):
             )
         return self._steps[shape](sample)
 
-    def predict_probabilities(self, sample: Sample) -> Tensor:
-        """Return the probabilities of a bag."""
+    def predict(self, sample: Sample) -> Tensor:
+        """Return the predictions for a bag."""
         shape = _get_shape(sample)
         if shape not in self._predictions:
             if not self._has_come_before(("prediction", *shape)):
-                return super().predict_probabilities(sample)
-            predict = super().predict_probabilities
+                return super().predict(sample)
+            predict = super().predict
             self._predictions[shape] = self._capture(lambda one: {"": predict(one)}, sample)
         return self._predictions[shape](sample)[""]
 

@@ -20,8 +20,8 @@ from sacmil.bag import Bag
 from sacmil.cohorts.cohort import Cohort, LabeledSlide, read_cohort
 from sacmil.cohorts.splits import make_folds
 from sacmil.errors import SacMILError
-from sacmil.evaluation.metrics import auc
 from sacmil.formats import read_bag
+from sacmil.metrics.classification import auc
 from sacmil.synthetic.bags import (
     PRESETS,
     Polygons,
@@ -256,7 +256,7 @@ def _read_slides(data: Mapping[str, Any], folder: Path) -> list[Slide]:
         if data["windows"]:
             slides += list(_cut_windows(bag, one.patient_id, data["windows"]))
         else:
-            slides.append(Slide(bag, one.label, one.patient_id, "bag"))
+            slides.append(Slide(bag, one.class_index, one.patient_id, "bag"))
     return slides
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sacmil.atomic import atomic_write
 from sacmil.evaluation.localization import measure_localization
-from sacmil.evaluation.metrics import METRICS, auc
+from sacmil.metrics.classification import METRICS, auc
 from sacmil.models import MILModel, Output, Recipe, Sample, create_model
 from sacmil.plans import make_plan
 from sacmil.training.fit import fit, predict_samples
@@ -61,8 +61,13 @@ class ReadySamples(SampleLoader):
 
     def __init__(self, samples: Sequence[Sample], device: str) -> None:
         self._samples = samples
-        self.targets = np.array([int(sample.target) for sample in samples], dtype=np.int64)
+        self.targets = np.array([float(sample.target) for sample in samples]).reshape(-1, 1)
         self.device = torch.device(device)
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """(bags,), the class of each."""
+        return self.targets[:, 0].astype(np.int64)
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -241,7 +246,7 @@ def _train(
     return {
         "epochs": len(fitted.history),
         "best_epoch": fitted.best_epoch,
-        "val_auc": best.val_auc,
+        "val_auc": best.val_metric,
         "val_loss": best.val_loss,
     }
 
@@ -253,12 +258,12 @@ def _test(
     parts: Mapping[str, Sequence[int]],
 ) -> dict[str, Any]:
     probabilities = predict(model, samples["test"])
-    labels = samples["test"].targets
+    labels = samples["test"].labels
     tested = [slides[number] for number in parts["test"]]
     located = ALL_TILES if ALL_TILES in parts else "test"
     localization = _localize(model, samples[located], [slides[n] for n in parts[located]])
     longer = {
-        part: auc(samples[part].targets, predict(model, samples[part])[:, 1])
+        part: auc(samples[part].labels, predict(model, samples[part])[:, 1])
         for part in parts
         if part not in (*PARTS, ALL_TILES)
     }

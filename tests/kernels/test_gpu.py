@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from sacmil.kernels import sac_mil
 from sacmil.kernels.config import can_run_kernels, load_kernels, use_fast_path, use_plain_path
 from sacmil.models import MILModel
 from sacmil.models.sac_mil import PROPE, SACBlock
+from sacmil.models.sac_mil_near_far import NearBlock
 
 pytestmark = pytest.mark.gpu
 
@@ -49,6 +51,29 @@ def test_bfloat16_is_as_close_to_the_truth_as_the_plain_path(k: int, level: int)
             exact = answers(block.double(), x.double(), grad.double())
         for one, other, truth in zip(found, usual, exact, strict=True):
             assert relative(one, truth) <= 1.02 * relative(other, truth), n
+
+
+def see(block: NearBlock, y: Tensor, grad: Tensor, coords: Tensor) -> list[Tensor]:
+    """What a near block sees, and the gradients of its input and weight."""
+    seen = block.see_context(y, coords)
+    return [seen.detach(), *torch.autograd.grad(seen, (y, block.value.weight), grad)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_region_is_seen_as_close_to_the_truth_as_by_the_plain_path(dtype: torch.dtype) -> None:
+    block = NearBlock(256, 256, k=8, strength=0.2, dropout=0.0).cuda().to(dtype)
+    for n in [*SHORT, *random_lengths(10), *LONG]:
+        y, grad = torch.randn(2, n, 256, device="cuda").to(dtype)
+        coords = torch.empty(n, 2, device="cuda")
+        y.requires_grad_()
+        assert sac_mil.see_region(block, y) is not None
+        found = see(block, y, grad, coords)
+        with use_plain_path():
+            usual = see(block, y, grad, coords)
+            exact_block = deepcopy(block).double()
+            exact = see(exact_block, y.detach().double().requires_grad_(), grad.double(), coords)
+        for one, other, truth in zip(found, usual, exact, strict=True):
+            assert relative(one, truth) <= 1.02 * relative(other, truth) + 1e-6, n
 
 
 def model_of(name: str) -> MILModel:
@@ -104,7 +129,7 @@ def test_mambas_scan_is_the_one_without_kernels(n: int) -> None:
 
 def compiled() -> int:
     """Kernels compiled so far."""
-    names = ("row_statistics", "norm_shift", "gelu_unshift", "prope", "norms_and_mean")
+    names = ("row_statistics", "norm_shift", "move_folds", "prope", "norms_and_mean")
     made = [getattr(load_kernels(), name) for name in names]
     return sum(len(caches[0]) for kernel in made for caches in kernel.device_caches.values())
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sacmil.evaluation.metrics import METRICS
+from sacmil.metrics.classification import METRICS
 from sacmil.results import read_predictions
 
 RESULTS = Path(__file__).parents[2] / "studies" / "results"

@@ -209,34 +209,6 @@ def norm_shift_backward(
     tl.store(sums_ptr + 2 * D + channels, for_out, known)
 
 
-@triton.jit(do_not_specialize=LENGTH_ARGUMENTS)
-def move_folds(
-    x_ptr,
-    y_ptr,
-    n,
-    ring,
-    step,
-    BACK: tl.constexpr,
-    D: tl.constexpr,
-    K: tl.constexpr,
-    ABSORB: tl.constexpr,
-    ROWS: tl.constexpr,
-    FOLDS: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """y = shift(x), or unshift(x) if BACK."""
-    turn = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    rows = _interleave_rows(turn, n, ring, step, K, ABSORB)
-    folds, channels, known = _channel_indices(D, K, FOLDS, WIDTH)
-    whole = (turn < n)[:, None, None] & known
-    if BACK:
-        source = _unshift_sources(rows, folds, n, ring, step, ABSORB)
-    else:
-        source = _shift_sources(rows, folds, n, ring, step, ABSORB)
-    x = tl.load(x_ptr + _element_offsets(source, channels, D), whole, other=0.0)
-    tl.store(y_ptr + _element_offsets(rows[:, None], channels, D), x, whole)
-
-
 @triton.jit
 def _normal_cdf_and_exp(u):
     """Return the normal distribution function of u (GELU is u times it), and exp(-u²/2).
@@ -254,12 +226,14 @@ def _normal_cdf_and_exp(u):
 
 
 @triton.jit(do_not_specialize=LENGTH_ARGUMENTS)
-def gelu_unshift(
-    u_ptr,
-    v_ptr,
+def move_folds(
+    x_ptr,
+    y_ptr,
     n,
     ring,
     step,
+    BACK: tl.constexpr,
+    GELU: tl.constexpr,
     D: tl.constexpr,
     K: tl.constexpr,
     ABSORB: tl.constexpr,
@@ -267,15 +241,21 @@ def gelu_unshift(
     FOLDS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """v = unshift(GELU(u))."""
+    """y = shift(x), or unshift(x) if BACK; of GELU(x) if GELU."""
     turn = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     rows = _interleave_rows(turn, n, ring, step, K, ABSORB)
     folds, channels, known = _channel_indices(D, K, FOLDS, WIDTH)
     whole = (turn < n)[:, None, None] & known
-    source = _unshift_sources(rows, folds, n, ring, step, ABSORB)
-    u = tl.load(u_ptr + _element_offsets(source, channels, D), whole, other=0.0).to(tl.float32)
-    normal, _ = _normal_cdf_and_exp(u)
-    tl.store(v_ptr + _element_offsets(rows[:, None], channels, D), u * normal, whole)
+    if BACK:
+        source = _unshift_sources(rows, folds, n, ring, step, ABSORB)
+    else:
+        source = _shift_sources(rows, folds, n, ring, step, ABSORB)
+    x = tl.load(x_ptr + _element_offsets(source, channels, D), whole, other=0.0)
+    if GELU:
+        x = x.to(tl.float32)
+        normal, _ = _normal_cdf_and_exp(x)
+        x *= normal
+    tl.store(y_ptr + _element_offsets(rows[:, None], channels, D), x, whole)
 
 
 @triton.jit(do_not_specialize=[*LENGTH_ARGUMENTS, "blocks"])

@@ -193,9 +193,7 @@ def norm_shift_backward(
 
 def gelu_unshift(u: Tensor, shift: FoldShift, out: Tensor | None = None) -> Tensor:
     """Return unshift(GELU(u)), (N, D)."""
-    v, sizes = torch.empty_like(u) if out is None else out, shift.choose_program_sizes(u.shape[1])
-    launch("gelu_unshift", (count_programs(shift.n, sizes["ROWS"]),), (u, v), shift[:3], **sizes)
-    return v
+    return _launch_move(u, shift, back=True, gelu=True, out=out)
 
 
 def gelu_unshift_backward(u: Tensor, grad_v: Tensor, shift: FoldShift) -> tuple[Tensor, Tensor]:
@@ -212,10 +210,7 @@ def gelu_unshift_backward(u: Tensor, grad_v: Tensor, shift: FoldShift) -> tuple[
 
 
 def see_region(block: Any, y: Tensor) -> Tensor | None:
-    """Return unshift(W_v shift(y)) of a NearBlock; None where kernels do not support it.
-
-    Not attached to the model: it agrees in Triton's interpreter, and has not run on a GPU.
-    """
+    """Return unshift(W_v shift(y)) of a NearBlock; None where kernels do not support it."""
     widths = (y.shape[1], block.value.out_features)
     fits = all(width % block.k == 0 and width <= MAX_CHANNELS for width in widths)
     if not fits or not _is_autocast_dtype(y) or not can_run_kernels(y):
@@ -243,11 +238,13 @@ class _MoveFolds(torch.autograd.Function):
         return _launch_move(grad, ctx.shift, back=not ctx.back), None, None
 
 
-def _launch_move(x: Tensor, shift: FoldShift, *, back: bool) -> Tensor:
+def _launch_move(
+    x: Tensor, shift: FoldShift, *, back: bool, gelu: bool = False, out: Tensor | None = None
+) -> Tensor:
     x = x.contiguous()
-    y, sizes = torch.empty_like(x), shift.choose_program_sizes(x.shape[1])
+    y, sizes = torch.empty_like(x) if out is None else out, shift.choose_program_sizes(x.shape[1])
     grid = (count_programs(shift.n, sizes["ROWS"]),)
-    launch("move_folds", grid, (x, y), shift[:3], BACK=back, **sizes)
+    launch("move_folds", grid, (x, y), shift[:3], BACK=back, GELU=gelu, **sizes)
     return y
 
 

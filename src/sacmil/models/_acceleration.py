@@ -15,6 +15,7 @@ from torch import Tensor
 from sacmil.kernels import sac_mil as kernels
 from sacmil.models.sac_mil import PROPE, SACMIL, SACBlock
 from sacmil.models.sac_mil_local import LocalSACMIL
+from sacmil.models.sac_mil_near_far import NearBlock
 from sacmil.nn.pooling import MeanPool
 
 
@@ -43,6 +44,10 @@ def _embed_instances(model: Any, features: Tensor, coords: Tensor, order: Tensor
     return kernels.project_and_rotate(model.project, features, order, coords, scale)
 
 
+def _see_region(block: Any, y: Tensor, coords: Tensor) -> Tensor | None:
+    return kernels.see_region(block, y)
+
+
 def _correlate_and_pool(model: Any, h: Tensor, order: Tensor) -> tuple[Tensor, Tensor] | None:
     if not isinstance(model.pool, MeanPool):
         return None
@@ -50,6 +55,7 @@ def _correlate_and_pool(model: Any, h: Tensor, order: Tensor) -> tuple[Tensor, T
 
 
 attach_fast_path(SACBlock, "forward", kernels.dispatch_block)
+attach_fast_path(NearBlock, "see_context", _see_region)
 attach_fast_path(SACMIL, "correlate_and_pool", _correlate_and_pool)
 for _model in (SACMIL, LocalSACMIL):
     attach_fast_path(_model, "embed_instances", _embed_instances)

@@ -283,4 +283,5 @@ class SACMILNearFar(MILModel):
             order = shuffle_regions(order, self.near.k)
         h, positions = self.project(features).index_select(0, order), coords.index_select(0, order)
         h = self.far(self.near(h, positions), positions)
-        return to_output(*pool_and_classify(h, self.pool, self.head), order)
+        parts = pool_and_classify(h, self.pool, self.head)
+        return to_output(*parts, order, are_classes=self.has_classes)
